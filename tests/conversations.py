@@ -23,10 +23,10 @@ from proxy.notes.memo_matching import Memo
 
 Json = dict[str, Any]
 
-WEIGH = TokenCounter(len)
-INPUTS = RewriteInputs(WEIGH)
+COUNTER = TokenCounter(len)
+INPUTS = RewriteInputs(COUNTER)
 """The inputs of a rewrite of which nothing else is known."""
-PLAIN = Model("plain", w=1.25, r=0.1, min=0, block=1)
+PLAIN_MODEL = Model("plain", w=1.25, r=0.1, min=0, block=1)
 """A model with Anthropic's price ratios, no window, and a cache that holds every prefix to the token."""
 
 
@@ -53,34 +53,34 @@ def result(call: str, text: Any, **more: Any) -> Json:
     return {"role": "tool", "tool_call_id": call, "content": text, **more}
 
 
-def dump(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def message(value: Json) -> Message:
-    return read_message(dump(value))
+def make_message(value: Json) -> Message:
+    return read_message(encode_json(value))
 
 
-def messages(*values: Json) -> tuple[Message, ...]:
-    return tuple(message(v) for v in values)
+def make_messages(*values: Json) -> tuple[Message, ...]:
+    return tuple(make_message(v) for v in values)
 
 
-def request(values: Sequence[Json], **more: Any) -> Request:
-    return read_request(dump({"model": "m", "messages": list(values), **more}))
+def make_request(values: Sequence[Json], **more: Any) -> Request:
+    return read_request(encode_json({"model": "m", "messages": list(values), **more}))
 
 
-def request_after(before: Request | None, values: Sequence[Json], **more: Any) -> Request:
+def make_next_request(before: Request | None, values: Sequence[Json], **more: Any) -> Request:
     """The request that goes on from another. As in the running proxy, only what follows that one is read anew."""
     prefix = None if before is None else build_prefix_cache(before)
-    return read_request(dump({"model": "m", "messages": list(values), **more}), prefix=prefix)
+    return read_request(encode_json({"model": "m", "messages": list(values), **more}), prefix=prefix)
 
 
-def look(
+def build_view(
     values: Sequence[Json],
     *,
     state: BranchState | None = None,
     policy: Policy | None = None,
-    model: Model = PLAIN,
+    model: Model = PLAIN_MODEL,
     now: float = 0.0,
     strategy: str = "openai",
     strategies: Sequence[str] | None = None,
@@ -92,10 +92,10 @@ def look(
     **more: Any,
 ) -> View:
     """The View of a conversation."""
-    asked = request(values, **more)
+    asked = make_request(values, **more)
     keys = chain.compute_keys("", asked.messages)
     inputs = RewriteInputs(
-        WEIGH,
+        COUNTER,
         keys,
         strategy,
         strategies or [strategy] * len(keys),

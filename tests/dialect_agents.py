@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.running import Heard, Running, joined
+from tests.proxy_server import RawAnswer, RunningProxy, join_chunks
 
 Json = dict[str, Any]
 RunTool = Callable[[str, Json], str]
@@ -19,7 +19,7 @@ RunTool = Callable[[str, Json], str]
 class MessagesAgent:
     """An agent in the form of Claude Code: `thinking` on, tools, all results of a step in one message."""
 
-    proxy: Running
+    proxy: RunningProxy
     run_tool: RunTool
     stream: bool = False
     lines: tuple[bytes, ...] = ()
@@ -27,7 +27,7 @@ class MessagesAgent:
     system: Any = "You are a careful engineer."
     messages: list[Json] = field(default_factory=list)
     answers: list[Json] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[RawAnswer] = field(default_factory=list)
 
     async def ask(self) -> Json:
         """One request; the answer is kept as the client has it."""
@@ -63,7 +63,7 @@ class MessagesAgent:
         raise AssertionError("the model calls tools for ever")
 
 
-def join_messages_events(found: Heard) -> Json:
+def join_messages_events(found: RawAnswer) -> Json:
     """The message of a stream, joined as the SDK does: blocks by index, which have no gaps."""
     message: Json = {}
     written: dict[int, str] = {}
@@ -106,7 +106,7 @@ def join_messages_events(found: Heard) -> Json:
 class ResponsesAgent:
     """An agent in the form of Codex: `store: false`, encrypted reasoning, each item sent back as it came."""
 
-    proxy: Running
+    proxy: RunningProxy
     run_tool: RunTool
     stream: bool = False
     lines: tuple[bytes, ...] = ()
@@ -115,7 +115,7 @@ class ResponsesAgent:
     """Send references to what the provider stores, as the AI SDK does: calls alone are sent in full."""
     items: list[Json] = field(default_factory=list)
     answers: list[Json] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[RawAnswer] = field(default_factory=list)
 
     async def ask(self) -> Json:
         """One request; the items of the answer are kept."""
@@ -154,7 +154,7 @@ class ResponsesAgent:
         raise AssertionError("the model calls tools for ever")
 
 
-def join_responses_events(found: Heard) -> Json:
+def join_responses_events(found: RawAnswer) -> Json:
     """The response of a stream, with the SDK's checks: one id, numbers and indexes without gaps, items that agree."""
     response: Json = {}
     ids = set()
@@ -187,14 +187,14 @@ def join_responses_events(found: Heard) -> Json:
 class ThinkingAgent:
     """An agent that speaks chat completions to a gateway, and sends `thinking_blocks` back as they came."""
 
-    proxy: Running
+    proxy: RunningProxy
     run_tool: RunTool
     stream: bool = False
     lines: tuple[bytes, ...] = ()
     more: Json = field(default_factory=dict)
     messages: list[Json] = field(default_factory=lambda: [{"role": "system", "content": "You are a careful engineer."}])
     answers: list[Json] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[RawAnswer] = field(default_factory=list)
 
     async def ask(self) -> Json:
         """One request; the answer is kept as the client has it."""
@@ -227,11 +227,11 @@ class ThinkingAgent:
         raise AssertionError("the model calls tools for ever")
 
 
-def join_chat_chunks(found: Heard) -> Json:
+def join_chat_chunks(found: RawAnswer) -> Json:
     """The message of a stream, with its thinking joined as LiteLLM's own clients do: a signature ends a block."""
     chunks = [json.loads(one) for one in found.events if one != b"[DONE]"]
     assert found.events[-1] == b"[DONE]"
-    message = joined(iter(chunks))
+    message = join_chunks(iter(chunks))
     blocks: list[Json] = []
     text = ""
     for chunk in chunks:

@@ -17,8 +17,8 @@ import httpx2
 
 from proxy.settings.load import Settings
 from proxy.web.app import create_app
-from tests.faulty import faulty
-from tests.scripted import Scripted
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 
 @dataclass
@@ -65,7 +65,7 @@ def conversation(count: int) -> list[dict[str, str]]:
 async def follow_warm_request(db: Path, messages: int = 42) -> EnteredFiles:
     """The files that one plain request of a conversation enters whose earlier requests have been answered."""
     package = Path(sys.modules[create_app.__module__].__file__ or "").parents[1]
-    async with faulty(Scripted("answer " + "word " * 40)) as upstream:
+    async with run_upstream(ScriptedModel("answer " + "word " * 40)) as upstream:
         app = create_app(Settings(db=str(db), upstream=f"http://127.0.0.1:{upstream.port}/v1"))
         await app.store.open()
         try:

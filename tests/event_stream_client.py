@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.faulty import Connection, connect, until
-from tests.running import Running
+from tests.proxy_server import RunningProxy
+from tests.raw_upstream import Connection, connect, wait_until
 
 EVENTS = "/api/events"
 
@@ -48,19 +48,19 @@ class EventStreamClient:
 
     async def wait(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
         """The payloads of one kind, once there are so many."""
-        await until(lambda: len(self.of(kind)) >= count)
+        await wait_until(lambda: len(self.of(kind)) >= count)
         return self.of(kind)
 
 
 @asynccontextmanager
-async def event_stream(proxy: Running, query: str = "", *lines: str) -> AsyncIterator[EventStreamClient]:
+async def event_stream(proxy: RunningProxy, query: str = "", *lines: str) -> AsyncIterator[EventStreamClient]:
     """A stream that is heard until the end of the block."""
     there = await connect(proxy.port)
     head = "".join(line + "\r\n" for line in lines)
     await there.send(f"GET {EVENTS}{query} HTTP/1.1\r\nhost: localhost\r\n{head}\r\n".encode())
     stream = EventStreamClient(there)
     try:
-        await until(lambda: bool(stream.head))  # it listens before anything is sent
+        await wait_until(lambda: bool(stream.head))  # it listens before anything is sent
         yield stream
     finally:
         stream.task.cancel()

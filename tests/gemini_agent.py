@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 from tests.dialect_agents import Json, RunTool
-from tests.running import Heard, Running
+from tests.proxy_server import RawAnswer, RunningProxy
 
 
 @dataclass
@@ -17,7 +17,7 @@ class GeminiAgent:
     of its own, as the chats of the SDKs keep them.
     """
 
-    proxy: Running
+    proxy: RunningProxy
     run_tool: RunTool
     stream: str = ""
     in_chunks: bool = False
@@ -25,7 +25,7 @@ class GeminiAgent:
     more: Json = field(default_factory=dict)
     contents: list[Json] = field(default_factory=list)
     answers: list[Json] = field(default_factory=list)
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[RawAnswer] = field(default_factory=list)
     path: str = "/v1beta/models/gemini-3-pro"
 
     async def ask(self) -> Json:
@@ -83,7 +83,7 @@ class GeminiAgent:
         raise AssertionError("the model calls tools for ever")
 
 
-def read_gemini_chunks(found: Heard) -> list[Json]:
+def read_gemini_chunks(found: RawAnswer) -> list[Json]:
     """The chunks of a stream, as the readers of Google's SDKs take them: a comment is an error."""
     if found.body[:1] == b"[":
         chunks: list[Json] = json.loads(found.body)

@@ -22,8 +22,8 @@ import httpx2
 
 from proxy.settings.load import Settings
 from proxy.web.app import create_app
-from tests.faulty import Connection, Request, faulty
 from tests.house import House, no_module_name_occurs_twice, read
+from tests.raw_upstream import Connection, RawRequest, run_upstream
 
 ROOT = Path(__file__).parents[1]
 MADE = {"Turn": "turn", "Branch": "branch", "View": "view"}
@@ -81,7 +81,7 @@ class Trace:
             self._last[threading.get_ident()] = file
 
 
-async def answer(_: Request, there: Connection) -> None:
+async def answer(_: RawRequest, there: Connection) -> None:
     message = {"role": "assistant", "content": "answer " + "word " * 40}
     body = json.dumps(
         {
@@ -105,7 +105,7 @@ async def trace_request() -> Trace:
     messages.append({"role": "user", "content": "last"})
     trace = Trace()
     async with AsyncExitStack() as stack:
-        upstream = await stack.enter_async_context(faulty(answer))
+        upstream = await stack.enter_async_context(run_upstream(answer))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         base = f"http://127.0.0.1:{upstream.port}/v1"
         app = create_app(Settings(db=f"{folder}/db", upstreams={"default": {"base_url": base}}))  # type: ignore[dict-item]

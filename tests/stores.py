@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
-from tests.faulty import HANGS_S
+from tests.raw_upstream import HANGS_S
 
 
 def sqlite_store(path: str | Path, **settings: Any) -> SqliteStore:

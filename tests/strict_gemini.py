@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
-from tests.faulty import STREAM, Connection, Request, Script
-from tests.scripted import reply
+from tests.raw_upstream import STREAM, Connection, RawRequest, Script
+from tests.scripted_model import send_reply
 
 Json = dict[str, Any]
 Answer = str | Sequence[Json] | Script
@@ -70,13 +70,13 @@ class StrictGemini:
         self.answers = list(answers) or ["Well."]
         self.signs = signs
         self.with_ids = with_ids
-        self.received: list[Request] = []
+        self.received: list[RawRequest] = []
         self.bodies: list[Json] = []
         self.counted: list[Json] = []
         self.refusals: list[str] = []
         self._count = 0
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.received.append(request)
         try:
             model, method, query, body = self._judge(request)
@@ -127,7 +127,7 @@ class StrictGemini:
             "responseId": f"r{self._count}",
         }
 
-    def _judge(self, request: Request) -> tuple[str, str, dict[str, list[str]], Json]:
+    def _judge(self, request: RawRequest) -> tuple[str, str, dict[str, list[str]], Json]:
         """(the model, the method, the query, the body). Raises Refused."""
         found = _PATH.match(request.line + b" ")
         if found is None:
@@ -143,7 +143,7 @@ class StrictGemini:
 
 
 async def _send_json(there: Connection, value: Any, status: bytes = b"200 OK") -> None:
-    await reply(there, status, json.dumps(value).encode(), b"content-type: application/json")
+    await send_reply(there, status, json.dumps(value).encode(), b"content-type: application/json")
 
 
 def cut(response: Json) -> list[Json]:

@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.faulty import STREAM, Connection, Request, Script
-from tests.scripted import reply
+from tests.raw_upstream import STREAM, Connection, RawRequest, Script
+from tests.scripted_model import send_reply
 
 Block = dict[str, Any]
 Answer = str | Sequence[Block] | Script
@@ -111,7 +111,7 @@ class StrictMessages:
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers) or ["Well."]
-        self.received: list[Request] = []
+        self.received: list[RawRequest] = []
         self.bodies: list[dict[str, Any]] = []
         self.counted: list[dict[str, Any]] = []
         self.refusals: list[str] = []
@@ -126,21 +126,21 @@ class StrictMessages:
         """The prompts that are held here for a client (`thread`), by the id of the last answer."""
         self._count = 0
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.received.append(request)
         try:
             body, transformations = self._judge(request)
         except Refused as refused:
             self.refusals.append(str(refused))
             error = {"type": "error", "error": {"type": refused.kind, "message": str(refused)}, "request_id": "req_1"}
-            await reply(
+            await send_reply(
                 there, b"%d Refused" % refused.status, json.dumps(error).encode(), b"content-type: application/json"
             )
             return
         if b"count_tokens" in request.line:
             self.counted.append(body)
             tokens = json.dumps({"input_tokens": len(request.body) // 4}).encode()
-            await reply(there, b"200 OK", tokens, b"content-type: application/json")
+            await send_reply(there, b"200 OK", tokens, b"content-type: application/json")
             return
         self.bodies.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -160,7 +160,7 @@ class StrictMessages:
                 await there.chunk(event)
             await there.chunk(b"")
         else:
-            await reply(there, b"200 OK", json.dumps(message).encode(), b"content-type: application/json")
+            await send_reply(there, b"200 OK", json.dumps(message).encode(), b"content-type: application/json")
 
     def make_message(self, body: Mapping[str, Any], answer: str | Sequence[Block]) -> dict[str, Any]:
         """The message that answers this body, signed for it."""
@@ -237,7 +237,7 @@ class StrictMessages:
             "cache_creation": {f"ephemeral_{ttl}_input_tokens": count for ttl, count in written.items()},
         }
 
-    def _judge(self, request: Request) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def _judge(self, request: RawRequest) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """(the body, what was left out of it). Raises Refused."""
         if not request.all(b"x-api-key") and not request.all(b"authorization"):
             raise Refused("x-api-key header is required", "authentication_error", 401)

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faulty import STREAM, Connection, Request, Script
+from tests.raw_upstream import STREAM, Connection, RawRequest, Script
 from tests.response_events import Json, custom_call, events, message, response, thinking, tool_call, web_search
-from tests.scripted import reply
+from tests.scripted_model import send_reply
 
 KEY = b"the provider's own"
 PARAMETERS = {
@@ -125,12 +125,12 @@ class StrictResponses:
         self._count = 0
         self._told: list[Json] = []
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         if b"/responses" not in request.line:
-            await reply(there, b"404 Not Found", b"{}", b"content-type: application/json")
+            await send_reply(there, b"404 Not Found", b"{}", b"content-type: application/json")
             return
         if request.all(b"sec-websocket-key"):
-            await reply(there, b"426 Upgrade Required", b"{}", b"content-type: application/json")
+            await send_reply(there, b"426 Upgrade Required", b"{}", b"content-type: application/json")
             return
         if b"/responses/resp_" in request.line:
             await self._retrieve(request, there)
@@ -146,12 +146,12 @@ class StrictResponses:
         except Refused as refused:
             self.refused.append((refused.rule, str(refused)))
             status = b"404 Not Found" if refused.status == 404 else b"400 Bad Request"
-            await reply(there, status, refused.body(), b"content-type: application/json")
+            await send_reply(there, status, refused.body(), b"content-type: application/json")
             return
         if is_count or is_compaction:
             (self.counted if is_count else self.compacted).append(asked)
             made = self._compact(items) if is_compaction else _count(request.body)
-            await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+            await send_reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
             return
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
@@ -166,9 +166,9 @@ class StrictResponses:
                 await there.chunk(one)
             await there.chunk(b"")
         else:
-            await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+            await send_reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
 
-    async def _retrieve(self, request: Request, there: Connection) -> None:
+    async def _retrieve(self, request: RawRequest, there: Connection) -> None:
         """Answer GET, DELETE and cancel of a stored response."""
         method, path, _ = request.line.decode().split(" ")
         name, _, rest = path.partition("/responses/")[2].partition("/")
@@ -178,12 +178,12 @@ class StrictResponses:
             text = "Cannot cancel a synchronous response." if found else f"Response with id '{name}' not found."
             refused = Refused("R8", text, status=404)
             status = b"400 Bad Request" if found else b"404 Not Found"
-            await reply(there, status, refused.body(), b"content-type: application/json")
+            await send_reply(there, status, refused.body(), b"content-type: application/json")
             return
         if method == "DELETE":
             del self.known[name], self._responses[name]
             made = {"id": name, "object": "response", "deleted": True}
-        await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+        await send_reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
 
     def _compact(self, items: list[Json]) -> Json:
         """All messages of the user, and one item for the rest."""

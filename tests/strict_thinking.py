@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.faulty import STREAM, Connection, Request
-from tests.scripted import reply
+from tests.raw_upstream import STREAM, Connection, RawRequest
+from tests.scripted_model import send_reply
 from tests.strict_messages import BOUND_TEXT, Block, Refused, StrictMessages, find_mismatches, refuse
 
 Json = dict[str, Any]
@@ -114,7 +114,7 @@ def make_chunks(message: Json, head: Json) -> Iterator[Json]:
 class StrictThinking(StrictMessages):
     """Gives its answers one after the other, as blocks; streamed where that is asked for. `bodies` are translated."""
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.received.append(request)
         asked = json.loads(request.body)
         body = translate(asked)
@@ -128,7 +128,7 @@ class StrictThinking(StrictMessages):
             self.refusals.append(str(refused))
             text = f"litellm.BadRequestError: AnthropicException - {refused}"
             error = {"error": {"message": text, "type": "invalid_request_error", "param": None, "code": "400"}}
-            await reply(there, b"400 Bad Request", json.dumps(error).encode(), b"content-type: application/json")
+            await send_reply(there, b"400 Bad Request", json.dumps(error).encode(), b"content-type: application/json")
             return
         self.bodies.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -156,4 +156,4 @@ class StrictThinking(StrictMessages):
             return
         finish = "tool_calls" if message.get("tool_calls") else "stop"
         whole = {**head, "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
-        await reply(there, b"200 OK", json.dumps(whole).encode(), b"content-type: application/json")
+        await send_reply(there, b"200 OK", json.dumps(whole).encode(), b"content-type: application/json")

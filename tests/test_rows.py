@@ -1,8 +1,8 @@
 """Every behaviour of the source designs that a policy has is shown by a test that bears the name of its row.
 
 `test_b3_...` shows row B3 of the feature list, `test_b5_b6_...` two of them. Each row of a policy is shown through the
-running proxy too: by a test in a file that starts one (tests/running.py). Tests of faults have names of the same form,
-and stand in folders of their own.
+running proxy too: by a test in a file that starts one (tests/proxy_server.py). Tests of faults have names of the same
+form, and stand in folders of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def named(tests: Path) -> tuple[Counter[str], Counter[str]]:
         if FAULTS & {*path.relative_to(tests).parts}:
             continue
         text = path.read_text("utf-8")
-        starts = re.search(r"^ *from tests\.running import ", text, re.MULTILINE) is not None
+        starts = re.search(r"^ *from tests\.proxy_server import ", text, re.MULTILINE) is not None
         for found in _NAME.finditer(text):
             rows = found[1].rstrip("_").split("_")
             shown.update(rows)
@@ -59,7 +59,7 @@ def test_the_operators_row_has_its_tests(found: tuple[Counter[str], Counter[str]
 
 def test_a_row_without_a_test_is_found(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text("def test_b1_it_is(): ...\ndef test_c2(): ...\n")
-    text = "from tests.running import Agent\nasync def test_b2_b3_they_are(): ...\n"
+    text = "from tests.proxy_server import Agent\nasync def test_b2_b3_they_are(): ...\n"
     (tmp_path / "test_two.py").write_text(text)
     (tmp_path / "faults").mkdir()
     (tmp_path / "faults" / "test_three.py").write_text("def test_c3_of_faults(): ...\n")

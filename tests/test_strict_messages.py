@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from tests.faulty import faulty
+from tests.raw_upstream import run_upstream
 from tests.strict_messages import BINDING_BETA, StrictMessages
 
 HEADERS = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
@@ -38,7 +38,7 @@ def _read_stream(text: str) -> list[dict[str, Any]]:
 
 async def test_a_tool_loop_with_thinking_goes_through_and_an_edit_of_old_text_is_refused() -> None:
     strict = StrictMessages([THINK, _call("a")], [THINK, _call("b")], [THINK, TEXT])
-    async with faulty(strict) as upstream:
+    async with run_upstream(strict) as upstream:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Do."}]
         for name in ("a", "b", ""):
             answer = (await _post(upstream.port, _body(*messages))).json()
@@ -61,7 +61,7 @@ async def test_a_tool_loop_with_thinking_goes_through_and_an_edit_of_old_text_is
 
 async def test_thinking_that_was_tampered_with_is_refused_without_the_sentence() -> None:
     strict = StrictMessages([THINK, TEXT])
-    async with faulty(strict) as upstream:
+    async with run_upstream(strict) as upstream:
         first = {"role": "user", "content": "Do."}
         content = (await _post(upstream.port, _body(first))).json()["content"]
         content[0]["thinking"] = "Else."
@@ -73,7 +73,7 @@ async def test_thinking_that_was_tampered_with_is_refused_without_the_sentence()
 
 async def test_a_stream_adds_up_to_the_body() -> None:
     strict = StrictMessages([THINK, TEXT, _call("a")])
-    async with faulty(strict) as upstream:
+    async with run_upstream(strict) as upstream:
         body = _body({"role": "user", "content": "Do."})
         whole = (await _post(upstream.port, body)).json()
         events = _read_stream((await _post(upstream.port, {**body, "stream": True})).text)
@@ -90,7 +90,7 @@ async def test_a_stream_adds_up_to_the_body() -> None:
 
 async def test_heads_and_counts_are_judged_too() -> None:
     strict = StrictMessages()
-    async with faulty(strict) as upstream:
+    async with run_upstream(strict) as upstream:
         body = _body({"role": "user", "content": "Do."})
         async with httpx2.AsyncClient() as client:
             url = f"http://127.0.0.1:{upstream.port}/v1/messages"
@@ -104,7 +104,7 @@ async def test_heads_and_counts_are_judged_too() -> None:
 
 async def test_the_prefix_cache_reads_what_a_mark_has_written() -> None:
     strict = StrictMessages("Well.")
-    async with faulty(strict) as upstream:
+    async with run_upstream(strict) as upstream:
         marked = [{"type": "text", "text": "word " * 400, "cache_control": {"type": "ephemeral"}}]
         body = _body({"role": "user", "content": marked})
         first = (await _post(upstream.port, body)).json()["usage"]

@@ -12,7 +12,7 @@ import pytest
 from openai.types.responses import Response
 
 from tests.dialects.responses.histories import Json, call, output, reasoning, said, user
-from tests.faulty import faulty
+from tests.raw_upstream import run_upstream
 from tests.strict_responses import Ask, Piece, Refused, Say, Search, StrictResponses, Think
 
 TOOLS: list[Json] = [{"type": "function", "name": "shell", "parameters": {"type": "object"}, "strict": False}]
@@ -26,7 +26,7 @@ STEP: list[Piece] = [
 
 @asynccontextmanager
 async def client(upstream: StrictResponses) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with faulty(upstream) as there:
+    async with run_upstream(upstream) as there:
         url = f"http://127.0.0.1:{there.port}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as made:
             yield made

@@ -12,11 +12,11 @@ import pytest
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
 from proxy.telemetry import Telemetry, create_telemetry
-from tests.exchange.hidden_calls import TOOLS, offering, ours, says
-from tests.faulty import ask, faulty, post
+from tests.exchange.hidden_calls import TOOLS, make_answer, make_proxy_call, run_proxy_with_tools
 from tests.otlp import Receiver, receiving
-from tests.running import CHAT, Agent, heard, running
-from tests.scripted import Scripted
+from tests.proxy_server import CHAT, Agent, parse_answer, run_proxy
+from tests.raw_upstream import make_post, run_upstream, send_raw
+from tests.scripted_model import ScriptedModel
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CLIENTS = b"traceparent: 00-" + TRACE.encode() + b"-" + PARENT.encode() + b"-01"
@@ -29,11 +29,11 @@ def telling(receiver: Receiver) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_and_its_round_are_spans_of_the_clients_trace(stream: bool) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     with receiving() as receiver:
         async with (
-            faulty(model) as upstream,
-            running(upstream.port, policy="thrifty", telemetry=telling(receiver)) as proxy,
+            run_upstream(model) as upstream,
+            run_proxy(upstream.port, policy="thrifty", telemetry=telling(receiver)) as proxy,
         ):
             agent = Agent(proxy, (CLIENTS, b"x-context-session: night"), stream=stream)
             await agent.say(SECRET)
@@ -60,9 +60,12 @@ async def test_a_request_and_its_round_are_spans_of_the_clients_trace(stream: bo
 
 
 async def test_each_round_of_hidden_tools_is_a_span_with_its_own_usage() -> None:
-    model = Scripted(says(None, ours(1)), says(None, ours(2)), "Done.")
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), make_answer(None, make_proxy_call(2)), "Done.")
     with receiving() as receiver:
-        async with faulty(model) as upstream, offering(upstream.port, telemetry=telling(receiver)) as proxy:
+        async with (
+            run_upstream(model) as upstream,
+            run_proxy_with_tools(upstream.port, telemetry=telling(receiver)) as proxy,
+        ):
             await Agent(proxy, more={"tools": TOOLS}).say("Look it up.")
     (server,) = receiver.server_spans
     rounds = receiver.client_spans
@@ -76,7 +79,7 @@ async def test_each_round_of_hidden_tools_is_a_span_with_its_own_usage() -> None
 
 async def test_an_upstream_that_is_away_is_an_error_of_both_spans() -> None:
     with receiving() as receiver:
-        async with running(1, policy="thrifty", telemetry=telling(receiver)) as proxy:
+        async with run_proxy(1, policy="thrifty", telemetry=telling(receiver)) as proxy:
             assert (await Agent(proxy, messages=[{"role": "user", "content": "Hi"}]).send()).status == 502
     (server,), (client,) = receiver.server_spans, receiver.client_spans
     assert client.attributes["error.type"] == "unreachable"
@@ -85,9 +88,9 @@ async def test_an_upstream_that_is_away_is_an_error_of_both_spans() -> None:
 
 
 async def test_what_passes_through_is_traced_without_a_model_and_probes_are_not() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     with receiving() as receiver:
-        async with faulty(model) as upstream, running(upstream.port, telemetry=telling(receiver)) as proxy:
+        async with run_upstream(model) as upstream, run_proxy(upstream.port, telemetry=telling(receiver)) as proxy:
             await proxy.get("/v1/files/secret-name")
             await proxy.get("/healthz")
             await proxy.get("/metrics")
@@ -100,15 +103,15 @@ async def test_what_passes_through_is_traced_without_a_model_and_probes_are_not(
 @pytest.mark.slow
 async def test_a_collector_that_is_away_harms_no_request() -> None:
     away = {"enabled": True, "endpoint": "http://127.0.0.1:1"}
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, telemetry=away) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, telemetry=away) as proxy:
         assert (await Agent(proxy).say("Hi")).message["content"] == "Well."
 
 
 async def test_off_the_clients_header_goes_on_as_it_came() -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}]}'
-        assert heard(await ask(proxy.port, post(CHAT, body, CLIENTS))).status == 200
+        assert parse_answer(await send_raw(proxy.port, make_post(CHAT, body, CLIENTS))).status == 200
         assert proxy.app.telemetry is None
     assert model.received[0].all(b"traceparent") == [CLIENTS.split(b": ")[1]]
 

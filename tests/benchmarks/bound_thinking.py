@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from proxy.context.policy import ScheduleName
 from tests.benchmarks.closed_loop import ROOT, list_policies
 from tests.dialect_agents import MessagesAgent, ResponsesAgent, ThinkingAgent
-from tests.faulty import faulty
-from tests.running import running
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 from tests.strict_thinking import StrictThinking
@@ -112,7 +112,7 @@ async def run_work(
     def read(name: str, arguments: Json) -> str:
         return read_file(next(count))
 
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy, **tree) as proxy:
         agent: Agent
         if wire == "responses":
             agent = ResponsesAgent(proxy, read, stream=is_stream)

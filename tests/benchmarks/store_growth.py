@@ -31,7 +31,7 @@ from tests.benchmarks.rows import Row, compare_servers, rotate_order
 from tests.benchmarks.scope import Scope
 from tests.benchmarks.start_servers import BARE, PROXY, start_bare, start_proxy, start_upstream
 from tests.benchmarks.traffic import Conversation, iter_growing
-from tests.running import running
+from tests.proxy_server import run_proxy
 
 ROWS = (10_000, 100_000, 1_000_000)
 REQUESTS = 80
@@ -75,7 +75,7 @@ async def capture_rows() -> tuple[list[Stored], list[Stored]]:
 
         app.store.put = app.store.put_deferred = capture  # type: ignore[method-assign]  # to see the rows
 
-    async with running("demo", before=capture_puts, policy="thrifty") as proxy_:
+    async with run_proxy("demo", before=capture_puts, policy="thrifty") as proxy_:
         talk: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
         heard = await proxy_.post(talk)
         await proxy_.outcome()

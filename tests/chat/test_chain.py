@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from proxy.chat import chain
 from proxy.dialects.completions.request import read_message
-from tests.conversations import Json, assistant, message, messages, result, system, user
+from tests.conversations import Json, assistant, make_message, make_messages, result, system, user
 
 
 def digest(value: Json) -> bytes:
-    return message(value).digest
+    return make_message(value).digest
 
 
 def parts(*texts: str, **more: Any) -> list[Json]:
@@ -117,8 +117,8 @@ def test_arguments_nested_too_deeply_or_out_of_range_stay_as_they_are() -> None:
 
 
 def test_system_and_developer_messages_stand_outside_the_chain() -> None:
-    plain = messages(user("hi"), assistant("hello"), user("go"))
-    dated = messages(
+    plain = make_messages(user("hi"), assistant("hello"), user("go"))
+    dated = make_messages(
         system("Monday"), user("hi"), {"role": "developer", "content": "x"}, assistant("hello"), user("go")
     )
     one, other = chain.compute_keys("t", plain), chain.compute_keys("t", dated)
@@ -128,9 +128,9 @@ def test_system_and_developer_messages_stand_outside_the_chain() -> None:
 
 
 def test_a_key_covers_all_that_came_before_it() -> None:
-    one = chain.compute_keys("t", messages(user("hi"), assistant("a"), user("go")))
-    other = chain.compute_keys("t", messages(user("hi"), assistant("b"), user("go")))
-    longer = chain.compute_keys("t", messages(user("hi"), assistant("a"), user("go"), assistant("done")))
+    one = chain.compute_keys("t", make_messages(user("hi"), assistant("a"), user("go")))
+    other = chain.compute_keys("t", make_messages(user("hi"), assistant("b"), user("go")))
+    longer = chain.compute_keys("t", make_messages(user("hi"), assistant("a"), user("go"), assistant("done")))
     assert one[0] == other[0]
     assert one[1] != other[1]
     assert one[2] != other[2]
@@ -138,7 +138,7 @@ def test_a_key_covers_all_that_came_before_it() -> None:
 
 
 def test_chains_of_two_tenants_never_meet() -> None:
-    talk = messages(user("hi"), assistant("a"))
+    talk = make_messages(user("hi"), assistant("a"))
     assert not set(chain.compute_keys("one", talk)) & set(chain.compute_keys("two", talk))
 
 
@@ -148,7 +148,7 @@ def test_a_public_id_is_base32_as_any_library_writes_it(made: bytes) -> None:
 
 
 def test_public_ids_are_ten_base32_characters_and_a_function_of_the_key() -> None:
-    keys = chain.compute_keys("t", messages(*(user(str(n)) for n in range(200))))
+    keys = chain.compute_keys("t", make_messages(*(user(str(n)) for n in range(200))))
     ids = [chain.public_id(k) for k in keys]
     assert all(re.fullmatch("[a-z2-7]{10}", i) for i in ids)
     assert len(set(ids)) == len(ids)
@@ -157,23 +157,25 @@ def test_public_ids_are_ten_base32_characters_and_a_function_of_the_key() -> Non
 
 def test_the_system_digest_tells_side_calls_apart() -> None:
     talk = user("hi")
-    assert chain.digest_system_messages(messages(system("a"), talk)) != chain.digest_system_messages(
-        messages(system("b"), talk)
+    assert chain.digest_system_messages(make_messages(system("a"), talk)) != chain.digest_system_messages(
+        make_messages(system("b"), talk)
     )
-    assert chain.digest_system_messages(messages(system("a"), talk)) == chain.digest_system_messages(
-        messages(talk, system("a"))
+    assert chain.digest_system_messages(make_messages(system("a"), talk)) == chain.digest_system_messages(
+        make_messages(talk, system("a"))
     )
-    assert chain.digest_system_messages(messages(talk)) == chain.digest_system_messages(())
+    assert chain.digest_system_messages(make_messages(talk)) == chain.digest_system_messages(())
 
 
 def test_a_system_prompt_is_like_itself_on_another_day() -> None:
     days = ["Be. Today: Sat Nov 21 2026, 23:59", "Be. Today: Monday, December 1st, 2026 8 AM", "Be. Today: 2027-01-31"]
-    assert len({chain.digest_undated_system(messages(system(day), user("hi"))) for day in days}) == 1
-    assert chain.digest_undated_system(messages(system("a"))) != chain.digest_undated_system(messages(system("b")))
-    assert chain.digest_undated_system(messages(system("a"))) != chain.digest_undated_system(
-        messages(system("a"), system("a"))
+    assert len({chain.digest_undated_system(make_messages(system(day), user("hi"))) for day in days}) == 1
+    assert chain.digest_undated_system(make_messages(system("a"))) != chain.digest_undated_system(
+        make_messages(system("b"))
     )
-    assert chain.digest_undated_system(messages(user("hi"))) == chain.digest_undated_system(())
+    assert chain.digest_undated_system(make_messages(system("a"))) != chain.digest_undated_system(
+        make_messages(system("a"), system("a"))
+    )
+    assert chain.digest_undated_system(make_messages(user("hi"))) == chain.digest_undated_system(())
 
 
 def test_a_form_names_the_very_bytes() -> None:

@@ -16,7 +16,7 @@ from proxy.chat.group import (
     split_groups,
     split_steps,
 )
-from tests.conversations import Json, assistant, messages, request, result, system, user
+from tests.conversations import Json, assistant, make_messages, make_request, result, system, user
 
 TALKS = st.lists(st.sampled_from("suoacrb"), max_size=12)
 REMINDER = "<system-reminder>\nKeep the list of tasks.\n</system-reminder>\n"
@@ -39,11 +39,11 @@ SAMPLES = {
 
 
 def cut(*values: Json) -> list[tuple[int, int]]:
-    return [(s.start, s.end) for s in split_steps(messages(*values))]
+    return [(s.start, s.end) for s in split_steps(make_messages(*values))]
 
 
 def parted(*values: Json, observation: str = "") -> list[tuple[int, int, int]]:
-    talk = messages(*values)
+    talk = make_messages(*values)
     pattern = re.compile(observation) if observation else None
     return [(g.start, g.prompt_end, g.end) for g in split_groups(talk, chain.compute_keys("t", talk), pattern)]
 
@@ -67,7 +67,7 @@ def test_an_answer_that_goes_on_with_another_one_joins_its_step() -> None:
     talk = [user("a"), assistant("so"), assistant("on", "1") | more, result("1", "x"), system(), assistant("b") | more]
 
     def join(values: list[Json]) -> list[tuple[int, int]]:
-        asked = request(values)
+        asked = make_request(values)
         return [(s.start, s.end) for s in join_steps(asked, split_steps(asked.messages))]
 
     assert join(talk) == [(0, 1), (1, 6)]
@@ -113,7 +113,7 @@ def test_what_stands_before_the_first_prompt_belongs_to_its_group() -> None:
 
 
 def test_the_id_of_a_group_is_that_of_its_first_user_message() -> None:
-    talk = messages(system("x"), assistant("Welcome!"), user("a"), assistant("b"), user("c"), user("d"))
+    talk = make_messages(system("x"), assistant("Welcome!"), user("a"), assistant("b"), user("c"), user("d"))
     keys = chain.compute_keys("t", talk)
     assert [g.id for g in split_groups(talk, keys)] == [chain.public_id(keys[2]), chain.public_id(keys[4])]
 
@@ -151,7 +151,7 @@ KINDS = st.sampled_from(
 
 @given(st.lists(KINDS, max_size=12))
 def test_steps_and_groups_cover_every_message_once_and_no_group_cuts_a_step(values: list[Json]) -> None:
-    talk = messages(*values)
+    talk = make_messages(*values)
     parts = split_steps(talk)
     assert [n for s in parts for n in range(s.start, s.end)] == list(range(len(talk)))
     found = split_groups(talk, chain.compute_keys("t", talk), re.compile("^OBS"))
@@ -174,7 +174,7 @@ def test_a_front_that_is_known_is_gone_on_from(roles: list[str], front: int, obs
         "r": result("1", "x"),
         "b": user(REMINDER),
     }
-    talk = messages(*(makers[role] for role in roles))
+    talk = make_messages(*(makers[role] for role in roles))
     keys = chain.compute_keys("t", talk)
     pattern = re.compile(observation) if observation else None
     known = talk[:front]
@@ -186,39 +186,39 @@ def test_a_front_that_is_known_is_gone_on_from(roles: list[str], front: int, obs
 def test_what_frameworks_bring_behind_an_action_is_an_observation(name: str) -> None:
     action, brought = SAMPLES[name]
     for text in (brought, [{"type": "text", "text": brought}]):
-        assert is_observation(messages(user("a"), assistant(action), user(text)), 2)
-    assert is_observation(messages(user("a"), assistant(action), system(), user(brought)), 3)
+        assert is_observation(make_messages(user("a"), assistant(action), user(text)), 2)
+    assert is_observation(make_messages(user("a"), assistant(action), system(), user(brought)), 3)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_neither_alone_is_one(name: str) -> None:
     action, brought = SAMPLES[name]
-    assert not is_observation(messages(user("a"), assistant(action), user("Thanks, and now the other one.")), 2)
-    assert not is_observation(messages(user("a"), assistant("It is done."), user(brought)), 2)
-    assert not is_observation(messages(user(brought)), 0)
-    assert not is_observation(messages(user("a"), assistant(action), user("Wait."), user(brought)), 3)
-    assert not is_observation(messages(user("a"), assistant(action), assistant(brought)), 2)
+    assert not is_observation(make_messages(user("a"), assistant(action), user("Thanks, and now the other one.")), 2)
+    assert not is_observation(make_messages(user("a"), assistant("It is done."), user(brought)), 2)
+    assert not is_observation(make_messages(user(brought)), 0)
+    assert not is_observation(make_messages(user("a"), assistant(action), user("Wait."), user(brought)), 3)
+    assert not is_observation(make_messages(user("a"), assistant(action), assistant(brought)), 2)
 
 
 @pytest.mark.parametrize("text", ["Error: it does not compile", "Output:\n3\nwhich is wrong", "Result: it works"])
 def test_what_people_write_behind_code_is_theirs(text: str) -> None:
     values: list[Json] = [user("How do I sort?"), assistant("Like this:\n```python\nsorted(x)\n```"), user(text)]
-    assert not is_observation(messages(*values), 2)
+    assert not is_observation(make_messages(*values), 2)
 
 
 def test_behind_a_real_call_results_have_a_role_of_their_own() -> None:
     values = [user("a"), assistant("Action: x", "c1"), result("c1", "y"), user("Observation: z")]
-    assert not is_observation(messages(*values), 3)
+    assert not is_observation(make_messages(*values), 3)
 
 
 def test_two_in_a_row_are_both() -> None:
-    values = messages(user("a"), assistant("Action: x"), user("Observation: y"), user("Observation: z"))
+    values = make_messages(user("a"), assistant("Action: x"), user("Observation: y"), user("Observation: z"))
     assert [is_observation(values, n) for n in range(4)] == [False, False, True, True]
 
 
 def test_patterns_of_the_settings_count_wherever_they_stand() -> None:
-    assert is_observation(messages(user("bash-$ ls")), 0, re.compile(r"^bash-\$"))
-    assert not is_observation(messages(assistant("bash-$ ls")), 0, re.compile(r"^bash-\$"))
+    assert is_observation(make_messages(user("bash-$ ls")), 0, re.compile(r"^bash-\$"))
+    assert not is_observation(make_messages(assistant("bash-$ ls")), 0, re.compile(r"^bash-\$"))
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_patterns_of_the_settings_count_wherever_they_stand() -> None:
 )
 def test_a_message_of_blanks_is_read_in_linear_time(text: str) -> None:
     """With a pattern that gives blanks back it would take hours, with the interpreter locked."""
-    assert not is_observation(messages(user(text), assistant(text), user(text)), 2)
-    assert not is_observation(messages(user("a"), assistant(text), user("Observation: a")), 2)
+    assert not is_observation(make_messages(user(text), assistant(text), user(text)), 2)
+    assert not is_observation(make_messages(user("a"), assistant(text), user("Observation: a")), 2)
 
 
 BESIDE = {
@@ -245,8 +245,8 @@ def test_what_a_client_adds_to_results_belongs_to_their_step(content: object) ->
     talk = (user("a"), assistant(None, "1"), result("1", "x"), user(content), assistant(None, "2"), result("2", "y"))
     assert cut(*talk) == [(0, 1), (1, 4), (4, 6)]
     assert parted(*talk) == [(0, 1, 6)]
-    assert is_beside_results(messages(*talk), 3)
-    assert find_last_user(messages(*talk)) == 0
+    assert is_beside_results(make_messages(*talk), 3)
+    assert find_last_user(make_messages(*talk)) == 0
 
 
 SPOKEN = {
@@ -266,14 +266,14 @@ def test_what_a_user_says_behind_results_opens_a_group(content: object) -> None:
     talk = (user("a"), assistant(None, "1"), result("1", "x"), user(content), assistant(None, "2"), result("2", "y"))
     assert cut(*talk) == [(0, 1), (1, 3), (3, 4), (4, 6)]
     assert parted(*talk) == [(0, 1, 3), (3, 4, 6)]
-    assert find_last_user(messages(*talk)) == 3
+    assert find_last_user(make_messages(*talk)) == 3
 
 
 @pytest.mark.parametrize("content", [REMINDER, PICTURE])
 def test_without_results_before_it_a_reminder_or_a_picture_is_a_prompt(content: object) -> None:
     assert parted(user("a"), assistant("b"), user(content), assistant("c")) == [(0, 1, 2), (2, 3, 4)]
     assert parted(user(content), assistant("b")) == [(0, 1, 2)]
-    assert find_last_user(messages(user("a"), assistant("b"), user(content))) == 2
+    assert find_last_user(make_messages(user("a"), assistant("b"), user(content))) == 2
 
 
 def test_a_system_message_does_not_part_a_reminder_from_its_results() -> None:
@@ -283,11 +283,11 @@ def test_a_system_message_does_not_part_a_reminder_from_its_results() -> None:
 
 
 def test_the_last_user_among_tool_output() -> None:
-    talk = messages(user("a"), assistant("b"), user("OBS"))
+    talk = make_messages(user("a"), assistant("b"), user("OBS"))
     assert (find_last_user(talk), find_last_user(talk, [False, False, True])) == (2, 0)
-    assert find_last_user(messages(assistant("b"))) == -1
+    assert find_last_user(make_messages(assistant("b"))) == -1
 
 
 @pytest.mark.parametrize("text", ["<system-reminder>" * 20_000, "<system-reminder></system-reminder>" * 10_000])
 def test_many_reminders_are_read_in_linear_time(text: str) -> None:
-    assert not is_beside_results(messages(user(text)), 0)
+    assert not is_beside_results(make_messages(user(text)), 0)

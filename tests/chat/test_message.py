@@ -13,20 +13,20 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan, RewriteInputs
 from proxy.settings.load import load_settings
 from proxy.web.app import make_policies
-from tests.conversations import assistant, message, request, result, system, user
+from tests.conversations import assistant, make_message, make_request, result, system, user
 from tests.exchange.test_plan_request import hostile
 
 
 def test_system_and_developer_are_instructions() -> None:
-    assert message(system()).is_system
-    assert message({"role": "developer", "content": "x"}).is_system
-    assert not message(user("x")).is_system
+    assert make_message(system()).is_system
+    assert make_message({"role": "developer", "content": "x"}).is_system
+    assert not make_message(user("x")).is_system
 
 
 def test_tool_and_function_messages_are_results() -> None:
-    assert message(result("c1", "x")).is_result
-    assert message({"role": "function", "name": "run", "content": "x"}).is_result
-    assert not message(assistant("x", "c1")).is_result
+    assert make_message(result("c1", "x")).is_result
+    assert make_message({"role": "function", "name": "run", "content": "x"}).is_result
+    assert not make_message(assistant("x", "c1")).is_result
 
 
 def test_a_fact_is_derived_once_and_stays_with_its_message() -> None:
@@ -36,23 +36,23 @@ def test_a_fact_is_derived_once_and_stays_with_its_message() -> None:
         seen.append(m.text)
         return len(m.text)
 
-    one = message(user("abc"))
+    one = make_message(user("abc"))
     assert size not in one.derived_values
     assert (one.derive(size), one.derive(size)) == (3, 3)
     assert size in one.derived_values
-    assert message(user("abcd")).derive(size) == 4
+    assert make_message(user("abcd")).derive(size) == 4
     assert seen == ["abc", "abcd"]
 
 
 def test_facts_can_be_told_apart_by_a_key() -> None:
-    one = message(user("abc"))
+    one = make_message(user("abc"))
     assert one.derive(lambda m: m.text[0], ("letter", 0)) == "a"
     assert one.derive(lambda m: m.text[1], ("letter", 1)) == "b"
     assert one.derive(lambda m: "never asked", ("letter", 0)) == "a"
 
 
 def test_a_fact_that_is_none_or_empty_is_remembered_too() -> None:
-    one = message(user("abc"))
+    one = make_message(user("abc"))
     assert one.derive(lambda m: None, "nothing") is None
     assert "nothing" in one.derived_values
 
@@ -69,15 +69,18 @@ def texts(one: Request, begins: list[int], owner: str = "me") -> list[str]:
 
 def test_what_grows_with_a_history_is_gone_on_from_where_the_front_is_the_same() -> None:
     begins: list[int] = []
-    first = request([user("a"), assistant("b"), user("c")])
-    more = request([user("d"), user("e")]).messages
+    first = make_request([user("a"), assistant("b"), user("c")])
+    more = make_request([user("d"), user("e")]).messages
     assert texts(first, begins) == ["a", "b", "c"]
     for messages, expected in [
         ((*first.messages, *more), 3),  # it has grown
         ((*first.messages, *more), None),  # the same once more: nothing is looked at
         ((*first.messages, more[1]), 0),  # another branch
         (first.messages, 0),  # shorter than what was noted last
-        ((*request([user("a"), assistant("b"), user("c")]).messages, *more), 0),  # the same texts, not the same front
+        (
+            (*make_request([user("a"), assistant("b"), user("c")]).messages, *more),
+            0,
+        ),  # the same texts, not the same front
     ]:
         begins.clear()
         after = replace(first, messages=messages)
@@ -87,7 +90,7 @@ def test_what_grows_with_a_history_is_gone_on_from_where_the_front_is_the_same()
 
 def test_of_what_depends_on_who_asks_only_the_last_ones_is_remembered() -> None:
     begins: list[int] = []
-    first = request([user("a"), assistant("b"), user("c")])
+    first = make_request([user("a"), assistant("b"), user("c")])
     for owner, expected in (("me", [0]), ("me", []), ("you", [0]), ("me", [0])):
         begins.clear()
         assert texts(first, begins, owner) == ["a", "b", "c"]
@@ -102,8 +105,8 @@ def test_which_messages_fit_is_asked_of_each_once() -> None:
         asked.append(m.text)
         return m.role == "assistant"
 
-    first = request([user("a"), assistant("b"), user("c")])
-    after = replace(first, messages=(*first.messages, *request([assistant("d"), user("e")]).messages))
+    first = make_request([user("a"), assistant("b"), user("c")])
+    after = replace(first, messages=(*first.messages, *make_request([assistant("d"), user("e")]).messages))
     assert [one.find_indices("answers", fits) for one in (first, after, after)] == [[1], [1, 3], [1, 3]]
     assert asked == ["a", "b", "c", "d", "e"]
 
@@ -142,7 +145,7 @@ def test_a_check_holds_inside_and_in_this_thread_alone() -> None:
 
 
 def test_a_fact_that_was_not_found_out_is_asked_for_again_and_a_known_one_is_given() -> None:
-    one = message(user("abc"))
+    one = make_message(user("abc"))
     with cancellation_check(over), pytest.raises(Over):
         one.derive(len_of)
     assert one.derive(len_of) == 3
@@ -174,7 +177,7 @@ def test_every_policy_can_be_stopped_on_its_way_and_planned_again_to_the_same_en
             return rewrite(asked, BranchState(), policy, Model(window=4000), 2.0, RewriteInputs(token_counter))
 
     token_counter = TokenCounter(estimate_text_tokens)
-    asked = request(hostile(300))
+    asked = make_request(hostile(300))
     stopped = 0
     for left in (0, 1, 5, 20, 60, 200):
         try:
@@ -183,7 +186,7 @@ def test_every_policy_can_be_stopped_on_its_way_and_planned_again_to_the_same_en
             stopped += 1
     assert stopped, "it passes checkpoints"
     resumed = plan(None)
-    asked = request(hostile(300))
+    asked = make_request(hostile(300))
     fresh = plan(None)
     for field in fields(fresh):
         assert getattr(resumed, field.name) == getattr(fresh, field.name), field.name

@@ -17,7 +17,7 @@ from proxy.chat.tokens import (
 )
 from proxy.dialects.completions.request import read_message
 from proxy.tokenizers import get_token_counter
-from tests.conversations import WEIGH, assistant, message, result, user
+from tests.conversations import COUNTER, assistant, make_message, result, user
 
 
 def test_the_estimate_counts_words_numbers_punctuation_and_indentation() -> None:
@@ -113,13 +113,13 @@ def test_lone_surrogates_can_be_estimated() -> None:
 
 
 def test_a_message_weighs_its_text_calls_reasoning_and_media() -> None:
-    assert WEIGH(message(user("abc"))) == PER_MESSAGE + 3
-    assert WEIGH(message(result("c1", ""))) == PER_MESSAGE
+    assert COUNTER(make_message(user("abc"))) == PER_MESSAGE + 3
+    assert COUNTER(make_message(result("c1", ""))) == PER_MESSAGE
     called = PER_CALL + len("run") + len('{"n": 1}')
-    assert WEIGH(message(assistant("ab", "c1", "c2"))) == PER_MESSAGE + 2 + 2 * called
-    assert WEIGH(message(assistant("ab", reasoning_content="because"))) == PER_MESSAGE + 2 + 7
+    assert COUNTER(make_message(assistant("ab", "c1", "c2"))) == PER_MESSAGE + 2 + 2 * called
+    assert COUNTER(make_message(assistant("ab", reasoning_content="because"))) == PER_MESSAGE + 2 + 7
     picture = {"type": "image_url", "image_url": {"url": "https://x/1.png"}}
-    assert WEIGH(message(user([{"type": "text", "text": "ab"}, picture]))) == PER_MESSAGE + 2 + PER_MEDIUM
+    assert COUNTER(make_message(user([{"type": "text", "text": "ab"}, picture]))) == PER_MESSAGE + 2 + PER_MEDIUM
 
 
 def test_each_message_is_counted_once_a_counter() -> None:
@@ -130,7 +130,7 @@ def test_each_message_is_counted_once_a_counter() -> None:
         return len(text)
 
     one, other = TokenCounter(count), TokenCounter(count)
-    told = message(user("abc"))
+    told = make_message(user("abc"))
     assert not one.has_count(told)
     assert one(told) == one(told) == 7
     assert one.has_count(told)

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from proxy.cli.main import app
 from tests.web.api import conftest as api
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 
 @dataclass(frozen=True)
-class Ran:
+class EndedCommand:
     """A command that has ended."""
 
     code: int
@@ -28,24 +28,26 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Shop:
+class CommandRunner:
     """The proxy, and commands for it."""
 
-    world: World
+    world: ProxyWithData
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.world.proxy.port}"
 
-    def run(self, *words: str, key: str = "cp-acme-admin", url: str = "", given: str | None = None, **more: str) -> Ran:
+    def run(
+        self, *words: str, key: str = "cp-acme-admin", url: str = "", given: str | None = None, **more: str
+    ) -> EndedCommand:
         """One command line; given: what comes in on stdin; more: further variables."""
         env = {"CONTEXT_PROXY_URL": url or self.url, "CONTEXT_PROXY_KEY": key, "COLUMNS": "80", "TERM": "dumb"}
         done = CliRunner().invoke(app, list(words), input=given, env=env | more)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
-        return Ran(done.exit_code, done.stdout, done.stderr)
+        return EndedCommand(done.exit_code, done.stdout, done.stderr)
 
-    def ok(self, *words: str, **more: Any) -> Ran:
+    def ok(self, *words: str, **more: Any) -> EndedCommand:
         """The same, for one that has to end well and quietly."""
         ran = self.run(*words, **more)
         assert (ran.code, ran.err) == (0, ""), ran
@@ -66,6 +68,6 @@ class Shop:
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandRunner]:
     for world in api._made(str(tmp_path_factory.mktemp("shop") / "a.sqlite3")):
-        yield Shop(world)
+        yield CommandRunner(world)

@@ -17,9 +17,9 @@ from proxy.errors import StoreRefused
 from proxy.settings.load import Settings, UpstreamSettings
 from proxy.store.sqlite_files import FileLock
 from proxy.web.app import make_policies
-from tests.faulty import faulty
-from tests.running import running
-from tests.scripted import Scripted, reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, send_reply
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.web.test_auth import entry
@@ -44,7 +44,7 @@ async def to_thread(folder: Path, *words: str, **environment: str) -> tuple[int,
 
 
 async def test_an_upstream_that_works_is_good_and_the_request_tells_its_cost(tmp_path: Path) -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         address = f"http://127.0.0.1:{upstream.port}/v1"
         code, found = await to_thread(
             tmp_path, "--upstream", address, "--proxy", f"http://127.0.0.1:{proxy.port}", "--model", "gpt-5",
@@ -67,7 +67,7 @@ async def test_a_named_proxy_that_is_away_is_a_fault_and_one_with_keys_is_asked_
     code, found = await to_thread(tmp_path, "--proxy", "http://127.0.0.1:9")
     assert (code, found["running proxy"]["status"]) == (1, "fault")
     assert "cannot be reached" in found["running proxy"]["text"]
-    async with running("demo", keys=[entry("cp-read", "acme", "read")]) as proxy:
+    async with run_proxy("demo", keys=[entry("cp-read", "acme", "read")]) as proxy:
         words = ("--proxy", f"http://127.0.0.1:{proxy.port}")
         code, found = await to_thread(tmp_path, *words)
         assert (code, found["running proxy"]["status"]) == (0, "unknown")
@@ -77,8 +77,8 @@ async def test_a_named_proxy_that_is_away_is_a_fault_and_one_with_keys_is_asked_
 
 
 async def test_nothing_is_sent_that_costs_unless_it_is_asked_for(tmp_path: Path) -> None:
-    model = Scripted()
-    async with faulty(model) as upstream:
+    model = ScriptedModel()
+    async with run_upstream(model) as upstream:
         address = f"http://127.0.0.1:{upstream.port}/v1"
         await to_thread(tmp_path, "--upstream", address)
         assert [one.line for one in model.received] == [b"GET /v1/models HTTP/1.1"]
@@ -88,7 +88,7 @@ async def test_nothing_is_sent_that_costs_unless_it_is_asked_for(tmp_path: Path)
 
 async def test_an_upstream_of_messages_is_asked_in_its_own_form(tmp_path: Path) -> None:
     model = StrictMessages()
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         target = UpstreamSettings(
             base_url=f"http://127.0.0.1:{upstream.port}", strategy="anthropic", api_key_env="HOME"
         )
@@ -100,7 +100,7 @@ async def test_an_upstream_of_messages_is_asked_in_its_own_form(tmp_path: Path) 
 async def test_an_upstream_of_gemini_is_asked_in_its_own_form_and_by_its_own_key(tmp_path: Path) -> None:
     model = StrictGemini("OK.")
     (tmp_path / "config.toml").write_text('policy = "thrifty"\n[upstreams.google]\nstrategy = "gemini"\n')
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         with (tmp_path / "config.toml").open("a") as file:
             file.write(f'base_url = "http://127.0.0.1:{upstream.port}"\n')
         code, found = await to_thread(
@@ -116,26 +116,26 @@ async def test_an_upstream_of_gemini_is_asked_in_its_own_form_and_by_its_own_key
 
 async def refuses_in_googles_form(request: Any, there: Any) -> None:
     error = {"code": 400, "status": "INVALID_ARGUMENT", "details": [{"reason": "API_KEY_INVALID"}]}
-    await reply(there, b"400 Bad Request", json.dumps({"error": error}).encode())
+    await send_reply(there, b"400 Bad Request", json.dumps({"error": error}).encode())
 
 
 async def test_google_refuses_a_key_with_400(tmp_path: Path) -> None:
-    async with faulty(Scripted(refuses_in_googles_form)) as upstream:
+    async with run_upstream(ScriptedModel(refuses_in_googles_form)) as upstream:
         target = UpstreamSettings(base_url=f"http://127.0.0.1:{upstream.port}", strategy="gemini", api_key_env="HOME")
         found = await asyncio.to_thread(doctor.check_upstream, "a", target)
     assert (found.status, found.text) == ("fault", "it refuses the key in HOME: 400")
 
 
 async def refuses(request: Any, there: Any) -> None:
-    await reply(there, b"401 Unauthorized", b'{"error": {"message": "no such key"}}')
+    await send_reply(there, b"401 Unauthorized", b'{"error": {"message": "no such key"}}')
 
 
 async def breaks(request: Any, there: Any) -> None:
-    await reply(there, b"503 Service Unavailable", b"{}")
+    await send_reply(there, b"503 Service Unavailable", b"{}")
 
 
 async def test_faults_of_an_upstream_end_with_1_and_are_named(tmp_path: Path) -> None:
-    async with faulty(Scripted(refuses)) as refusing, faulty(Scripted(breaks)) as broken:
+    async with run_upstream(ScriptedModel(refuses)) as refusing, run_upstream(ScriptedModel(breaks)) as broken:
         at = [f"http://127.0.0.1:{port}/v1" for port in (refusing.port, broken.port)]
         code, found = await to_thread(tmp_path, "--upstream", at[0], "--send", OPENAI_API_KEY="sk-wrong")
         assert (code, found["upstream default"]["text"]) == (1, "it refuses the key in OPENAI_API_KEY: 401")

@@ -14,25 +14,25 @@ from proxy.cli import exchange_files
 from proxy.cli.transfer import open_replacement
 from proxy.errors import ConfigError
 from proxy.operator.exchange_table import ExchangeLine
-from tests.cli.conftest import Shop
-from tests.faulty import faulty
+from tests.cli.conftest import CommandRunner
 from tests.postgres import drop_database, new_store_database
-from tests.running import Agent, Running, running, settings_for
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, RunningProxy, make_settings, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 SESSIONS = ("one", "two", "three")
 TREE: dict[str, Any] = {"policy": "thrifty", "experiment": {"control": 0.5}}
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def talked(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Running, dict[str, Any]]]:
+async def talked(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[RunningProxy, dict[str, Any]]]:
     """A proxy with some conversations, and the settings that name its store."""
     db = str(tmp_path / "store.sqlite3")
     if request.param == "postgres":
         db = await new_store_database(request.getfixturevalue("postgres"))
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     model.usage = {"prompt_tokens": 1100, "completion_tokens": 30, "total_tokens": 1130}
-    async with faulty(model) as upstream, running(upstream.port, db=db, **TREE) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, db=db, **TREE) as proxy:
         for n, session in enumerate(SESSIONS):
             agent = Agent(proxy, lines=(b"x-session-id: " + session.encode(),), more={"model": "gpt-5"})
             for turn in range(n + 1):
@@ -49,18 +49,18 @@ async def export(tree: dict[str, Any], out: Path, **more: Any) -> dict[str, Any]
 
     def run() -> dict[str, Any]:
         with open_replacement(out) as file:
-            return exchange_files.export_exchanges(settings_for(1, **tree), file, lambda _: None, **options)
+            return exchange_files.export_exchanges(make_settings(1, **tree), file, lambda _: None, **options)
 
     return await asyncio.to_thread(run)
 
 
-async def stats(proxy: Running, session: str) -> dict[str, Any]:
+async def stats(proxy: RunningProxy, session: str) -> dict[str, Any]:
     found: dict[str, Any] = (await proxy.get(f"/api/sessions/{session}/stats")).json()
     return found
 
 
 async def test_the_sums_of_a_csv_file_are_those_of_the_statistics(
-    talked: tuple[Running, dict[str, Any]], tmp_path: Path
+    talked: tuple[RunningProxy, dict[str, Any]], tmp_path: Path
 ) -> None:
     proxy, tree = talked
     done = await export(tree, tmp_path / "a.csv")
@@ -82,7 +82,7 @@ async def test_the_sums_of_a_csv_file_are_those_of_the_statistics(
 
 
 async def test_an_export_goes_on_where_the_last_one_ended(
-    talked: tuple[Running, dict[str, Any]], tmp_path: Path
+    talked: tuple[RunningProxy, dict[str, Any]], tmp_path: Path
 ) -> None:
     _, tree = talked
     whole = await export(tree, tmp_path / "all.csv")
@@ -100,7 +100,7 @@ async def test_an_export_goes_on_where_the_last_one_ended(
 
 
 async def test_a_parquet_file_has_the_same_lines(
-    talked: tuple[Running, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    talked: tuple[RunningProxy, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: see the extra `parquet`")
     proxy, tree = talked
@@ -144,7 +144,7 @@ def test_times_are_read_in_any_zone() -> None:
         exchange_files.parse_moment("1e20", "since")
 
 
-def test_the_command_names_the_next_beginning(shop: Shop, tmp_path: Path) -> None:
+def test_the_command_names_the_next_beginning(shop: CommandRunner, tmp_path: Path) -> None:
     db = str(shop.world.proxy.app.settings.db)
     done = shop.json("export", "--csv", str(tmp_path / "a.csv"), "--db", db, "--until", "2100-01-01")
     assert done["exchanges"] > 0

@@ -21,17 +21,17 @@ from mcp_types import CallToolResult, TextContent
 
 from proxy.cli.mcp import call_remote_tool, warn_of_absence
 from proxy.cli.remote import AdminClient
-from tests.faulty import ask, post
-from tests.running import CHAT, Running, heard, running_beside
+from tests.proxy_server import CHAT, RunningProxy, parse_answer, run_proxy_in_thread
+from tests.raw_upstream import make_post, send_raw
 
 NAMES = ["search", "recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos"]
 SAID = "The invoice 8841 of Marlow was paid twice."
 
 
-async def say(proxy: Running, text: str, session: str, key: str = "sk-one") -> None:
+async def say(proxy: RunningProxy, text: str, session: str, key: str = "sk-one") -> None:
     body = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % text.encode()
     head = (b"content-type: application/json", b"x-context-session: " + session.encode())
-    answer = heard(await ask(proxy.port, post(CHAT, body, *head, b"x-context-key: " + key.encode())))
+    answer = parse_answer(await send_raw(proxy.port, make_post(CHAT, body, *head, b"x-context-key: " + key.encode())))
     assert answer.status == 200, answer.body
 
 
@@ -42,13 +42,13 @@ def text_of(result: Any) -> str:
     return part.text
 
 
-def command(proxy: Running, *more: str, key: str = "") -> list[str]:
+def command(proxy: RunningProxy, *more: str, key: str = "") -> list[str]:
     given = ["--url", f"http://127.0.0.1:{proxy.port}", *(("--key", key) if key else ())]
     return ["-m", "proxy.cli.main", "mcp", *given, *more]
 
 
 @asynccontextmanager
-async def over_stdio(proxy: Running, *more: str, key: str = "") -> AsyncIterator[Client]:
+async def over_stdio(proxy: RunningProxy, *more: str, key: str = "") -> AsyncIterator[Client]:
     parameters = StdioServerParameters(
         command=sys.executable, args=command(proxy, *more, key=key), env=dict(os.environ), cwd=str(Path.cwd())
     )
@@ -57,7 +57,7 @@ async def over_stdio(proxy: Running, *more: str, key: str = "") -> AsyncIterator
 
 
 @contextmanager
-def serving_http(proxy: Running, *more: str) -> Iterator[str]:
+def serving_http(proxy: RunningProxy, *more: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -91,7 +91,7 @@ async def use_every_tool(client: Client) -> None:
 
 
 async def test_every_tool_works_over_stdio() -> None:
-    with running_beside("demo") as proxy:
+    with run_proxy_in_thread("demo") as proxy:
         await say(proxy, "Another conversation.", "other")
         await say(proxy, SAID, "audit")
         async with over_stdio(proxy) as client:  # the session used last
@@ -100,7 +100,7 @@ async def test_every_tool_works_over_stdio() -> None:
 
 @pytest.mark.slow
 async def test_every_tool_works_over_streamable_http() -> None:
-    with running_beside("demo") as proxy:
+    with run_proxy_in_thread("demo") as proxy:
         await say(proxy, SAID, "audit")
         await say(proxy, "Another conversation.", "other")
         with serving_http(proxy, "--session", "audit") as url:
@@ -128,7 +128,7 @@ def key(name: str, tenant: str, plane: str) -> dict[str, str]:
 
 async def test_a_key_sees_no_session_of_another_tenant_and_a_session_no_other() -> None:
     keys = [key("anna", "a", "data"), key("bert", "b", "data"), key("boss-a", "a", "admin"), key("look-a", "a", "read")]
-    with running_beside("demo", keys=keys) as proxy:
+    with run_proxy_in_thread("demo", keys=keys) as proxy:
         await say(proxy, SAID, "audit", key="anna")
         await say(proxy, "The secret of Bert is 77.", "audit", key="bert")
         await say(proxy, "The secret of Carl is 78.", "third", key="anna")
@@ -144,7 +144,7 @@ async def test_a_key_sees_no_session_of_another_tenant_and_a_session_no_other() 
 
 
 async def test_what_is_not_there_is_an_error_that_the_model_can_read() -> None:
-    with running_beside("demo") as proxy:
+    with run_proxy_in_thread("demo") as proxy:
         client = AdminClient(f"http://127.0.0.1:{proxy.port}")
         text, failed = call_remote_tool(client, "-", "", "search", {"query": "x"})
         assert failed
@@ -163,6 +163,6 @@ def test_a_proxy_that_is_away_is_told_at_the_start(capsys: pytest.CaptureFixture
     told = capsys.readouterr()
     assert told.out == "", "the protocol's own"
     assert "no tools yet: http://127.0.0.1:1 cannot be reached" in told.err
-    with running_beside("demo") as proxy:
+    with run_proxy_in_thread("demo") as proxy:
         warn_of_absence(AdminClient(f"http://127.0.0.1:{proxy.port}"))
     assert capsys.readouterr().err == ""

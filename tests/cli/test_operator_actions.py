@@ -12,11 +12,11 @@ import typer
 
 from proxy.cli.operator_actions import GROUPS, add_commands, list_names
 from proxy.operator.actions import ACTIONS, Action
-from tests.cli.conftest import Shop
+from tests.cli.conftest import CommandRunner
 from tests.operator.test_actions import planted
 
 
-def words(shop: Shop, action: Action, line: str, name: str) -> list[str]:
+def words(shop: CommandRunner, action: Action, line: str, name: str) -> list[str]:
     """The command line that does an action on a session."""
     ids = shop.world.named(name)
     known = {
@@ -38,7 +38,7 @@ EVERY = [pytest.param(action, line, id=f"{action.name}: {line}") for action in A
 
 
 @pytest.fixture
-def name(shop: Shop) -> Iterator[str]:
+def name(shop: CommandRunner) -> Iterator[str]:
     """A session of its own, which is gone afterwards: others look at the list."""
     made = shop.fresh()
     yield made
@@ -46,7 +46,7 @@ def name(shop: Shop) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("action", "line"), EVERY)
-def test_each_action_is_done_by_its_commands(shop: Shop, name: str, action: Action, line: str) -> None:
+def test_each_action_is_done_by_its_commands(shop: CommandRunner, name: str, action: Action, line: str) -> None:
     given = words(shop, action, line, name)
     refused = shop.run(*given, key="cp-acme-read")
     assert (refused.code == 0) == ("read" in action.planes), refused
@@ -54,11 +54,11 @@ def test_each_action_is_done_by_its_commands(shop: Shop, name: str, action: Acti
 
 
 @pytest.mark.parametrize(("action", "line"), EVERY)
-def test_people_are_told_too(shop: Shop, name: str, action: Action, line: str) -> None:
+def test_people_are_told_too(shop: CommandRunner, name: str, action: Action, line: str) -> None:
     assert shop.ok(*words(shop, action, line, name)).out.strip()
 
 
-def test_what_is_to_be_confirmed_is_asked_first(shop: Shop, name: str) -> None:
+def test_what_is_to_be_confirmed_is_asked_first(shop: CommandRunner, name: str) -> None:
     group = shop.groups(name)[0]["id"]
     ran = shop.run("messages", "remove", name, group, given="n\n")
     assert ran.code == 1
@@ -73,11 +73,11 @@ def test_a_new_action_of_the_table_has_its_command(monkeypatch: pytest.MonkeyPat
     assert list_names(group) == {"wind-back"}
 
 
-def statuses(shop: Shop, session: str) -> list[str]:
+def statuses(shop: CommandRunner, session: str) -> list[str]:
     return [group["status"] for group in shop.groups(session)]
 
 
-def test_a_group_is_dropped_restored_and_pinned(shop: Shop) -> None:
+def test_a_group_is_dropped_restored_and_pinned(shop: CommandRunner) -> None:
     name = shop.fresh()
     first, second, _ = (group["id"] for group in shop.groups(name))
     assert "still in the store" in shop.ok("context", "drop", name, first, second).out
@@ -91,7 +91,7 @@ def test_a_group_is_dropped_restored_and_pinned(shop: Shop) -> None:
     assert [group["pinned"] for group in shop.groups(name)] == [True, True, False]
 
 
-def test_what_is_dropped_stands_in_the_prompt_with_why(shop: Shop) -> None:
+def test_what_is_dropped_stands_in_the_prompt_with_why(shop: CommandRunner) -> None:
     name = shop.fresh()
     group = shop.groups(name)[1]["id"]
     shop.ok("context", "drop", name, group)
@@ -104,7 +104,7 @@ def test_what_is_dropped_stands_in_the_prompt_with_why(shop: Shop) -> None:
     assert "And the other one?" not in shop.ok("context", "show", name, "--body").out
 
 
-def test_the_prompt_of_a_past_request_is_shown_byte_for_byte(shop: Shop) -> None:
+def test_the_prompt_of_a_past_request_is_shown_byte_for_byte(shop: CommandRunner) -> None:
     exchange = shop.json("sessions", "requests", "talk")[0]["exchange"]
     found = shop.json("context", "show", "talk", "--request", exchange)
     assert found["exchange"] == exchange
@@ -112,7 +112,7 @@ def test_the_prompt_of_a_past_request_is_shown_byte_for_byte(shop: Shop) -> None
     assert shop.run("context", "show", "talk", "--request", "nonesuch").code == 1
 
 
-def test_the_window_holds_and_opens_again(shop: Shop) -> None:
+def test_the_window_holds_and_opens_again(shop: CommandRunner) -> None:
     name = shop.fresh()
     assert "the last 1 groups" in shop.ok("context", "window", name, "1").out
     assert "out" in statuses(shop, name)
@@ -120,14 +120,14 @@ def test_the_window_holds_and_opens_again(shop: Shop) -> None:
     assert statuses(shop, name) == ["in"] * 3
 
 
-def test_undo_takes_the_last_group(shop: Shop) -> None:
+def test_undo_takes_the_last_group(shop: CommandRunner) -> None:
     name = shop.fresh()
     last = shop.groups(name)[-1]["id"]
     assert shop.json("undo", name)["groups"] == [last]
     assert statuses(shop, name)[-1] in ("removed", "dropped")
 
 
-def test_the_next_request_prunes_compresses_and_rebuilds(shop: Shop) -> None:
+def test_the_next_request_prunes_compresses_and_rebuilds(shop: CommandRunner) -> None:
     name = shop.fresh()
     assert shop.json("context", "prune", name)["force"] == "prune"
     assert shop.json("compress", name)["force"] == "compress"
@@ -136,18 +136,18 @@ def test_the_next_request_prunes_compresses_and_rebuilds(shop: Shop) -> None:
     assert "with the next request" in shop.ok("context", "rebuild", name).out
 
 
-def test_what_would_break_the_history_is_refused(shop: Shop) -> None:
+def test_what_would_break_the_history_is_refused(shop: CommandRunner) -> None:
     name = shop.fresh()
     ran = shop.run("context", "drop", name, shop.groups(name)[0]["id"], "nonesuch")
     assert (ran.code, ran.out) == (1, "")
     assert statuses(shop, name) == ["in"] * 3
 
 
-def test_json_is_one_document(shop: Shop) -> None:
+def test_json_is_one_document(shop: CommandRunner) -> None:
     assert json.loads(shop.ok("context", "show", "talk", "--json").out)["session"] == "talk"
 
 
-def test_groups_are_listed_and_the_last_ones_alone(shop: Shop) -> None:
+def test_groups_are_listed_and_the_last_ones_alone(shop: CommandRunner) -> None:
     name = shop.fresh()
     found = shop.groups(name)
     assert [group["title"] for group in found] == ["Read the log.", "And the other one?", "Thank you."]
@@ -158,7 +158,7 @@ def test_groups_are_listed_and_the_last_ones_alone(shop: Shop) -> None:
     assert shop.run("groups", "list", name, "--status", "odd").code == 2
 
 
-def test_a_group_is_shown_in_full(shop: Shop) -> None:
+def test_a_group_is_shown_in_full(shop: CommandRunner) -> None:
     name = shop.fresh()
     group = shop.groups(name)[0]
     found = shop.json("groups", "show", name, group["id"])
@@ -180,7 +180,7 @@ def editor(folder: Path, script: str) -> str:
     return str(file)
 
 
-def test_a_state_is_set_shown_and_edited(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_is_set_shown_and_edited(shop: CommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = shop.fresh()
     assert "no state yet" in shop.ok("state", "show", name).out
     shop.ok("state", "set", name, "-", given=STATE)
@@ -194,7 +194,9 @@ def test_a_state_is_set_shown_and_edited(shop: Shop, tmp_path: Path, monkeypatch
     assert shop.json("state", "show", name)["versions"] == 2
 
 
-def test_a_scratchpad_is_set_shown_and_edited(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scratchpad_is_set_shown_and_edited(
+    shop: CommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = shop.fresh()
     shop.ok("scratchpad", "set", name, "- [ ] mend")
     monkeypatch.setenv("EDITOR", editor(tmp_path, 'echo "- [x] seen" >>"$1"'))
@@ -206,7 +208,7 @@ def test_a_scratchpad_is_set_shown_and_edited(shop: Shop, tmp_path: Path, monkey
 
 @pytest.mark.parametrize(("program", "told"), [("/nonesuch/editor", "can be started"), ("false", "ended with 1")])
 def test_an_editor_that_fails_sets_nothing(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, program: str, told: str
+    shop: CommandRunner, monkeypatch: pytest.MonkeyPatch, program: str, told: str
 ) -> None:
     name = shop.fresh()
     monkeypatch.setenv("EDITOR", program)
@@ -216,7 +218,7 @@ def test_an_editor_that_fails_sets_nothing(
     assert shop.json("scratchpad", "show", name)["number"] == 0
 
 
-def test_a_note_stands_in_the_next_prompt_until_it_is_withdrawn(shop: Shop) -> None:
+def test_a_note_stands_in_the_next_prompt_until_it_is_withdrawn(shop: CommandRunner) -> None:
     name = shop.fresh()
     note = shop.json("add", name, "Leave the lock file as it is.")["id"]
     assert "Leave the lock file" in shop.ok("context", "show", name).out
@@ -228,14 +230,14 @@ def test_a_note_stands_in_the_next_prompt_until_it_is_withdrawn(shop: Shop) -> N
     assert shop.run("add", name, "").code == 2
 
 
-def test_feedback_is_given_and_listed(shop: Shop) -> None:
+def test_feedback_is_given_and_listed(shop: CommandRunner) -> None:
     name = shop.fresh()
     shop.ok("feedback", "give", name, "Better.")
     assert [one["text"] for one in shop.json("feedback", "list", name)] == ["Better."]
     assert "Better." in shop.ok("feedback", "list", name).out
 
 
-def test_e8_what_is_built_is_the_request_that_would_go_out(shop: Shop) -> None:
+def test_e8_what_is_built_is_the_request_that_would_go_out(shop: CommandRunner) -> None:
     built = shop.run("build", "talk").json()
     shown = shop.json("context", "show", "talk")
     assert built["messages"][0] == {"role": "system", "content": "You are careful."}
@@ -244,7 +246,7 @@ def test_e8_what_is_built_is_the_request_that_would_go_out(shop: Shop) -> None:
     assert "You are careful." in shop.ok("build", "talk", "--text").out
 
 
-def test_a_memo_is_listed_shown_mended_and_deleted(shop: Shop) -> None:
+def test_a_memo_is_listed_shown_mended_and_deleted(shop: CommandRunner) -> None:
     memo = shop.world.memo()
     assert memo in [one["memo"] for one in shop.json("memos", "list", "--text", "PostgreSQL 14")]
     assert memo in shop.ok("memos", "list").out
@@ -257,13 +259,13 @@ def test_a_memo_is_listed_shown_mended_and_deleted(shop: Shop) -> None:
     assert shop.run("memos", "show", memo).code == 1
 
 
-def test_memos_of_no_project_are_told_from_all(shop: Shop) -> None:
+def test_memos_of_no_project_are_told_from_all(shop: CommandRunner) -> None:
     shop.world.memo()
     assert shop.json("memos", "list", "--project", "")
     assert shop.json("memos", "list", "--project", "other") == []
 
 
-def test_memos_are_written_a_line_each(shop: Shop, tmp_path: Path) -> None:
+def test_memos_are_written_a_line_each(shop: CommandRunner, tmp_path: Path) -> None:
     memo = shop.world.memo()
     lines = shop.ok("memos", "export").out.splitlines()
     assert memo in [json.loads(line)["memo"] for line in lines]
@@ -272,7 +274,7 @@ def test_memos_are_written_a_line_each(shop: Shop, tmp_path: Path) -> None:
     assert file.read_text().splitlines() == lines
 
 
-def test_a_part_of_a_long_prompt_is_shown_and_said_to_be_one(shop: Shop, name: str) -> None:
+def test_a_part_of_a_long_prompt_is_shown_and_said_to_be_one(shop: CommandRunner, name: str) -> None:
     whole = shop.json("context", "show", name)
     count = whole["count"]
     page = shop.json("context", "show", name, "--first", "2", "--limit", "3")

@@ -12,7 +12,7 @@ from typer.main import get_command
 from proxy.cli.main import app
 from proxy.cli.remote import SHARED_OPTIONS, AdminClient, RemoteRefused, RemoteUnreachable, quote_id
 from proxy.errors import ConfigError
-from tests.cli.conftest import Shop
+from tests.cli.conftest import CommandRunner
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def test_an_address_that_is_none_is_told(url: str) -> None:
         AdminClient(url).request("GET", "/api/me")
 
 
-def test_the_address_that_clients_have_is_one_too(shop: Shop) -> None:
+def test_the_address_that_clients_have_is_one_too(shop: CommandRunner) -> None:
     key = "cp-acme-admin"
     assert AdminClient(shop.url + "/v1", key).request("GET", "/api/sessions")["items"]
     assert AdminClient(shop.url.removeprefix("http://"), key).request("GET", "/api/sessions")["items"]
@@ -72,7 +72,7 @@ def test_a_stream_that_is_cut_off_is_not_taken_for_whole() -> None:
         list(AdminClient(url).read_lines("/api/export", {}, {}))
 
 
-def test_pages_are_followed_to_their_end(shop: Shop) -> None:
+def test_pages_are_followed_to_their_end(shop: CommandRunner) -> None:
     remote = AdminClient(shop.url, "cp-acme-admin")
     path = remote.find_session_path("talk") + "/messages"
     whole = remote.request("GET", path, limit=200)["items"]
@@ -80,7 +80,7 @@ def test_pages_are_followed_to_their_end(shop: Shop) -> None:
     assert list(remote.list_items(path, 3)) == whole[:3]
 
 
-def test_a_name_is_a_name_whatever_is_in_it(shop: Shop) -> None:
+def test_a_name_is_a_name_whatever_is_in_it(shop: CommandRunner) -> None:
     remote = AdminClient(shop.url, "cp-acme-admin")
     for name in ("a b/c", "~YQ", "..", "ü", "a?b#c%41"):
         shop.world.chat(name.encode().decode("latin-1"), [{"role": "user", "content": "Hello"}])
@@ -89,12 +89,12 @@ def test_a_name_is_a_name_whatever_is_in_it(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("wrong", [("--url", "http://a b"), ("--url", "http://a\x01b"), ("--key", "cp-a\n")])
-def test_an_address_or_a_key_that_no_request_can_have_is_told(shop: Shop, wrong: tuple[str, str]) -> None:
+def test_an_address_or_a_key_that_no_request_can_have_is_told(shop: CommandRunner, wrong: tuple[str, str]) -> None:
     ran = shop.run("stats", *wrong)
     assert (ran.code, ran.out, wrong[0] in ran.err) == (2, "", True)
 
 
-def test_the_newest_session_is_a_dash(shop: Shop) -> None:
+def test_the_newest_session_is_a_dash(shop: CommandRunner) -> None:
     name = shop.fresh()
     remote = AdminClient(shop.url, "cp-acme-admin")
     assert remote.request("GET", remote.find_session_path("-"))["session"] == name
@@ -102,7 +102,7 @@ def test_the_newest_session_is_a_dash(shop: Shop) -> None:
         AdminClient(shop.url, "cp-all-admin", "nobody").find_session_path("-")
 
 
-def test_an_id_cannot_leave_its_part_of_the_path(shop: Shop) -> None:
+def test_an_id_cannot_leave_its_part_of_the_path(shop: CommandRunner) -> None:
     assert quote_id("../x?y") == "..%2Fx%3Fy"
     assert shop.run("memos", "show", "../sessions").code == 1
 
@@ -155,7 +155,7 @@ def test_there_are_commands_for_all_that_an_operator_does() -> None:
 
 
 @pytest.mark.parametrize("words", ALL, ids=named)
-def test_a_wrong_key_ends_with_code_2_and_says_what_to_give(shop: Shop, words: tuple[str, ...]) -> None:
+def test_a_wrong_key_ends_with_code_2_and_says_what_to_give(shop: CommandRunner, words: tuple[str, ...]) -> None:
     ran = shop.run(*words, key="cp-wrong", given=LINE)
     assert (ran.code, ran.out) == (2, "")
     assert "--key" in ran.err
@@ -163,7 +163,7 @@ def test_a_wrong_key_ends_with_code_2_and_says_what_to_give(shop: Shop, words: t
 
 
 @pytest.mark.parametrize("words", ALL, ids=named)
-def test_no_proxy_ends_with_code_3_and_says_how_to_start_it(shop: Shop, words: tuple[str, ...]) -> None:
+def test_no_proxy_ends_with_code_3_and_says_how_to_start_it(shop: CommandRunner, words: tuple[str, ...]) -> None:
     ran = shop.run(*words, url="http://127.0.0.1:9", given=LINE)
     assert (ran.code, ran.out) == (3, "")
     assert "127.0.0.1:9 cannot be reached" in ran.err
@@ -174,7 +174,7 @@ ABSENT = [words for words in ALL if "nonesuch" in words]
 
 
 @pytest.mark.parametrize("words", ABSENT, ids=named)
-def test_what_is_not_there_ends_with_code_1(shop: Shop, words: tuple[str, ...]) -> None:
+def test_what_is_not_there_ends_with_code_1(shop: CommandRunner, words: tuple[str, ...]) -> None:
     ran = shop.run(*words, given="")
     assert (ran.code, ran.out) == (1, ""), ran
     assert "there is no such session" in ran.err or "there is no memo" in ran.err
@@ -182,7 +182,7 @@ def test_what_is_not_there_ends_with_code_1(shop: Shop, words: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("words", ABSENT, ids=named)
-def test_a_session_of_another_tenant_is_not_there_either(shop: Shop, words: tuple[str, ...]) -> None:
+def test_a_session_of_another_tenant_is_not_there_either(shop: CommandRunner, words: tuple[str, ...]) -> None:
     there = tuple("theirs" if word == "nonesuch" and n < 3 else word for n, word in enumerate(words))
     assert shop.run(*there, given="").code == 1
 
@@ -191,13 +191,13 @@ CHANGING = ["context window - 1", "undo -", "add - words", "state set - words", 
 
 
 @pytest.mark.parametrize("line", CHANGING)
-def test_a_read_key_changes_nothing(shop: Shop, line: str) -> None:
+def test_a_read_key_changes_nothing(shop: CommandRunner, line: str) -> None:
     ran = shop.run(*line.split(), key="cp-acme-read")
     assert ran.code == 1, ran
     assert "key" in ran.err
 
 
-def test_the_tenant_is_said_where_the_key_sees_all(shop: Shop) -> None:
+def test_the_tenant_is_said_where_the_key_sees_all(shop: CommandRunner) -> None:
     assert shop.run("sessions", "show", "theirs", "--tenant", "acme", key="cp-all-admin").code == 1
     found = shop.json("sessions", "show", "theirs", "--tenant", "other", key="cp-all-admin")
     assert found["tenant"] == "other"
@@ -207,7 +207,7 @@ def test_the_tenant_is_said_where_the_key_sees_all(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("line", ["context window -", "context window - -1", "context drop -", "sessions list -n 0"])
-def test_wrong_use_ends_with_code_2(shop: Shop, line: str) -> None:
+def test_wrong_use_ends_with_code_2(shop: CommandRunner, line: str) -> None:
     ran = shop.run(*line.split())
     assert (ran.code, ran.out) == (2, "")
 

@@ -22,12 +22,12 @@ from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.store.readonly import ReadOnlyStore
-from tests.faulty import faulty
 from tests.postgres import drop_database, new_store_database
-from tests.replay.recorded import line, says, user, work, write
-from tests.running import Agent, running, running_beside
-from tests.scripted import Scripted
-from tests.web.api.conftest import World
+from tests.proxy_server import Agent, run_proxy, run_proxy_in_thread
+from tests.raw_upstream import run_upstream
+from tests.replay.recorded import assistant, make_line, make_run, user, write_runs
+from tests.scripted_model import ScriptedModel
+from tests.web.api.conftest import ProxyWithData
 
 COMMAND = [sys.executable, "-m", "proxy.cli.main", "replay"]
 POLICIES = {
@@ -39,7 +39,7 @@ POLICIES = {
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    return write(tmp_path / "runs.jsonl", work(25), work(12, name="b"))
+    return write_runs(tmp_path / "runs.jsonl", make_run(25), make_run(12, name="b"))
 
 
 def invoke(*arguments: object) -> str:
@@ -90,7 +90,7 @@ def test_the_same_input_gives_the_same_report_with_any_number_of_processes(runs:
 
 
 def test_state_blocks_are_played_where_that_is_wanted(tmp_path: Path) -> None:
-    file = write(tmp_path / "chat.jsonl", [m for n in range(8) for m in (user(f"{n}?"), says("so"))])
+    file = write_runs(tmp_path / "chat.jsonl", [m for n in range(8) for m in (user(f"{n}?"), assistant("so"))])
     written = []
     for more in ([], ["--play-state"]):
         report = json.loads(invoke(file, "--policy", "rolling", "--json", "-", *more))
@@ -102,9 +102,9 @@ def test_state_blocks_are_played_where_that_is_wanted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (line(user("a"), says("b")) + "\nnot JSON\n", "runs.jsonl:2: line = 'not JSON'"),
+        (make_line(user("a"), assistant("b")) + "\nnot JSON\n", "runs.jsonl:2: line = 'not JSON'"),
         ('{"id": 1, "messages": []}\n', "runs.jsonl:1: messages = '[]'"),
-        (line(user("a")) + "\n", "nothing could be played"),
+        (make_line(user("a")) + "\n", "nothing could be played"),
     ],
 )
 def test_what_cannot_be_played_ends_with_code_2_file_and_line(tmp_path: Path, text: str, told: str) -> None:
@@ -159,8 +159,8 @@ def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_a_store_in_postgresql_is_played(postgres: str, tmp_path: Path) -> None:
     db, file = asyncio.run(new_store_database(postgres)), tmp_path / "report.json"
     try:
-        with running_beside("demo", db=db) as proxy:
-            agent = World(proxy)
+        with run_proxy_in_thread("demo", db=db) as proxy:
+            agent = ProxyWithData(proxy)
             first = {"role": "user", "content": "hello"}
             agent.chat("stored", [first, agent.chat("stored", [first]), {"role": "user", "content": "again"}])
             invoke("--from-store", "stored", "--db", db, "--policy", "thrifty", "--jobs", "1", "--json", str(file))
@@ -172,7 +172,10 @@ def test_a_store_in_postgresql_is_played(postgres: str, tmp_path: Path) -> None:
 
 def test_a_store_without_conversations_is_named(tmp_path: Path) -> None:
     db = tmp_path / "a.sqlite3"
-    with running_beside("demo", db=str(db)), pytest.raises(ConfigError, match=f"db = '{db}' is not usable.*nothing"):
+    with (
+        run_proxy_in_thread("demo", db=str(db)),
+        pytest.raises(ConfigError, match=f"db = '{db}' is not usable.*nothing"),
+    ):
         invoke("--from-store", "--db", db)
 
 
@@ -199,7 +202,7 @@ def test_a_worker_that_was_killed_is_told(runs: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 async def test_what_the_proxy_has_stored_is_played_beside_it(tmp_path: Path, runs: Path) -> None:
     file = tmp_path / "store.sqlite3"
-    async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, db=str(file)) as proxy:
         for name in (b"a", b"b"):
             agent = Agent(proxy, (b"x-context-session: " + name,))
             await agent.say("hello")
@@ -220,7 +223,7 @@ def _hears() -> None:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_ends_it_with_one_line_and_writes_nothing(tmp_path: Path, jobs: str) -> None:
-    runs = write(tmp_path / "runs.jsonl", *[work(120, name=f"n{n}_") for n in range(12)])
+    runs = write_runs(tmp_path / "runs.jsonl", *[make_run(120, name=f"n{n}_") for n in range(12)])
     out = tmp_path / "out.json"
     process = subprocess.Popen(
         [*COMMAND, str(runs), "--policy", "all:all", "--jobs", jobs, "--json", str(out)],

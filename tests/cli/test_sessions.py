@@ -13,11 +13,11 @@ from proxy.cli.main import app
 from proxy.cli.remote import shorten_tenant
 from proxy.cli.sessions import TENANT_COLUMN, _describe_cost, _format_figure
 from proxy.cli.terminal import print_table
-from tests.cli.conftest import Shop
-from tests.running import running_beside
+from tests.cli.conftest import CommandRunner
+from tests.proxy_server import run_proxy_in_thread
 
 
-def test_sessions_are_listed_used_last_first(shop: Shop) -> None:
+def test_sessions_are_listed_used_last_first(shop: CommandRunner) -> None:
     name = shop.fresh()
     assert shop.json("sessions", "list")[0]["session"] == name
     assert [row["session"] for row in shop.json("sessions", "search", name)] == [name]
@@ -26,7 +26,7 @@ def test_sessions_are_listed_used_last_first(shop: Shop) -> None:
     assert "no session" in shop.ok("sessions", "search", "nobody is called so").out
 
 
-def test_whose_a_session_is_stands_there_where_there_are_several(shop: Shop) -> None:
+def test_whose_a_session_is_stands_there_where_there_are_several(shop: CommandRunner) -> None:
     assert "tenant" not in shop.ok("sessions", "list").out
     assert "tenant" in shop.ok("sessions", "list", key="cp-all-read").out
 
@@ -35,7 +35,7 @@ HASH = "0123456789abcdef" * 2
 
 
 def test_a_tenant_that_is_a_hash_is_short_on_a_terminal_and_whole_in_a_pipe(
-    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shop: CommandRunner, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [shorten_tenant("acme"), shorten_tenant(HASH)] == ["acme", "01234567…"]
     print_table([{"tenant": HASH}], (TENANT_COLUMN,))
@@ -47,7 +47,7 @@ def test_a_tenant_that_is_a_hash_is_short_on_a_terminal_and_whole_in_a_pipe(
 
 
 def test_the_beginning_of_a_hash_names_its_tenant(tmp_path: Path) -> None:
-    with running_beside("demo", db=str(tmp_path / "a.sqlite3")) as proxy:
+    with run_proxy_in_thread("demo", db=str(tmp_path / "a.sqlite3")) as proxy:
         url = f"http://127.0.0.1:{proxy.port}"
         for name in ("one", "two"):
             headers = {
@@ -72,7 +72,7 @@ def test_the_beginning_of_a_hash_names_its_tenant(tmp_path: Path) -> None:
         assert not (tmp_path / "all.jsonl").exists(), "an empty file would be taken for a backup"
 
 
-def test_a_question_that_nobody_answers_names_the_option(shop: Shop) -> None:
+def test_a_question_that_nobody_answers_names_the_option(shop: CommandRunner) -> None:
     for words in (("messages", "remove", "talk", "x"), ("memos", "delete", "x"), ("sessions", "delete", "talk")):
         ran = shop.run(*words, given="")
         assert (ran.code, ran.out.strip()) == (2, ""), ran
@@ -81,7 +81,7 @@ def test_a_question_that_nobody_answers_names_the_option(shop: Shop) -> None:
     assert shop.json("sessions", "show", "talk")["session"] == "talk"
 
 
-def test_a_look_at_the_figures_is_no_request_of_a_client(shop: Shop) -> None:
+def test_a_look_at_the_figures_is_no_request_of_a_client(shop: CommandRunner) -> None:
     before = shop.json("stats", key="cp-all-read")["figures"]["requests"]
     shop.ok("sessions", "list")
     assert shop.json("stats", key="cp-all-read")["figures"]["requests"] == before
@@ -89,7 +89,7 @@ def test_a_look_at_the_figures_is_no_request_of_a_client(shop: Shop) -> None:
     assert shop.json("stats", key="cp-all-read")["figures"]["requests"] > before
 
 
-def test_a_session_is_shown_with_its_branches(shop: Shop) -> None:
+def test_a_session_is_shown_with_its_branches(shop: CommandRunner) -> None:
     found = shop.json("sessions", "show", "talk")
     assert found["session"] == "talk"
     told = shop.ok("sessions", "show", "talk").out
@@ -98,7 +98,7 @@ def test_a_session_is_shown_with_its_branches(shop: Shop) -> None:
     assert "as the policy says" in told
 
 
-def test_what_is_named_is_set_and_unset_again(shop: Shop) -> None:
+def test_what_is_named_is_set_and_unset_again(shop: CommandRunner) -> None:
     name = shop.fresh()
     shop.ok("sessions", "settings", name, "--window", "3", "--urgency", "firm", "--policy", "thrifty")
     assert shop.json("sessions", "settings", name) == {"policy": "thrifty", "window": 3, "urgency": "firm"}
@@ -109,13 +109,13 @@ def test_what_is_named_is_set_and_unset_again(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("wrong", [("--policy", "nonesuch"), ("--unset", "nonesuch"), ("--window", "-2")])
-def test_what_cannot_be_set_is_told(shop: Shop, wrong: tuple[str, str]) -> None:
+def test_what_cannot_be_set_is_told(shop: CommandRunner, wrong: tuple[str, str]) -> None:
     ran = shop.run("sessions", "settings", "talk", *wrong)
     assert (ran.code, ran.out) == (2, ""), ran
     assert ran.err
 
 
-def test_a_session_is_deleted_when_one_says_so(shop: Shop) -> None:
+def test_a_session_is_deleted_when_one_says_so(shop: CommandRunner) -> None:
     name = shop.fresh()
     assert shop.run("sessions", "delete", name, given="n\n").code == 1
     assert shop.json("sessions", "show", name)["session"] == name
@@ -126,7 +126,7 @@ def test_a_session_is_deleted_when_one_says_so(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("what", ["branches", "requests", "iterations", "summaries"])
-def test_what_was_recorded_of_a_session_is_listed(shop: Shop, what: str) -> None:
+def test_what_was_recorded_of_a_session_is_listed(shop: CommandRunner, what: str) -> None:
     found = shop.json("sessions", what, "talk")
     told = shop.ok("sessions", what, "talk").out
     assert isinstance(found, list)
@@ -137,7 +137,7 @@ def test_what_was_recorded_of_a_session_is_listed(shop: Shop, what: str) -> None
         assert "newest" in told
 
 
-def test_messages_are_listed_filtered_and_found(shop: Shop) -> None:
+def test_messages_are_listed_filtered_and_found(shop: CommandRunner) -> None:
     found = shop.json("messages", "list", "talk")
     assert [m["seq"] for m in shop.json("messages", "list", "talk", "--newest", "-n", "2")] == [
         m["seq"] for m in found[:-3:-1]
@@ -150,7 +150,7 @@ def test_messages_are_listed_filtered_and_found(shop: Shop) -> None:
     assert "nothing has these words" in shop.ok("messages", "search", "talk", "zebra").out
 
 
-def test_a_message_is_shown_whole_with_what_was_decided(shop: Shop) -> None:
+def test_a_message_is_shown_whole_with_what_was_decided(shop: CommandRunner) -> None:
     name = shop.fresh()
     one = shop.json("messages", "list", name, "--role", "tool")[0]
     shop.ok("context", "pin", name, one["group"])
@@ -160,7 +160,7 @@ def test_a_message_is_shown_whole_with_what_was_decided(shop: Shop) -> None:
     assert shop.run("messages", "show", name, "nonesuch").code == 1
 
 
-def test_what_is_removed_is_gone_for_good(shop: Shop) -> None:
+def test_what_is_removed_is_gone_for_good(shop: CommandRunner) -> None:
     name = shop.fresh()
     group = shop.groups(name)[1]
     assert shop.run("messages", "remove", name, group["id"], given="n\n").code == 1
@@ -169,7 +169,7 @@ def test_what_is_removed_is_gone_for_good(shop: Shop) -> None:
     assert "And the other one?" not in json.dumps(shop.json("messages", "list", name, "--group", group["id"]))
 
 
-def test_what_steers_a_terminal_is_shown_and_not_done(shop: Shop) -> None:
+def test_what_steers_a_terminal_is_shown_and_not_done(shop: CommandRunner) -> None:
     text = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil"
     shop.world.chat("steering", [{"role": "user", "content": text}])
     one = shop.json("messages", "list", "steering")[0]
@@ -180,7 +180,7 @@ def test_what_steers_a_terminal_is_shown_and_not_done(shop: Shop) -> None:
     assert shop.ok("messages", "list", "steering", "--json").out.isascii()
 
 
-def test_where_a_session_stands_is_told_as_the_source_tells_it(shop: Shop) -> None:
+def test_where_a_session_stands_is_told_as_the_source_tells_it(shop: CommandRunner) -> None:
     found = shop.json("stats", "talk")
     told = shop.ok("stats", "talk").out
     assert f"{found['sent']:,} / {found['limit']:,}" in told
@@ -189,7 +189,7 @@ def test_where_a_session_stands_is_told_as_the_source_tells_it(shop: Shop) -> No
         assert line in told
 
 
-def test_levels_stand_there_where_the_policy_has_them(shop: Shop) -> None:
+def test_levels_stand_there_where_the_policy_has_them(shop: CommandRunner) -> None:
     name = shop.fresh()
     shop.ok("sessions", "settings", name, "--policy", "hierarchical")
     levels = shop.json("stats", name)["levels"]
@@ -198,7 +198,7 @@ def test_levels_stand_there_where_the_policy_has_them(shop: Shop) -> None:
     assert all(f"{level}" in told for level in levels)
 
 
-def test_the_whole_proxy_is_told_without_a_session(shop: Shop) -> None:
+def test_the_whole_proxy_is_told_without_a_session(shop: CommandRunner) -> None:
     assert "healthy" in shop.ok("stats").out
     assert shop.json("stats")["healthy"] is True
     assert "since it started" not in shop.ok("stats").out
@@ -218,7 +218,7 @@ LISTS = (
 
 
 @pytest.mark.parametrize("words", LISTS, ids=" ".join)
-def test_a_list_fits_a_terminal_and_is_whole_and_plain_in_a_pipe(shop: Shop, words: tuple[str, ...]) -> None:
+def test_a_list_fits_a_terminal_and_is_whole_and_plain_in_a_pipe(shop: CommandRunner, words: tuple[str, ...]) -> None:
     # rich takes stdout for a terminal then, without colours
     seen = shop.ok(*words, TTY_COMPATIBLE="1", NO_COLOR="1").out
     assert "─" in seen
@@ -227,7 +227,7 @@ def test_a_list_fits_a_terminal_and_is_whole_and_plain_in_a_pipe(shop: Shop, wor
     assert not [line for line in piped.splitlines() if line != line.rstrip()]
 
 
-def test_what_a_terminal_cuts_is_whole_in_a_pipe(shop: Shop) -> None:
+def test_what_a_terminal_cuts_is_whole_in_a_pipe(shop: CommandRunner) -> None:
     long = "One long message. " * 20
     name = shop.world.fresh()
     shop.ok("add", name, long)
@@ -235,7 +235,7 @@ def test_what_a_terminal_cuts_is_whole_in_a_pipe(shop: Shop) -> None:
     assert long.strip() in shop.ok("notes", "list", name).out
 
 
-def test_no_color_takes_the_colours_out_of_a_terminal(shop: Shop) -> None:
+def test_no_color_takes_the_colours_out_of_a_terminal(shop: CommandRunner) -> None:
     words = ("groups", "list", "talk")
     assert "\x1b[32m" in shop.run(*words, TTY_COMPATIBLE="1", TERM="xterm").out
     plain = shop.run(*words, TTY_COMPATIBLE="1", TERM="xterm", NO_COLOR="1").out

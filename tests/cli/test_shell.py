@@ -5,7 +5,7 @@ from typer.main import get_command
 
 from proxy.cli.main import app
 from proxy.cli.shell import parse_line
-from tests.cli.conftest import Shop
+from tests.cli.conftest import CommandRunner
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_what_has_no_place_is_refused(line: str) -> None:
         parse_line(get_command(app), line, "S")
 
 
-def test_e8_one_line_after_the_other_until_quit(shop: Shop) -> None:
+def test_e8_one_line_after_the_other_until_quit(shop: CommandRunner) -> None:
     name = shop.fresh()
     lines = [
         "context window 2",
@@ -65,7 +65,7 @@ def test_e8_one_line_after_the_other_until_quit(shop: Shop) -> None:
     assert [note["text"] for note in shop.json("notes", "list", name)] == ["it's so"]
 
 
-def test_another_session_is_used_from_then_on(shop: Shop) -> None:
+def test_another_session_is_used_from_then_on(shop: CommandRunner) -> None:
     first, second = shop.fresh(), shop.fresh()
     ran = shop.run("shell", first, given=f"use {second}\nuse nonesuch\ncontext window 1\nhelp\n")
     assert ran.code == 0, ran

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.cli.remote import RemoteUnreachable
 from proxy.cli.tail import read_events, render_event
-from tests.cli.conftest import Ran, Shop
+from tests.cli.conftest import CommandRunner, EndedCommand
 
 EVENT = {"id": 7, "kind": "context:pruned", "tenant": "t", "session": "s\x1b", "branch": "", "exchange": "", "at": 1.0,
          "data": {"original": 9, "removed_ids": ["a"] * 9}}  # fmt: skip
@@ -31,9 +31,9 @@ def test_an_event_is_one_line_without_what_steers_a_terminal() -> None:
     assert "\n" not in shown
 
 
-def test_what_happens_is_shown_while_it_happens(shop: Shop) -> None:
+def test_what_happens_is_shown_while_it_happens(shop: CommandRunner) -> None:
     name = shop.fresh()
-    ran: list[Ran] = []
+    ran: list[EndedCommand] = []
     listening = threading.Thread(
         target=lambda: ran.append(shop.run("tail", "--session", name, "--kind", "context:*", "-n", "2", "--json")),
         daemon=True,
@@ -53,7 +53,7 @@ def test_what_happens_is_shown_while_it_happens(shop: Shop) -> None:
     assert after == found[1]
 
 
-def test_a_dash_is_the_session_used_last_and_without_one_that_is_said(shop: Shop) -> None:
+def test_a_dash_is_the_session_used_last_and_without_one_that_is_said(shop: CommandRunner) -> None:
     name = shop.fresh()
     shop.world.ask("POST", f"/api/sessions/{name}/window", {"groups": 1})
     ran = shop.run("tail", "--session", "-", "--after", "0", "--kind", "context:*", "-n", "1", "--json")
@@ -62,7 +62,7 @@ def test_a_dash_is_the_session_used_last_and_without_one_that_is_said(shop: Shop
     assert (ran.code, "there is no session yet" in ran.err) == (1, True)
 
 
-def test_a_kind_that_is_none_is_told(shop: Shop) -> None:
+def test_a_kind_that_is_none_is_told(shop: CommandRunner) -> None:
     ran = shop.run("tail", "--kind", "nonesuch")
     assert (ran.code, ran.out) == (2, "")
     assert "GET /api" not in ran.err

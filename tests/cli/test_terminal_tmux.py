@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Shop
+from tests.cli.conftest import CommandRunner
 
 if shutil.which("tmux") is None:
     pytest.skip("tmux is not there (Debian's package tmux)", allow_module_level=True)
@@ -20,7 +20,7 @@ if shutil.which("tmux") is None:
 class Screen:
     """A terminal of 100 by 40."""
 
-    def __init__(self, folder: Path, shop: Shop) -> None:
+    def __init__(self, folder: Path, shop: CommandRunner) -> None:
         self._socket = str(folder / "tmux")
         env = {"CONTEXT_PROXY_URL": shop.url, "CONTEXT_PROXY_KEY": "cp-acme-admin", "PAGER": "less", "PS1": "$ "}
         words = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
@@ -49,7 +49,7 @@ class Screen:
 
 
 @pytest.fixture
-def screen(tmp_path: Path, shop: Shop) -> Iterator[Screen]:
+def screen(tmp_path: Path, shop: CommandRunner) -> Iterator[Screen]:
     made = Screen(tmp_path, shop)
     try:
         yield made
@@ -57,7 +57,7 @@ def screen(tmp_path: Path, shop: Shop) -> Iterator[Screen]:
         made.close()
 
 
-def test_a_list_is_coloured_and_its_lines_are_whole(screen: Screen, shop: Shop) -> None:
+def test_a_list_is_coloured_and_its_lines_are_whole(screen: Screen, shop: CommandRunner) -> None:
     name = shop.fresh()
     shop.ok("context", "drop", name, shop.groups(name)[1]["id"])
     screen.command(f"groups list {name}; echo END-$?")
@@ -74,7 +74,7 @@ def test_a_long_prompt_opens_in_the_pager(screen: Screen) -> None:
     screen.shows("END-0")
 
 
-def test_the_shell_has_a_prompt_with_the_session(screen: Screen, shop: Shop) -> None:
+def test_the_shell_has_a_prompt_with_the_session(screen: Screen, shop: CommandRunner) -> None:
     name = shop.fresh()
     screen.command(f"shell {name}; echo END-$?")
     screen.shows(f"{name}>")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Shop
+from tests.cli.conftest import CommandRunner
 from tests.contrib.test_std_slop import slop_file
-from tests.running import running_beside
-from tests.web.api.conftest import World
+from tests.proxy_server import run_proxy_in_thread
+from tests.web.api.conftest import ProxyWithData
 from tests.web.test_auth import entry
 
 
-def test_what_is_exported_is_imported_again(shop: Shop, tmp_path: Path) -> None:
+def test_what_is_exported_is_imported_again(shop: CommandRunner, tmp_path: Path) -> None:
     name = shop.fresh()
     file = tmp_path / "talks.jsonl"
     assert shop.json("export", name, "--out", str(file))["conversations"] == 1
@@ -30,13 +30,13 @@ def test_what_is_exported_is_imported_again(shop: Shop, tmp_path: Path) -> None:
     assert [g["title"] for g in shop.groups(name + "-copy")] == [g["title"] for g in shop.groups(name)]
 
 
-def test_all_of_a_tenant_is_exported_and_of_no_other(shop: Shop) -> None:
+def test_all_of_a_tenant_is_exported_and_of_no_other(shop: CommandRunner) -> None:
     lines = [json.loads(line)["session"] for line in shop.ok("export").out.splitlines()]
     assert "talk" in lines
     assert "theirs" not in lines
 
 
-def test_a_line_that_cannot_be_read_keeps_no_other_out(shop: Shop, tmp_path: Path) -> None:
+def test_a_line_that_cannot_be_read_keeps_no_other_out(shop: CommandRunner, tmp_path: Path) -> None:
     file = tmp_path / "odd.jsonl"
     good = [{"session": f"good-{n}", "messages": [{"role": "user", "content": "Hello"}]} for n in (1, 2)]
     file.write_text(f"{json.dumps(good[0])}\n\nno JSON\n{json.dumps(good[1])}\n")
@@ -48,7 +48,7 @@ def test_a_line_that_cannot_be_read_keeps_no_other_out(shop: Shop, tmp_path: Pat
     assert "odd.jsonl:3: this is not a JSON object" in ran.err
 
 
-def test_conversations_without_a_name_have_that_of_their_line(shop: Shop, tmp_path: Path) -> None:
+def test_conversations_without_a_name_have_that_of_their_line(shop: CommandRunner, tmp_path: Path) -> None:
     lines = [json.dumps({"messages": [{"role": "user", "content": text}]}) for text in ("Nameless", "Another", "Third")]
     file, other = tmp_path / "nameless.jsonl", tmp_path / "other.jsonl"
     file.write_text("\n".join(lines[:2]))
@@ -61,12 +61,12 @@ def test_conversations_without_a_name_have_that_of_their_line(shop: Shop, tmp_pa
     assert shop.json("import", str(file))["already_there"] == 2
 
 
-def test_lines_come_from_stdin_too(shop: Shop) -> None:
+def test_lines_come_from_stdin_too(shop: CommandRunner) -> None:
     line = json.dumps({"session": "piped", "messages": [{"role": "user", "content": "Hello"}]})
     assert shop.json("import", "-", given=line)["sessions"] == ["piped"]
 
 
-def test_a_database_of_std_slop_comes_in_with_all_that_it_kept(shop: Shop, tmp_path: Path) -> None:
+def test_a_database_of_std_slop_comes_in_with_all_that_it_kept(shop: CommandRunner, tmp_path: Path) -> None:
     ran = shop.run("import", str(slop_file(tmp_path)), "--json")
     assert ran.code == 0, ran
     found = ran.json()
@@ -83,13 +83,13 @@ def test_a_database_of_std_slop_comes_in_with_all_that_it_kept(shop: Shop, tmp_p
 
 
 @pytest.mark.parametrize("words", [("import", "nonesuch.jsonl"), ("export", "talk", "--out", "/nonesuch/a")])
-def test_files_that_are_not_there_are_told(shop: Shop, words: tuple[str, ...]) -> None:
+def test_files_that_are_not_there_are_told(shop: CommandRunner, words: tuple[str, ...]) -> None:
     ran = shop.run(*words)
     assert (ran.code, ran.out) == (2, "")
     assert "nonesuch" in ran.err
 
 
-def test_an_export_that_fails_leaves_what_was_there(shop: Shop, tmp_path: Path) -> None:
+def test_an_export_that_fails_leaves_what_was_there(shop: CommandRunner, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text("before")
     assert shop.run("export", "nonesuch", "--out", str(file)).code == 1
@@ -97,7 +97,7 @@ def test_an_export_that_fails_leaves_what_was_there(shop: Shop, tmp_path: Path) 
     assert file.read_text() == "before"
 
 
-def test_s4_what_is_no_regular_file_stays_what_it_is(shop: Shop, tmp_path: Path) -> None:
+def test_s4_what_is_no_regular_file_stays_what_it_is(shop: CommandRunner, tmp_path: Path) -> None:
     name = shop.fresh()
     wanted = shop.ok("export", name).out
     fifo, heard = tmp_path / "fifo", list[str]()
@@ -115,7 +115,7 @@ def test_s4_what_is_no_regular_file_stays_what_it_is(shop: Shop, tmp_path: Path)
     assert Path("/dev/null").is_char_device()
 
 
-def test_s4_a_link_stays_and_what_it_points_to_is_written(shop: Shop, tmp_path: Path) -> None:
+def test_s4_a_link_stays_and_what_it_points_to_is_written(shop: CommandRunner, tmp_path: Path) -> None:
     name = shop.fresh()
     for there in (True, False):
         folder = tmp_path / str(there)
@@ -131,8 +131,8 @@ def test_s4_a_link_stays_and_what_it_points_to_is_written(shop: Shop, tmp_path: 
 
 
 def test_a_refused_import_says_what_to_do(tmp_path: Path) -> None:
-    with running_beside("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
+    with run_proxy_in_thread("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
         line = json.dumps({"id": "talk", "messages": [{"role": "user", "content": "Hello"}]})
-        ran = Shop(World(proxy)).run("import", "-", key="cp-all", given=line)
+        ran = CommandRunner(ProxyWithData(proxy)).run("import", "-", key="cp-all", given=line)
     assert ran.code == 1
     assert "name the tenant with --tenant" in ran.err.replace("\n", " ")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import ConfigError, StoreRefused
-from tests.cli.conftest import Shop
+from tests.cli.conftest import CommandRunner
 from tests.store.test_maintenance import made
 
 
-def test_a_dry_run_tells_what_would_be_done_and_apply_does_it(shop: Shop, tmp_path: Path) -> None:
+def test_a_dry_run_tells_what_would_be_done_and_apply_does_it(shop: CommandRunner, tmp_path: Path) -> None:
     db = str(made(tmp_path, 2))
     found = shop.json("migrate", "--db", db)
     assert (found["version"], found["applied"], found["missing"][0]["number"]) == (2, 0, 3)
@@ -18,14 +18,14 @@ def test_a_dry_run_tells_what_would_be_done_and_apply_does_it(shop: Shop, tmp_pa
     assert "nothing is missing" in shop.ok("migrate", "--db", db).out
 
 
-def test_vacuum_tells_what_it_gave_back(shop: Shop, tmp_path: Path) -> None:
+def test_vacuum_tells_what_it_gave_back(shop: CommandRunner, tmp_path: Path) -> None:
     found = shop.json("vacuum", "--db", str(made(tmp_path)))
     assert found["before"] >= found["after"] > 0
     assert "MB after" in shop.ok("vacuum", "--db", found["file"]).out
 
 
 @pytest.mark.parametrize("command", ["migrate", "vacuum"])
-def test_what_cannot_be_is_refused(shop: Shop, tmp_path: Path, command: str) -> None:
+def test_what_cannot_be_is_refused(shop: CommandRunner, tmp_path: Path, command: str) -> None:
     with pytest.raises(ConfigError, match="a SQLite file"):
         shop.run(command, "--db", "postgresql://u:secret@h/d")
     with pytest.raises(StoreRefused, match="no database"):
@@ -35,7 +35,7 @@ def test_what_cannot_be_is_refused(shop: Shop, tmp_path: Path, command: str) -> 
             shop.run(command, "--db", shop.world.proxy.app.settings.db)
 
 
-def test_a_backup_is_made_of_a_running_proxy_and_restored_where_none_runs(shop: Shop, tmp_path: Path) -> None:
+def test_a_backup_is_made_of_a_running_proxy_and_restored_where_none_runs(shop: CommandRunner, tmp_path: Path) -> None:
     db, copy = shop.world.proxy.app.settings.db, tmp_path / "copy"
     assert "written to" in shop.ok("backup", str(copy), "--db", db).out
     assert shop.json("backup", str(copy) + "2", "--db", db)["bytes"] > 0

@@ -13,9 +13,9 @@ from proxy.cli.serve import make_examples
 from proxy.cli.wire_formats import COMPLETIONS, GEMINI, MESSAGES, find_plain_model, find_wire_format
 from proxy.context.models import find_model
 from proxy.settings.load import Settings, UpstreamSettings
-from tests.faulty import faulty
-from tests.running import running
-from tests.scripted import Scripted
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 
@@ -48,14 +48,15 @@ def test_the_small_models_have_prices() -> None:
 @pytest.mark.parametrize(
     ("strategy", "model", "variable"),
     [
-        ("openai", Scripted("Hello!"), "OPENAI_API_KEY"), ("anthropic", StrictMessages("Hello!"), "ANTHROPIC_API_KEY"),
+        ("openai", ScriptedModel("Hello!"), "OPENAI_API_KEY"),
+        ("anthropic", StrictMessages("Hello!"), "ANTHROPIC_API_KEY"),
         ("gemini", StrictGemini("Hello!"), "GEMINI_API_KEY"),
     ],
 )  # fmt: skip
 async def test_the_examples_of_a_start_work_as_they_are(strategy: str, model: Any, variable: str) -> None:
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         tree = {"main": {"base_url": f"http://127.0.0.1:{upstream.port}", "strategy": strategy}}
-        async with running(upstream.port, upstreams=tree) as proxy:
+        async with run_proxy(upstream.port, upstreams=tree) as proxy:
             settings = Settings.model_validate({"upstreams": tree})
             curl, client = (text for _, text in make_examples(settings, f"http://127.0.0.1:{proxy.port}/v1"))
             commands = [["sh", "-c", f"{curl} --fail --noproxy '*'"]]

@@ -21,9 +21,9 @@ from proxy.errors import ConfigError, StoreRefused
 from proxy.exchange.cost import compute_bill, read_meter
 from proxy.settings.load import Settings
 from proxy.store.sqlite_files import FileLock
-from tests.faulty import Connection, Request, faulty
-from tests.running import running
-from tests.scripted import Scripted, reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, send_reply
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import StrictResponses
@@ -77,9 +77,9 @@ def sums_of(store: Path) -> dict[str, Any]:
 async def test_an_agent_runs_behind_a_proxy_of_its_own_and_the_sums_are_the_store_s(tmp_path: Path, agent: str) -> None:
     install(tmp_path, agent)
     models = {"claude": StrictMessages, "codex": StrictResponses, "opencode": StrictResponses, "gemini": StrictGemini}
-    model: Any = models.get(agent, Scripted)()
+    model: Any = models.get(agent, ScriptedModel)()
     before = sorted(str(file) for file in tmp_path.rglob("*"))
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         where = f"http://127.0.0.1:{upstream.port}" + ("" if agent in ("claude", "gemini") else "/v1")
         code, out, err = await run(
             tmp_path, "--policy", "rolling", agent, "--", "--task", "a b",
@@ -111,7 +111,7 @@ async def test_an_agent_runs_behind_a_proxy_of_its_own_and_the_sums_are_the_stor
 async def test_a_running_proxy_that_is_named_is_used_and_a_model_without_a_price_is_said(tmp_path: Path) -> None:
     install(tmp_path, "aider")
     (tmp_path / "models.toml").write_text('[models."gpt-5"]\n')
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         unpriced = type(proxy.app.services.models[0])("gpt-5")
         proxy.app.services.models_by_name["gpt-5"] = unpriced
         address = f"http://127.0.0.1:{proxy.port}"
@@ -181,11 +181,11 @@ def test_signals_go_on_to_the_agent_and_the_handlers_come_back(number: signal.Si
 async def test_a_proxy_that_is_slow_to_tell_the_sums_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wrap, "SETTLE_S", 0.05)
 
-    async def answer(request: Request, there: Connection) -> None:
+    async def answer(request: RawRequest, there: Connection) -> None:
         await asyncio.sleep(0.3)
-        await reply(there, b"200 OK", b'{"queued": 0, "open_requests": 0, "requests": 3}')
+        await send_reply(there, b"200 OK", b'{"queued": 0, "open_requests": 0, "requests": 3}')
 
-    async with faulty(answer) as slow:
+    async with run_upstream(answer) as slow:
         found = await asyncio.to_thread(wrap.read_savings, f"http://127.0.0.1:{slow.port}", 0.0)
     assert found is not None
     assert found["requests"] == 3

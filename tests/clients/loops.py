@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faulty import faulty
-from tests.running import running
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
@@ -146,7 +146,7 @@ async def check_client(
     two runs of the client without the proxy differ in their prompts, by random names and times.
     """
     model = make_model()
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         direct = await client(f"http://127.0.0.1:{upstream.port}", stream)
     assert find_refusals(model) == [], "the client alone breaks no rule"
     assert direct.final == FINAL
@@ -155,7 +155,7 @@ async def check_client(
     for one in [policy] if isinstance(policy, str) else policy:
         model = make_model()
         tree: Json = {"policy": one, "db": str(folder / f"{one}.sqlite3"), **more}
-        async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
             managed = await client(f"http://127.0.0.1:{proxy.port}", stream)
             outcomes = await proxy.outcomes()
             sessions = await proxy.rows("SELECT count(DISTINCT session) FROM branches")

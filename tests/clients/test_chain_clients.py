@@ -23,8 +23,8 @@ from tests.clients.loops import (
     find_refusals,
     make_responses_model,
 )
-from tests.faulty import faulty
-from tests.running import running
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_responses import StrictResponses, Think
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -107,11 +107,11 @@ async def compare(
     """Run a client without the proxy and with it, and check that it has got the same. Return (the model of each run,
     the exchanges of the proxy)."""
     alone = make_model(thinks=thinks)
-    async with faulty(alone) as upstream:
+    async with run_upstream(alone) as upstream:
         direct = await client(f"http://127.0.0.1:{upstream.port}", stream)
     model = make_model(thinks=thinks)
     tree: Json = {"policy": policy, "db": str(folder / "a.sqlite3"), "responses": {"takeover": takeover}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         managed = await client(f"http://127.0.0.1:{proxy.port}", stream)
         outcomes = await proxy.outcomes()
         assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)], "one conversation is one branch"

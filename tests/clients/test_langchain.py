@@ -11,7 +11,7 @@ from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
 
-from tests.running import Running, running_beside
+from tests.proxy_server import RunningProxy, run_proxy_in_thread
 
 pytestmark = [
     pytest.mark.clients,
@@ -22,8 +22,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module", params=["thrifty", "rolling"], autouse=True)
-def proxy(request: pytest.FixtureRequest) -> Iterator[Running]:
-    with running_beside("demo", policy=request.param) as made:
+def proxy(request: pytest.FixtureRequest) -> Iterator[RunningProxy]:
+    with run_proxy_in_thread("demo", policy=request.param) as made:
         TestChatOpenAI.url = made.url
         yield made
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import faulty
-from tests.running import running
-from tests.scripted import Scripted
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 TURNS = 20
@@ -33,7 +33,7 @@ async def play(port: int) -> dict[str, Any]:
 
 
 async def test_twenty_turns_are_shortened_and_their_cached_prefix_never_moves() -> None:
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         told = await play(proxy.port)
         sessions = await proxy.rows("SELECT count(*) FROM sessions")
     prompts, came = told["prompts"], told["messages"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import faulty
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
 from tests.recorded.strict import violations
-from tests.running import running
-from tests.scripted import Scripted, calls
+from tests.scripted_model import ScriptedModel, make_calls
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -25,7 +25,9 @@ def steps(count: int) -> list[dict[str, Any]]:
     """Look at one file after the other, put right what is wrong in one of them, and say so."""
     commands = [f"grep -n . part{n}.txt" for n in range(count)]
     commands += ["sed -i s/wrong/right/ part3.txt", "cat part3.txt", FINISH]
-    return [calls((f"call_{n:09}", "bash"), text=f"Step {n}.", command=command) for n, command in enumerate(commands)]
+    return [
+        make_calls((f"call_{n:09}", "bash"), text=f"Step {n}.", command=command) for n, command in enumerate(commands)
+    ]
 
 
 async def solve(url: str, folder: Path, trajectory: Path) -> str:
@@ -67,8 +69,8 @@ async def test_it_does_its_task_through_the_proxy(tmp_path: Path, policy: str) -
         lines = [f"{n}.{line}: something that stands in file {n} at line {line}" for line in range(150)]
         (folder / f"part{n}.txt").write_text("\n".join(lines) + ("\nwrong\n" if n == 3 else "\n"))
     script = steps(24)
-    model = Scripted(*script)
-    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+    model = ScriptedModel(*script)
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         said = await solve(proxy.url, folder, trajectory)
         assert trajectory.exists(), said[-3000:]
         branches = await proxy.rows("SELECT kind FROM branches")

@@ -9,9 +9,9 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.faulty import STREAM, Connection, Request, faulty
-from tests.running import Running, running, running_beside
-from tests.scripted import Scripted, calls, chunk, reply
+from tests.proxy_server import RunningProxy, run_proxy, run_proxy_in_thread
+from tests.raw_upstream import STREAM, Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, make_calls, make_chunk, send_reply
 
 pytestmark = pytest.mark.clients
 
@@ -28,20 +28,20 @@ ASKED: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 
 
 
 @pytest.fixture(params=POLICIES)
-def proxy(request: pytest.FixtureRequest) -> Iterator[Running]:
+def proxy(request: pytest.FixtureRequest) -> Iterator[RunningProxy]:
     """The proxy in front of the demo model."""
-    with running_beside("demo", policy=request.param) as made:
+    with run_proxy_in_thread("demo", policy=request.param) as made:
         yield made
 
 
 @pytest.fixture
-def client(proxy: Running) -> Iterator[openai.OpenAI]:
+def client(proxy: RunningProxy) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=proxy.url, api_key="sk-any", max_retries=0) as made:
         yield made
 
 
 @pytest.fixture
-async def later(proxy: Running) -> AsyncIterator[openai.AsyncOpenAI]:
+async def later(proxy: RunningProxy) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=proxy.url, api_key="sk-any", max_retries=0) as made:
         yield made
 
@@ -135,7 +135,7 @@ async def test_the_async_client_works_too(later: openai.AsyncOpenAI) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_whole_conversation_is_one_session(policy: str) -> None:
     messages: list[ChatCompletionMessageParam] = [{"role": "system", "content": "Be brief."}]
-    async with running("demo", policy=policy) as proxy, sdk(proxy) as client:
+    async with run_proxy("demo", policy=policy) as proxy, sdk(proxy) as client:
         for n in range(6):
             messages.append({"role": "user", "content": f"Remark {n}: fine."})
             if n % 2:
@@ -149,11 +149,11 @@ async def test_a_whole_conversation_is_one_session(policy: str) -> None:
         assert await proxy.rows("SELECT count(*) FROM messages") == [(12,)]
 
 
-def sdk(proxy: Running, retries: int = 2) -> openai.AsyncOpenAI:
+def sdk(proxy: RunningProxy, retries: int = 2) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=proxy.url, api_key="sk-any", max_retries=retries)
 
 
-async def asked(proxy: Running, **more: Any) -> Any:
+async def asked(proxy: RunningProxy, **more: Any) -> Any:
     async with sdk(proxy) as client:
         return await client.chat.completions.create(model="m", messages=ASKED, **more)
 
@@ -161,10 +161,13 @@ async def asked(proxy: Running, **more: Any) -> Any:
 async def test_errors_are_raised_as_what_they_are() -> None:
     body = json.dumps({"error": {"message": "Slow down", "type": "requests", "param": None, "code": "rate"}}).encode()
 
-    async def busy(_: Request, there: Connection) -> None:
-        await reply(there, b"429 Later", body, b"content-type: application/json", b"x-should-retry: false")
+    async def busy(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"429 Later", body, b"content-type: application/json", b"x-should-retry: false")
 
-    async with faulty(busy) as upstream, running(upstream.port, policy="thrifty", limits={"body_mb": 1}) as proxy:
+    async with (
+        run_upstream(busy) as upstream,
+        run_proxy(upstream.port, policy="thrifty", limits={"body_mb": 1}) as proxy,
+    ):
         with pytest.raises(openai.RateLimitError, match="Slow down"):
             await asked(proxy)
         assert len(upstream.requests) == 1
@@ -175,9 +178,9 @@ async def test_errors_are_raised_as_what_they_are() -> None:
 
 
 async def test_a_stream_that_breaks_raises_a_clean_error() -> None:
-    async def breaks(_: Request, there: Connection) -> None:
+    async def breaks(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
-        await there.chunk(chunk({"role": "assistant", "content": "I was"}))
+        await there.chunk(make_chunk({"role": "assistant", "content": "I was"}))
         await there.reset()
 
     came: list[str | None] = []
@@ -186,7 +189,11 @@ async def test_a_stream_that_breaks_raises_a_clean_error() -> None:
         async for piece in await client.chat.completions.create(model="m", messages=ASKED, stream=True):
             came.append(piece.choices[0].delta.content)  # noqa: PERF401 -- what came before the error counts
 
-    async with faulty(breaks) as upstream, running(upstream.port, policy="thrifty") as proxy, sdk(proxy) as client:
+    async with (
+        run_upstream(breaks) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
+        sdk(proxy) as client,
+    ):
         with pytest.raises(openai.APIError, match="broke off") as broken:
             await read(client)
         assert broken.value.code == "upstream_broken"
@@ -196,18 +203,18 @@ async def test_a_stream_that_breaks_raises_a_clean_error() -> None:
 
 async def test_a_lost_attempt_is_tried_again_and_is_the_same_branch(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "openai")
-    model = Scripted(calls(("call_abcdef01", "get_weather"), city="Oslo"))
+    model = ScriptedModel(make_calls(("call_abcdef01", "get_weather"), city="Oslo"))
     tries = 0
 
-    async def once(request: Request, there: Connection) -> None:
+    async def once(request: RawRequest, there: Connection) -> None:
         nonlocal tries
         tries += 1
         if tries == 1:
-            await reply(there, b"503 Busy", b"{}", b"content-type: application/json", b"retry-after-ms: 5")
+            await send_reply(there, b"503 Busy", b"{}", b"content-type: application/json", b"retry-after-ms: 5")
         else:
             await model(request, there)
 
-    async with faulty(once) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(once) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await asked(proxy, extra_headers={"x-context-session": "s"})
         assert found.choices[0].message.tool_calls
         assert await proxy.rows("SELECT kind FROM branches") == [("main",)]
@@ -215,7 +222,7 @@ async def test_a_lost_attempt_is_tried_again_and_is_the_same_branch(caplog: pyte
 
 
 async def test_a_session_can_be_named_by_the_base_url_alone() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         url = f"http://127.0.0.1:{proxy.port}/s/alpha/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="sk-any") as client:
             raw = await client.chat.completions.with_raw_response.create(model="m", messages=ASKED)

@@ -20,7 +20,7 @@ from tests.clients.loops import (
     make_responses_model,
 )
 from tests.clients.node import find_path, install, make_environment, make_work, run_client
-from tests.faulty import Connection, Request
+from tests.raw_upstream import Connection, RawRequest
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import StrictResponses, Think
 
@@ -37,7 +37,7 @@ class Titled(StrictMessages):
         self._titles = StrictMessages("A title.")
         self._titles.refusals = self.refusals
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         await (super().__call__(request, there) if b'"tools"' in request.body else self._titles(request, there))
 
 
@@ -49,7 +49,7 @@ class TitledResponses(StrictResponses):
         self._titles = StrictResponses("A title.")
         self._titles.refused = self.refused
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         await (super().__call__(request, there) if b'"tools"' in request.body else self._titles(request, there))
 
 

@@ -25,8 +25,8 @@ from tests.clients.weather import (
     offering_all,
     weather,
 )
-from tests.faulty import faulty
-from tests.running import Running
+from tests.proxy_server import RunningProxy
+from tests.raw_upstream import run_upstream
 
 pytestmark = pytest.mark.clients
 
@@ -34,7 +34,7 @@ QUIET = RunConfig(tracing_disabled=True)
 
 
 @asynccontextmanager
-async def agent_on(proxy: Running, asked: list[str]) -> AsyncIterator[Agent[None]]:
+async def agent_on(proxy: RunningProxy, asked: list[str]) -> AsyncIterator[Agent[None]]:
     """An agent with one tool; asked: the cities that it was called for."""
 
     def get_weather(city: str) -> str:
@@ -68,7 +68,7 @@ async def run(agent: Agent[None], history: list[Any], heard: list[str], *, strea
 async def test_its_own_tools_are_called_and_ours_are_not_seen(stream: bool) -> None:
     model, asked, heard = Forecaster(), list[str](), list[str]()
     async with (
-        faulty(model) as upstream,
+        run_upstream(model) as upstream,
         offering_all(upstream.port) as proxy,
         agent_on(proxy, asked) as agent,
     ):

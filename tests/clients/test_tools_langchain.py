@@ -26,7 +26,7 @@ from tests.clients.weather import (
     offering_all,
     weather,
 )
-from tests.faulty import faulty
+from tests.raw_upstream import run_upstream
 
 pytestmark = pytest.mark.clients
 
@@ -65,7 +65,7 @@ async def test_its_own_tools_are_called_and_ours_are_not_seen(
     history: list[BaseMessage] = [SystemMessage(SYSTEM)]
     with DefaultHttpxClient() as plain:
         async with (
-            faulty(model) as upstream,
+            run_upstream(model) as upstream,
             offering_all(upstream.port) as proxy,
             DefaultAsyncHttpxClient() as client,
         ):

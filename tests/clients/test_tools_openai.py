@@ -26,8 +26,8 @@ from tests.clients.weather import (
     offering_all,
     weather,
 )
-from tests.faulty import faulty
-from tests.running import Running, joined
+from tests.proxy_server import RunningProxy, join_chunks
+from tests.raw_upstream import run_upstream
 
 pytestmark = pytest.mark.clients
 
@@ -36,11 +36,11 @@ Heard = list[str]
 """All that the client was given, as JSON."""
 
 
-def client(proxy: Running) -> openai.OpenAI:
+def client(proxy: RunningProxy) -> openai.OpenAI:
     return openai.OpenAI(base_url=proxy.url, api_key="sk-any", max_retries=0, default_headers=SESSION)
 
 
-def later(proxy: Running) -> openai.AsyncOpenAI:
+def later(proxy: RunningProxy) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=proxy.url, api_key="sk-any", max_retries=0, default_headers=SESSION)
 
 
@@ -57,45 +57,45 @@ def of_whole(found: ChatCompletion, heard: Heard) -> Json:
 def of_chunks(chunks: list[ChatCompletionChunk], heard: Heard) -> Json:
     heard += [chunk.model_dump_json() for chunk in chunks]
     assert len({chunk.id for chunk in chunks}) == 1
-    return joined(chunk.model_dump(exclude_none=True) for chunk in chunks)
+    return join_chunks(chunk.model_dump(exclude_none=True) for chunk in chunks)
 
 
-def whole(proxy: Running, messages: list[Json], heard: Heard) -> Json:
+def whole(proxy: RunningProxy, messages: list[Json], heard: Heard) -> Json:
     with client(proxy) as made:
         return of_whole(made.chat.completions.create(**request(messages)), heard)
 
 
-def streamed(proxy: Running, messages: list[Json], heard: Heard) -> Json:
+def streamed(proxy: RunningProxy, messages: list[Json], heard: Heard) -> Json:
     with client(proxy) as made:
         return of_chunks(list(made.chat.completions.create(**request(messages), stream=True)), heard)
 
 
-def helped(proxy: Running, messages: list[Json], heard: Heard) -> Json:
+def helped(proxy: RunningProxy, messages: list[Json], heard: Heard) -> Json:
     stream: ChatCompletionStream[None]
     with client(proxy) as made, made.chat.completions.stream(**request(messages)) as stream:
         heard += [event.model_dump_json(warnings=False) for event in stream]
         return of_whole(stream.get_final_completion(), heard)
 
 
-async def whole_later(proxy: Running, messages: list[Json], heard: Heard) -> Json:
+async def whole_later(proxy: RunningProxy, messages: list[Json], heard: Heard) -> Json:
     async with later(proxy) as made:
         return of_whole(await made.chat.completions.create(**request(messages)), heard)
 
 
-async def streamed_later(proxy: Running, messages: list[Json], heard: Heard) -> Json:
+async def streamed_later(proxy: RunningProxy, messages: list[Json], heard: Heard) -> Json:
     async with later(proxy) as made:
         stream = await made.chat.completions.create(**request(messages), stream=True)
         return of_chunks([chunk async for chunk in stream], heard)
 
 
-async def helped_later(proxy: Running, messages: list[Json], heard: Heard) -> Json:
+async def helped_later(proxy: RunningProxy, messages: list[Json], heard: Heard) -> Json:
     stream: AsyncChatCompletionStream[None]
     async with later(proxy) as made, made.chat.completions.stream(**request(messages)) as stream:
         heard += [event.model_dump_json(warnings=False) async for event in stream]
         return of_whole(await stream.get_final_completion(), heard)
 
 
-async def work(ask: Callable[..., Any], proxy: Running, heard: Heard) -> list[Json]:
+async def work(ask: Callable[..., Any], proxy: RunningProxy, heard: Heard) -> list[Json]:
     """Both turns, the calls in between answered; the client's history."""
     messages: list[Json] = [{"role": "system", "content": SYSTEM}]
     for text in (ASKED, THANKS):
@@ -115,7 +115,7 @@ async def work(ask: Callable[..., Any], proxy: Running, heard: Heard) -> list[Js
 @pytest.mark.parametrize("ask", [whole, streamed, helped, whole_later, streamed_later, helped_later])
 async def test_its_own_tools_are_called_and_ours_are_not_seen(ask: Callable[..., Any]) -> None:
     model, heard = Forecaster(), list[str]()
-    async with faulty(model) as upstream, offering_all(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, offering_all(upstream.port) as proxy:
         messages = await work(ask, proxy, heard)
         assert await proxy.rows("SELECT count(*) FROM memos") == [(1,)]
         assert {status for status, _, _ in await proxy.outcomes()} == {"complete"}

@@ -22,8 +22,8 @@ from tests.clients.loops import FINAL, PROMPT, STEPS, Json, find_refusals, make_
 from tests.clients.node import install, make_environment, make_work, run_client
 from tests.clients.test_codex import MODEL as CODEX_MODEL
 from tests.clients.test_opencode import MODELS, make_model
-from tests.faulty import Connection, Request, faulty
-from tests.scripted import reply
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import send_reply
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import StrictResponses
 
@@ -108,13 +108,13 @@ async def test_the_sums_at_the_end_are_the_store_s_and_the_agent_s_own_record_ca
     ours = (sys.executable, "-m", "proxy.cli.main")
     model = agent.make_model()
 
-    async def answer(request: Request, there: Connection) -> None:
+    async def answer(request: RawRequest, there: Connection) -> None:
         if request.line.startswith(b"GET /api/"):  # whether a proxy stands at this address is asked first
-            await reply(there, b"404 Not Found", b"{}")
+            await send_reply(there, b"404 Not Found", b"{}")
         else:
             await model(request, there)
 
-    async with faulty(answer) as upstream:
+    async with run_upstream(answer) as upstream:
         base = f"http://127.0.0.1:{upstream.port}"
         environment |= agent.configure(home, work, base)
         kept = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from tests.exchange.hidden_calls import OURS, SECRET, plain, says
-from tests.faulty import Connection, Request
-from tests.running import Running, running
-from tests.scripted import Scripted, streamed, whole
+from tests.exchange.hidden_calls import OURS, SECRET, make_answer, normalize_answer
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest
+from tests.scripted_model import ScriptedModel, send_completion, send_stream
 
 Json = dict[str, Any]
 
@@ -67,35 +67,37 @@ def first_id(body: Json) -> str:
 FIND = call("query_db", "q", sql="SELECT id FROM messages WHERE role = 'user' ORDER BY seq LIMIT 1")
 NOTE = f"{SECRET}: three cities were asked for"
 ANSWERS: list[Callable[[Json], Json]] = [
-    lambda _: says(FIRST[0], FIND, call("manage_scratchpad", "s", action="append", content=NOTE)),
-    lambda body: says(None, look("Oslo"), call("recall", "r", id=first_id(body)), look("Rome")),
-    lambda _: says(None, call("save_memo", "m", content=f"{NOTE}, because a trip was planned", tags=[SECRET])),
-    lambda _: says(None, call("manage_scratchpad", "t", action="read"), look("Bergen")),
-    lambda _: says(FIRST[1]),
-    lambda body: says(LAST[0], call("recall", "u", id=first_id(body)), call("retrieve_memos", "v", tags=[SECRET])),
-    lambda _: says(LAST[1]),
+    lambda _: make_answer(FIRST[0], FIND, call("manage_scratchpad", "s", action="append", content=NOTE)),
+    lambda body: make_answer(None, look("Oslo"), call("recall", "r", id=first_id(body)), look("Rome")),
+    lambda _: make_answer(None, call("save_memo", "m", content=f"{NOTE}, because a trip was planned", tags=[SECRET])),
+    lambda _: make_answer(None, call("manage_scratchpad", "t", action="read"), look("Bergen")),
+    lambda _: make_answer(FIRST[1]),
+    lambda body: make_answer(
+        LAST[0], call("recall", "u", id=first_id(body)), call("retrieve_memos", "v", tags=[SECRET])
+    ),
+    lambda _: make_answer(LAST[1]),
 ]
 BROUGHT = {"q": "", "s": "", "r": "swordfish", "m": "saved", "t": NOTE, "u": "swordfish", "v": NOTE}
 """A text that the result of each call of the proxy's tools has to contain."""
 
 
-class Forecaster(Scripted):
+class Forecaster(ScriptedModel):
     """The model. wrote: its messages so far."""
 
     def __init__(self) -> None:
         super().__init__()
         self.wrote: list[Json] = []
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.received.append(request)
         body = json.loads(request.body)
         message = ANSWERS[len(self.wrote)](body)
         self.wrote.append(message)
         if body.get("stream"):
             wanted = (body.get("stream_options") or {}).get("include_usage")
-            await streamed(there, message, self.usage if wanted else None)
+            await send_stream(there, message, self.usage if wanted else None)
         else:
-            await whole(there, message, self.usage)
+            await send_completion(there, message, self.usage)
 
     def assert_told(self) -> None:
         """Each request is the transcript as it really was; the one thing of its own is the system message, in which
@@ -109,7 +111,7 @@ class Forecaster(Scripted):
                 history.append({"role": "user", "content": (ASKED, THANKS)[at > 0]})
             assert body["messages"][0]["role"] == "system"
             assert [_told(m) for m in body["messages"][1:]] == history, f"request {at}"
-            history.append(plain(self.wrote[at]))
+            history.append(normalize_answer(self.wrote[at]))
             called = self.wrote[at].get("tool_calls") or ()
             history += [{"role": "tool", "tool_call_id": one["id"]} for one in called]
             names = [tool["function"]["name"] for tool in body["tools"]]
@@ -125,7 +127,7 @@ class Forecaster(Scripted):
 
 def _told(message: Json) -> Json:
     if message["role"] == "assistant":
-        return plain({name: message.get(name) for name in ("content", "tool_calls")})
+        return normalize_answer({name: message.get(name) for name in ("content", "tool_calls")})
     if message["role"] == "tool":
         return {"role": "tool", "tool_call_id": message["tool_call_id"]}
     text: str = message["content"]
@@ -140,6 +142,6 @@ def assert_unseen(*told: str) -> None:
             assert name not in text
 
 
-def offering_all(upstream: int) -> AbstractAsyncContextManager[Running]:
+def offering_all(upstream: int) -> AbstractAsyncContextManager[RunningProxy]:
     """A proxy with all its tools."""
-    return running(upstream, policy="rolling")
+    return run_proxy(upstream, policy="rolling")

@@ -23,7 +23,7 @@ from proxy.context.plan import Plan, RewriteInputs
 from proxy.context.policy import Policy, ScheduleName, read_policy, with_schedule
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.notes.memo_matching import Memo
-from tests.conversations import INPUTS, PLAIN, WEIGH, Json, assistant, request_after, result, system, user
+from tests.conversations import COUNTER, INPUTS, PLAIN_MODEL, Json, assistant, make_next_request, result, system, user
 
 POLICIES = (
     "thrifty", "thrifty/over_budget", "rolling", "rolling/over_budget", "rolling/when_it_pays",
@@ -49,7 +49,7 @@ LONG = "\n".join(f"{n:03} def name_{n}(argument): return '/path/to/{n}.py', erro
 
 
 @cache
-def load(name: str) -> Policy:
+def load_policy(name: str) -> Policy:
     """A policy that we ship; behind a slash the schedule that it gets in place of its own."""
     file, _, schedule = name.partition("/")
     path = Path(__file__).parents[2] / "config" / "policies" / f"{file}.toml"
@@ -60,7 +60,7 @@ def load(name: str) -> Policy:
     return with_schedule(policy, known[schedule]) if schedule else policy
 
 
-def told(made: Plan, talk: list[Json] = TALK) -> list[str | None]:
+def list_sent_texts(made: Plan, talk: list[Json] = TALK) -> list[str | None]:
     """The conversation as it goes out, message by message."""
     raws = made.messages
     assert made.refusal is None
@@ -102,7 +102,7 @@ class Story:
                 state = msgspec.structs.replace(state, decisions=operator_decisions)
             now += self.pauses[n % len(self.pauses)]
             values = self.values[:stop]
-            asked = request_after(asked, values, tools=[{"type": "function", "function": {"name": "run"}}])
+            asked = make_next_request(asked, values, tools=[{"type": "function", "function": {"name": "run"}}])
             beside = self._beside(n, asked, policy)
             plan = rewrite(asked, state, policy, self.model, now, beside)
             turns.append(Turn(values, asked, state, plan, now, beside))
@@ -120,7 +120,7 @@ class Story:
             return INPUTS
         keys = chain.compute_keys("", asked.messages)
         return RewriteInputs(
-            WEIGH,
+            COUNTER,
             offered_tools=frozenset(policy.tools),
             scratchpad=f"- step {n // 3}" if n else "",
             memos=MEMOS[: n % 3],
@@ -174,7 +174,7 @@ def stories(draw: st.DrawFn, *, window: Sequence[int | None] = (None, None, 3_00
             stops.append(len(values))
         values.append(assistant(f"Answer {n}", **draw(EXTRAS)))
     model = replace(
-        PLAIN,
+        PLAIN_MODEL,
         window=draw(st.sampled_from(window)),
         alternate=alternate,
         after_tool=draw(st.sampled_from(["append", "append", "user", "none"])) if not alternate else "append",

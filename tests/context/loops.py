@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from proxy.chat.message import Message
 from proxy.context.analysis.lexicon import LoopSettings
 from proxy.context.analysis.loops import Loop, LoopDetector
-from tests.context.research import ask, step
+from tests.context.research import make_step, make_tool_call
 from tests.conversations import Json, assistant, result, user
 
 PLANS = (
@@ -41,7 +41,7 @@ def theme_loop(chance: random.Random) -> list[Json]:
     for n, fresh in enumerate(chance.sample(PLANS, 3)):
         text = text if values and values[-1]["role"] == "user" else fresh
         if chance.random() < 0.4:
-            values += step(chance.choice(TOOLS), f"new {chance.random()}", text, f"t{n}", n=n)
+            values += make_step(chance.choice(TOOLS), f"new {chance.random()}", text, f"t{n}", n=n)
         else:
             values.append(assistant(text) if chance.random() < 0.7 else assistant(None, reasoning_content=text))
             if chance.random() < 0.4:
@@ -64,9 +64,9 @@ def repeated_planning(chance: random.Random) -> list[Json]:
 def no_progress(chance: random.Random) -> list[Json]:
     """Five iterations that bring nothing that was not known: other questions, an answer that came before."""
     old = f"Nothing found. {chance.random()}"
-    values = step(chance.choice(TOOLS), old, None, "n", q="first")
+    values = make_step(chance.choice(TOOLS), old, None, "n", q="first")
     for n in range(5):
-        values += step(chance.choice(TOOLS), old, _word(chance, OTHER), f"n{n}", q=f"{n} {chance.random()}")
+        values += make_step(chance.choice(TOOLS), old, _word(chance, OTHER), f"n{n}", q=f"{n} {chance.random()}")
     return values
 
 
@@ -76,12 +76,12 @@ def _same(chance: random.Random, times: int) -> list[Json]:
     path, limit = f"src/{chance.randint(0, 99)}.py", chance.randint(1, 500)
     values: list[Json] = []
     for n in range(times):
-        call = ask(tool, f"s{n}", _word(chance, OTHER), path=path, limit=limit)
+        call = make_tool_call(tool, f"s{n}", _word(chance, OTHER), path=path, limit=limit)
         if chance.random() < 0.5:
             call["tool_calls"][0]["function"]["arguments"] = f'{{ "limit":{limit},"path" : "{path}"}}'
         values += [call, result(f"s{n}", brought)]
         if n < times - 1 and chance.random() < 0.4:
-            values += step(chance.choice(TOOLS), f"other {chance.random()}", None, f"o{n}", path=f"{n}.md")
+            values += make_step(chance.choice(TOOLS), f"other {chance.random()}", None, f"o{n}", path=f"{n}.md")
         if n < times - 1 and chance.random() < 0.2:
             values.append(user("Go on."))
     return values
@@ -102,9 +102,9 @@ def same_error(chance: random.Random) -> list[Json]:
     error = chance.choice(ERRORS)
     values: list[Json] = []
     for n in range(3):
-        values += step(chance.choice(TOOLS), error, _word(chance, OTHER), f"e{n}", q=chance.random())
+        values += make_step(chance.choice(TOOLS), error, _word(chance, OTHER), f"e{n}", q=chance.random())
         if n < 2 and chance.random() < 0.4:
-            values += step(chance.choice(TOOLS), f"other {chance.random()}", None, f"o{n}", q=n)
+            values += make_step(chance.choice(TOOLS), f"other {chance.random()}", None, f"o{n}", q=n)
     return values
 
 
@@ -115,7 +115,7 @@ def cycle(chance: random.Random) -> list[Json]:
     values: list[Json] = []
     for turn in range(3):
         for n, (tool, brought) in enumerate(calls):
-            values += step(tool, brought, _word(chance, OTHER), f"r{turn}{n}", q=n)
+            values += make_step(tool, brought, _word(chance, OTHER), f"r{turn}{n}", q=n)
     return values
 
 
@@ -123,10 +123,10 @@ def same_text(chance: random.Random) -> list[Json]:
     """The same words three times, with nothing new between."""
     text = chance.choice(OTHER) + f" {chance.randint(0, 999)}"
     old = f"as before {chance.random()}"
-    values = step("search", old, None, "x", q="first")
+    values = make_step("search", old, None, "x", q="first")
     for n in range(3):
         how = chance.random()
-        values += [assistant(text)] if how < 0.5 else step(chance.choice(TOOLS), old, text, f"w{n}", q=f"{n}{how}")
+        values += [assistant(text)] if how < 0.5 else make_step(chance.choice(TOOLS), old, text, f"w{n}", q=f"{n}{how}")
         if n < 2 and how < 0.3:
             values.append(user("Go on."))
     return values

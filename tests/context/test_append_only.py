@@ -12,8 +12,8 @@ from proxy.context.plan import RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.stages.refer_repeats import ReferRepeats
 from proxy.context.stages.shorten_results import ShortenResults
-from tests.context.agent import POLICIES, load
-from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
+from tests.context.agent import POLICIES, load_policy
+from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, make_request, result, system, user
 
 LISTING = "\n".join(f"{n}\tdef function_{n}(): return {n}" for n in range(1, 200))
 
@@ -26,16 +26,16 @@ def talk(rounds: int) -> list[Json]:
     return made
 
 
-@pytest.mark.parametrize("name", [one for one in POLICIES if not load(one).literal])
+@pytest.mark.parametrize("name", [one for one in POLICIES if not load_policy(one).literal])
 def test_each_prompt_begins_with_the_prompt_before_it(name: str) -> None:
-    policy = replace(load(name), schedule="append_only")
+    policy = replace(load_policy(name), schedule="append_only")
     state, saved = BranchState(), 0
     before: tuple[bytes, ...] = ()
     for rounds in range(1, 30):
         values = talk(rounds)
-        asked = request(values)
-        inputs = RewriteInputs(WEIGH, offered_tools=frozenset(policy.tools), sent_count=max(len(values) - 2, 0))
-        plan = rewrite(asked, state, policy, replace(PLAIN, window=60_000), float(rounds), inputs)
+        asked = make_request(values)
+        inputs = RewriteInputs(COUNTER, offered_tools=frozenset(policy.tools), sent_count=max(len(values) - 2, 0))
+        plan = rewrite(asked, state, policy, replace(PLAIN_MODEL, window=60_000), float(rounds), inputs)
         assert plan.refusal is None
         sent = plan.messages or tuple(m.raw for m in asked.messages)
         assert sent[: len(before)] == before
@@ -52,7 +52,9 @@ def test_each_prompt_begins_with_the_prompt_before_it(name: str) -> None:
 def test_a_first_request_of_a_long_history_leaves_the_messages_that_were_sent_elsewhere() -> None:
     values = talk(12)
     policy = Policy("p", stages=(ShortenResults(), ReferRepeats()), schedule="append_only")
-    plan = rewrite(request(values), BranchState(), policy, PLAIN, 0.0, RewriteInputs(WEIGH, sent_count=len(values)))
+    plan = rewrite(
+        make_request(values), BranchState(), policy, PLAIN_MODEL, 0.0, RewriteInputs(COUNTER, sent_count=len(values))
+    )
     assert plan.messages is None
-    free = rewrite(request(values), BranchState(), policy, PLAIN, 0.0, RewriteInputs(WEIGH))
+    free = rewrite(make_request(values), BranchState(), policy, PLAIN_MODEL, 0.0, RewriteInputs(COUNTER))
     assert free.new_edits, "the same history could be edited if it was never sent"

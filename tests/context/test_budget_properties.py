@@ -25,8 +25,8 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan, RewriteInputs
 from proxy.dialects.completions.request import read_request, write_request
 from proxy.notes.memo_matching import Memo
-from tests.context.agent import LONG, load
-from tests.conversations import PLAIN, Json, assistant, request_after, result, system, user
+from tests.context.agent import LONG, load_policy
+from tests.conversations import PLAIN_MODEL, Json, assistant, make_next_request, result, system, user
 
 pytestmark = pytest.mark.slow
 
@@ -85,12 +85,12 @@ class Talk:
     max_tokens: int | None
 
     def play(self, policy: str) -> list[Asked]:
-        chosen, token_counter = load(policy), weigh_at(self.scale)
+        chosen, token_counter = load_policy(policy), weigh_at(self.scale)
         state, turns = BranchState(), []
         asked: Request | None = None
         for n, stop in enumerate(self.stops):
             more = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-            asked = request_after(asked, self.values[:stop], tools=TOOLS, **more)
+            asked = make_next_request(asked, self.values[:stop], tools=TOOLS, **more)
             window = self.model.window or 0
             keys = chain.compute_keys("", asked.messages)
             plan = rewrite(
@@ -134,7 +134,7 @@ def talks(draw: st.DrawFn, *, prompts: Sequence[float], answers: Sequence[float]
             stops.append(len(values))
         values.append(assistant("Done: " + text(draw, draw(st.sampled_from(prompts)) / 2, window, scale)))
     model = replace(
-        PLAIN,
+        PLAIN_MODEL,
         window=window,
         answer_apart=draw(st.booleans()),
         cache=draw(st.sampled_from(["prefix", "none", "breakpoint"])),

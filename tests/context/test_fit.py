@@ -16,8 +16,8 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.stages.fit_budget import FitBudget
-from tests.context.agent import LONG, load
-from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
+from tests.context.agent import LONG, load_policy
+from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, build_view, make_request, result, system, user
 
 FIT = Policy("fit", stages=(FitBudget(),), ask="never")
 HUGE = LONG * 10
@@ -29,12 +29,12 @@ def fitted(
 ) -> tuple[Plan, list[Json]]:
     """The plan, and the messages that go out."""
     made = rewrite(
-        request(values),
+        make_request(values),
         state or BranchState(),
         policy,
-        replace(PLAIN, window=window),
+        replace(PLAIN_MODEL, window=window),
         0.0,
-        RewriteInputs(WEIGH, **more),
+        RewriteInputs(COUNTER, **more),
     )
     assert made.refusal is None, made.notes
     return made, list(values) if made.messages is None else [json.loads(raw) for raw in made.messages]
@@ -118,11 +118,13 @@ def test_an_older_prompt_larger_than_the_window_is_cut_at_last() -> None:
 
 def test_what_the_model_has_just_recalled_is_cut_only_where_nothing_else_helps() -> None:
     talk = [user("Look."), assistant(None, "1"), result("1", LONG[:5_000]), assistant(None, "2"), result("2", HUGE)]
-    keys = look(talk).keys
+    keys = build_view(talk).keys
     made, out = fitted(talk[:3], 6_000, guarded_keys=frozenset({keys[2]}))
     assert made.after <= 4_800
     assert len(out[2]["content"]) < 5_000
-    made, out = fitted([*talk[:4], result("2", LONG[:3_000])], 9_000, guarded_keys=frozenset({look(talk[:3]).keys[2]}))
+    made, out = fitted(
+        [*talk[:4], result("2", LONG[:3_000])], 9_000, guarded_keys=frozenset({build_view(talk[:3]).keys[2]})
+    )
     assert len(out[2]["content"]) == 5_000
     assert len(out[4]["content"]) < 3_000
 
@@ -132,7 +134,9 @@ def test_what_is_inserted_counts() -> None:
     talk = [system(), user("First " * 10)]
     for n in range(8):
         talk += [assistant(None, str(n)), result(str(n), LONG[:900])]
-    made, out = fitted(talk, 8_000, load("rolling"), scratchpad="- note " * 100, offered_tools=frozenset({"query_db"}))
+    made, out = fitted(
+        talk, 8_000, load_policy("rolling"), scratchpad="- note " * 100, offered_tools=frozenset({"query_db"})
+    )
     sent = sum(len(json.dumps(m)) for m in out)
     assert made.placed_inserts
     assert made.after <= 6_400 < sent  # JSON adds some to it
@@ -140,7 +144,7 @@ def test_what_is_inserted_counts() -> None:
 
 def test_inserts_are_left_out_where_nothing_else_makes_room_for_them() -> None:
     talk = [system("s" * 2_900), user("Go on.")]
-    made, out = fitted(talk, 4_000, load("rolling"), scratchpad="- note " * 100)
+    made, out = fitted(talk, 4_000, load_policy("rolling"), scratchpad="- note " * 100)
     assert made.after <= 3_200
     assert any(note.kind == "inserts_left_out" for note in made.notes)
     assert out[0]["content"].startswith("s" * 2_900)
@@ -152,9 +156,9 @@ def test_drift_stops_edits_that_pay_and_never_the_budget() -> None:
     for n in range(30):
         talk += [assistant(None, str(n)), result(str(n), LONG[:900])]
     drifting = BranchState(sent_at=0.0, cache_miss_streak=CACHE_MISS_LIMIT, cache_hit_seen=True)
-    wide, _ = fitted(talk, 100_000, load("thrifty"), drifting)
+    wide, _ = fitted(talk, 100_000, load_policy("thrifty"), drifting)
     assert wide.new_edits == ()
-    narrow, _ = fitted(talk, 20_000, load("thrifty"), drifting)
+    narrow, _ = fitted(talk, 20_000, load_policy("thrifty"), drifting)
     assert narrow.after <= 16_000
 
 
@@ -167,14 +171,14 @@ def test_where_no_hit_is_ever_reported_edits_cost_nothing_and_are_made_at_once()
     first, _ = fitted(talk, 100_000)
     warm = BranchState().after_sending(first, 0.0)
     talk += [assistant(None, "9"), result("9", "done")]
-    assert fitted(talk, 100_000, load("thrifty"), warm)[0].new_edits == ()
+    assert fitted(talk, 100_000, load_policy("thrifty"), warm)[0].new_edits == ()
     for cached in (0, 0, 0):
         warm = warm.after_answer(predicted=5_000, cached=cached, state=None)
-    made, _ = fitted(talk, 100_000, load("thrifty"), warm)
+    made, _ = fitted(talk, 100_000, load_policy("thrifty"), warm)
     assert [made.keys.index(e.key) for e in made.new_edits] == [2]
     assert made.predicted == 0
     served = warm.after_answer(predicted=0, cached=4_000, state=None)
-    assert fitted(talk, 100_000, load("thrifty"), served)[0].new_edits == ()
+    assert fitted(talk, 100_000, load_policy("thrifty"), served)[0].new_edits == ()
 
 
 def test_a_stopped_branch_is_fitted_where_it_would_not_fit_its_window() -> None:
@@ -183,11 +187,11 @@ def test_a_stopped_branch_is_fitted_where_it_would_not_fit_its_window() -> None:
     for n in range(30):
         talk += [assistant(None, str(n)), result(str(n), LONG[:900])]
     stopped = BranchState(stopped="upstream_reject")
-    size = look(talk).total
+    size = build_view(talk).total
     for name in ("thrifty", "rolling"):
-        whole, _ = fitted(talk, size * 5 // 4 + 5, load(name), stopped)
+        whole, _ = fitted(talk, size * 5 // 4 + 5, load_policy(name), stopped)
         assert (whole.messages, whole.new_edits, whole.placed_inserts) == (None, (), ())
-        cut, _ = fitted(talk, size, load(name), stopped)
+        cut, _ = fitted(talk, size, load_policy(name), stopped)
         assert cut.after <= size - 4_096
         assert {e.stage for e in cut.new_edits} == {"fit_budget", "remark"}, "what has left is marked"
         assert cut.placed_inserts == ()

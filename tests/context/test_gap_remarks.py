@@ -5,19 +5,19 @@ from msgspec.structs import replace
 from proxy.context.fit import REMARK_NAME, add_gap_remarks
 from proxy.context.plan import Edit
 from proxy.context.policy import GAP_REMARK
-from tests.conversations import Json, assistant, look, result, system, user
+from tests.conversations import Json, assistant, build_view, result, system, user
 
 TALK: list[Json] = [system(), user("a"), assistant("b"), user("c"), assistant(None, "1"), result("1", "r"), user("d")]
 
 
 def gone(values: list[Json], *places: int, stage: str = "fit_budget") -> dict[bytes, Edit]:
-    view = look(values)
+    view = build_view(values)
     return {view.keys[n]: Edit(view.keys[n], "gone", None, stage, "", view.original_tokens[n], 0) for n in places}
 
 
 def borne(values: list[Json], edits: dict[bytes, Edit], old: dict[bytes, Edit] | None = None) -> list[int]:
     """The messages with a remark."""
-    view = look(values)
+    view = build_view(values)
     found = add_gap_remarks(view, edits, old or {}, GAP_REMARK)
     return [n for n, k in enumerate(view.keys) if k in found and GAP_REMARK in (found[k].text or "") and n]
 
@@ -38,7 +38,7 @@ def test_what_is_told_elsewhere_gets_none() -> None:
 
 
 def test_it_is_said_once_and_stays() -> None:
-    view = look(TALK)
+    view = build_view(TALK)
     first = add_gap_remarks(view, gone(TALK, 2, 3), {}, GAP_REMARK)
     edit = first[view.keys[1]]
     assert (edit.action, edit.text, edit.stage) == ("append", GAP_REMARK, REMARK_NAME)
@@ -50,7 +50,7 @@ def test_it_is_said_once_and_stays() -> None:
 def test_a_gap_that_was_there_before_is_left_as_it_went_out() -> None:
     old = gone(TALK, 2, 3)
     assert borne(TALK, {**old, **gone(TALK, 4, 5)}, old) == [1], "the gap has grown"
-    view = look(TALK)
+    view = build_view(TALK)
     shorter = {**old, view.keys[5]: Edit(view.keys[5], "text", "s", "shorten_results", "", 5, 4)}
     assert borne(TALK, shorter, old) == []
 
@@ -65,7 +65,7 @@ def test_a_text_that_takes_the_place_of_another_bears_it_too() -> None:
         assistant("d"),
         user("e"),
     ]
-    view = look(talk)
+    view = build_view(talk)
     k = view.keys[2]
     first = add_gap_remarks(view, gone(talk, 3, 4, 5), {}, GAP_REMARK)
     assert first[k].text == GAP_REMARK
@@ -77,5 +77,5 @@ def test_a_text_that_takes_the_place_of_another_bears_it_too() -> None:
 def test_what_is_pinned_or_guarded_is_never_written_into() -> None:
     talk = [user("a"), assistant("x"), user("[pin] b"), assistant("c"), user("d")]
     assert borne(talk, gone(talk, 3)) == []
-    view = look(talk)
+    view = build_view(talk)
     assert view.keys[0] in add_gap_remarks(view, gone(talk, 3), {}, GAP_REMARK)

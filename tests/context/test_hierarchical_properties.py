@@ -16,9 +16,9 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, RewriteInputs
 from proxy.context.policy import Policy, with_schedule
 from proxy.context.stages.compress_levels import CompressLevels
-from tests.context.agent import Story, Turn, load, stories
+from tests.context.agent import Story, Turn, load_policy, stories
 from tests.context.test_pipeline_properties import sent, stand, unpaired
-from tests.conversations import WEIGH, request_after
+from tests.conversations import COUNTER, make_next_request
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ TIGHT: dict[str, Any] = {
 
 
 def tight(schedule: Any) -> Policy:
-    policy = load("hierarchical")
+    policy = load_policy("hierarchical")
     stages = tuple(replace(s, **TIGHT) if isinstance(s, CompressLevels) else s for s in policy.stages)
     return with_schedule(replace(policy, stages=stages), schedule)
 
@@ -41,9 +41,9 @@ def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Tur
     asked: Request | None = None
     for n, stop in enumerate(story.stops):
         values = story.values[:stop]
-        asked = request_after(asked, values, tools=[{"type": "function", "function": {"name": "run"}}])
+        asked = make_next_request(asked, values, tools=[{"type": "function", "function": {"name": "run"}}])
         times = [each * k for k in range(len(values))]
-        plan = rewrite(asked, state, policy, story.model, times[-1] + 1, RewriteInputs(WEIGH, times=times))
+        plan = rewrite(asked, state, policy, story.model, times[-1] + 1, RewriteInputs(COUNTER, times=times))
         turns.append(Turn(values, asked, state, plan, times[-1] + 1))
         keys = {plan.keys[p % len(values)] for p in pins} if n == 0 else set()
         state = msgspec.structs.replace(state.after_sending(plan, times[-1] + 1), pins=state.pins | keys)
@@ -54,9 +54,9 @@ def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Tur
 def assert_valid_and_no_pair_parted(turn: Turn) -> None:
     assert turn.plan.refusal is None, turn.plan.notes
     assert unpaired(sent(turn)) == []
-    head = WEIGH.count_tools(turn.request.tools)
+    head = COUNTER.count_tools(turn.request.tools)
     own = sum(n == -1 for n, _ in turn.plan.placed_inserts)
-    assert abs(turn.plan.after - head - sum(map(WEIGH, sent(turn)))) <= 6 * own
+    assert abs(turn.plan.after - head - sum(map(COUNTER, sent(turn)))) <= 6 * own
 
 
 def assert_pinned_messages_go_out_as_they_came(turn: Turn) -> None:

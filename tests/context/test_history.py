@@ -14,14 +14,14 @@ from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, History, Plan
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
-from tests.context.agent import POLICIES, Story, load, stories
-from tests.conversations import INPUTS, WEIGH, Json, assistant, dump, result, system, user
+from tests.context.agent import POLICIES, Story, load_policy, stories
+from tests.conversations import COUNTER, INPUTS, Json, assistant, encode_json, result, system, user
 
 TALK = [system(), user("a"), assistant("so", "1"), result("1", "x" * 90), assistant("done"), user("b")]
 
 
 def body(values: list[Json]) -> bytes:
-    return dump({"model": "m", "messages": values})
+    return encode_json({"model": "m", "messages": values})
 
 
 def read(values: list[Json], before: Request | None = None) -> Request:
@@ -31,7 +31,7 @@ def read(values: list[Json], before: Request | None = None) -> Request:
 
 
 def found(asked: Request) -> History:
-    return view.build_history(asked, chain.compute_keys("", asked.messages), WEIGH, None)
+    return view.build_history(asked, chain.compute_keys("", asked.messages), COUNTER, None)
 
 
 def told(plan: Plan) -> list[object]:
@@ -50,15 +50,15 @@ def test_a_plan_is_the_same_whether_or_not_the_history_is_known(policy: str, sto
     for n, stop in enumerate(story.stops):
         now += story.pauses[n % len(story.pauses)]
         asked = read(story.values[:stop], before)
-        plan = rewrite(asked, session, load(policy), story.model, now, INPUTS)
-        fresh = rewrite(read(story.values[:stop]), session, load(policy), story.model, now, INPUTS)
+        plan = rewrite(asked, session, load_policy(policy), story.model, now, INPUTS)
+        fresh = rewrite(read(story.values[:stop]), session, load_policy(policy), story.model, now, INPUTS)
         assert told(plan) == told(fresh)
         if before is not None and again[n % len(again)]:
-            repeated = rewrite(before, session, load(policy), story.model, now, INPUTS)
+            repeated = rewrite(before, session, load_policy(policy), story.model, now, INPUTS)
             fresh = rewrite(
                 read(story.values[: len(before.messages)]),
                 session,
-                load(policy),
+                load_policy(policy),
                 story.model,
                 now,
                 INPUTS,
@@ -76,7 +76,7 @@ def test_what_is_known_is_handed_on_and_grows() -> None:
     longer = read(TALK, first)
     grown = found(longer)
     assert longer.memo_values is first.memo_values
-    assert grown.original_tokens == [WEIGH(m) for m in longer.messages]
+    assert grown.original_tokens == [COUNTER(m) for m in longer.messages]
     assert (grown.request_counts, grown.assistant_indexes, grown.last_user_index) == ([0, 0, 1, 1, 2, 2], [2, 4], 5)
     assert len(known.original_tokens) == 4, "what was handed out stays as it is"
     assert found(longer) is grown
@@ -119,8 +119,8 @@ def test_groups_of_a_prompt_with_something_put_in_do_not_displace_those_of_the_c
     one = read(TALK)
     keys = chain.compute_keys("", one.messages)
     mine = group.split_request_groups(one, keys)
-    assert view.build_history(one, keys, WEIGH, None).groups is mine
+    assert view.build_history(one, keys, COUNTER, None).groups is mine
     messages, woven_keys = (*one.messages[:3], *one.messages), [*keys[:3], *keys]
     spliced = replace(one, messages=messages, is_spliced=True)
-    assert view.build_history(spliced, woven_keys, WEIGH, None).groups == group.split_groups(messages, woven_keys)
+    assert view.build_history(spliced, woven_keys, COUNTER, None).groups == group.split_groups(messages, woven_keys)
     assert one.read_memo(group.GROUPS_MEMO, (keys[0], None)) == (len(one.messages), mine)

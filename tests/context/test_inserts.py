@@ -17,7 +17,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan
 from proxy.context.policy import Policy
 from proxy.notes import state_block
-from tests.conversations import INPUTS, PLAIN, Json, assistant, look, request, result, system, user
+from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, build_view, make_request, result, system, user
 
 ROLLING = Policy("rolling", schedule="always", ask="always", state_place="system")
 THRIFTY = Policy("thrifty")
@@ -30,15 +30,15 @@ PICTURE = {"type": "image_url", "image_url": {"url": "u"}}
 def wanted(
     values: Sequence[Json], policy: Policy, state: BranchState = KNOWN, edits: int = 0, **more: Any
 ) -> tuple[list[tuple[str, str]], bool]:
-    found, asked = make_inserts(look(values, state=state, **more), state, policy, edits)
+    found, asked = make_inserts(build_view(values, state=state, **more), state, policy, edits)
     return [(i.place, i.source) for i in found], asked
 
 
 def plan(
-    values: Sequence[Json], policy: Policy, state: BranchState = KNOWN, model: Model = PLAIN, **more: Any
+    values: Sequence[Json], policy: Policy, state: BranchState = KNOWN, model: Model = PLAIN_MODEL, **more: Any
 ) -> tuple[Plan, list[Json]]:
     """The plan and the messages that go out."""
-    asked = request(values, **more)
+    asked = make_request(values, **more)
     made = rewrite(asked, state, policy, model, 0.0, INPUTS)
     assert made.refusal is None
     return made, [json.loads(raw) for raw in made.messages or [m.raw for m in asked.messages]]
@@ -84,19 +84,19 @@ class CountedEdits(dict[bytes, Edit]):
 
 def test_edits_in_force_are_not_counted_with_every_request() -> None:
     talk = [user("a"), *(m for n in range(3) for m in (assistant(None, str(n)), result(str(n), "x")))]
-    keys = look(talk).keys
+    keys = build_view(talk).keys
     edits = CountedEdits({keys[2]: Edit(keys[2], "text", "y", "shorten_results", "", 50, 5)})
     state = msgspec.structs.replace(KNOWN, edits=edits)
-    view = look(talk, state=state)
+    view = build_view(talk, state=state)
     edits.reads = 0
     assert not make_inserts(view, state, THRIFTY, 1)[1], "the third step of a prompt is not asked for the same edits"
     assert edits.reads == 0
     assert make_inserts(view, state, THRIFTY, 2)[1]
-    assert make_inserts(look(talk[:-2], state=state), state, THRIFTY, 1)[1], "the second step is asked"
+    assert make_inserts(build_view(talk[:-2], state=state), state, THRIFTY, 1)[1], "the second step is asked"
 
 
 def test_the_note_is_not_written_twice() -> None:
-    keys = look(TALK).keys
+    keys = build_view(TALK).keys
     old = Edit(keys[1], "append", "\n\n" + state_block.render_recap(BODY), "state", "", 5, 50)
     standing = msgspec.structs.replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
@@ -105,7 +105,7 @@ def test_the_note_is_not_written_twice() -> None:
 
 
 def test_a_note_that_was_added_to_a_shortened_text_stands_too() -> None:
-    keys = look(TALK).keys
+    keys = build_view(TALK).keys
     old = Edit(keys[3], "text", "short\n\n" + state_block.render_recap(BODY), "truncate_results", "", 5, 50)
     standing = msgspec.structs.replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
@@ -136,7 +136,7 @@ def test_always_and_never_are_settings() -> None:
     ],
 )
 def test_a_state_can_be_asked_for_where_one_free_text_is_expected(more: Json, values: list[Json], may: bool) -> None:
-    assert may_ask(look(values, **more).request) is may
+    assert may_ask(build_view(values, **more).request) is may
 
 
 # Where it goes.
@@ -161,15 +161,18 @@ def test_a_state_can_be_asked_for_where_one_free_text_is_expected(more: Json, va
 def test_the_tail_is_the_last_user_message_or_what_the_model_takes_after_a_result(
     values: list[Json], after_tool: str, target: tuple[int | None, bool]
 ) -> None:
-    model = replace(PLAIN, after_tool=after_tool)  # type: ignore[arg-type]
-    assert find_tail_target(look(values, model=model)) == target
+    model = replace(PLAIN_MODEL, after_tool=after_tool)  # type: ignore[arg-type]
+    assert find_tail_target(build_view(values, model=model)) == target
 
 
 def test_texts_behind_the_system_prompt_need_a_leading_one_with_text() -> None:
-    assert find_system_target(look(TALK)) == 0
-    assert find_system_target(look([{"role": "developer", "content": [{"type": "text", "text": "x"}]}, user("a")])) == 0
-    assert find_system_target(look([user("a"), system()])) is None
-    assert find_system_target(look([system(None), user("a")])) is None
+    assert find_system_target(build_view(TALK)) == 0
+    assert (
+        find_system_target(build_view([{"role": "developer", "content": [{"type": "text", "text": "x"}]}, user("a")]))
+        == 0
+    )
+    assert find_system_target(build_view([user("a"), system()])) is None
+    assert find_system_target(build_view([system(None), user("a")])) is None
 
 
 def test_rolling_puts_all_behind_the_leading_system_message() -> None:
@@ -197,23 +200,23 @@ def test_without_a_system_message_all_goes_to_the_tail() -> None:
 def test_after_a_result_texts_are_appended_or_a_message_of_ours_or_left_out() -> None:
     policy = replace(THRIFTY, ask="always")
     assert plan(TALK, policy, BranchState())[1][-1] == result("1", "x\n\n" + state_block.build_prompt())
-    made, out = plan(TALK, policy, BranchState(), model=replace(PLAIN, after_tool="user"))
+    made, out = plan(TALK, policy, BranchState(), model=replace(PLAIN_MODEL, after_tool="user"))
     assert out == [*TALK, user(state_block.build_prompt())]
     assert [n for n, _ in made.placed_inserts] == [-1]
-    made, out = plan(TALK, policy, model=replace(PLAIN, after_tool="none"))
+    made, out = plan(TALK, policy, model=replace(PLAIN_MODEL, after_tool="none"))
     assert out == TALK
     assert made.messages is None
     assert not made.asks_for_state
 
 
 def test_what_could_not_be_asked_is_not_taken_for_asked() -> None:
-    made, _ = plan(TALK[1:3] + TALK[3:], replace(THRIFTY, ask="always"), model=replace(PLAIN, after_tool="none"))
+    made, _ = plan(TALK[1:3] + TALK[3:], replace(THRIFTY, ask="always"), model=replace(PLAIN_MODEL, after_tool="none"))
     assert (made.asks_for_state, made.placed_inserts) == (False, ())
 
 
 def edited(state: BranchState = KNOWN) -> BranchState:
     """A state in which the result of TALK has been shortened."""
-    keys = look(TALK).keys
+    keys = build_view(TALK).keys
     edit = Edit(keys[3], "text", "-", "s", "", 5, 5)
     return msgspec.structs.replace(state, edits={edit.key: edit}, last_state_request=StateRequest(1))
 
@@ -267,7 +270,7 @@ def test_the_model_is_asked_until_an_answer_with_text_has_come() -> None:
 
 
 def test_nothing_has_left_where_a_text_stands_elsewhere_in_the_prompt() -> None:
-    keys = look(TALK).keys
+    keys = build_view(TALK).keys
     refers = Edit(keys[3], "text", "as above", "refer_repeats", "", 5, 3)
     made, out = plan(
         [*TALK, assistant("b"), user("c")], THRIFTY, msgspec.structs.replace(KNOWN, edits={refers.key: refers})
@@ -284,7 +287,7 @@ def test_what_is_written_anew_with_every_answer_is_shown_and_not_kept(policy: Po
 
 
 def test_the_note_that_goes_into_a_message_of_ours_is_made_anew_each_time() -> None:
-    model = replace(PLAIN, after_tool="user")
+    model = replace(PLAIN_MODEL, after_tool="user")
     made, out = plan(TALK, THRIFTY, edited(), model=model)
     assert out[-1] == user(state_block.render_recap(BODY))
     assert made.new_edits == ()
@@ -305,5 +308,5 @@ def test_a_stopped_branch_gets_nothing() -> None:
 
 @pytest.mark.parametrize(("policy", "is_asked"), [(THRIFTY, False), (ROLLING, True)], ids=["thrifty", "rolling"])
 def test_where_a_cache_ends_at_breakpoints_only_a_literal_policy_asks(policy: Policy, is_asked: bool) -> None:
-    made, _ = plan(TALK, replace(policy, ask="always"), model=replace(PLAIN, cache="breakpoint"))
+    made, _ = plan(TALK, replace(policy, ask="always"), model=replace(PLAIN_MODEL, cache="breakpoint"))
     assert made.asks_for_state is is_asked

@@ -13,7 +13,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Note, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When
-from tests.conversations import INPUTS, PLAIN, look, user
+from tests.conversations import INPUTS, PLAIN_MODEL, build_view, user
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Telling(Stage):
 
 
 def test_stages_are_asked_that_have_something_to_say() -> None:
-    view = look([user("a")])
+    view = build_view([user("a")])
     edit = Edit(view.keys[0], "append", "x", "s", "r", 1, 2)
     state = BranchState(edits={edit.key: edit})
-    plan = rewrite(view.request, state, Policy("p", stages=(Quiet(), Telling())), PLAIN, 0.0, INPUTS)
+    plan = rewrite(view.request, state, Policy("p", stages=(Quiet(), Telling())), PLAIN_MODEL, 0.0, INPUTS)
     assert plan.notes == (Note("told", "1 0", {"new": 0.0}),)
 
 

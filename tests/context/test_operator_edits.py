@@ -14,18 +14,18 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
 from proxy.context.stages.close_window import CloseWindow
-from tests.context.agent import POLICIES, TALK, load, told
-from tests.conversations import INPUTS, PLAIN, Json, assistant, messages, request, result, user
+from tests.context.agent import POLICIES, TALK, list_sent_texts, load_policy
+from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, make_messages, make_request, result, user
 
-KEYS = chain.compute_keys("", messages(*TALK))
+KEYS = chain.compute_keys("", make_messages(*TALK))
 
 
 def plan(
     policy: str | Policy, operator_decisions: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any
 ) -> Plan:
     state = BranchState(decisions=operator_decisions, **more)
-    chosen = load(policy) if isinstance(policy, str) else policy
-    return rewrite(request(talk), state, chosen, PLAIN, 0.0, INPUTS)
+    chosen = load_policy(policy) if isinstance(policy, str) else policy
+    return rewrite(make_request(talk), state, chosen, PLAIN_MODEL, 0.0, INPUTS)
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "progressive"])
@@ -33,28 +33,28 @@ def test_what_is_restored_is_whole_in_every_policy(policy: str) -> None:
     gone = {k: Edit(k, "gone", None, "close_window", "", 9, 0) for k in KEYS[1:5]}
     restored = OperatorDecisions(restored=frozenset(KEYS[1:5]))
     made = plan(policy, restored, edits=gone, pins=restored.restored)
-    assert told(made)[1:5] == [m["content"] for m in TALK[1:5]]
+    assert list_sent_texts(made)[1:5] == [m["content"] for m in TALK[1:5]]
     assert not any(k in made.edits for k in KEYS[1:5])
 
 
 def test_the_operators_window_stands_in_place_of_the_policys() -> None:
-    narrow = replace(load("rolling"), stages=(CloseWindow(groups=1),), ask="never")
-    assert len(told(plan(narrow, None))) == 3  # with the first prompt
-    assert len(told(plan(narrow, OperatorDecisions(window=2)))) == 6
-    assert len(told(plan(narrow, OperatorDecisions(window=0)))) == 10
-    assert len(told(plan(narrow, OperatorDecisions(window=-1)))) == 3
+    narrow = replace(load_policy("rolling"), stages=(CloseWindow(groups=1),), ask="never")
+    assert len(list_sent_texts(plan(narrow, None))) == 3  # with the first prompt
+    assert len(list_sent_texts(plan(narrow, OperatorDecisions(window=2)))) == 6
+    assert len(list_sent_texts(plan(narrow, OperatorDecisions(window=0)))) == 10
+    assert len(list_sent_texts(plan(narrow, OperatorDecisions(window=-1)))) == 3
 
 
 def test_a_wider_window_brings_back_what_a_narrow_one_took() -> None:
     first = plan("thrifty", OperatorDecisions(window=1))
-    assert len(told(first)) == 2
+    assert len(list_sent_texts(first)) == 2
     again = plan("thrifty", OperatorDecisions(window=3), edits=first.edits)
-    assert len(told(again)) == 10
+    assert len(list_sent_texts(again)) == 10
     assert again.edits == {}
 
 
 def test_the_window_keeps_what_is_pinned() -> None:
-    out = told(plan("thrifty", OperatorDecisions(window=1), pins=frozenset(KEYS[1:5])))
+    out = list_sent_texts(plan("thrifty", OperatorDecisions(window=1), pins=frozenset(KEYS[1:5])))
     assert "one?" in out
     assert "two" not in out
 
@@ -63,12 +63,12 @@ def test_the_window_keeps_what_is_pinned() -> None:
 def test_a_note_is_told_once_and_leaves_when_it_is_withdrawn(policy: str) -> None:
     note = OperatorNote("n1", "Use tabs.")
     first = plan(policy, OperatorDecisions(notes=(note,)))
-    assert (told(first)[-1] or "").endswith("three\n\n[Operator's note n1] Use tabs.")
+    assert (list_sent_texts(first)[-1] or "").endswith("three\n\n[Operator's note n1] Use tabs.")
     talk = [*TALK, assistant("ok"), user("four")]
     second = plan(policy, OperatorDecisions(notes=(note,)), talk, edits=first.edits)
-    assert sum("Use tabs" in (text or "") for text in told(second, talk)) == 1
+    assert sum("Use tabs" in (text or "") for text in list_sent_texts(second, talk)) == 1
     third = plan(policy, OperatorDecisions(withdrawn_notes=("n1",)), talk, edits=second.edits)
-    assert not any("Use tabs" in (text or "") for text in told(third, talk))
+    assert not any("Use tabs" in (text or "") for text in list_sent_texts(third, talk))
 
 
 def test_policies_that_change_nothing_do_what_the_operator_wants_alone() -> None:
@@ -76,13 +76,13 @@ def test_policies_that_change_nothing_do_what_the_operator_wants_alone() -> None
     assert allow_rewrite(quiet, None) is quiet
     assert allow_rewrite(quiet, OperatorDecisions(setting_overrides={"urgency": "off"})) is quiet
     assert allow_rewrite(quiet, OperatorDecisions(dropped={b"k": "out"})).mode == "rewrite"
-    watching = replace(load("thrifty"), mode="observe")
+    watching = replace(load_policy("thrifty"), mode="observe")
     assert allow_rewrite(watching, OperatorDecisions(window=1)).stages == ()
 
 
 def test_settings_reach_the_stages_and_injections_that_have_them() -> None:
     injections = apply_to_policy(
-        load("progressive"), OperatorDecisions(setting_overrides={"max_iterations": 99, "urgency": "off"})
+        load_policy("progressive"), OperatorDecisions(setting_overrides={"max_iterations": 99, "urgency": "off"})
     ).injections
     assert {v.max_iterations for v in injections if hasattr(v, "max_iterations")} == {99}
     assert {v.urgency for v in injections if hasattr(v, "urgency")} == {"off"}
@@ -105,8 +105,10 @@ def test_compress_now_takes_all_that_was_proposed() -> None:
 
 
 def test_where_a_cache_ends_at_marks_a_note_stays_where_it_was_put() -> None:
-    marked = replace(PLAIN, cache="breakpoint")
+    marked = replace(PLAIN_MODEL, cache="breakpoint")
     operator_decisions = OperatorDecisions(notes=(OperatorNote("n1", "Use tabs."),))
-    made = rewrite(request(TALK), BranchState(decisions=operator_decisions), load("thrifty"), marked, 0.0, INPUTS)
+    made = rewrite(
+        make_request(TALK), BranchState(decisions=operator_decisions), load_policy("thrifty"), marked, 0.0, INPUTS
+    )
     assert made.edits[KEYS[-1]].stage == "operator"
     assert made.placed_inserts == ()

@@ -14,7 +14,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stages.shorten_results import ShortenResults
-from tests.conversations import INPUTS, PLAIN, Json, assistant, call, look, request, result, user
+from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, build_view, call, make_request, result, user
 
 RECORD = json.dumps(
     {"customer": "C1001", "orders": [{"order": f"O-{n:04d}", "cents": n * 17} for n in range(60)]}, indent=1
@@ -31,9 +31,9 @@ def chatter(count: int) -> list[Json]:
 
 
 def with_cut(values: list[Json], index: int = 2) -> View:
-    view = look(values)
+    view = build_view(values)
     edit = Edit(view.keys[index], "text", "{", "shorten_results", "", view.original_tokens[index], 5)
-    return look(values, state=BranchState(edits={edit.key: edit}))
+    return build_view(values, state=BranchState(edits={edit.key: edit}))
 
 
 FIRST = [user("Refund O-0004 of C1001."), *lookup("get_customer", 1, customer="C1001"), *chatter(3)]
@@ -55,7 +55,7 @@ def test_results_are_counted_by_the_beginning_of_a_long_name() -> None:
 
 
 def test_a_result_that_stands_whole_and_is_fetched_again_is_none() -> None:
-    assert page_faults.find_new_faults(look([*FIRST, *lookup("get_customer", 2, customer="C1001")]), 0) == []
+    assert page_faults.find_new_faults(build_view([*FIRST, *lookup("get_customer", 2, customer="C1001")]), 0) == []
 
 
 def test_another_text_by_the_same_call_is_none() -> None:
@@ -69,7 +69,7 @@ def test_what_was_counted_with_an_earlier_request_is_not_counted_again() -> None
 
 
 def test_a_recall_is_always_one() -> None:
-    view = look(FIRST)
+    view = build_view(FIRST)
     name = public_id(view.keys[2])
     again = [*FIRST, *lookup("recall", 2, "[message]\nanything", id=name)]
     assert [one.kind for one, _ in page_faults.find_new_faults(with_cut(again), 0)] == ["recall"]
@@ -80,31 +80,35 @@ def shorten(index: int, after: int = 20) -> Proposal:
 
 
 def test_the_price_is_a_turn_times_its_chance() -> None:
-    view = look([user("x"), *lookup("fetch", 1, key="abcd"), *chatter(5)])
+    view = build_view([user("x"), *lookup("fetch", 1, key="abcd"), *chatter(5)])
     turn = (
-        PLAIN.r * view.total
-        + PLAIN.output_ratio * view.original_tokens[1]
-        + PLAIN.w * (view.original_tokens[1] + view.original_tokens[2])
+        PLAIN_MODEL.r * view.total
+        + PLAIN_MODEL.output_ratio * view.original_tokens[1]
+        + PLAIN_MODEL.w * (view.original_tokens[1] + view.original_tokens[2])
     )
     # One result, 5 requests old, of which the last is counted: (1 of the prior + 0) / (20 of the prior + 1).
     assert page_faults.make_fault_cost(view)(shorten(2)) == pytest.approx(turn * 1 / 21)
 
 
 def test_a_record_that_the_user_comes_back_to_is_dearer_to_cut() -> None:
-    quiet = look([user("x"), *lookup("fetch", 1, key="C1001"), *chatter(6)])
-    named = look([user("x"), *lookup("fetch", 1, key="C1001"), *chatter(5), assistant("fine"), user("and C1001?")])
+    quiet = build_view([user("x"), *lookup("fetch", 1, key="C1001"), *chatter(6)])
+    named = build_view(
+        [user("x"), *lookup("fetch", 1, key="C1001"), *chatter(5), assistant("fine"), user("and C1001?")]
+    )
     assert page_faults.make_fault_cost(named)(shorten(2)) > 1.9 * page_faults.make_fault_cost(quiet)(shorten(2))
 
 
 def test_a_key_that_different_calls_share_names_none_of_them() -> None:
     calls = [*lookup("fetch", 1, key="C1001", form="full"), *lookup("fetch", 2, key="C1002", form="full")]
-    found = page_faults.find_result_lookups(look([user("x"), *calls, *chatter(6), *lookup("other", 3, form="full")]))
+    found = page_faults.find_result_lookups(
+        build_view([user("x"), *calls, *chatter(6), *lookup("other", 3, form="full")])
+    )
     assert found.return_counts == {}
 
 
 def test_a_key_names_the_newest_result_of_a_call_that_is_made_again() -> None:
     calls = [*lookup("fetch", 1, key="C1001"), *lookup("fetch", 2, key="C1001")]
-    found = page_faults.find_result_lookups(look([user("x"), *calls, *chatter(6), user("and C1001?")]))
+    found = page_faults.find_result_lookups(build_view([user("x"), *calls, *chatter(6), user("and C1001?")]))
     assert found.by_key == {"C1001": 4}
     assert found.return_counts == {"fetch looks": 1}
 
@@ -112,9 +116,9 @@ def test_a_key_names_the_newest_result_of_a_call_that_is_made_again() -> None:
 def test_views_begin_with_a_smaller_chance_and_other_sessions_of_the_tenant_count() -> None:
     values = [user("x"), *lookup("read_file", 1, path="a.py"), *chatter(8)]
     proposal = replace(shorten(2), content="view")
-    alone = page_faults.make_fault_cost(look(values))(proposal)
-    assert alone < page_faults.make_fault_cost(look(values))(shorten(2)) / 10
-    seen = replace(look(values), tenant_faults={"read_file shows": (500, 30)})
+    alone = page_faults.make_fault_cost(build_view(values))(proposal)
+    assert alone < page_faults.make_fault_cost(build_view(values))(shorten(2)) / 10
+    seen = replace(build_view(values), tenant_faults={"read_file shows": (500, 30)})
     assert page_faults.make_fault_cost(seen)(proposal) == pytest.approx(
         alone * 1000 * (1 + 30) / (1000 + 500), rel=0.01
     )
@@ -122,13 +126,18 @@ def test_views_begin_with_a_smaller_chance_and_other_sessions_of_the_tenant_coun
 
 def test_one_page_fault_is_no_rate_and_two_in_fifty_requests_stop_the_sort() -> None:
     values = [user("x"), *lookup("fetch", 1, key="abcd"), *chatter(48)]
-    assert page_faults.find_stopped_kinds(look(values, state=BranchState(refetched={"fetch looks": 1}))) == frozenset()
-    view = look(values, state=BranchState(refetched={"fetch looks": 2}))
+    assert (
+        page_faults.find_stopped_kinds(build_view(values, state=BranchState(refetched={"fetch looks": 1})))
+        == frozenset()
+    )
+    view = build_view(values, state=BranchState(refetched={"fetch looks": 2}))
     assert page_faults.find_stopped_kinds(view) == {"fetch looks"}
     assert page_faults.make_fault_cost(view)(shorten(2)) == float("inf")
     assert page_faults.make_fault_cost(view)(replace(shorten(2), content=None)) == 0.0
     more = [*values, *chatter(60)]
-    assert page_faults.find_stopped_kinds(look(more, state=BranchState(refetched={"fetch looks": 2}))) == frozenset()
+    assert (
+        page_faults.find_stopped_kinds(build_view(more, state=BranchState(refetched={"fetch looks": 2}))) == frozenset()
+    )
 
 
 POLICY = Policy("p", (ShortenResults(),), schedule="when_it_pays", ask="never")
@@ -136,7 +145,7 @@ POLICY = Policy("p", (ShortenResults(),), schedule="when_it_pays", ask="never")
 
 def played(values: list[Json], state: BranchState) -> tuple[BranchState, list[str], list[dict[str, float]]]:
     """The session after a request, which results it has cut, and the figures of its notes of page faults."""
-    plan = rewrite(request(values), state, POLICY, PLAIN, 0.0, INPUTS)
+    plan = rewrite(make_request(values), state, POLICY, PLAIN_MODEL, 0.0, INPUTS)
     notes = [dict(note.figures) for note in plan.notes if note.kind == "refetch"]
     return state.after_sending(plan, 0.0), [e.stage for e in plan.new_edits], notes
 

@@ -21,8 +21,8 @@ from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.isolate_tools import IsolateTools
-from tests.context.agent import POLICIES, load
-from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, system, user
+from tests.context.agent import POLICIES, load_policy
+from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, make_messages, make_request, result, system, user
 
 TALK = [
     system(),
@@ -35,8 +35,8 @@ TALK = [
     assistant(None, "1"),
     result("1", "z" * 96),
 ]
-KEYS = chain.compute_keys("", messages(*TALK))
-LOOSE = replace(PLAIN, after_tool="user")
+KEYS = chain.compute_keys("", make_messages(*TALK))
+LOOSE = replace(PLAIN_MODEL, after_tool="user")
 """An upstream that takes a user message after a result, so that the answer between them may go."""
 MARK = {"cache_control": {"type": "ephemeral"}}
 
@@ -86,8 +86,8 @@ def plan(
     wanted: Policy, state: BranchState | None = None, values: Sequence[Json] = TALK, **more: Any
 ) -> tuple[Plan, list[Json]]:
     """The plan, and the messages that go out."""
-    asked = request(values)
-    made = rewrite(asked, state or BranchState(), wanted, more.pop("model", LOOSE), 0.0, RewriteInputs(WEIGH, **more))
+    asked = make_request(values)
+    made = rewrite(asked, state or BranchState(), wanted, more.pop("model", LOOSE), 0.0, RewriteInputs(COUNTER, **more))
     return made, [json.loads(raw) for raw in made.messages or [m.raw for m in asked.messages]]
 
 
@@ -275,7 +275,7 @@ def test_over_the_budget_the_oldest_edits_are_made_even_where_they_do_not_pay() 
     warm = BranchState().after_sending(first, 0.0)
     total = first.before
     for window, made in ((None, []), (total, []), (total - 1, [3]), (total - 46, [3]), (total - 47, [3, 4])):
-        model = replace(PLAIN, window=window, answer_apart=True)
+        model = replace(PLAIN_MODEL, window=window, answer_apart=True)
         new = plan(replace(policy(*found), budget=1.0, low=1.0), warm, model=model)[0].new_edits
         assert sorted(KEYS.index(e.key) for e in new) == made
 
@@ -286,7 +286,7 @@ def test_what_does_not_pay_is_made_down_to_the_low_mark_once_the_budget_forces_i
     warm = BranchState().after_sending(first, 0.0)
     total = first.before
     forced = replace(policy(*found), budget=1.0)
-    apart = replace(PLAIN, answer_apart=True)
+    apart = replace(PLAIN_MODEL, answer_apart=True)
     at, over = replace(apart, window=total), replace(apart, window=total - 1)
     assert plan(forced, warm, model=at)[0].new_edits == ()
     # One token over: the first of them takes 46 off, which is enough down to total - 46.
@@ -299,9 +299,9 @@ def test_over_budget_goes_down_to_its_low_mark() -> None:
     found = (propose(3, text=""), propose(4, text=""))
     total = plan(policy())[0].before
     wanted = replace(policy(*found, schedule="over_budget"), budget=0.8, low=0.4)
-    assert plan(wanted, model=replace(PLAIN, window=int(total / 0.79)))[0].new_edits == ()
-    assert len(plan(wanted, model=replace(PLAIN, window=int(total / 0.81)))[0].new_edits) == 2
-    assert len(plan(replace(wanted, low=0.79), model=replace(PLAIN, window=int(total / 0.81)))[0].new_edits) == 1
+    assert plan(wanted, model=replace(PLAIN_MODEL, window=int(total / 0.79)))[0].new_edits == ()
+    assert len(plan(wanted, model=replace(PLAIN_MODEL, window=int(total / 0.81)))[0].new_edits) == 2
+    assert len(plan(replace(wanted, low=0.79), model=replace(PLAIN_MODEL, window=int(total / 0.81)))[0].new_edits) == 1
 
 
 # Refusals.
@@ -314,7 +314,7 @@ def test_a_plan_that_breaks_a_rule_is_refused_and_the_original_goes_out() -> Non
     assert out == TALK
     assert made.before == made.after
     assert [n.kind for n in made.notes] == ["refused"]
-    assert made.marks == tuple(m.form for m in messages(*TALK))
+    assert made.marks == tuple(m.form for m in make_messages(*TALK))
 
 
 def test_a_client_that_goes_back_gets_the_newest_step_and_its_prompt_whole() -> None:
@@ -339,14 +339,14 @@ def test_what_is_broken_already_is_planned_all_the_same() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_plan_of_a_first_request_does_not_depend_on_when_it_is_made(name: str) -> None:
-    chosen = load(name)
+    chosen = load_policy(name)
     lines = "\n".join(f"line {n} of a long result" for n in range(400))
     said = [system(), user("Fix the build")]
     for n in range(40):
         said += [assistant(f"Step {n}: I will look", f"call_{n:09}"), result(f"call_{n:09}", f"{n} {lines}")]
     made = [
         rewrite(
-            request(said),
+            make_request(said),
             BranchState(),
             chosen,
             Model(window=60_000),

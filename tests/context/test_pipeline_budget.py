@@ -18,7 +18,7 @@ from proxy.context.plan import Plan
 from proxy.context.policy import Policy, ScheduleName
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.fit_budget import FitBudget
-from tests.conversations import INPUTS, PLAIN, Json, assistant, request, result, system, user
+from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, make_request, result, system, user
 
 STEP = [assistant(None, "1"), result("1", "r" * 69)]
 """27 + 73 = 100 tokens."""
@@ -31,8 +31,8 @@ def fitted(
     values: Sequence[Json], budget: int, policy: Policy = FIT, state: BranchState | None = None, **more: Any
 ) -> tuple[Plan, list[int]]:
     """The plan under a window of which `budget` is the share that a prompt may fill, and what of `values` goes out."""
-    asked = request(values)
-    model: Model = replace(PLAIN, window=2 * budget, **more)
+    asked = make_request(values)
+    model: Model = replace(PLAIN_MODEL, window=2 * budget, **more)
     made = rewrite(asked, state or BranchState(), policy, model, 0.0, INPUTS)
     assert made.refusal is None
     gone = {e.key for e in made.edits.values() if e.action == "gone"}
@@ -135,13 +135,13 @@ def test_policies_whose_edits_do_not_last_fill_the_whole_budget() -> None:
 def test_a_history_that_grows_past_its_budget_is_edited_in_batches(schedule: ScheduleName, step: list[Json]) -> None:
     """A step adds 100 tokens, a group 120; the room between the marks is 1000."""
     policy = replace(FIT, budget=0.8, low=0.6, schedule=schedule)
-    state, model = BranchState(), replace(PLAIN, window=5_000)
+    state, model = BranchState(), replace(PLAIN_MODEL, window=5_000)
     talk = [user("u" * 6)]
     edited = []
     for n in range(200):
         talk += step
         made = rewrite(
-            request([*talk, user("on")] if step is GROUP else talk),
+            make_request([*talk, user("on")] if step is GROUP else talk),
             state,
             policy,
             model,
@@ -164,10 +164,10 @@ def test_what_an_operator_prunes_goes_to_the_low_mark_once() -> None:
     # 380 tokens, no window: down to 0.6 of them, 228, and not to the low mark of that again.
     state = BranchState(decisions=OperatorDecisions(forced_action="prune"))
     policy = replace(FIT, budget=0.8, low=0.6)
-    made = rewrite(request(TALK), state, policy, PLAIN, 0.0, INPUTS)
+    made = rewrite(make_request(TALK), state, policy, PLAIN_MODEL, 0.0, INPUTS)
     assert made.after == 150
     longer = [*TALK[:9], *TALK[5:9], *TALK[9:]]
-    made = rewrite(request(longer), state, policy, PLAIN, 0.0, INPUTS)
+    made = rewrite(make_request(longer), state, policy, PLAIN_MODEL, 0.0, INPUTS)
     assert made.after == 270  # of 500: 300 are left, and not 225
 
 
@@ -185,13 +185,13 @@ def test_the_window_that_upstream_named_counts() -> None:
 
 
 def test_no_known_window_is_no_budget() -> None:
-    asked = request(TALK)
-    assert rewrite(asked, BranchState(), FIT, PLAIN, 0.0, INPUTS).messages is None
+    asked = make_request(TALK)
+    assert rewrite(asked, BranchState(), FIT, PLAIN_MODEL, 0.0, INPUTS).messages is None
 
 
 def test_the_tools_count_too() -> None:
-    asked = request(TALK, tools=[1] * 30)
-    model = replace(PLAIN, window=2 * 380)
+    asked = make_request(TALK, tools=[1] * 30)
+    model = replace(PLAIN_MODEL, window=2 * 380)
     made = rewrite(asked, BranchState(), FIT, model, 0.0, INPUTS)
     assert made.new_edits
     assert made.after == made.before - 110
@@ -207,6 +207,6 @@ def test_literal_policies_fit_the_budget_too() -> None:
 def test_the_remark_where_groups_have_left_counts(schedule: ScheduleName) -> None:
     policy = replace(FIT, remark="\n\n[left]", schedule=schedule)
     for budget in range(160, 380, 10):
-        made = rewrite(request(TALK), BranchState(), policy, replace(PLAIN, window=2 * budget), 0.0, INPUTS)
+        made = rewrite(make_request(TALK), BranchState(), policy, replace(PLAIN_MODEL, window=2 * budget), 0.0, INPUTS)
         assert made.after <= budget
         assert json.loads((made.messages or ())[1])["content"] == "u" * 6 + "\n\n[left]"

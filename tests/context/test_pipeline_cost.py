@@ -15,7 +15,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When
-from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, user
+from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, make_request, result, user
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def cost(histories: list[list[Json]], model: Model, *, at: int | None = None, on
     before: Plan | None = None
     for n, values in enumerate(histories):
         policy, limits = (ONLINE, model) if online else (ALL_NOW, replace(model, window=2))
-        asked = request(values)
-        plan = rewrite(asked, state, policy, limits, float(n), RewriteInputs(WEIGH, frozen=not online and n != at))
+        asked = make_request(values)
+        plan = rewrite(asked, state, policy, limits, float(n), RewriteInputs(COUNTER, frozen=not online and n != at))
         total += paid(plan, before, model)
         state = state.after_sending(plan, float(n))
         before = plan
@@ -81,7 +81,7 @@ def test_the_whole_conversation_costs_at_most_twice_the_best_single_edit_in_hind
     ones (the front that a prompt really shares with the one before) at r, the cache never cold. On one side
     `when_it_pays`; on the other the cheapest of doing nothing and of masking all that is old at one request, whichever
     is best once the whole conversation is known. Never more than twice that, and in sum less than doing nothing."""
-    model = replace(PLAIN, w=w, r=r)
+    model = replace(PLAIN_MODEL, w=w, r=r)
     worst = 0.0
     ours = nothing = 0.0
     for seed in range(8):
@@ -96,4 +96,4 @@ def test_the_whole_conversation_costs_at_most_twice_the_best_single_edit_in_hind
 
 def test_a_conversation_that_ends_before_it_pays_costs_what_it_would_have_cost() -> None:
     histories = grow(1)[:4]
-    assert cost(histories, PLAIN, online=True) == cost(histories, PLAIN)
+    assert cost(histories, PLAIN_MODEL, online=True) == cost(histories, PLAIN_MODEL)

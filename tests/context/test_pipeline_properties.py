@@ -17,8 +17,8 @@ from proxy.context.plan import ACTION_STRENGTH, Edit
 from proxy.context.policy import GAP_REMARK
 from proxy.dialects.completions.request import read_request, write_request
 from proxy.notes import memo_matching, scratchpad, state_block
-from tests.context.agent import LONG, POLICIES, Story, Turn, load, stories
-from tests.conversations import PLAIN, WEIGH, assistant, result, user
+from tests.context.agent import LONG, POLICIES, Story, Turn, load_policy, stories
+from tests.conversations import COUNTER, PLAIN_MODEL, assistant, result, user
 
 pytestmark = pytest.mark.slow
 
@@ -91,13 +91,13 @@ def assert_untouched_messages_are_the_very_bytes_in_their_order(turn: Turn) -> N
 
 def assert_sizes_and_predictions_are_those_of_what_goes_out(turn: Turn, previous: Turn | None, story: Story) -> None:
     plan, out = turn.plan, sent(turn)
-    head = WEIGH.count_tools(turn.request.tools)
-    assert plan.before == head + sum(map(WEIGH, turn.request.messages))
+    head = COUNTER.count_tools(turn.request.tools)
+    assert plan.before == head + sum(map(COUNTER, turn.request.messages))
     own = sum(
         n == -1 for n, _ in plan.placed_inserts
     )  # a message of ours weighs 4 more, its texts lose the newlines before
     slack = 4 + 2 * own if own else 0  # a message of ours weighs 4 itself, its texts lose the newlines before
-    assert abs(plan.after - head - sum(map(WEIGH, out))) <= slack
+    assert abs(plan.after - head - sum(map(COUNTER, out))) <= slack
     assert len(plan.marks) == len(plan.sizes) == len(out)
     assert 0 <= plan.predicted <= plan.after
     if previous is None or turn.now - previous.now > story.model.ttl_s or story.model.cache == "none":
@@ -163,7 +163,7 @@ def assert_edits_are_repeated_byte_for_byte_or_superseded_by_stronger(before: Tu
 @given(story=stories())
 def test_every_plan_is_valid_and_keeps_what_it_promises(policy: str, story: Story) -> None:
     """Each conversation is played once, and all that holds is looked for in it: playing takes longer than looking."""
-    chosen = load(policy)
+    chosen = load_policy(policy)
     turns = story.play(chosen)
     for previous, turn in zip((None, *turns), turns, strict=False):
         assert_valid_and_pairs_kept(turn, story)
@@ -180,8 +180,8 @@ def test_every_plan_is_valid_and_keeps_what_it_promises(policy: str, story: Stor
 @given(story=stories())
 def test_the_same_input_gives_the_same_bytes(policy: str, story: Story) -> None:
     """Also where nothing is known of the history: each request went on from the one before."""
-    for turn in story.play(load(policy)):
-        came, chosen = read_request(turn.request.body), load(policy)
+    for turn in story.play(load_policy(policy)):
+        came, chosen = read_request(turn.request.body), load_policy(policy)
         again = rewrite(came, turn.state, chosen, story.model, turn.now, turn.beside)
         assert again.messages == turn.plan.messages
         fields = set(turn.plan.__struct_fields__) - {"messages"}
@@ -191,7 +191,7 @@ def test_the_same_input_gives_the_same_bytes(policy: str, story: Story) -> None:
 def bare(edit: Edit) -> int:
     """Tokens of the message under this edit, but for notes of ours at its end."""
     text = edit.text or ""
-    return edit.after - WEIGH.count_text(text[len(text) - kept(text) :])
+    return edit.after - COUNTER.count_text(text[len(text) - kept(text) :])
 
 
 def kept(text: str) -> int:
@@ -217,7 +217,7 @@ NOTED = Story(
         assistant(None, "c1", "c2", "c3"), result("c1", ""), result("c2", LONG[:60]), result("c3", LONG[:310]),
     ],
     [2, 4, 6, 9, 12, 16],
-    replace(PLAIN, window=6_000),
+    replace(PLAIN_MODEL, window=6_000),
     [1.0],
     [False],
     told=True,
@@ -230,8 +230,8 @@ NOTED = Story(
 @given(story=stories(window=[2_000, 6_000]))
 @example(NOTED)
 def test_a_prompt_over_its_budget_is_fitted_or_said_to_be_over(policy: str, story: Story) -> None:
-    for turn in story.play(load(policy)):
-        budget = int((story.model.window or 0) * load(policy).budget)
+    for turn in story.play(load_policy(policy)):
+        budget = int((story.model.window or 0) * load_policy(policy).budget)
         added = sum(len(i.text) for _, i in turn.plan.placed_inserts)
         added += sum(kept(e.text or "") for e in turn.plan.new_edits)
         noted = any(n.kind == "over_budget" for n in turn.plan.notes)

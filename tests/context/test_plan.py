@@ -3,7 +3,7 @@ from __future__ import annotations
 from proxy.chat import chain
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import ACTION_STRENGTH, Edit
-from tests.conversations import assistant, look, messages, result, system, user
+from tests.conversations import assistant, build_view, make_messages, result, system, user
 
 TALK = [user("a"), system("late"), assistant(None, "1"), result("1", "x" * 96)]
 
@@ -13,9 +13,9 @@ def test_leaving_out_is_stronger_than_shortening_and_that_than_adding() -> None:
 
 
 def test_a_system_message_bears_no_edit_although_it_shares_its_neighbours_key() -> None:
-    keys = chain.compute_keys("", messages(*TALK))
+    keys = chain.compute_keys("", make_messages(*TALK))
     edit = Edit(keys[0], "append", "!", "state", "", 5, 6)
-    view = look(TALK, state=BranchState(edits={edit.key: edit}))
+    view = build_view(TALK, state=BranchState(edits={edit.key: edit}))
     assert keys[0] == keys[1]
     assert view.find_edit(0) is edit
     assert view.find_edit(1) is None
@@ -23,9 +23,9 @@ def test_a_system_message_bears_no_edit_although_it_shares_its_neighbours_key() 
 
 
 def test_the_total_is_the_tools_and_every_message_as_it_goes_out() -> None:
-    keys = chain.compute_keys("", messages(*TALK))
+    keys = chain.compute_keys("", make_messages(*TALK))
     edit = Edit(keys[3], "text", "y", "s", "", 100, 5)
-    view = look(TALK, state=BranchState(edits={edit.key: edit}), tools=[1, 2])
+    view = build_view(TALK, state=BranchState(edits={edit.key: edit}), tools=[1, 2])
     assert view.prefix_tokens == len("[1, 2]")
     assert view.original_tokens[3] == 100
     assert view.total == 6 + 5 + 8 + (4 + 12 + 3 + 8) + 5

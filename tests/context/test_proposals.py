@@ -10,7 +10,7 @@ from proxy.context import schedule
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.stage import Stage, When
-from tests.conversations import assistant, look, result, system, user
+from tests.conversations import assistant, build_view, result, system, user
 
 TALK = [system(), user("one"), assistant(None, "1"), result("1", "r" * 50), assistant("done"), user("two")]
 
@@ -25,7 +25,7 @@ class Proposes(Stage):
 
 
 def test_the_strongest_proposal_of_a_message_is_collected_and_system_and_last_user_messages_stay() -> None:
-    seen = look(TALK)
+    seen = build_view(TALK)
     text, gone = Proposal(3, "text", "a", "", 5, "short"), Proposal(3, "gone", "b", "", 0)
     others = tuple(Proposal(n, "gone", "c", "", 0) for n in (0, 5))
     assert schedule.collect(seen, [Proposes((text,)), Proposes((gone, *others))]) == [gone]
@@ -33,8 +33,8 @@ def test_the_strongest_proposal_of_a_message_is_collected_and_system_and_last_us
 
 def test_a_text_is_exchanged_for_a_shorter_one_alone() -> None:
     """One of the same length would save nothing, and what comes behind it would be paid for again."""
-    k = look(TALK).keys[3]
-    seen = look(TALK, state=BranchState(edits={k: Edit(k, "text", "short", "a", "", 50, 5)}))
+    k = build_view(TALK).keys[3]
+    seen = build_view(TALK, state=BranchState(edits={k: Edit(k, "text", "short", "a", "", 50, 5)}))
     same, shorter, longer = (Proposal(3, "text", "b", "", after, "other") for after in (5, 4, 6))
     assert schedule.collect(seen, [Proposes((same,))]) == []
     assert schedule.collect(seen, [Proposes((longer,))]) == []
@@ -42,7 +42,7 @@ def test_a_text_is_exchanged_for_a_shorter_one_alone() -> None:
 
 
 def test_half_a_step_is_not_taken() -> None:
-    seen = look(TALK)
+    seen = build_view(TALK)
     assert schedule.apply(seen, [Proposal(2, "gone", "a", "", 0)], {}, literal=False) == {}
     both = [Proposal(n, "gone", "a", "", 0) for n in (2, 3)]
     taken = schedule.apply(seen, both, {}, literal=False)
@@ -51,7 +51,7 @@ def test_half_a_step_is_not_taken() -> None:
 
 
 def test_units_cover_every_message_once() -> None:
-    found = [n for unit in schedule.list_units(look(TALK)) for n in range(unit.start, unit.end)]
+    found = [n for unit in schedule.list_units(build_view(TALK)) for n in range(unit.start, unit.end)]
     assert sorted(found) == list(range(len(TALK)))
 
 

@@ -11,7 +11,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
 from proxy.context.provider_clearing import KEPT_RESULTS, STAGE, count_cleared
-from tests.conversations import INPUTS, Json, assistant, request, result, system, user
+from tests.conversations import INPUTS, Json, assistant, make_request, result, system, user
 
 MODEL = Model(min=0, block=1, r=0.2, w=1.25)
 POLICY = Policy("p", schedule="provider", ask="never")
@@ -27,7 +27,7 @@ def talk(rounds: int) -> list[Json]:
 def play(rounds: int, model: Model = MODEL, pins: frozenset[bytes] = frozenset()) -> list[Plan]:
     state, plans = BranchState(pins=pins), list[Plan]()
     for n in range(1, rounds + 1):
-        plans.append(rewrite(request(talk(n)), state, POLICY, model, float(n), INPUTS))
+        plans.append(rewrite(make_request(talk(n)), state, POLICY, model, float(n), INPUTS))
         state = state.after_sending(plans[-1], float(n))
     return plans
 
@@ -57,13 +57,13 @@ def test_a_prompt_over_its_budget_is_cleared_at_once() -> None:
 
 
 def test_a_pinned_result_ends_the_run() -> None:
-    keys = compute_keys("", request(talk(30)).messages)
+    keys = compute_keys("", make_request(talk(30)).messages)
     assert count(play(30, pins=frozenset({keys[3]}))[-1]) == 0
     assert count(play(30, pins=frozenset({keys[21]}))[-1]) in range(1, 10)
 
 
 def test_only_a_run_from_the_oldest_result_on_is_left_to_the_provider() -> None:
-    messages = request(talk(4)).messages
+    messages = make_request(talk(4)).messages
     keys = compute_keys("", messages)
 
     def clear(n: int) -> dict[bytes, Edit]:

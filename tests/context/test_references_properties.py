@@ -19,8 +19,8 @@ from proxy.context.operator_edits import OperatorDecisions
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, RewriteInputs
 from proxy.dialects.completions.request import read_message, read_request, write_request
-from tests.context.agent import Story, Turn, load
-from tests.conversations import PLAIN, WEIGH, Json, assistant, call, result, user
+from tests.context.agent import Story, Turn, load_policy
+from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, call, result, user
 
 SOME = settings(max_examples=20)
 POLICIES = sorted(
@@ -75,7 +75,7 @@ def readers(draw: st.DrawFn, window: int | None) -> Story:
             stops.append(len(values))
         values.append(assistant("Done."))
     pauses = draw(st.lists(st.sampled_from([1.0, 1.0, 1.0, 1000.0]), min_size=1, max_size=6))
-    return Story(values, stops, replace(PLAIN, window=window), pauses, [False], draw(st.booleans()))
+    return Story(values, stops, replace(PLAIN_MODEL, window=window), pauses, [False], draw(st.booleans()))
 
 
 def bare(text: str) -> list[str]:
@@ -101,7 +101,7 @@ def repeat_after(between: int, tool: str) -> Story:
     first, again = (shown(0, start, 90, numbered=False, tool=tool) for start in (0, 10))
     values = [user("a"), *first, *[m for n in range(between) for m in step("bash", {"command": f"echo {n}"}, "ok")]]
     values += again
-    return Story(values, [*range(1, len(values) + 1, 2)], PLAIN, [1.0] * (between + 2) + [1000.0], [False])
+    return Story(values, [*range(1, len(values) + 1, 2)], PLAIN_MODEL, [1.0] * (between + 2) + [1000.0], [False])
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def repeat_after(between: int, tool: str) -> Story:
 @example(repeat_after(0, "bash"))
 @example(repeat_after(3, "lookup"))
 def test_the_lines_of_every_reference_go_out_where_it_says(policy: str, story: Story) -> None:
-    for turn in story.play(load(policy)):
+    for turn in story.play(load_policy(policy)):
         assert missing(turn, turn.plan.edits.values()) == []
 
 
@@ -152,14 +152,14 @@ def repeats(window: int | None) -> Story:
     for n in range(12):
         values += step("bash", {"command": f"make {n}"}, f"step {n} has run\n" * 20)
     stops = [n for n, value in enumerate(values) if value["role"] == "assistant"]
-    return Story(values, stops, replace(PLAIN, window=window), [1.0], [False])
+    return Story(values, stops, replace(PLAIN_MODEL, window=window), [1.0], [False])
 
 
 def repeat_of_what_has_left() -> Story:
     """A file is read again when a reference to its first sight says that this has left."""
     first, other = (shown(file, 0, 50, numbered=False, tool="bash") for file in (0, 1))
     values = [user("a"), *first, *first, *other, *first, assistant("Done.")]
-    return Story(values, [1, 3, 5, 7, 9], replace(PLAIN, window=9_000), [1.0], [False])
+    return Story(values, [1, 3, 5, 7, 9], replace(PLAIN_MODEL, window=9_000), [1.0], [False])
 
 
 @pytest.mark.slow
@@ -171,13 +171,13 @@ def repeat_of_what_has_left() -> Story:
 @example(repeat_of_what_has_left(), None)
 def test_no_reference_names_what_is_not_whole_in_the_same_prompt(policy: str, story: Story, window: int | None) -> None:
     operator_decisions = None if window is None else OperatorDecisions(window=window)
-    for turn in story.play(load(policy), operator_decisions):
+    for turn in story.play(load_policy(policy), operator_decisions):
         assert dangling(turn) == []
 
 
 @pytest.mark.parametrize(("window", "groups"), [(12_000, 0), (None, 1)])
 def test_a_reference_to_what_has_left_says_so(window: int | None, groups: int) -> None:
-    turns = repeats(window).play(load("thrifty"), OperatorDecisions(window=groups) if groups else None)
+    turns = repeats(window).play(load_policy("thrifty"), OperatorDecisions(window=groups) if groups else None)
     said = re.compile(r"\[90 lines: lines 1-90 of result \w{10}, which has left\]")
     found = [text for turn in turns for text in texts(turn) if text and said.fullmatch(text)]
     assert found
@@ -186,9 +186,11 @@ def test_a_reference_to_what_has_left_says_so(window: int | None, groups: int) -
 
 
 def test_a_reference_to_what_has_left_names_the_call_that_brings_it_back() -> None:
-    turn = repeats(None).play(load("thrifty"))[6]
+    turn = repeats(None).play(load_policy("thrifty"))[6]
     session, can = msgspec.structs.replace(turn.state, decisions=OperatorDecisions(window=1)), frozenset({"recall"})
-    plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, RewriteInputs(WEIGH, offered_tools=can))
+    plan = rewrite(
+        turn.request, session, load_policy("thrifty"), PLAIN_MODEL, turn.now, RewriteInputs(COUNTER, offered_tools=can)
+    )
     (edit,) = [edit for edit in plan.new_edits if edit.stage == "refer_repeats"]
     name = public_id(plan.keys[2])
     assert edit.text == f'[90 lines: lines 1-90 of result {name}, which has left; recall("{name}")]'
@@ -196,10 +198,12 @@ def test_a_reference_to_what_has_left_names_the_call_that_brings_it_back() -> No
 
 
 def test_a_mark_that_would_make_the_message_longer_names_no_call_and_is_counted_as_it_is() -> None:
-    dear = TokenCounter(lambda text: WEIGH.count_text(text) + 100 * text.count("recall("))
-    turn = repeats(None).play(load("thrifty"))[6]
+    dear = TokenCounter(lambda text: COUNTER.count_text(text) + 100 * text.count("recall("))
+    turn = repeats(None).play(load_policy("thrifty"))[6]
     session, can = msgspec.structs.replace(turn.state, decisions=OperatorDecisions(window=1)), frozenset({"recall"})
-    plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, RewriteInputs(dear, offered_tools=can))
+    plan = rewrite(
+        turn.request, session, load_policy("thrifty"), PLAIN_MODEL, turn.now, RewriteInputs(dear, offered_tools=can)
+    )
     (edit,) = [edit for edit in plan.new_edits if edit.stage == "refer_repeats"]
     assert edit.text == f"[90 lines: lines 1-90 of result {public_id(plan.keys[2])}, which has left]"
     assert edit.after <= session.edits[edit.key].after
@@ -209,7 +213,7 @@ def test_a_mark_that_would_make_the_message_longer_names_no_call_and_is_counted_
 
 def test_a_repeat_is_sent_whole_where_its_first_sight_is_shortened_with_the_same_plan() -> None:
     story = repeat_after(0, "bash")
-    turns = story.play(load("thrifty"))
+    turns = story.play(load_policy("thrifty"))
     last = turns[-1]
     first = last.plan.edits[last.plan.keys[2]]
     assert first in last.plan.new_edits, "the first sight is shortened with this request"

@@ -7,9 +7,9 @@ import pytest
 from proxy.chat import chain
 from proxy.context.plan import Edit, Insert
 from proxy.context.render import Rendering, read_visible_text, render, render_message
-from tests.conversations import WEIGH, assistant, message, messages, result, system, user
+from tests.conversations import COUNTER, assistant, make_message, make_messages, result, system, user
 
-TALK = messages(system("Be."), user("go"), assistant("so", "1"), result("1", "long text"), assistant("done"))
+TALK = make_messages(system("Be."), user("go"), assistant("so", "1"), result("1", "long text"), assistant("done"))
 KEYS = chain.compute_keys("", TALK)
 
 
@@ -18,14 +18,14 @@ def edit(n: int, action: str, text: str | None = None, after: int = 7) -> Edit:
 
 
 def made(*edits: Edit, inserts: dict[int, list[Insert]] | None = None, after: tuple[Insert, ...] = ()) -> Rendering:
-    return render(TALK, KEYS, {e.key: e for e in edits}, [WEIGH(m) for m in TALK], inserts or {}, after)
+    return render(TALK, KEYS, {e.key: e for e in edits}, [COUNTER(m) for m in TALK], inserts or {}, after)
 
 
 def test_untouched_messages_are_the_very_slices() -> None:
     found = made()
     assert all(raw is m.raw for raw, m in zip(found.raws, TALK, strict=True))
     assert found.marks == [m.form for m in TALK]
-    assert found.sizes == [WEIGH(m) for m in TALK]
+    assert found.sizes == [COUNTER(m) for m in TALK]
 
 
 def test_each_action_makes_the_bytes_it_says() -> None:
@@ -43,7 +43,7 @@ def test_appended_text_says_the_same_behind_a_string_and_behind_a_list_of_one_ma
     note = Edit(b"", "append", " [note]", "s", "r", 50, 60)
 
     def render_content(content: object) -> object:
-        (one,) = messages({"role": "user", "content": content})
+        (one,) = make_messages({"role": "user", "content": content})
         return json.loads(render_message(one, note) or b"")["content"]
 
     assert render_content("go") == "go [note]"
@@ -67,12 +67,12 @@ def test_the_visible_text_is_that_which_goes_out() -> None:
 
 def test_edited_messages_weigh_what_their_edits_say_and_those_gone_are_not_there() -> None:
     found = made(edit(3, "text", "x", after=5), edit(4, "gone"))
-    assert found.sizes == [WEIGH(m) for m in TALK[:3]] + [5]
+    assert found.sizes == [COUNTER(m) for m in TALK[:3]] + [5]
     assert [out.text for out in found.outs] == ["Be.", "go", "so", "x"]
 
 
 def test_a_system_message_is_not_touched_by_its_neighbours_edit() -> None:
-    talk = messages(user("a"), system("b"))
+    talk = make_messages(user("a"), system("b"))
     keys = chain.compute_keys("", talk)
     found = render(talk, keys, {keys[0]: Edit(keys[0], "gone", None, "s", "", 5, 0)}, [5, 5], {}, ())
     assert found.raws == [talk[1].raw]
@@ -110,6 +110,6 @@ def test_texts_after_the_end_are_one_user_message_of_ours() -> None:
 
 
 def test_a_message_without_text_cannot_be_given_another() -> None:
-    bare = message(assistant(None, "1"))
+    bare = make_message(assistant(None, "1"))
     with pytest.raises(ValueError, match="no text"):
         render_message(bare, edit(2, "text", "x"))

@@ -8,7 +8,7 @@ import msgspec
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, View
 from proxy.context.repair import are_steps_whole, repair_order, restore_whole_steps
-from tests.conversations import PLAIN, Json, assistant, look, result, system, user
+from tests.conversations import PLAIN_MODEL, Json, assistant, build_view, result, system, user
 
 TALK = [
     system(),  # 0
@@ -36,80 +36,80 @@ def stay(view: View, gone: Iterable[int]) -> list[int]:
 
 
 def test_nothing_changes_where_nothing_is_gone_or_all_is_in_order() -> None:
-    assert stay(look(TALK), []) == list(range(10))
-    assert stay(look(TALK), [1, 2, 3, 4]) == [0, 5, 6, 7, 8, 9]
-    assert stay(look(TALK), [2, 3]) == [0, 1, 4, 5, 6, 7, 8, 9]
+    assert stay(build_view(TALK), []) == list(range(10))
+    assert stay(build_view(TALK), [1, 2, 3, 4]) == [0, 5, 6, 7, 8, 9]
+    assert stay(build_view(TALK), [2, 3]) == [0, 1, 4, 5, 6, 7, 8, 9]
 
 
 def test_the_answer_between_a_result_and_a_prompt_comes_back() -> None:
-    assert stay(look(TALK), [1, 4, 5, 8]) == [0, 2, 3, 6, 7, 8, 9]
-    assert stay(look(TALK), [4]) == list(range(10))
+    assert stay(build_view(TALK), [1, 4, 5, 8]) == [0, 2, 3, 6, 7, 8, 9]
+    assert stay(build_view(TALK), [4]) == list(range(10))
 
 
 def test_of_several_answers_the_one_behind_the_result_comes_back() -> None:
-    assert stay(look(TALK), [4, 5, 6, 7, 8]) == [0, 1, 2, 3, 4, 9]
+    assert stay(build_view(TALK), [4, 5, 6, 7, 8]) == [0, 1, 2, 3, 4, 9]
 
 
 def test_an_upstream_that_takes_a_prompt_there_is_given_one() -> None:
-    assert stay(look(TALK, model=replace(PLAIN, after_tool="user")), [4]) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert stay(build_view(TALK, model=replace(PLAIN_MODEL, after_tool="user")), [4]) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
 def test_a_prompt_without_a_system_message_begins_with_a_user_message() -> None:
     """Mistral's: a conversation must start with a user or a system message."""
-    bare = look(TALK[1:])
+    bare = build_view(TALK[1:])
     left = repair_order(
         bare, {bare.keys[n]: Edit(bare.keys[n], "gone", None, "s", "", 1, 0) for n in (0, 1, 2, 4, 5)}, {}
     )
     assert [n for n, k in enumerate(bare.keys) if k not in left] == [0, 3, 6, 7, 8]
-    greeted = look([assistant("Welcome!"), *TALK[1:]])
+    greeted = build_view([assistant("Welcome!"), *TALK[1:]])
     assert repair_order(greeted, {greeted.keys[1]: Edit(greeted.keys[1], "gone", None, "s", "", 1, 0)}, {})
 
 
 def test_where_roles_alternate_two_of_one_role_are_parted() -> None:
-    strict = replace(PLAIN, alternate=True)
-    assert stay(look(TALK, model=strict), [2, 3, 4]) == [0, 1, 4, 5, 6, 7, 8, 9]
-    assert stay(look(TALK), [2, 3, 4]) == [0, 1, 5, 6, 7, 8, 9]
+    strict = replace(PLAIN_MODEL, alternate=True)
+    assert stay(build_view(TALK, model=strict), [2, 3, 4]) == [0, 1, 4, 5, 6, 7, 8, 9]
+    assert stay(build_view(TALK), [2, 3, 4]) == [0, 1, 5, 6, 7, 8, 9]
 
 
 def test_what_parted_two_messages_comes_back_whole_where_no_single_message_will_do() -> None:
     talk: list[Json] = [user("a"), assistant("A."), assistant(None, "c1"), result("c1", "x"), user("b"), user("c")]
-    strict = replace(PLAIN, alternate=True)
-    assert stay(look(talk, model=strict), [1, 2, 3]) == [0, 1, 4, 5]
+    strict = replace(PLAIN_MODEL, alternate=True)
+    assert stay(build_view(talk, model=strict), [1, 2, 3]) == [0, 1, 4, 5]
     empty: list[Json] = [user("a"), assistant(None, "c1"), result("c1", "x"), user("b"), assistant("B."), user("c")]
-    assert stay(look(empty, model=strict), [1, 2]) == [0, 1, 2, 3, 4, 5]
+    assert stay(build_view(empty, model=strict), [1, 2]) == [0, 1, 2, 3, 4, 5]
 
 
 def test_some_upstreams_want_the_prompt_first() -> None:
-    for more in ({"strategy": "gemini"}, {"strategy": "anthropic"}, {"model": replace(PLAIN, alternate=True)}):
-        assert stay(look(TALK, **more), [1]) == list(range(10))
-        assert 5 in stay(look(TALK, **more), [1, 2, 3, 4, 5])
-    assert stay(look(TALK), [1]) == [0, *range(2, 10)]
+    for more in ({"strategy": "gemini"}, {"strategy": "anthropic"}, {"model": replace(PLAIN_MODEL, alternate=True)}):
+        assert stay(build_view(TALK, **more), [1]) == list(range(10))
+        assert 5 in stay(build_view(TALK, **more), [1, 2, 3, 4, 5])
+    assert stay(build_view(TALK), [1]) == [0, *range(2, 10)]
 
 
 def test_what_is_gone_for_good_is_passed_over_for_what_may_come_back() -> None:
-    strict = replace(PLAIN, alternate=True)
-    keys = look(TALK).keys
+    strict = replace(PLAIN_MODEL, alternate=True)
+    keys = build_view(TALK).keys
     force = {keys[n]: Edit(keys[n], "gone", None, "s", "", 1, 0) for n in (4, 5)}
-    view = look(TALK, model=strict, state=BranchState(edits=force))
+    view = build_view(TALK, model=strict, state=BranchState(edits=force))
     assert stay(view, [2, 3, 6, 7, 8]) == [0, 1, 8, 9]
 
 
 def test_edits_in_force_are_not_withdrawn() -> None:
-    keys = look(TALK).keys
+    keys = build_view(TALK).keys
     gone = Edit(keys[4], "gone", None, "s", "", 1, 0)
-    view = look(TALK, state=BranchState(edits={gone.key: gone}))
+    view = build_view(TALK, state=BranchState(edits={gone.key: gone}))
     assert stay(view, []) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     short = Edit(keys[4], "text", "A", "s", "", 6, 5)
-    view = look(TALK, state=BranchState(edits={short.key: short}))
+    view = build_view(TALK, state=BranchState(edits={short.key: short}))
     left = repair_order(view, {short.key: msgspec.structs.replace(short, action="gone", text=None)}, view.edits)
     assert left == {short.key: short}
 
 
 def test_an_answer_and_the_one_that_goes_on_with_it_leave_together() -> None:
     talk: list[Json] = [user("a"), assistant("so"), assistant("on") | {"continues": True}, user("b"), assistant("B.")]
-    view = look(talk)
+    view = build_view(talk)
     gone = {view.keys[n]: Edit(view.keys[n], "gone", None, "s", "", 1, 0) for n in (1, 2)}
     assert restore_whole_steps(view, dict(gone), {}) == gone
     first = {view.keys[1]: gone[view.keys[1]]}
     assert restore_whole_steps(view, dict(first), {}) == {}
-    assert not are_steps_whole(look(talk, state=BranchState(edits=first)), 0, None)
+    assert not are_steps_whole(build_view(talk, state=BranchState(edits=first)), 0, None)

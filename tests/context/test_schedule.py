@@ -9,7 +9,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.plan import ContentKind, Proposal, View
 from proxy.context.schedule import count_saved_tokens, over_budget, when_it_pays
 from proxy.context.view import compute_mark
-from tests.conversations import Json, assistant, look, messages, result, user
+from tests.conversations import Json, assistant, build_view, make_messages, result, user
 
 SINCE = 4
 """Index of the second call in `talk`: from it on, the first result could have been shortened."""
@@ -26,9 +26,9 @@ def talk(rounds: int, size: int = 996) -> list[Json]:
 def seen(values: list[Json], *, warm: bool = True, tool_tokens: int = 0) -> View:
     """The view in which all but the last round is in the provider's cache."""
     if not warm:
-        return look(values)
-    marks = tuple(compute_mark(m, None) for m in messages(*values[:-2]))
-    return look(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=1.0, tool_tokens=tool_tokens)
+        return build_view(values)
+    marks = tuple(compute_mark(m, None) for m in make_messages(*values[:-2]))
+    return build_view(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=1.0, tool_tokens=tool_tokens)
 
 
 def shorten(index: int, after: int, since: int = SINCE) -> Proposal:
@@ -127,8 +127,8 @@ def test_a_cold_cache_makes_every_edit_free() -> None:
 
 def test_a_front_that_the_client_moved_makes_every_edit_behind_it_free() -> None:
     values = talk(4)
-    marks = tuple(compute_mark(m, None) for m in messages(user("another"), *values[1:-2]))
-    moved = look(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
+    marks = tuple(compute_mark(m, None) for m in make_messages(user("another"), *values[1:-2]))
+    moved = build_view(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
     assert moved.cached_tokens == 0
     found = [shorten(2, 999)]
     assert when_it_pays(moved, found) == found
@@ -197,8 +197,8 @@ def test_renting_until_the_price_is_reached_costs_at_most_twice_the_best_in_hind
     paid, first, price, bought = 0.0, 0.0, 0.0, 0
     for n in range(1, requests + 1):
         values = [*base, *[assistant("") for _ in range(n)], user("u" * 1996)]
-        marks = tuple(compute_mark(m, None) for m in messages(*values))
-        view = look(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
+        marks = tuple(compute_mark(m, None) for m in make_messages(*values))
+        view = build_view(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
         price = 1.25 * (view.total - 400 - 37) + 0.1 * 37 - 0.1 * view.total
         first = first or price
         if when_it_pays(view, [proposal]):
@@ -241,8 +241,8 @@ def test_riders_are_left_out_the_same_way() -> None:
 
 
 def cold(values: list[Json]) -> View:
-    marks = tuple(compute_mark(m, None) for m in messages(*values[:-2]))
-    return look(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=301.0)
+    marks = tuple(compute_mark(m, None) for m in make_messages(*values[:-2]))
+    return build_view(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=301.0)
 
 
 @pytest.mark.parametrize("content", ["other", None])

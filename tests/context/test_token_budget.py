@@ -6,10 +6,10 @@ import pytest
 
 from proxy.context.policy import Policy
 from proxy.context.view import TokenBudget, compute_token_budget, count_answer_tokens
-from tests.conversations import PLAIN, request, user
+from tests.conversations import PLAIN_MODEL, make_request, user
 
 POLICY = Policy("test")
-MODEL = replace(PLAIN, window=100_000)
+MODEL = replace(PLAIN_MODEL, window=100_000)
 
 
 @pytest.mark.parametrize(
@@ -27,23 +27,25 @@ MODEL = replace(PLAIN, window=100_000)
 )
 def test_the_answer_has_room_in_a_window_that_holds_both(asked: dict[str, object], budget: int, limit: int) -> None:
     """B6."""
-    assert compute_token_budget(request([user("u")], **asked), POLICY, MODEL) == TokenBudget(budget, limit)
+    assert compute_token_budget(make_request([user("u")], **asked), POLICY, MODEL) == TokenBudget(budget, limit)
 
 
 def test_a_window_for_the_prompt_alone_is_the_prompts() -> None:
     apart = replace(MODEL, answer_apart=True)
-    assert compute_token_budget(request([user("u")], max_tokens=90_000), POLICY, apart) == TokenBudget(80_000, 100_000)
+    assert compute_token_budget(make_request([user("u")], max_tokens=90_000), POLICY, apart) == TokenBudget(
+        80_000, 100_000
+    )
 
 
 def test_no_window_is_no_room_and_the_one_that_the_upstream_names_counts() -> None:
-    asked = request([user("u")])
-    assert compute_token_budget(asked, POLICY, PLAIN) is None
-    assert compute_token_budget(asked, POLICY, PLAIN, 10_000) == TokenBudget(8_000, 8_000)
+    asked = make_request([user("u")])
+    assert compute_token_budget(asked, POLICY, PLAIN_MODEL) is None
+    assert compute_token_budget(asked, POLICY, PLAIN_MODEL, 10_000) == TokenBudget(8_000, 8_000)
     assert compute_token_budget(asked, POLICY, MODEL, 10_000) == TokenBudget(8_000, 8_000)
 
 
 def test_a_usual_answer_is_the_models_and_a_fifth_of_a_small_window_at_most() -> None:
-    asked = request([user("u")])
+    asked = make_request([user("u")])
     assert count_answer_tokens(asked, replace(MODEL, answer=9_000), 100_000) == 9_000
     assert count_answer_tokens(asked, replace(MODEL, answer=9_000, max_output=2_000), 100_000) == 2_000
     assert count_answer_tokens(asked, MODEL, 8_000) == 1_600

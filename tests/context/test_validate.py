@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from proxy.context.models import Model
 from proxy.context.validate import PlannedMessage, RuleChecker, check
 from proxy.errors import RuleBroken
-from tests.conversations import Json, assistant, messages, result, system, user
+from tests.conversations import Json, assistant, make_messages, result, system, user
 
 STRICT = Model("strict", alternate=True)
 LOOSE = Model("loose")
 
 
 def outs(*values: Json) -> list[PlannedMessage]:
-    return [PlannedMessage(m, m.text, bool(m.calls)) for m in messages(*values)]
+    return [PlannedMessage(m, m.text, bool(m.calls)) for m in make_messages(*values)]
 
 
 def broken(plan: list[PlannedMessage], original: list[PlannedMessage], model: Model = LOOSE) -> str | None:

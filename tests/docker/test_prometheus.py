@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from proxy.cli.key import write_keys
-from tests.faulty import faulty
-from tests.running import Running, running
-from tests.scripted import Scripted, reply
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, send_reply
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "docker" / "prometheus"
@@ -96,7 +96,7 @@ def variables() -> Iterator[str]:
 PRICED = '[models."priced"]\nwindow = 100000\ninput = 2.0\noutput = 10.0\nmin = 1\nblock = 1\n'
 
 
-async def traffic(there: Running) -> None:
+async def traffic(there: RunningProxy) -> None:
     """Requests of which every panel has something to show."""
     history: list[dict[str, Any]] = []
     for n in range(8):
@@ -108,11 +108,11 @@ async def traffic(there: Running) -> None:
 
 
 async def fails(request: Any, there: Any) -> None:
-    await reply(there, b"500 Internal Server Error", b"{}")
+    await send_reply(there, b"500 Internal Server Error", b"{}")
 
 
 @asynccontextmanager
-async def prometheus(there: Running, folder: Path, *more: str) -> AsyncIterator[str]:
+async def prometheus(there: RunningProxy, folder: Path, *more: str) -> AsyncIterator[str]:
     """A Prometheus with the shipped config, but for who is scraped and how often; its URL. more: further flags."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -149,19 +149,19 @@ async def ask(url: str, path: str, **query: str) -> Any:
 @pytest.mark.slow
 async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text(PRICED)
-    model = Scripted("Well, this is an answer.")
+    model = ScriptedModel("Well, this is an answer.")
     model.usage = {
         "prompt_tokens": 900, "completion_tokens": 50, "total_tokens": 950,
         "prompt_tokens_details": {"cached_tokens": 300},
     }  # fmt: skip
-    bad = Scripted(fails)
-    async with faulty(model) as upstream, faulty(bad) as broken:
+    bad = ScriptedModel(fails)
+    async with run_upstream(model) as upstream, run_upstream(bad) as broken:
         targets = {
             "main": {"base_url": f"http://127.0.0.1:{upstream.port}/v1", "models": ["priced"]},
             "bad": {"base_url": f"http://127.0.0.1:{broken.port}/v1", "models": ["broken"]},
         }
         own: dict[str, Any] = {"upstreams": targets, "policy": "rolling", "models_file": str(tmp_path / "models.toml")}
-        async with running(upstream.port, **own) as there:
+        async with run_proxy(upstream.port, **own) as there:
             # Faults that this traffic does not have, so that their panels have a line to draw.
             there.metrics.refusals_total.labels(rule="W1").inc(0)
             there.metrics.helper_total.labels(kind="summary", outcome="kept").inc(0)
@@ -197,8 +197,8 @@ async def test_s8_prometheus_asks_for_the_password_that_the_first_start_made(tmp
 
     web = f"{flag.replace('/keys/', f'{tmp_path}/')}web.yml"
     async with (
-        faulty(Scripted()) as upstream,
-        running(upstream.port) as there,
+        run_upstream(ScriptedModel()) as upstream,
+        run_proxy(upstream.port) as there,
         prometheus(there, tmp_path, web) as url,
     ):
 

@@ -20,7 +20,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from tests.documentation.blocks import ROOT
-from tests.web.dashboard.screen import CHROMIUM, FLAGS, Stage, looking, stage
+from tests.web.dashboard.screen import CHROMIUM, FLAGS, ProxyWithKeys, open_page, run_proxy_with_keys
 
 PICTURES = {"passthrough": "strip-before.png", "thrifty": "strip-after.png"}
 WIDTH = 900
@@ -34,7 +34,7 @@ def recorded(file: Path, name: str) -> dict[str, Any]:
     return next(one for one in found if one["id"] == name)
 
 
-def play(there: Stage, run: dict[str, Any], policy: str, model: str) -> None:
+def play(there: ProxyWithKeys, run: dict[str, Any], policy: str, model: str) -> None:
     """Every request of the conversation; the upstream's answer is the recorded one."""
     messages = run["messages"]
     tools = {"tools": run["tools"]} if run.get("tools") else {}
@@ -76,11 +76,15 @@ def main() -> None:
         take_overview(args.overview)
         return
     run = recorded(args.file, args.id)
-    with tempfile.TemporaryDirectory() as folder, stage(Path(folder)) as there, sync_playwright() as playwright:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        run_proxy_with_keys(Path(folder)) as there,
+        sync_playwright() as playwright,
+    ):
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         for policy, name in PICTURES.items():
             play(there, run, policy, args.model)
-            with looking(chromium, there, viewport={"width": WIDTH, "height": 900}, device_scale_factor=2) as screen:
+            with open_page(chromium, there, viewport={"width": WIDTH, "height": 900}, device_scale_factor=2) as screen:
                 screen.go(f"#/s/acme/{policy}", ".strip .bar")
                 top, bottom = (screen.page.locator(one).first.bounding_box() for one in (".legend", ".strip"))
                 assert top is not None

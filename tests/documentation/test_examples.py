@@ -25,10 +25,10 @@ from proxy.context.plan import Insert
 from proxy.notes import state_block
 from proxy.settings.load import load_settings
 from proxy.web.app import make_policies
-from tests.conversations import PLAIN, Json, assistant, look, user
+from tests.conversations import PLAIN_MODEL, Json, assistant, build_view, user
 from tests.documentation.blocks import ALL, PAGES, ROOT, Block, blocks, name, rows, ticked, titled
 from tests.documentation.commands import ADDRESS, Place, ask, chat, lines, run
-from tests.running import running_beside
+from tests.proxy_server import run_proxy_in_thread
 
 LANGUAGES = {"sh", "python", "toml", "json", "yaml", "html", "text"}
 WITH_COMMANDS = [page for page in PAGES if any(block.language == "sh" for block in blocks(page))]
@@ -50,7 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     tmp_path = tmp_path_factory.mktemp("place")
     db = tmp_path / "data" / "context-proxy.sqlite3"
     db.parent.mkdir(mode=0o700)
-    with running_beside("demo", db=str(db), commands={"in_band": True}) as proxy:
+    with run_proxy_in_thread("demo", db=str(db), commands={"in_band": True}) as proxy:
         made = Place(tmp_path, f"127.0.0.1:{proxy.port}", db)
         chat(made, "my-session", ["Hello!", "What is in README.md?", "Thank you."])
         chat(made, "fix-the-build", ["Fix the build."])
@@ -123,7 +123,7 @@ def sessions(place: Place) -> int:
 def test_the_backup_holds_the_sessions_and_serves(place: Place) -> None:
     (place.folder / "backup.sqlite3").unlink(missing_ok=True)
     run("context-proxy backup backup.sqlite3", place)
-    with running_beside("demo", db=str(place.folder / "backup.sqlite3")) as restored:
+    with run_proxy_in_thread("demo", db=str(place.folder / "backup.sqlite3")) as restored:
         there = Place(place.folder, f"127.0.0.1:{restored.port}", place.folder / "backup.sqlite3")
         assert sessions(there) == sessions(place)
 
@@ -155,7 +155,7 @@ def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path) -> None:
         *[user("b"), assistant("Well.")] * 5,
         user("c"),
     ]
-    (proposal,) = policy.stages[0](look(values))  # type: ignore[attr-defined]  # a Policy
+    (proposal,) = policy.stages[0](build_view(values))  # type: ignore[attr-defined]  # a Policy
     assert (proposal.index, proposal.action) == (1, "gone")
     assert policy.stages[1].big == 500  # type: ignore[attr-defined]  # the setting of the stage that we ship
 
@@ -163,9 +163,9 @@ def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path) -> None:
 def test_the_injection_of_ones_own_works(tmp_path: Path) -> None:
     policy = policies(tmp_path)["talkative"]
     injection = policy.injections[0]  # type: ignore[attr-defined]  # a Policy
-    model = replace(PLAIN, window=1000)
-    assert list(injection(look([user("a")], model=model))) == []
-    (told,) = injection(look([user("a" * 300)], model=model))
+    model = replace(PLAIN_MODEL, window=1000)
+    assert list(injection(build_view([user("a")], model=model))) == []
+    (told,) = injection(build_view([user("a" * 300)], model=model))
     assert isinstance(told, Insert)
     assert told.text.endswith("of 800 tokens.]")
 

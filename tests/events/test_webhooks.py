@@ -17,9 +17,9 @@ from proxy.errors import ConfigError
 from proxy.events import bus
 from proxy.events.webhooks import sign_body
 from proxy.web.app import ContextProxy
-from tests.faulty import Connection, Request, Upstream, faulty, until
-from tests.running import Agent, Running, running, settings_for
-from tests.scripted import Scripted, reply
+from tests.proxy_server import Agent, RunningProxy, make_settings, run_proxy
+from tests.raw_upstream import Connection, RawRequest, Upstream, run_upstream, wait_until
+from tests.scripted_model import ScriptedModel, send_reply
 
 SECRET = "a secret of the test's"
 
@@ -29,13 +29,13 @@ class Receiver:
 
     def __init__(self, *statuses: int | bytes) -> None:
         self.statuses = list(statuses) or [200]
-        self.got: list[Request] = []
+        self.got: list[RawRequest] = []
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.got.append(request)
         status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         line = status if isinstance(status, bytes) else b"%d Said" % status
-        await reply(there, line, b"ok")
+        await send_reply(there, line, b"ok")
 
     @property
     def told(self) -> list[dict[str, Any]]:
@@ -57,20 +57,20 @@ def impatient(app: ContextProxy) -> None:
 
 @asynccontextmanager
 async def hooked(
-    script: Callable[[Request, Connection], Any], more: dict[str, Any] | None = None, **tree: Any
-) -> AsyncIterator[tuple[Running, Upstream]]:
+    script: Callable[[RawRequest, Connection], Any], more: dict[str, Any] | None = None, **tree: Any
+) -> AsyncIterator[tuple[RunningProxy, Upstream]]:
     """A proxy with one webhook, whose receiver is this."""
-    async with faulty(script) as there:
+    async with run_upstream(script) as there:
         hooks = [hook(there.port, **(more or {}))]
-        async with running("demo", before=impatient, webhooks=hooks, **tree) as proxy:
+        async with run_proxy("demo", before=impatient, webhooks=hooks, **tree) as proxy:
             yield proxy, there
 
 
-def outcome(proxy: Running, port: int, name: str) -> float:
+def outcome(proxy: RunningProxy, port: int, name: str) -> float:
     return proxy.count("webhooks_total", webhook=f"127.0.0.1:{port}", outcome=name)
 
 
-def tell(proxy: Running, kind: str = bus.FALLBACK, tenant: str = "t", **data: Any) -> None:
+def tell(proxy: RunningProxy, kind: str = bus.FALLBACK, tenant: str = "t", **data: Any) -> None:
     proxy.app.services.event_bus.publish(kind, tenant, data, session="s")
 
 
@@ -78,7 +78,7 @@ async def test_an_event_of_real_traffic_arrives_signed() -> None:
     receiver = Receiver()
     async with hooked(receiver) as (proxy, there):
         await Agent(proxy, (b"x-context-session: mine", b"x-context-off: 1")).say("Hello")
-        await until(lambda: outcome(proxy, there.port, "delivered") == 1)
+        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 1)
     (request,) = receiver.got
     assert request.line == b"POST /in?k=1 HTTP/1.1"
     assert request.all(b"content-type") == [b"application/json"]
@@ -100,7 +100,7 @@ async def test_what_may_be_taken_later_is_tried_again(status: int) -> None:
     async with hooked(receiver) as (proxy, there):
         tell(proxy, n=1)
         tell(proxy, n=2)
-        await until(lambda: outcome(proxy, there.port, "delivered") == 2)
+        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 2)
         assert outcome(proxy, there.port, "retried") == 2
     assert [told["data"]["n"] for told in receiver.told] == [1, 1, 1, 2], "in order"
     assert len({one["id"] for one in receiver.told}) == 2
@@ -112,48 +112,48 @@ async def test_what_is_refused_is_not_tried_again(status: int) -> None:
     async with hooked(receiver) as (proxy, there):
         tell(proxy)
         tell(proxy)
-        await until(lambda: outcome(proxy, there.port, "delivered") == 1)
+        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 1)
         assert outcome(proxy, there.port, "refused") == 1
     assert len(receiver.got) == 2
 
 
 async def test_a_redirect_is_not_followed() -> None:
     canary = Receiver()
-    async with faulty(canary) as elsewhere:
+    async with run_upstream(canary) as elsewhere:
 
-        async def away(_: Request, there: Connection) -> None:
-            await reply(there, b"302 Found", b"", f"location: http://127.0.0.1:{elsewhere.port}/".encode())
+        async def away(_: RawRequest, there: Connection) -> None:
+            await send_reply(there, b"302 Found", b"", f"location: http://127.0.0.1:{elsewhere.port}/".encode())
 
         async with hooked(away) as (proxy, there):
             tell(proxy)
-            await until(lambda: outcome(proxy, there.port, "refused") == 1)
+            await wait_until(lambda: outcome(proxy, there.port, "refused") == 1)
         assert elsewhere.connections == 0
 
 
 async def test_a_receiver_that_is_down_is_given_up_after_so_many_tries_and_harms_nobody() -> None:
-    async with faulty(Receiver()) as gone:
+    async with run_upstream(Receiver()) as gone:
         port = gone.port
     async with (
-        faulty(Scripted("Well.")) as upstream,
-        running(upstream.port, before=impatient, webhooks=[hook(port, tries=3)]) as proxy,
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, before=impatient, webhooks=[hook(port, tries=3)]) as proxy,
     ):
         for n in range(3):
             tell(proxy, n=n)
         await Agent(proxy).say("Hello")
-        await until(lambda: outcome(proxy, port, "failed") == 3)
+        await wait_until(lambda: outcome(proxy, port, "failed") == 3)
         assert outcome(proxy, port, "retried") == 6
 
 
 async def test_a_receiver_that_hangs_holds_no_request_and_is_left_in_time() -> None:
-    async def hangs(_: Request, there: Connection) -> None:
+    async def hangs(_: RawRequest, there: Connection) -> None:
         await there.left()
 
     async with hooked(hangs, {"tries": 1, "timeout_s": 0.3}) as (proxy, there):
         tell(proxy)
-        await until(lambda: there.open == 1)
+        await wait_until(lambda: there.open == 1)
         await Agent(proxy).say("Hello")
         assert outcome(proxy, there.port, "failed") == 0, "the answer came while the webhook was waiting"
-        await until(lambda: outcome(proxy, there.port, "failed") == 1)
+        await wait_until(lambda: outcome(proxy, there.port, "failed") == 1)
 
 
 async def test_only_what_is_wanted_is_sent() -> None:
@@ -162,7 +162,7 @@ async def test_only_what_is_wanted_is_sent() -> None:
         for tenant in ("mine", "other"):
             for kind in bus.EVENT_KINDS:
                 tell(proxy, kind, tenant)
-        await until(lambda: outcome(proxy, there.port, "delivered") == 2)
+        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 2)
         await asyncio.sleep(0.05)
     assert [(told["kind"], told["tenant"]) for told in receiver.told] == [(bus.STATE, "mine"), (bus.MEMO, "mine")]
 
@@ -171,24 +171,24 @@ async def test_a_receiver_that_is_too_slow_loses_the_oldest_and_is_told_how_many
     free = asyncio.Event()
     receiver = Receiver()
 
-    async def slow(request: Request, there: Connection) -> None:
+    async def slow(request: RawRequest, there: Connection) -> None:
         await free.wait()
         await receiver(request, there)
 
     async with hooked(slow, events={"queue": 3}) as (proxy, there):
         tell(proxy, n=0)
-        await until(lambda: there.open == 1)
+        await wait_until(lambda: there.open == 1)
         for n in range(1, 11):
             tell(proxy, n=n)
         free.set()
-        await until(lambda: outcome(proxy, there.port, "delivered") == 5)
+        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 5)
     assert [told["data"] for told in receiver.told] == [{"n": 0}, {"lost": 7}, {"n": 8}, {"n": 9}, {"n": 10}]
 
 
 async def test_what_is_waiting_at_the_end_is_sent_and_what_cannot_be_is_counted() -> None:
     receiver = Receiver()
 
-    async def slow(request: Request, there: Connection) -> None:
+    async def slow(request: RawRequest, there: Connection) -> None:
         await asyncio.sleep(0.1)
         await receiver(request, there)
 
@@ -196,9 +196,9 @@ async def test_what_is_waiting_at_the_end_is_sent_and_what_cannot_be_is_counted(
         for n in range(5):
             tell(proxy, n=n)
     assert len(receiver.got) == 5
-    async with faulty(Receiver()) as gone:
+    async with run_upstream(Receiver()) as gone:
         port = gone.port
-    async with running("demo", webhooks=[hook(port)]) as proxy:  # the second try would be after a second
+    async with run_proxy("demo", webhooks=[hook(port)]) as proxy:  # the second try would be after a second
         for n in range(5):
             tell(proxy, n=n)
     assert outcome(proxy, port, "failed") == 5
@@ -206,4 +206,4 @@ async def test_what_is_waiting_at_the_end_is_sent_and_what_cannot_be_is_counted(
 
 def test_a_pattern_that_matches_no_event_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigError, match="no:such"):
-        ContextProxy(settings_for("demo", webhooks=[hook(1, events=["no:such"])]))
+        ContextProxy(make_settings("demo", webhooks=[hook(1, events=["no:such"])]))

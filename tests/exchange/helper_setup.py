@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from proxy.context.plan import Ask, Proposal, View
 from proxy.context.stage import Stage, When
-from tests.faulty import Script, faulty, until
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import Script, run_upstream, wait_until
+from tests.scripted_model import ScriptedModel
 
 SESSION = b"x-context-session: a"
 LONG = "Please read all of it. " * 20
@@ -51,9 +51,9 @@ class Condense(Stage):
 class ProxyWithHelper:
     """The proxy, its model and its helper."""
 
-    proxy: Running
-    model: Scripted
-    helper: Scripted
+    proxy: RunningProxy
+    model: ScriptedModel
+    helper: ScriptedModel
 
     def told(self, outcome: str, kind: str = "summary") -> float:
         """Number of questions with this outcome."""
@@ -61,7 +61,7 @@ class ProxyWithHelper:
 
 
 @asynccontextmanager
-async def running_with_helper(
+async def run_proxy_with_helper(
     folder: Path,
     *answers: Any,
     stage: str = "",
@@ -73,11 +73,11 @@ async def running_with_helper(
     """All three running. answers: the helper's. stage: settings of the stage, as TOML. helper, small: settings of the
     helper and of its upstream."""
     write_policy(folder, stage, mode)
-    model, second = Scripted("Well."), Scripted(*answers)
-    async with faulty(model) as upstream, faulty(second) as beside:
-        made = settings(folder, upstream.port, beside.port, {"timeout_s": 5.0, **(helper or {})})
+    model, second = ScriptedModel("Well."), ScriptedModel(*answers)
+    async with run_upstream(model) as upstream, run_upstream(second) as beside:
+        made = make_helper_settings(folder, upstream.port, beside.port, {"timeout_s": 5.0, **(helper or {})})
         made["upstreams"]["small"].update(small or {})
-        async with running(0, **made, **tree) as proxy:
+        async with run_proxy(0, **made, **tree) as proxy:
             yield ProxyWithHelper(proxy, model, second)
 
 
@@ -87,7 +87,7 @@ def write_policy(folder: Path, stage: str = "", mode: str = "rewrite") -> None:
     (folder / "condense.toml").write_text(f'{head}[[stages]]\nuse = "{__name__}:Condense"\n{stage}\n')
 
 
-def settings(folder: Path, model: int, helper: int, limits: dict[str, Any]) -> dict[str, Any]:
+def make_helper_settings(folder: Path, model: int, helper: int, limits: dict[str, Any]) -> dict[str, Any]:
     """Settings for a model and a helper on these ports."""
     here = "http://127.0.0.1"
     return {
@@ -102,16 +102,18 @@ def settings(folder: Path, model: int, helper: int, limits: dict[str, Any]) -> d
 
 
 @asynccontextmanager
-async def restarted(folder: Path, script: Script, helper: Script, limits: dict[str, Any]) -> AsyncIterator[Running]:
+async def run_proxy_on_file(
+    folder: Path, script: Script, helper: Script, limits: dict[str, Any]
+) -> AsyncIterator[RunningProxy]:
     """A proxy on a file, so that another one can go on where it ended."""
     write_policy(folder)
-    async with faulty(script) as upstream, faulty(helper) as beside:
-        tree = settings(folder, upstream.port, beside.port, limits)
-        async with running(0, **tree, db=str(folder / "db" / "store.sqlite3")) as proxy:
+    async with run_upstream(script) as upstream, run_upstream(helper) as beside:
+        tree = make_helper_settings(folder, upstream.port, beside.port, limits)
+        async with run_proxy(0, **tree, db=str(folder / "db" / "store.sqlite3")) as proxy:
             yield proxy
 
 
-async def say(there: ProxyWithHelper, *texts: str, **more: Any) -> Agent:
+async def send_texts(there: ProxyWithHelper, *texts: str, **more: Any) -> Agent:
     """An agent that says these things one after the other, and lets the helper end each time."""
     agent = Agent(there.proxy, (SESSION,), **more)
     for text in texts:
@@ -120,7 +122,7 @@ async def say(there: ProxyWithHelper, *texts: str, **more: Any) -> Agent:
     return agent
 
 
-async def wait_for_helper(proxy: Running) -> None:
+async def wait_for_helper(proxy: RunningProxy) -> None:
     asking = proxy.app.services.helper_queue
     assert asking is not None
-    await until(lambda: not len(asking))
+    await wait_until(lambda: not len(asking))

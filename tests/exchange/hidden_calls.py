@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from proxy.chat import json_spans
-from tests.running import Agent, Heard, Running, running
-from tests.scripted import Answer, Scripted
+from tests.proxy_server import Agent, RawAnswer, RunningProxy, run_proxy
+from tests.scripted_model import Answer, ScriptedModel
 
 Json = dict[str, Any]
 
@@ -22,37 +22,39 @@ SECRET = "zq-secret"
 """Stands in every argument and id of hidden calls, and so in what comes of them."""
 
 
-def ours(n: int, tool: str = "recall", **more: Any) -> Json:
+def make_proxy_call(n: int, tool: str = "recall", **more: Any) -> Json:
     """A call of ours: one that finds nothing, and says so with what it was asked."""
     arguments = json.dumps({"id": f"{SECRET}-{n}"})
     return {"id": f"{SECRET}{n}", "type": "function", "function": {"name": tool, "arguments": arguments}, **more}
 
 
-def theirs(n: int) -> Json:
+def make_client_call(n: int) -> Json:
     """A call of the client's."""
     return {"id": f"call_{n}", "type": "function", "function": {"name": "look", "arguments": f'{{"at": {n}}}'}}
 
 
-def says(text: str | None, *calls: Json, **more: Any) -> Json:
+def make_answer(text: str | None, *calls: Json, **more: Any) -> Json:
     """An assistant message as upstream writes it."""
     return {"role": "assistant", "content": text, **({"tool_calls": list(calls)} if calls else {}), **more}
 
 
-def offering(upstream: int, policy: str = "thrifty", **tree: Any) -> AbstractAsyncContextManager[Running]:
+def run_proxy_with_tools(
+    upstream: int, policy: str = "thrifty", **tree: Any
+) -> AbstractAsyncContextManager[RunningProxy]:
     """A proxy that offers its tools from the first request on."""
     tools = {"offer": "first_request", **tree.pop("tools", {})}
-    return running(upstream, policy=policy, tools=tools, **tree)
+    return run_proxy(upstream, policy=policy, tools=tools, **tree)
 
 
-class Played:
+class PlayedConversation:
     """A conversation with everything that went over the wire."""
 
-    def __init__(self, proxy: Running, model: Scripted, *, stream: bool, **more: Any) -> None:
+    def __init__(self, proxy: RunningProxy, model: ScriptedModel, *, stream: bool, **more: Any) -> None:
         self.model = model
         self.agent = Agent(proxy, stream=stream, more={"tools": TOOLS, **more})
-        self.heard: list[Heard] = []
+        self.heard: list[RawAnswer] = []
 
-    async def turn(self, text: str | None, *lines: bytes) -> Heard:
+    async def turn(self, text: str | None, *lines: bytes) -> RawAnswer:
         """One request of the client; whatever calls it gets are answered in the next."""
         if text is None:
             calls = self.agent.messages[-1]["tool_calls"]
@@ -68,7 +70,7 @@ class Played:
             await self.turn(None)
 
 
-def sent(model: Scripted, at: int) -> list[bytes]:
+def list_sent_messages(model: ScriptedModel, at: int) -> list[bytes]:
     """The bytes of each message of one request upstream."""
     body = model.received[at].body
     found = json_spans.find_member(body, "messages")
@@ -77,29 +79,29 @@ def sent(model: Scripted, at: int) -> list[bytes]:
     return [array[start:end] for start, end in json_spans.find_elements(array) or ()]
 
 
-def assert_true(model: Scripted, answers: Sequence[Answer]) -> None:
+def assert_true(model: ScriptedModel, answers: Sequence[Answer]) -> None:
     """Each request has what upstream itself wrote before, in place and in full, and begins with the bytes of the one
     before it; every call has its result behind it, in the order of the calls."""
     before: list[bytes] = []
     for at in range(len(model.received)):
-        raws = sent(model, at)
+        raws = list_sent_messages(model, at)
         assert raws[: len(before)] == before, f"request {at} has another beginning than the one before"
         before = raws
         messages = [json.loads(raw) for raw in raws]
-        written = [plain(a) for a in answers[:at]]
-        assert [plain(m) for m in messages if m["role"] == "assistant"] == written
+        written = [normalize_answer(a) for a in answers[:at]]
+        assert [normalize_answer(m) for m in messages if m["role"] == "assistant"] == written
         for n, message in enumerate(messages):
             ids = [call["id"] for call in message.get("tool_calls") or ()]
             assert [m.get("tool_call_id") for m in messages[n + 1 : n + 1 + len(ids)]] == ids
 
 
-def plain(answer: Any) -> Json:
+def normalize_answer(answer: Any) -> Json:
     """An assistant message without the differences that streaming makes."""
-    message = says(answer) if isinstance(answer, str) else answer
+    message = make_answer(answer) if isinstance(answer, str) else answer
     return {name: value for name, value in message.items() if value} | {"role": "assistant"}
 
 
-def assert_hidden(heard: Sequence[Heard]) -> None:
+def assert_hidden(heard: Sequence[RawAnswer]) -> None:
     """Nothing of a hidden call reached the client, and what did is one sound answer each time."""
     for one in heard:
         assert one.whole
@@ -114,7 +116,7 @@ def assert_hidden(heard: Sequence[Heard]) -> None:
             assert_one_stream(one)
 
 
-def assert_one_stream(one: Heard) -> None:
+def assert_one_stream(one: RawAnswer) -> None:
     """One id, one role, one finish reason, indexes from 0 without a gap, one [DONE] at the end."""
     assert one.events[-1] == b"[DONE]"
     assert one.events.count(b"[DONE]") == 1

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.dialect_agents import join_messages_events, join_responses_events
-from tests.faulty import Connection, Request, faulty
-from tests.running import CHAT, Heard, Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import CHAT, RawAnswer, RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses
 
@@ -34,10 +34,10 @@ class Model:
     def __init__(self) -> None:
         memo: Json = {"content": FACT, "tags": ["archive"]}
         block = {"type": "tool_use", "id": "toolu_recall", "name": "recall", "input": {"id": "third"}}
-        self.chat = Scripted(
-            calls(("call_memo", "save_memo"), **memo),
-            calls(("call_theirs", "read"), text="First." + note("1"), path="a.py"),
-            calls(("call_late", "recall"), id="fourth"),
+        self.chat = ScriptedModel(
+            make_calls(("call_memo", "save_memo"), **memo),
+            make_calls(("call_theirs", "read"), text="First." + note("1"), path="a.py"),
+            make_calls(("call_late", "recall"), id="fourth"),
             "Fourth.",
         )
         self.responses = StrictResponses(
@@ -45,7 +45,7 @@ class Model:
         )
         self.messages = StrictMessages([block], [{"type": "text", "text": "Third." + note("3")}])
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         wire = self.chat if b"/chat/" in request.line else self.messages
         await (self.responses if b"/responses" in request.line else wire)(request, there)
 
@@ -56,7 +56,7 @@ class Client:
     def __init__(self, stream: bool) -> None:
         self.stream = stream
         self.history: list[Json] = []
-        self.heard: list[Heard] = []
+        self.heard: list[RawAnswer] = []
 
     def write(self, dialect: str) -> Json:
         rows = [one for row in self.history for one in getattr(self, f"write_{dialect}")(row)]
@@ -108,7 +108,7 @@ class Client:
             return [{"role": "user", "content": [result]}]
         return [{"role": row["kind"], "content": [text]}]
 
-    async def ask(self, proxy: Running, dialect: str, prompt: str) -> None:
+    async def ask(self, proxy: RunningProxy, dialect: str, prompt: str) -> None:
         """One request; its answer, and the result of a call in it, are kept."""
         self.history.append({"kind": "user", "text": prompt})
         body = {"model": "m", **self.write(dialect), "stream": self.stream}
@@ -125,18 +125,18 @@ class Client:
         self.history.append({"kind": "call", "text": text, "id": name, "arguments": arguments})
         self.history.append({"kind": "result", "text": f"the text of {arguments['path']}", "id": name})
 
-    def read_completions(self, heard: Heard) -> tuple[str, Any]:
+    def read_completions(self, heard: RawAnswer) -> tuple[str, Any]:
         message = heard.message
         made = [(one["id"], json.loads(one["function"]["arguments"])) for one in message.get("tool_calls") or ()]
         return message["content"], made[0] if made else None
 
-    def read_responses(self, heard: Heard) -> tuple[str, Any]:
+    def read_responses(self, heard: RawAnswer) -> tuple[str, Any]:
         output = (join_responses_events(heard) if self.stream else heard.json())["output"]
         text = "".join(part["text"] for one in output if one["type"] == "message" for part in one["content"])
         made = [(one["call_id"], json.loads(one["arguments"])) for one in output if one["type"] == "function_call"]
         return text, made[0] if made else None
 
-    def read_messages(self, heard: Heard) -> tuple[str, Any]:
+    def read_messages(self, heard: RawAnswer) -> tuple[str, Any]:
         content = (join_messages_events(heard) if self.stream else heard.json())["content"]
         return "".join(one["text"] for one in content if one["type"] == "text"), None
 
@@ -156,9 +156,9 @@ async def test_a_client_that_changes_its_dialect_goes_on_with_its_conversation(
         ("completions", "Sum it up."),
     ]
     outcomes, branches, states = list[Any](), list[Any](), list[str]()
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         for begin, end in [(n, n + 1) for n in range(4)] if restarts else [(0, 4)]:
-            async with running(upstream.port, **tree) as proxy:
+            async with run_proxy(upstream.port, **tree) as proxy:
                 for dialect, prompt in turns[begin:end]:
                     await client.ask(proxy, dialect, prompt)
                 outcomes = await proxy.outcomes()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.dialect_agents import MessagesAgent
-from tests.faulty import Connection, Request, faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, reply
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, send_reply
 from tests.strict_messages import StrictMessages, clear_tool_uses
 
 Json = dict[str, Any]
@@ -56,14 +56,14 @@ def count_uses(body: Json) -> int:
     return json.dumps(body["messages"]).count('"tool_use"')
 
 
-async def read_notes(proxy: Running) -> list[Any]:
+async def read_notes(proxy: RunningProxy) -> list[Any]:
     return [note for (note,) in await proxy.rows("SELECT note FROM exchanges ORDER BY started_at")]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_provider_clears_in_batches_and_reasoning_stays_valid(tree: Json, stream: bool) -> None:
     model = make_model()
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = MessagesAgent(proxy, read, stream=stream, more=THINKING)
         assert await agent.work("Find the fault.") == "Done."
         await proxy.outcomes()
@@ -97,12 +97,12 @@ async def test_the_provider_clears_in_batches_and_reasoning_stays_valid(tree: Js
 async def test_what_is_cleared_stays_cleared_after_a_restart(tree: Json, tmp_path: Path) -> None:
     model = make_model()
     tree["db"] = str(tmp_path / "a.sqlite3")
-    async with faulty(model) as upstream:
-        async with running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, **tree) as proxy:
             agent = MessagesAgent(proxy, read, more=THINKING)
             await agent.work("Find the fault.")
         before = count_uses(model.bodies[-1]) - (find_kept(model.bodies[-1]) or 0)
-        async with running(upstream.port, **tree) as proxy:
+        async with run_proxy(upstream.port, **tree) as proxy:
             agent.proxy = proxy
             await agent.work("Go on.")
     after = count_uses(model.bodies[-1]) - (find_kept(model.bodies[-1]) or 0)
@@ -114,7 +114,7 @@ async def test_a_clients_own_context_management_is_left_as_it_is(tree: Json) -> 
     model = make_model()
     own: Json = {"edits": [{"type": "clear_tool_uses_20250919", "keep": {"type": "tool_uses", "value": 20}}]}
     line = b"anthropic-beta: context-management-2025-06-27"
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = MessagesAgent(proxy, read, more={"context_management": own}, lines=(line,))
         await agent.work("Find the fault.")
         used = {found.header("x-context-policy-used") for found in agent.heard}
@@ -131,7 +131,7 @@ async def test_a_client_that_keeps_its_thinking_gets_ours_behind_it(tree: Json) 
     model = make_model()
     own = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
     line = b"anthropic-beta: context-management-2025-06-27,another-beta"
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = MessagesAgent(proxy, read, more={"context_management": own, **THINKING}, lines=(line,))
         await agent.work("Find the fault.")
     last = model.bodies[-1]["context_management"]["edits"]
@@ -142,7 +142,7 @@ async def test_a_client_that_keeps_its_thinking_gets_ours_behind_it(tree: Json) 
 
 
 async def test_another_wire_format_gets_the_usual_schedule_and_is_told(tree: Json) -> None:
-    async with faulty(Scripted("Done.")) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(ScriptedModel("Done.")) as upstream, run_proxy(upstream.port, **tree) as proxy:
         found = await Agent(proxy).say("Look around.")
     assert found.header("x-context-policy-used") == "clearing, when_it_pays"
     warning = "schedule provider: not for the format completions; the usual schedule in its place"
@@ -152,18 +152,18 @@ async def test_another_wire_format_gets_the_usual_schedule_and_is_told(tree: Jso
 class WithoutClearing(StrictMessages):
     """A gateway that does not know the field."""
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         if b'"context_management"' in request.body:
             words = "context_management: Extra inputs are not permitted"
             error = {"type": "error", "error": {"type": "invalid_request_error", "message": words}}
-            await reply(there, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
+            await send_reply(there, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
             return
         await super().__call__(request, there)
 
 
 async def test_an_upstream_that_refuses_is_not_asked_again(tree: Json) -> None:
     model = make_model(WithoutClearing)
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         assert await MessagesAgent(proxy, read).work("Find the fault.") == "Done."
         agent = MessagesAgent(proxy, read)
         agent.messages.append({"role": "user", "content": "Something else."})
@@ -187,7 +187,7 @@ async def test_a_history_that_only_names_the_field_asks_for_no_clearing(stream: 
     arguments = {"path": "a.py", "topic": "context_management"}
     steps = [[{"type": "tool_use", "id": f"t{n}", "name": "read", "input": arguments}] for n in range(6)]
     model = Reporting(*steps, [{"type": "text", "text": "Done."}])
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = MessagesAgent(proxy, read, stream=stream)
         await agent.work("Find the fault.")
     assert model.bodies[-1]["messages"] != agent.messages[:-1], "the prompt was changed"

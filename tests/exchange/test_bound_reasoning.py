@@ -10,9 +10,9 @@ import pytest
 
 from proxy.exchange import plan_request
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.faulty import Connection, Request, faulty
-from tests.running import running
-from tests.scripted import reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import send_reply
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
@@ -57,7 +57,7 @@ async def test_a_fallback_to_the_clients_bytes_costs_reasoning_and_no_conversati
     def fail(*_: Any) -> Any:
         raise RuntimeError("a stage that fails")
 
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = MessagesAgent(proxy, read, stream=stream, more=THINKING)
         assert await agent.work("Find the fault.") == "Done."
         assert len(model.received[-1].body) < 0.9 * len(json.dumps(agent.messages))
@@ -91,7 +91,7 @@ def bring(agent: MessagesAgent) -> None:
 
 async def test_a_change_of_the_clients_own_is_refused_to_the_client() -> None:
     model = StrictMessages(*answers(STEPS))
-    async with faulty(model) as upstream, running(upstream.port, policy="passthrough") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="passthrough") as proxy:
         agent = MessagesAgent(proxy, read, more=THINKING)
         await agent.work("Find the fault.")
         agent.messages[0] = {"role": "user", "content": "Find another."}
@@ -105,20 +105,20 @@ async def test_a_change_of_the_clients_own_is_refused_to_the_client() -> None:
 async def test_what_was_refused_is_left_out_after_a_restart_too(tmp_path: Path) -> None:
     model = StrictMessages(*answers(4 * STEPS))
     path = str(tmp_path / "a.sqlite3")
-    async with faulty(model) as upstream:
-        async with running(upstream.port, policy="thrifty", db=str(tmp_path / "lost.sqlite3")) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, policy="thrifty", db=str(tmp_path / "lost.sqlite3")) as proxy:
             agent = MessagesAgent(proxy, read, more=THINKING)
             await agent.work("Find the fault.")
         # Another store: the edits are lost, and the client's own bytes are refused.
         tree: Json = {"policy": "thrifty", "db": path, "tools": {"offer": "first_request"}}
-        async with running(upstream.port, **tree) as proxy:
+        async with run_proxy(upstream.port, **tree) as proxy:
             agent.proxy = proxy
             agent.messages.append({"role": "user", "content": "Go on."})
             await agent.ask()
             assert agent.heard[-1].header("x-context-fallback") == "bound"
             assert len(model.refusals) == 1
         for _ in range(3):
-            async with running(upstream.port, **tree) as proxy:
+            async with run_proxy(upstream.port, **tree) as proxy:
                 agent.proxy = proxy
                 bring(agent)
                 await agent.ask()
@@ -135,7 +135,7 @@ async def test_a_literal_policy_is_not_run_on_bound_reasoning_and_the_client_is_
     policy: str, told: str | None
 ) -> None:
     model = StrictMessages(*answers(STEPS))
-    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         agent = MessagesAgent(proxy, read, more=THINKING)
         await agent.work("Find the fault.")
         assert {one.header("x-context-policy-used") for one in agent.heard} == {told}
@@ -146,7 +146,7 @@ async def test_a_literal_policy_is_not_run_on_bound_reasoning_and_the_client_is_
 async def test_reasoning_that_is_dropped_in_silence_is_counted_and_priced(stream: bool) -> None:
     steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(3)]
     model = StrictResponses(*steps, [Think("So"), Say("Done.")])
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = ResponsesAgent(proxy, read, stream=stream)
         await agent.work("Find the fault.")
         assert proxy.count("dropped_reasoning_dollars_total") == 0
@@ -172,7 +172,7 @@ async def test_the_tools_stay_where_rounds_are_limited_since_reasoning_is_bound_
 
     model = StrictMessages(*answers(STEPS), ask(1), ask(2), [{"type": "thinking", "thinking": "So."}, *DONE])
     tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request", "rounds": 1}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = MessagesAgent(proxy, read, stream=stream, more=THINKING)
         await agent.work("Find the fault.")
         assert await agent.work("Mend it.") == "Done."
@@ -186,14 +186,14 @@ async def test_the_tools_stay_where_rounds_are_limited_since_reasoning_is_bound_
 async def test_a_round_that_fails_leaves_a_conversation_that_goes_on() -> None:
     """The client's own bytes go out in its place, without the reasoning that is bound to our tools."""
 
-    async def fail(request: Request, there: Connection) -> None:
-        await reply(there, b"500 Oops", b"{}", b"content-type: application/json")
+    async def fail(request: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"500 Oops", b"{}", b"content-type: application/json")
 
     own = {"type": "tool_use", "id": "toolu_own", "name": "recall", "input": {"id": "m_1"}}
     steps = answers(STEPS)
     model = StrictMessages(*steps[:3], [{"type": "thinking", "thinking": "Hm."}, own], fail, *answers(4 * STEPS)[3:])
     tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request"}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = MessagesAgent(proxy, read, more=THINKING)
         await agent.work("Find the fault.")
         assert "rounds" in [one.header("x-context-fallback") for one in agent.heard]

@@ -17,8 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.exchange import plan_request
-from tests.faulty import faulty
-from tests.running import Heard, Running, running
+from tests.proxy_server import RawAnswer, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
@@ -55,12 +55,12 @@ def think(n: int) -> list[Json]:
 class Client:
     """A client of Messages. It forgets its reasoning if that is refused, as real ones do."""
 
-    proxy: Running
+    proxy: RunningProxy
     messages: list[Json] = field(default_factory=lambda: [{"role": "user", "content": "Find the fault."}])
     day: int = 1
     tools: int = 1
     marks: bool = False
-    told: list[Heard] = field(default_factory=list)
+    told: list[RawAnswer] = field(default_factory=list)
 
     def make_body(self, *, stream: bool) -> Json:
         names = ["read", "write", "search"][: self.tools]
@@ -76,7 +76,7 @@ class Client:
             "tools": [{"name": one, "description": one, "input_schema": {"type": "object"}} for one in names],
         }  # fmt: skip
 
-    async def ask(self, *lines: bytes) -> Heard:
+    async def ask(self, *lines: bytes) -> RawAnswer:
         """One request, and what follows it: results of the calls, or the next prompt."""
         head = (b"x-api-key: k", b"anthropic-version: 2023-06-01", *lines)
         found = await self.proxy.post(self.make_body(stream=False), *head, path="/v1/messages", seconds=30)
@@ -154,7 +154,7 @@ class ResponsesClient(Client):
     def _say(self, text: str) -> Any:
         return [{"type": "message", "role": "user", "content": text}]
 
-    async def ask(self, *lines: bytes) -> Heard:
+    async def ask(self, *lines: bytes) -> RawAnswer:
         found = await self.proxy.post(self.make_body(stream=False), *lines, path="/v1/responses", seconds=30)
         self.told.append(found)
         if found.status == 200:
@@ -199,10 +199,10 @@ class World:
         self.stores = 0
         self.client: Client
 
-    async def start(self, *, new_store: bool) -> Running:
+    async def start(self, *, new_store: bool) -> RunningProxy:
         await self.stack.aclose()
         self.stores += new_store
-        made = running(
+        made = run_proxy(
             self.port, policy="thrifty", db=str(self.folder / f"{self.stores}.sqlite3"), policies_dir=str(self.folder)
         )
         return await self.stack.enter_async_context(made)
@@ -224,7 +224,7 @@ class World:
             client.proxy = await self.start(new_store=action == "lose_store")
         if action == "detour":
             proxy = client.proxy
-            async with running(self.port, policy="passthrough") as client.proxy:
+            async with run_proxy(self.port, policy="passthrough") as client.proxy:
                 await self.ask_as_without_proxy()
                 await self.ask_as_without_proxy()
             client.proxy = proxy
@@ -263,7 +263,7 @@ async def play(actions: Sequence[str], model: StrictMessages | StrictResponses, 
         text = (Path(__file__).parents[2] / "config" / "policies" / "thrifty.toml").read_text()
         text = text.replace('"when_it_pays"', '"always"').replace('name = "thrifty"', 'name = "eager"')
         (folder / "eager.toml").write_text(text)
-        async with faulty(model) as upstream, AsyncExitStack() as stack:
+        async with run_upstream(model) as upstream, AsyncExitStack() as stack:
             world = World(upstream.port, folder, stack)
             world.client = client(await world.start(new_store=True))
             for n, action in enumerate(actions):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.dialect_agents import MessagesAgent
-from tests.faulty import Connection, Request, faulty
-from tests.running import Running, running
-from tests.scripted import reply
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import send_reply
 from tests.strict_messages import StrictMessages
 
 Json = dict[str, Any]
@@ -34,13 +34,13 @@ def count_marks(body: Json) -> int:
     return json.dumps(body).count('"cache_control"')
 
 
-def said(there: Running) -> tuple[float, float]:
+def said(there: RunningProxy) -> tuple[float, float]:
     return there.count("cost_dollars_total", kind="paid"), there.count("cost_dollars_total", kind="without")
 
 
 async def test_a_client_without_marks_is_served_from_the_cache() -> None:
     model = make_model()
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = MessagesAgent(proxy, read)
         assert await agent.work("Find the fault.") == "Done."
         await proxy.outcomes()
@@ -60,7 +60,7 @@ async def test_passthrough_observe_and_the_setting_leave_a_prompt_as_it_came() -
     trees[-1]["cache"]["breakpoints"] = False
     for tree in trees:
         model = make_model(steps=2)
-        async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
             await MessagesAgent(proxy, read).work("Find the fault.")
             await proxy.outcomes()
             paid, without = said(proxy)
@@ -74,11 +74,11 @@ class WithoutMarks(StrictMessages):
     words = "messages.0.content.0.cache_control: Extra inputs are not permitted"
     refused = 0
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         if b'"cache_control"' in request.body:
             self.refused += 1
             error = {"type": "error", "error": {"type": "invalid_request_error", "message": self.words}}
-            await reply(there, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
+            await send_reply(there, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
             return
         await super().__call__(request, there)
 
@@ -93,7 +93,7 @@ class Wordless(WithoutMarks):
 async def test_an_upstream_that_refuses_marks_gets_them_once(kind: type[WithoutMarks]) -> None:
     model = make_model(kind)
     assert isinstance(model, WithoutMarks)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         assert await MessagesAgent(proxy, read).work("Find the fault.") == "Done."
         outcomes = await proxy.outcomes()
         (line,) = await proxy.app.store.list_sessions(None)
@@ -106,7 +106,7 @@ async def test_an_upstream_that_refuses_marks_gets_them_once(kind: type[WithoutM
 
 async def test_a_lifetime_that_the_client_asks_for_counts_from_the_first_request() -> None:
     model = make_model(steps=1)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         now = [1000.0]
         model.now = proxy.app.services.now = lambda: now[0]
         agent = MessagesAgent(proxy, read, more=LONG)
@@ -138,7 +138,7 @@ async def test_metrics_statistics_and_savings_are_what_the_provider_bills(
     ttl: str, price_of_writes: float, stream: bool
 ) -> None:
     model = make_model(steps=4)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         more: Json = {"cache_control": {"type": "ephemeral", "ttl": ttl}}
         agent = MessagesAgent(proxy, read, stream=stream, more=more, lines=(b"x-context-session: a",))
         await agent.work("Find the fault.")
@@ -170,7 +170,7 @@ async def test_a_reported_write_for_five_minutes_outweighs_the_client() -> None:
             return found | {"cache_creation": {"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": 0}}
 
     model = make_model(Short, steps=1)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         now = [1000.0]
         proxy.app.services.now = lambda: now[0]
         agent = MessagesAgent(proxy, read, more=LONG)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import Connection, Request, faulty, with_head
-from tests.running import Heard, Running, running
-from tests.scripted import Scripted
+from tests.proxy_server import RawAnswer, RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, replace_head, run_upstream
+from tests.scripted_model import ScriptedModel
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
@@ -31,7 +31,7 @@ def body(items: str | list[Json], **more: Any) -> Json:
     return made | more
 
 
-def read(heard: Heard, *, stream: bool) -> Json:
+def read(heard: RawAnswer, *, stream: bool) -> Json:
     """The response in an answer."""
     assert heard.status == 200, heard.body
     if not stream:
@@ -50,12 +50,12 @@ def read(heard: Heard, *, stream: bool) -> Json:
     return last
 
 
-async def ask(proxy: Running, items: str | list[Json], *, stream: bool = False, **more: Any) -> Json:
+async def ask(proxy: RunningProxy, items: str | list[Json], *, stream: bool = False, **more: Any) -> Json:
     made = body(items, **more) | ({"stream": True} if stream else {})
     return read(await proxy.post(made, path=PATH), stream=stream)
 
 
-async def run_loop(proxy: Running, *, stream: bool, **more: Any) -> tuple[list[str], list[Json]]:
+async def run_loop(proxy: RunningProxy, *, stream: bool, **more: Any) -> tuple[list[str], list[Json]]:
     """A tool loop in which each request names the response before it. Return (the paths asked for, the responses)."""
     answer = await ask(proxy, "Find the fault.", stream=stream, **more)
     paths, found = [], [answer]
@@ -75,7 +75,10 @@ def prompts(found: list[Json]) -> int:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_chain_goes_out_as_it_came_and_is_measured_and_stored(stream: bool, tmp_path: Path) -> None:
     model = StrictResponses(*STEPS[:6], [Think(), Say("All done.")])
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", db=str(tmp_path / "a")) as proxy:
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", db=str(tmp_path / "a")) as proxy,
+    ):
         paths, found = await run_loop(proxy, stream=stream)
         assert paths == [f"file{n % 3}.py" for n in range(6)]
         assert [one.get("previous_response_id") for one in model.received] == [None, *(one["id"] for one in found[:-1])]
@@ -101,9 +104,9 @@ async def test_a_chain_that_is_taken_over_is_managed_and_looks_as_it_would_direc
     steps = [*STEPS[:8], [Think(), Say("All done.")]]
     direct, model = StrictResponses(*steps), StrictResponses(*steps)
     tree: Json = {"db": str(tmp_path / "a"), "responses": {"takeover": True}}
-    async with faulty(direct) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(direct) as upstream, run_proxy(upstream.port) as proxy:
         wanted, before = await run_loop(proxy, stream=stream)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty", **tree) as proxy:
         paths, found = await run_loop(proxy, stream=stream)
         outcomes = await proxy.outcomes()
         assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)], "one conversation, on one branch"
@@ -124,11 +127,11 @@ async def test_a_chain_that_is_taken_over_is_managed_and_looks_as_it_would_direc
 async def test_a_chain_goes_on_after_a_restart_and_two_requests_may_name_the_same_response(tmp_path: Path) -> None:
     model = StrictResponses("First.", "Second.", "Other.", "Third.")
     tree: Json = {"policy": "thrifty", "db": str(tmp_path / "a"), "responses": {"takeover": True}}
-    async with faulty(model) as upstream:
-        async with running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, **tree) as proxy:
             first = await ask(proxy, "Hello.")
             second = await ask(proxy, "Go on.", previous_response_id=first["id"])
-        async with running(upstream.port, **tree) as proxy:
+        async with run_proxy(upstream.port, **tree) as proxy:
             await ask(proxy, "Do something else.", previous_response_id=first["id"])
             await ask(proxy, "And now?", previous_response_id=second["id"])
             assert await proxy.rows("SELECT count(*) FROM sessions") == [(1,)]
@@ -153,8 +156,8 @@ def read_text(item: Json) -> str:
 async def test_a_chain_of_which_the_beginning_was_never_seen_is_stored_from_here_on(takeover: bool) -> None:
     model = StrictResponses("First.", "Second.", "Third.")
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", responses={"takeover": takeover}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", responses={"takeover": takeover}) as proxy,
     ):
         first = await ask(proxy, "Hello.")
         of_another_tenant = await proxy.post(body("Go on.", previous_response_id=first["id"]), path=PATH, key="sk-two")
@@ -168,7 +171,7 @@ async def test_a_chain_of_which_the_beginning_was_never_seen_is_stored_from_here
 
 
 async def test_an_error_of_the_provider_is_the_answer() -> None:
-    async with faulty(StrictResponses("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(StrictResponses("Well.")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         refused = await proxy.post(body("Hello.", previous_response_id="resp_9"), path=PATH)
         assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
         assert refused.error["message"] == "Previous response with id 'resp_9' not found."
@@ -181,8 +184,8 @@ async def test_a_conversation_object_stays_at_the_provider(takeover: bool) -> No
     model = StrictResponses("First.", "Second.")
     model.conversations["conv_1"] = []
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", responses={"takeover": takeover}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", responses={"takeover": takeover}) as proxy,
     ):
         for name in ("conv_1", {"id": "conv_1"}):
             heard = await proxy.post(body("Hello.", conversation=name), path=PATH)
@@ -197,8 +200,8 @@ async def test_a_conversation_object_stays_at_the_provider(takeover: bool) -> No
 async def test_an_answer_that_the_provider_does_not_store_cannot_be_named() -> None:
     model = StrictResponses("First.", "Second.")
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
     ):
         first = await ask(proxy, "Hello.", store=False)
         refused = await proxy.post(body("Go on.", previous_response_id=first["id"]), path=PATH)
@@ -208,11 +211,11 @@ async def test_an_answer_that_the_provider_does_not_store_cannot_be_named() -> N
 async def test_a_chain_that_was_taken_over_goes_on_when_the_setting_or_the_policy_changes(tmp_path: Path) -> None:
     model = StrictResponses("One.", "Two.", "Three.", "Four.", "Five.")
     db = str(tmp_path / "a")
-    async with faulty(model) as upstream:
-        async with running(upstream.port, policy="thrifty", db=db, responses={"takeover": True}) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, policy="thrifty", db=db, responses={"takeover": True}) as proxy:
             one = await ask(proxy, "1")
             two = await ask(proxy, "2", previous_response_id=one["id"])
-        async with running(upstream.port, policy="observe", db=db) as proxy:
+        async with run_proxy(upstream.port, policy="observe", db=db) as proxy:
             three = await ask(proxy, "3", previous_response_id=two["id"])
             assert three["previous_response_id"] == two["id"]
             off = await proxy.post(body("4", previous_response_id=three["id"]), b"x-context-off: 1", path=PATH)
@@ -241,12 +244,12 @@ async def test_a_request_without_a_plan_names_its_response_again_where_the_clien
 ) -> None:
     model = StrictResponses("One.", "Two.", "Three.")
 
-    async def packs(request: Request, there: Connection) -> None:
+    async def packs(request: RawRequest, there: Connection) -> None:
         may_pack = b"gzip" in b"".join(request.all(b"accept-encoding")) or not is_asked
         await model(request, _Packing(there.reader, there.writer) if may_pack else there)
 
     tree: Json = {"db": str(tmp_path / "a"), "responses": {"takeover": True}}
-    async with faulty(packs) as upstream, running(upstream.port, policy="thrifty", **tree) as proxy:
+    async with run_upstream(packs) as upstream, run_proxy(upstream.port, policy="thrifty", **tree) as proxy:
         one = await ask(proxy, "1")
         two = await ask(proxy, "2", previous_response_id=one["id"])
         lines = (b"x-context-off: 1", b"accept-encoding: gzip")
@@ -258,8 +261,8 @@ async def test_a_request_without_a_plan_names_its_response_again_where_the_clien
 async def test_a_model_that_refuses_encrypted_reasoning_is_asked_once() -> None:
     model = StrictResponses("One.", "Two.", "Three.", encrypts=False)
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
     ):
         one = await ask(proxy, "1")
         two = await ask(proxy, "2", previous_response_id=one["id"])
@@ -273,8 +276,8 @@ async def test_items_that_cannot_be_written_again_stay_at_the_provider_from_ther
     model = StrictResponses([Ask("run", {})], "One.", "Two.", "Three.")
     odd = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hm.", "annotated": True}]}]
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
     ):
         first = await ask(proxy, "1")
         new = [{"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "done"}]
@@ -290,8 +293,8 @@ async def test_items_that_cannot_be_written_again_stay_at_the_provider_from_ther
 async def test_a_count_and_a_compaction_of_a_chain_are_about_its_whole_history() -> None:
     model = StrictResponses("First.", "Second.")
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
     ):
         first = await ask(proxy, "Hello.")
         second = await ask(proxy, "Go on.", previous_response_id=first["id"])
@@ -317,7 +320,7 @@ async def test_tools_of_ours_and_the_state_work_in_a_chain_that_is_taken_over(st
     )
     tree: Json = {"db": str(tmp_path / "a"), "state": {"ask": "always"}, "responses": {"takeover": True}}
     tree |= {"policy": "rolling", "tools": {"offer": "first_request", "enabled": ["recall"]}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         await ask(proxy, "Another conversation, from which the proxy learns that nothing is encrypted.")
         first = await ask(proxy, "Hello.", stream=stream)
         assert [item["type"] for item in first["output"]] == ["message", "function_call"]
@@ -341,7 +344,7 @@ async def test_tools_of_ours_and_the_state_work_in_a_chain_that_is_taken_over(st
 
 
 async def test_a_request_with_too_many_keys_goes_on_as_it_came() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         raw = b'{"model":"m","input":"Hello."%b}' % b"".join(b',"k%d":1' % n for n in range(2000))
         found = await proxy.post(raw, path=PATH)
         assert (found.status, found.header("x-context-fallback")) == (200, "size")
@@ -356,7 +359,10 @@ async def test_a_request_with_too_many_keys_goes_on_as_it_came() -> None:
 async def test_a_chain_that_is_taken_over_is_hidden_in_a_stream_with_another_head(head: bytes, tmp_path: Path) -> None:
     model = StrictResponses("First.", "Second.")
     tree: Json = {"db": str(tmp_path / "a"), "responses": {"takeover": True}}
-    async with faulty(with_head(model, head)) as upstream, running(upstream.port, policy="thrifty", **tree) as proxy:
+    async with (
+        run_upstream(replace_head(model, head)) as upstream,
+        run_proxy(upstream.port, policy="thrifty", **tree) as proxy,
+    ):
         first = [
             json.loads(data)
             for line in (await proxy.post(body("Hello.", stream=True), path=PATH)).body.splitlines()

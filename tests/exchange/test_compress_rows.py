@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from proxy.chat.chain import public_id
-from tests.faulty import ask, faulty
-from tests.running import Heard, Running, heard, running
-from tests.scripted import Scripted
+from tests.proxy_server import RawAnswer, RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import run_upstream, send_raw
+from tests.scripted_model import ScriptedModel
 
 COMPRESS = "/v1/compress"
 FILE = "\n".join(f"line {n}: def function_{n}(a, b): return compute(a, {n})" for n in range(120))
@@ -28,8 +28,8 @@ def result(turn: int, text: str | None = None) -> dict[str, Any]:
 
 
 async def compress(
-    proxy: Running, rows: list[dict[str, Any]], *lines: bytes, key: str = "sk-one", **more: Any
-) -> Heard:
+    proxy: RunningProxy, rows: list[dict[str, Any]], *lines: bytes, key: str = "sk-one", **more: Any
+) -> RawAnswer:
     answer = await proxy.post({"model": "gpt-5", "messages": rows, **more}, *lines, path=COMPRESS, key=key)
     assert answer.status == 200, answer.body
     assert len(answer.json()["messages"]) == len(rows)
@@ -37,16 +37,16 @@ async def compress(
     return answer
 
 
-async def grow(proxy: Running, rows: list[dict[str, Any]], *lines: bytes) -> Heard:
+async def grow(proxy: RunningProxy, rows: list[dict[str, Any]], *lines: bytes) -> RawAnswer:
     """Send the rows as a gateway does, one more with each request; the last answer."""
     for count in range(1, len(rows)):
         await compress(proxy, rows[:count], *lines)
     return await compress(proxy, rows, *lines)
 
 
-async def retrieve(proxy: Running, name: str, key: str = "sk-one") -> Heard:
+async def retrieve(proxy: RunningProxy, name: str, key: str = "sk-one") -> RawAnswer:
     raw = b"GET /v1/retrieve/%b HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\nconnection: close\r\n\r\n"
-    return heard(await ask(proxy.port, raw % (name.encode(), key.encode())))
+    return parse_answer(await send_raw(proxy.port, raw % (name.encode(), key.encode())))
 
 
 async def test_rows_come_back_shortened_in_the_same_bytes_with_every_later_request() -> None:
@@ -54,7 +54,7 @@ async def test_rows_come_back_shortened_in_the_same_bytes_with_every_later_reque
     before: list[dict[str, Any]] = []
     moved, sessions = 0, set()
     told: dict[str, Any] = {}
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for turn in range(40):
             rows.append(result(turn))
             answer = await compress(proxy, rows)
@@ -75,7 +75,7 @@ async def test_rows_come_back_shortened_in_the_same_bytes_with_every_later_reque
 async def test_a_user_message_that_was_withheld_at_first_moves_nothing() -> None:
     rows = [result(turn) for turn in range(20)]
     prompts = [{"role": "user", "content": text} for text in ("Find the fault.", "And the other.", "Well?")]
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         first = await grow(proxy, rows)
         assert first.json()["tokens_saved"] > 0
         sent = list(rows)
@@ -89,7 +89,7 @@ async def test_a_user_message_that_was_withheld_at_first_moves_nothing() -> None
         assert len(known.branches) == 1
 
 
-def _owner(proxy: Running) -> tuple[str, str]:
+def _owner(proxy: RunningProxy) -> tuple[str, str]:
     sessions = list(proxy.app.services.live_sessions._sessions)
     assert len(sessions) == 1
     return sessions[0]
@@ -98,10 +98,10 @@ def _owner(proxy: Running) -> tuple[str, str]:
 async def test_after_a_restart_the_same_rows_come_back_in_the_same_bytes(tmp_path: Path) -> None:
     rows = [result(turn) for turn in range(24)]
     places: dict[str, Any] = {"db": str(tmp_path / "a.db"), "policy": "thrifty"}
-    async with faulty(Scripted("x")) as upstream:
-        async with running(upstream.port, **places) as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream:
+        async with run_proxy(upstream.port, **places) as proxy:
             first = await grow(proxy, rows)
-        async with running(upstream.port, **places) as proxy:
+        async with run_proxy(upstream.port, **places) as proxy:
             again = await compress(proxy, [*rows, result(24, "short")])
             original = await retrieve(proxy, first.json()["ccr_hashes"][0])
     assert first.json()["tokens_saved"] > 0
@@ -112,7 +112,7 @@ async def test_after_a_restart_the_same_rows_come_back_in_the_same_bytes(tmp_pat
 
 async def test_a_hash_in_a_shortened_row_brings_its_original_back_within_its_tenant() -> None:
     rows = [result(turn) for turn in range(24)]
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         told = (await grow(proxy, rows)).json()
         hashes = told["ccr_hashes"]
         changed = [(row, got) for row, got in zip(rows, told["messages"], strict=True) if row != got]
@@ -132,14 +132,14 @@ async def test_a_hash_in_a_shortened_row_brings_its_original_back_within_its_ten
 
 async def test_two_tenants_with_the_same_rows_are_two_sessions() -> None:
     rows = [result(turn) for turn in range(8)]
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         one, other = await compress(proxy, rows), await compress(proxy, rows, key="sk-two")
     assert one.session != other.session
 
 
 async def test_originals_are_searchable_in_the_session() -> None:
     rows = [result(1, "The invoice 8841 of Marlow was paid twice."), *(result(turn) for turn in range(2, 9))]
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         answer = await compress(proxy, rows, b"x-context-session: audit")
         assert answer.session == "audit"
         tenant, session = _owner(proxy)
@@ -150,7 +150,7 @@ async def test_originals_are_searchable_in_the_session() -> None:
 @pytest.mark.parametrize("line", [b"x-headroom-bypass: true", b"x-context-off: 1"])
 async def test_a_request_can_be_switched_off(line: bytes) -> None:
     rows = [result(turn) for turn in range(24)]
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         answer = await compress(proxy, rows, line)
         assert await proxy.rows("SELECT count(*) FROM messages") == [(0,)]
     assert answer.json()["messages"] == rows
@@ -160,14 +160,14 @@ async def test_a_request_can_be_switched_off(line: bytes) -> None:
 
 async def test_rows_without_a_result_or_an_answer_come_back_as_they_came() -> None:
     rows = [{"role": "user", "content": "Hello."}]
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         answer = await compress(proxy, rows)
     assert answer.json()["messages"] == rows
     assert answer.header("x-context-fallback") == "rows"
 
 
 async def test_a_body_without_rows_is_refused() -> None:
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for body in (b"[]", b'{"messages": 1}', b'{"messages": []}', b"no json"):
             assert (await proxy.post(body, path=COMPRESS)).status == 400
 
@@ -179,7 +179,7 @@ async def test_a_fault_of_ours_gives_the_rows_back_and_is_counted(monkeypatch: p
         raise ZeroDivisionError("a mistake of ours")
 
     monkeypatch.setattr("proxy.exchange.compress_rows._finish", broken)
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         answer = await compress(proxy, rows)
         assert proxy.count("internal_errors_total", where="compress") == 1
     assert answer.json()["messages"] == rows
@@ -190,7 +190,7 @@ async def test_a_whole_conversation_keeps_its_calls_and_their_results() -> None:
     rows: list[dict[str, Any]] = [{"role": "system", "content": "Be."}, {"role": "user", "content": "Look."}]
     before: list[dict[str, Any]] = []
     moved, saved = 0, 0
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for turn in range(30):
             call = {"name": "read", "arguments": json.dumps({"path": f"f{turn % 4}"})}
             asked = {"id": f"call_{turn:08}", "type": "function", "function": call}
@@ -207,7 +207,7 @@ async def test_a_whole_conversation_keeps_its_calls_and_their_results() -> None:
 async def test_a_literal_policy_is_replaced_since_old_rows_must_not_change() -> None:
     rows = [result(turn) for turn in range(30)]
     before: list[dict[str, Any]] = []
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         for count in range(20, 30):
             got = (await compress(proxy, rows[:count])).json()["messages"]
             assert got[: len(before)] == before or count == 20
@@ -216,25 +216,25 @@ async def test_a_literal_policy_is_replaced_since_old_rows_must_not_change() -> 
 
 async def test_a_policy_of_its_own_can_be_set_and_the_paths_switched_off() -> None:
     rows = [result(turn) for turn in range(24)]
-    model = Scripted("x")
-    async with faulty(model) as upstream:
-        async with running(upstream.port, policy="thrifty", compress={"policy": "passthrough"}) as proxy:
+    model = ScriptedModel("x")
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, policy="thrifty", compress={"policy": "passthrough"}) as proxy:
             assert (await compress(proxy, rows)).json()["messages"] == rows
-        async with running(upstream.port, policy="thrifty", compress={"enabled": False}) as proxy:
+        async with run_proxy(upstream.port, policy="thrifty", compress={"enabled": False}) as proxy:
             await proxy.post({"model": "m", "messages": rows}, path=COMPRESS)
             assert [request.line.split()[1] for request in upstream.requests] == [b"/v1/compress"]
 
 
 async def test_a_message_that_the_operator_dropped_leaves_a_stand_in_in_its_row() -> None:
     rows = [result(turn) for turn in range(6)]
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         await compress(proxy, rows, b"x-context-session: a")
         tenant, session = _owner(proxy)
         stored = await proxy.app.store.read_messages(tenant, session)
         assert [m.role for m in stored[:2]] == ["assistant", "tool"]
         path = f"/api/sessions/a/messages/{public_id(stored[1].key)}/drop"
         head = b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n" % path.encode()
-        dropped = heard(await ask(proxy.port, head + b"connection: close\r\ncontent-length: 2\r\n\r\n{}"))
+        dropped = parse_answer(await send_raw(proxy.port, head + b"connection: close\r\ncontent-length: 2\r\n\r\n{}"))
         assert dropped.status == 200, dropped.body
         got = (await compress(proxy, rows, b"x-context-session: a")).json()["messages"]
     assert got[0]["content"].startswith("[removed]")

@@ -17,11 +17,11 @@ from proxy.dialects.completions.request import read_request
 from proxy.dialects.usage import Usage
 from proxy.exchange.cost import Meter, compute_bill, read_meter
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.exchange.hidden_calls import TOOLS, offering, ours, says, theirs
-from tests.faulty import HANGS_S, Connection, Request, faulty
+from tests.exchange.hidden_calls import TOOLS, make_answer, make_client_call, make_proxy_call, run_proxy_with_tools
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import HANGS_S, Connection, RawRequest, run_upstream
 from tests.recorded import policies
-from tests.running import Agent, Running, running
-from tests.scripted import Answer, Scripted, calls, whole
+from tests.scripted_model import Answer, ScriptedModel, make_calls, send_completion
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Say, StrictResponses
 
@@ -46,7 +46,7 @@ def prices(tmp_path: Path) -> str:
     return str(file)
 
 
-def said(there: Running) -> tuple[float, float]:
+def said(there: RunningProxy) -> tuple[float, float]:
     return there.count("cost_dollars_total", kind="paid"), there.count("cost_dollars_total", kind="without")
 
 
@@ -58,9 +58,9 @@ HISTORY: list[dict[str, Any]] = [{"role": "user", "content": "Look around. " + "
 
 
 async def test_an_untouched_prompt_costs_what_it_would_have_cost(prices: str) -> None:
-    model = Scripted("Done.")
+    model = ScriptedModel("Done.")
     model.usage = usage(1000, 400)
-    async with faulty(model) as upstream, running(upstream.port, models_file=prices) as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await there.post({"model": "priced", "messages": HISTORY})
         paid, without = said(there)
     # 600 tokens at 1.25 x 2 dollars a million, 400 at a tenth of 2, and 100 of the answer at 10
@@ -69,16 +69,16 @@ async def test_an_untouched_prompt_costs_what_it_would_have_cost(prices: str) ->
 
 
 async def test_a_model_without_prices_has_no_bill(prices: str) -> None:
-    async with faulty(Scripted("Done.")) as upstream, running(upstream.port, models_file=prices) as there:
+    async with run_upstream(ScriptedModel("Done.")) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await there.post({"model": "nobody-knows", "messages": HISTORY})
         assert said(there) == (0.0, 0.0)
 
 
 async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cache(prices: str) -> None:
     """A window of one group: the second request goes out without a long group in its middle."""
-    model = Scripted("Done.", "Done again.")
+    model = ScriptedModel("Done.", "Done again.")
     model.usage = usage(1000, 0)
-    async with faulty(model) as upstream, running(upstream.port, models_file=prices, policy="rolling") as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices, policy="rolling") as there:
         first = await there.post({"model": "priced", "messages": HISTORY})
         before = said(there)
         history = [*HISTORY, first.message]
@@ -102,9 +102,9 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
 
 
 async def test_rounds_of_ours_are_paid_for_and_would_not_have_been(prices: str) -> None:
-    model = Scripted(says(None, ours(1)), says(None, ours(2)), "Done.")
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), make_answer(None, make_proxy_call(2)), "Done.")
     model.usage = usage(1000, 400)
-    async with faulty(model) as upstream, offering(upstream.port, models_file=prices) as there:
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
         answer = await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS})
         paid, without = said(there)
     prompt = 600 * 2.5 + 400 * 0.2
@@ -119,15 +119,20 @@ async def test_rounds_of_ours_are_paid_for_and_would_not_have_been(prices: str) 
 
 @pytest.mark.parametrize("policy", policies.FILES)
 async def test_the_tokens_before_are_those_of_the_clients_own_prompt(policy: str) -> None:
-    with_ours: list[Answer] = [says("Look. ", ours(1)), says(None, theirs(1)), says(None, ours(2)), "Done."]
-    without: list[Answer] = [says("Look. ", theirs(1)), "Done."]
+    with_ours: list[Answer] = [
+        make_answer("Look. ", make_proxy_call(1)),
+        make_answer(None, make_client_call(1)),
+        make_answer(None, make_proxy_call(2)),
+        "Done.",
+    ]
+    without: list[Answer] = [make_answer("Look. ", make_client_call(1)), "Done."]
     counts: dict[str, list[int]] = {}
     for name, answers in (("passthrough", without), (policy, with_ours)):
-        model = Scripted(*answers)
-        async with faulty(model) as upstream, offering(upstream.port, name) as proxy:
+        model = ScriptedModel(*answers)
+        async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, name) as proxy:
             agent = Agent(proxy, more={"tools": TOOLS})
             heard = [await agent.say("Look around. " + "x " * 500)]
-            agent.messages[-1] = says("Look. ", theirs(1))
+            agent.messages[-1] = make_answer("Look. ", make_client_call(1))
             agent.brings("a result")
             heard.append(await agent.say())
         counts[name] = [int((one.header("x-context-tokens") or "").split(",")[0]) for one in heard]
@@ -142,7 +147,7 @@ class Metered:
         self.paid = 0.0
         self.steps = 0
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         read, token_counter = read_request(request.body), TokenCounter(estimate_text_tokens)
         sizes, came = [token_counter(m) for m in read.messages], [m.raw for m in read.messages]
         shared = next((n for n, (a, b) in enumerate(zip(came, self.sent, strict=False)) if a != b), len(self.sent))
@@ -150,12 +155,12 @@ class Metered:
         prompt, cached = head + sum(sizes), head + sum(sizes[:shared]) if shared else 0
         self.paid += ((prompt - cached) * 1.25 * 2 + cached * 0.1 * 2 + 100 * 10) / 1e6
         self.steps += 1
-        called = calls((f"call_{self.steps:06}", "look"), at=self.steps)
+        called = make_calls((f"call_{self.steps:06}", "look"), at=self.steps)
         message = called if self.steps < 60 else {"role": "assistant", "content": "Done."}
-        await whole(there, message, usage(prompt, cached))
+        await send_completion(there, message, usage(prompt, cached))
 
 
-async def worked(there: Running, metered: Metered) -> dict[str, Any]:
+async def worked(there: RunningProxy, metered: Metered) -> dict[str, Any]:
     """A session with sixty calls, each with a long result; its figures by the API."""
     agent = Agent(there, (b"x-context-session: s",), more={"model": "priced", "tools": TOOLS})
     agent.messages = [{"role": "system", "content": "Be."}]
@@ -170,7 +175,7 @@ async def worked(there: Running, metered: Metered) -> dict[str, Any]:
     return dict((await there.get("/api/sessions/s/stats")).json())
 
 
-def kinds(there: Running) -> dict[str, float]:
+def kinds(there: RunningProxy) -> dict[str, float]:
     return {kind: there.count("cost_dollars_total", kind=kind) for kind in ("paid", "without", "planned")}
 
 
@@ -182,7 +187,7 @@ async def test_observe_pays_for_the_originals_and_says_what_the_plan_would_have_
     for policy in ("observe", "thrifty", "passthrough"):
         metered = Metered()
         plain: dict[str, Any] = {"models_file": prices, "policy": policy, "state": {"ask": "never"}}
-        async with faulty(metered) as upstream, running(upstream.port, **plain) as there:
+        async with run_upstream(metered) as upstream, run_proxy(upstream.port, **plain) as there:
             found[policy], counted[policy] = await worked(there, metered), kinds(there)
             lines = (await there.get("/api/live")).json()["items"]
             money = (await there.get("/api/money")).json()["total"]
@@ -208,9 +213,9 @@ async def test_observe_pays_for_the_originals_and_says_what_the_plan_would_have_
 
 
 async def test_the_api_and_the_metrics_cost_hidden_rounds_by_the_same_function(prices: str) -> None:
-    model = Scripted(says(None, ours(1)), "Done.")
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), "Done.")
     model.usage = usage(100_000, 0)
-    async with faulty(model) as upstream, offering(upstream.port, models_file=prices) as there:
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
         agent = Agent(there, (b"x-context-session: s",), more={"model": "priced", "tools": TOOLS})
         await agent.say("Look around. " + "x " * 500)
         await there.outcome()
@@ -253,7 +258,7 @@ class BilledResponses(StrictResponses):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_messages_are_billed_by_what_was_read_written_and_for_how_long(prices: str, stream: bool) -> None:
     model = BilledMessages([{"type": "text", "text": "Done."}])
-    async with faulty(model) as upstream, running(upstream.port, models_file=prices) as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         agent = MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"})
         await agent.work("Look around.")
         await there.outcomes()
@@ -271,8 +276,8 @@ async def test_messages_are_billed_by_what_was_read_written_and_for_how_long(pri
 @pytest.mark.parametrize("stream", [False, True])
 async def test_responses_are_billed_by_the_same_function(prices: str, stream: bool) -> None:
     async with (
-        faulty(BilledResponses([Say("Done.")])) as upstream,
-        running(upstream.port, models_file=prices) as there,
+        run_upstream(BilledResponses([Say("Done.")])) as upstream,
+        run_proxy(upstream.port, models_file=prices) as there,
     ):
         agent = ResponsesAgent(there, no_tool, stream=stream, more={"model": "priced"})
         await agent.work("Look around.")
@@ -282,9 +287,9 @@ async def test_responses_are_billed_by_the_same_function(prices: str, stream: bo
 
 
 async def test_dollars_that_the_provider_reports_are_what_was_paid(prices: str) -> None:
-    model = Scripted("Done.", "Done.")
+    model = ScriptedModel("Done.", "Done.")
     model.usage = {**usage(1000, 400), "cost": 0.5}
-    async with faulty(model) as upstream, running(upstream.port, models_file=prices) as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await there.post({"model": "priced", "messages": HISTORY})
         assert said(there) == pytest.approx((0.5, 0.5))
         await there.post({"model": "nobody-knows", "messages": HISTORY})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.faulty import faulty
-from tests.running import Heard, Running, running
+from tests.proxy_server import RawAnswer, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
@@ -31,12 +31,12 @@ def think(n: int) -> list[Json]:
     ]
 
 
-async def dump_tables(proxy: Running) -> Json:
+async def dump_tables(proxy: RunningProxy) -> Json:
     names = ("sessions", "branches", "messages", "forms", "edits", "states", "exchanges", "gaps", "hidden_rounds")
     return {name: await proxy.rows(f"SELECT * FROM {name}") for name in names}
 
 
-async def assert_counted(proxy: Running, agent: Any, body: Json, path: str) -> Heard:
+async def assert_counted(proxy: RunningProxy, agent: Any, body: Json, path: str) -> RawAnswer:
     """A count changes nothing that is stored and nothing that is reported."""
     before, sent = await dump_tables(proxy), proxy.count("edits_total", stage="refer_repeats")
     found = await proxy.post(body, *agent.lines, b"x-api-key: sk-one", b"anthropic-version: 2023-06-01", path=path)
@@ -49,7 +49,10 @@ async def assert_counted(proxy: Running, agent: Any, body: Json, path: str) -> H
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "passthrough"])
 async def test_messages_are_counted_as_they_would_be_sent(policy: str, tmp_path: Path) -> None:
     model = StrictMessages(*(think(n) for n in range(STEPS)), [{"type": "text", "text": "Done."}])
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, db=str(tmp_path / "a.db")) as proxy:
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy=policy, db=str(tmp_path / "a.db")) as proxy,
+    ):
         agent = MessagesAgent(proxy, read, more={"thinking": {"type": "adaptive"}})
         await agent.work("Find the fault.")
         last = agent.messages.pop()
@@ -74,7 +77,10 @@ async def test_messages_are_counted_as_they_would_be_sent(policy: str, tmp_path:
 async def test_items_are_counted_as_they_would_be_sent(policy: str, tmp_path: Path) -> None:
     steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(STEPS)]
     model = StrictResponses(*steps, [Say("Done.")])
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, db=str(tmp_path / "a.db")) as proxy:
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy=policy, db=str(tmp_path / "a.db")) as proxy,
+    ):
         agent = ResponsesAgent(proxy, read)
         await agent.work("Find the fault.")
         last = agent.items.pop()
@@ -94,7 +100,7 @@ async def test_items_are_counted_as_they_would_be_sent(policy: str, tmp_path: Pa
 
 async def test_a_count_that_cannot_be_planned_is_one_of_the_clients_own_prompt() -> None:
     model = StrictResponses("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for body, reason in (
             ({"model": "gpt-6.2-sol", "input": "Hello"}, None),
             ({"model": "gpt-6.2-sol", "input": "Hello", "previous_response_id": "resp_0"}, "chain"),
@@ -114,7 +120,7 @@ async def test_a_compaction_goes_on_as_it_came_and_the_session_goes_on_behind_it
     steps.insert(2, [Think("Again?"), Ask("recall", {"id": "zz"})])
     model = StrictResponses(*steps, [Say("Done.")], [Think("More"), Ask("read", {"path": "a.py"})], [Say("Done.")])
     tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request"}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = ResponsesAgent(proxy, read, lines=(b"thread-id: t-1",))
         await agent.work("Find the fault.")
         body: Json = {"model": "gpt-6.2-sol", "input": agent.items}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.faulty import faulty
-from tests.running import running
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses
 
@@ -36,7 +36,7 @@ async def test_in_messages_the_input_of_the_block_is_shorter_and_all_else_the_cl
         return [{"type": "text", "text": "So."}, {"type": "tool_use", "id": f"toolu_{n}", "name": name, "input": value}]
 
     model = StrictMessages(*map(step, range(STEPS)), [{"type": "text", "text": "Done."}])
-    async with faulty(model) as upstream, running(upstream.port, **policy(tmp_path)) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **policy(tmp_path)) as proxy:
         agent = MessagesAgent(proxy, answer)
         assert await agent.work("Mend it.") == "Done."
         outcomes = await proxy.outcomes()
@@ -53,7 +53,7 @@ async def test_in_messages_the_input_of_the_block_is_shorter_and_all_else_the_cl
 async def test_in_responses_the_arguments_of_the_item_are_shorter(tmp_path: Path) -> None:
     steps: list[list[Any]] = [[Say("So."), Ask("edit_file", EDIT)], *([Ask("run", {"n": n})] for n in range(STEPS))]
     model = StrictResponses(*steps, [Say("Done.")])
-    async with faulty(model) as upstream, running(upstream.port, **policy(tmp_path)) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **policy(tmp_path)) as proxy:
         agent = ResponsesAgent(proxy, answer, more={"include": []})  # no reasoning that could be bound to the prompt
         assert await agent.work("Mend it.") == "Done."
     assert model.refused == []

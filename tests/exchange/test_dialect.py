@@ -13,9 +13,9 @@ from proxy.dialects.responses.items import make_items
 from proxy.dialects.responses.request import read_wire_request
 from proxy.exchange.dialect import DIALECTS, RESPONSES, repair_cut_answers
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.faulty import Connection, Request, faulty
-from tests.running import running
-from tests.scripted import reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import send_reply
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
@@ -45,7 +45,7 @@ async def test_an_agent_on_messages_works_as_without_the_proxy_and_cheaper(
 ) -> None:
     model = StrictMessages(*(think(n) for n in range(STEPS)), [{"type": "text", "text": "All done."}])
     tree: dict[str, Any] = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = MessagesAgent(proxy, read, stream=stream, more={"thinking": {"type": "adaptive"}})
         assert await agent.work("Find the fault.") == "All done."
         outcomes = await proxy.outcomes()
@@ -74,7 +74,7 @@ async def test_an_agent_on_responses_works_as_without_the_proxy_and_cheaper(
     ]
     model = StrictResponses(*steps, [Think(), Say("All done.")])
     tree: dict[str, Any] = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = ResponsesAgent(proxy, read, stream=stream)
         assert await agent.work("Find the fault.") == "All done."
         outcomes = await proxy.outcomes()
@@ -95,7 +95,7 @@ async def test_reasoning_that_is_stored_at_the_provider_is_bound_too(policy: str
     steps: list[list[Any]] = [[Think(), Say(f"Step {n}."), Ask("read", {"path": f"file{n % 3}.py"})] for n in range(12)]
     model = StrictResponses(*steps, [Think(), Say("All done.")])
     tree: dict[str, Any] = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = ResponsesAgent(proxy, read, more={"store": True, "include": []}, refers=refers)
         assert await agent.work("Find the fault.") == "All done."
     assert model.refused == []
@@ -115,13 +115,13 @@ async def test_reasoning_that_is_stored_at_the_provider_is_bound_too(policy: str
 async def test_values_of_odd_types_are_passed_on_and_are_no_fault_of_the_proxy(more: bytes) -> None:
     received: list[bytes] = []
 
-    async def answer(request: Request, there: Connection) -> None:
+    async def answer(request: RawRequest, there: Connection) -> None:
         received.append(request.body)
-        await reply(there, b"200 OK", b"{}", b"content-type: application/json")
+        await send_reply(there, b"200 OK", b"{}", b"content-type: application/json")
 
     asked = b'{"role":"user","content":"Go."}'
     body = b'{"model":"m","max_tokens":900,"messages":[%b,{"role":"assistant",%b},%b]}' % (asked, more, asked)
-    async with faulty(answer) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(answer) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(body, b"x-api-key: sk-one", path="/v1/messages")
         assert found.status == 200
         assert proxy.count("internal_errors_total") == 0
@@ -157,7 +157,7 @@ async def test_a_search_that_goes_on_in_a_later_answer_leaves_as_a_whole(policy:
             {"role": "assistant", "content": [found, {"type": "text", "text": f"Found {n}."}, calls[1]]},
             {"role": "user", "content": results[1:]},
         ]
-    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         agent = MessagesAgent(proxy, read, messages=messages)
         await agent.ask()
     assert (model.refusals, agent.heard[0].header("x-context-fallback")) == ([], None)
@@ -171,16 +171,16 @@ async def test_a_search_that_goes_on_in_a_later_answer_leaves_as_a_whole(policy:
 async def test_edits_stay_as_they_were_sent_when_the_provider_compacts_the_history() -> None:
     seal = {"id": "cmp_1", "type": "compaction", "encrypted_content": "sealed"}
 
-    async def compact(_: Request, there: Connection) -> None:
+    async def compact(_: RawRequest, there: Connection) -> None:
         made = {"id": "resp_1", "object": "response", "status": "completed", "model": "gpt-5.1", "output": [seal]}
-        await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+        await send_reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
 
     model = StrictResponses(compact, [Say("Done.")], binds=False)
     items: list[Json] = [{"role": "user", "content": "Find the fault."}]
     for n in range(4):
         call = {"type": "function_call", "call_id": f"call_{n}", "name": "read", "arguments": "{}"}
         items += [call, {"type": "function_call_output", "call_id": f"call_{n}", "output": LISTING}]
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = ResponsesAgent(proxy, read, items=items, more={"model": "gpt-5.1", "include": []})
         await agent.ask()
         agent.items.append({"role": "user", "content": "Go on."})
@@ -198,7 +198,7 @@ async def test_the_pages_of_a_search_are_no_bound_reasoning() -> None:
     page = {"type": "web_search_result", "url": "https://a", "title": "A", "encrypted_content": "EoXy"}
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [page]}
     messages: list[Json] = [{"role": "user", "content": "Look."}, {"role": "assistant", "content": [search, found]}]
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = MessagesAgent(proxy, read, messages=[*messages, {"role": "user", "content": "Go on."}])
         await agent.ask()
     assert (model.refusals, agent.heard[0].header("x-context-policy-used")) == ([], None)
@@ -215,8 +215,8 @@ async def test_a_text_of_the_proxy_joins_no_result_that_has_no_place_for_one() -
         more = {"action": {"type": "wait"}, "status": "completed"}
         items += [call | more, {"type": "computer_call_output", "call_id": f"call_{n}", "output": screen}]
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="progressive", state={"ask": "always"}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="progressive", state={"ask": "always"}) as proxy,
     ):
         agent = ResponsesAgent(proxy, read, items=list(items), more={"model": "gpt-5.1", "include": []})
         await agent.ask()

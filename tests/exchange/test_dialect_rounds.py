@@ -18,8 +18,8 @@ import pytest
 
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.exchange.hidden_calls import OURS, SECRET
-from tests.faulty import faulty
-from tests.running import Heard, Running, running
+from tests.proxy_server import RawAnswer, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
@@ -149,10 +149,10 @@ BOTH = pytest.mark.parametrize("wire", WIRES, ids=[wire.name for wire in WIRES])
 STREAMING = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
 
 
-def offering(upstream: int, **tree: Any) -> AbstractAsyncContextManager[Running]:
+def offering(upstream: int, **tree: Any) -> AbstractAsyncContextManager[RunningProxy]:
     """A proxy that offers its tools from the first request on."""
     tools = {"offer": "first_request", **tree.pop("tools", {})}
-    return running(upstream, policy=tree.pop("policy", "thrifty"), tools=tools, **tree)
+    return run_proxy(upstream, policy=tree.pop("policy", "thrifty"), tools=tools, **tree)
 
 
 def read(name: str, arguments: Json) -> str:
@@ -160,7 +160,7 @@ def read(name: str, arguments: Json) -> str:
     return f"the text of {arguments['path']}"
 
 
-def assert_hidden(heard: list[Heard]) -> None:
+def assert_hidden(heard: list[RawAnswer]) -> None:
     for one in heard:
         assert one.whole
         assert SECRET.encode() not in one.body
@@ -185,7 +185,7 @@ async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_ours(
 ) -> None:
     answers = number([*SCENARIOS[scenario], END, END, [THINK, ("ours", 9)], END])
     model = wire.play(answers)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = wire.agent(proxy, read, stream=stream)
         for prompt in ("Hello", "Thank you", "One more thing"):
             assert (await agent.work(prompt)).endswith("It is so.")
@@ -218,7 +218,7 @@ async def test_rounds_are_put_back_after_a_restart_and_for_clients_that_send_les
 ) -> None:
     answers = number([*SCENARIOS[scenario], END, END])
     model = wire.play(answers)
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         agent = wire.agent(None, read, stream=stream)
         wire.history(agent).append({"role": "user", "content": "Hello"})
         ended = False
@@ -265,7 +265,7 @@ async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_promp
     played = number([*answers, last, last])
     model = wire.play(played)
     more: Json = {} if wire.name == "messages" else {"include": []}
-    async with faulty(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
         # Without an answer, a first prompt alone does not show which conversation goes on.
         lines = (b"x-context-session: a",) if wire.name == "responses" else ()
         agent = wire.agent(proxy, read, stream=stream, more=more, lines=lines)
@@ -293,7 +293,7 @@ async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_promp
 async def test_an_answer_of_nothing_but_a_state_block_behind_a_round_is_the_answer(stream: bool, wire: Wire) -> None:
     model = wire.play(number([[("ours", 1)], [("say", BLOCK)]]))
     more: Json = {} if wire.name == "messages" else {"include": []}
-    async with faulty(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
         agent = wire.agent(proxy, read, stream=stream, more=more)
         await agent.work("Hello")
         outcomes = await proxy.outcomes()
@@ -308,7 +308,7 @@ async def test_an_answer_of_nothing_but_a_state_block_behind_a_round_is_the_answ
 async def test_a_state_block_in_front_of_thinking_goes_back_with_its_round(stream: bool) -> None:
     wire = WIRES[0]
     model = wire.play(number([[("say", "Well.\n\n" + BLOCK), THINK, ("say", "So.\n\n" + BLOCK), ("ours", 1)], END]))
-    async with faulty(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
         agent = wire.agent(proxy, read, stream=stream)
         await agent.work("Hello")
         states = await proxy.rows("SELECT text FROM states")
@@ -323,7 +323,7 @@ async def test_a_state_block_in_front_of_thinking_goes_back_with_its_round(strea
 @STREAMING
 async def test_a_call_of_ours_that_failed_goes_back_as_one(stream: bool, wire: Wire) -> None:
     model = wire.play(number([[("ours", 1)], END, END]))
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = wire.agent(proxy, read, stream=stream)
         await agent.work("Hello")
         await agent.work("Thank you")
@@ -341,7 +341,7 @@ async def test_a_call_of_ours_that_failed_goes_back_as_one(stream: bool, wire: W
 async def test_a_lost_store_costs_reasoning_and_no_conversation(stream: bool, wire: Wire) -> None:
     answers = number([[THINK, ("ours", 1)], [THINK, ("ours", 2)], END, END])
     model = wire.play(answers)
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         async with offering(upstream.port) as proxy:
             agent = wire.agent(proxy, read, stream=stream)
             assert await agent.work("Hello") == "It is so."
@@ -369,7 +369,7 @@ async def test_usage_adds_up_over_rounds(stream: bool, wire: Wire) -> None:
         model.make_message = record
     else:
         model._make = record
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = wire.agent(proxy, read, stream=stream)
         await agent.work("Hello")
     usage = agent.answers[-1]["usage"]
@@ -388,7 +388,7 @@ async def test_usage_adds_up_over_rounds(stream: bool, wire: Wire) -> None:
 async def test_the_reader_of_openais_sdk_accepts_the_stream(scenario: str) -> None:
     answers = number([*SCENARIOS[scenario], END])
     model = StrictResponses(*([make_piece(piece) for piece in answer] for answer in answers))
-    async with AsyncExitStack() as stack, faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with AsyncExitStack() as stack, run_upstream(model) as upstream, offering(upstream.port) as proxy:
         client = await stack.enter_async_context(openai.AsyncOpenAI(base_url=proxy.url, api_key="k", max_retries=0))
         items: list[Any] = [{"role": "user", "content": "Hello"}]
         for _ in range(5):

@@ -9,9 +9,9 @@ import pytest
 from aiohttp import ClientSession
 
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.faulty import faulty
 from tests.gemini_agent import GeminiAgent
-from tests.running import Running, running
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
@@ -51,7 +51,7 @@ def make_model(name: str) -> Any:
     return makers[name]()
 
 
-def make_agent(name: str, proxy: Running) -> Any:
+def make_agent(name: str, proxy: RunningProxy) -> Any:
     if name == "messages":
         return MessagesAgent(proxy, read, more={"thinking": {"type": "adaptive"}}, lines=(SESSION,))
     kind: Any = ResponsesAgent if name == "responses" else GeminiAgent
@@ -63,13 +63,13 @@ def list_faults(model: Any) -> list[Any]:
     return [*refused, *getattr(model, "dropped", ())]
 
 
-async def export(proxy: Running) -> list[Json]:
+async def export(proxy: RunningProxy) -> list[Json]:
     found = await proxy.get("/api/sessions/a/export")
     assert found.status == 200, found.body
     return [json.loads(line) for line in found.body.splitlines()]
 
 
-async def bring_in(proxy: Running, tenant: str, lines: list[Json]) -> None:
+async def bring_in(proxy: RunningProxy, tenant: str, lines: list[Json]) -> None:
     text = b"\n".join(json.dumps(line | {"session": "a"}).encode() for line in lines)
     url, kind = f"http://127.0.0.1:{proxy.port}/api/import?tenant={tenant}", {"content-type": "application/x-ndjson"}
     async with ClientSession() as client, client.post(url, data=text, headers=kind) as found:
@@ -79,15 +79,15 @@ async def bring_in(proxy: Running, tenant: str, lines: list[Json]) -> None:
 @pytest.mark.parametrize("name", ["messages", "responses", "gemini"])
 async def test_an_imported_conversation_is_the_one_that_was_exported(name: str) -> None:
     model = make_model(name)
-    async with faulty(model) as upstream:
-        async with running(upstream.port, **TREE) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, **TREE) as proxy:
             agent = make_agent(name, proxy)
             await agent.work("Find the fault.")
             await proxy.outcomes()
             exported = await export(proxy)
             ((tenant,),) = await proxy.rows("SELECT DISTINCT tenant FROM messages")
             prompt = (await proxy.get("/api/sessions/a/prompt")).json()
-        async with running(upstream.port, **TREE) as proxy:
+        async with run_proxy(upstream.port, **TREE) as proxy:
             await bring_in(proxy, tenant, exported)
             again = await export(proxy)
             assert [one["messages"] for one in again] == [one["messages"] for one in exported]

@@ -13,9 +13,9 @@ import pytest
 from proxy.exchange.embeddings import MAX_CHARS, load_vectors
 from proxy.helper.budget import DOWN_AFTER
 from tests.failing_store import FailingStore, use_store
-from tests.faulty import Connection, Request, faulty, until
-from tests.running import Running, running
-from tests.scripted import reply
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream, wait_until
+from tests.scripted_model import send_reply
 
 BEARER = [(b"authorization", b"Bearer sk-one"), (b"cookie", b"c")]
 
@@ -25,11 +25,11 @@ class Embedder:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
-        self.requests: list[Request] = []
+        self.requests: list[RawRequest] = []
         self.status = b"200 OK"
         self.hold: asyncio.Event | None = None
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.requests.append(request)
         if self.hold is not None:
             await self.hold.wait()
@@ -37,28 +37,30 @@ class Embedder:
         self.batches.append(texts)
         rows = [{"index": n, "embedding": [len(text), 0.1]} for n, text in enumerate(texts)]
         body = {"data": rows, "usage": {"prompt_tokens": 10 * len(texts), "total_tokens": 0}}
-        await reply(there, self.status, json.dumps(body).encode(), b"content-type: application/json")
+        await send_reply(there, self.status, json.dumps(body).encode(), b"content-type: application/json")
 
 
 @asynccontextmanager
 async def embedding(
     model: Embedder, *, dollars: float = 1.0, store: FailingStore | None = None, **more: Any
-) -> AsyncIterator[Running]:
-    async with faulty(model) as upstream:
+) -> AsyncIterator[RunningProxy]:
+    async with run_upstream(model) as upstream:
         tree: dict[str, Any] = {
             "upstreams": {"main": {"base_url": f"http://127.0.0.1:{upstream.port}/v1"}},
             "helper": {"dollars_a_day": dollars, "concurrency": 1, "timeout_s": 2.0},
             "embeddings": {"enabled": True, "upstream": "main", "model": "demo", "batch": 3, **more},
         }
-        async with running(0, **tree, before=use_store(store) if store else None) as proxy:
+        async with run_proxy(0, **tree, before=use_store(store) if store else None) as proxy:
             yield proxy
 
 
-async def ask(proxy: Running, *texts: str, tenant: str = "t", session: str = "s") -> dict[bytes, tuple[float, ...]]:
+async def ask(
+    proxy: RunningProxy, *texts: str, tenant: str = "t", session: str = "s"
+) -> dict[bytes, tuple[float, ...]]:
     return await load_vectors(proxy.app.services, tenant, session, {text.encode(): text for text in texts}, BEARER)
 
 
-def told(proxy: Running, outcome: str) -> float:
+def told(proxy: RunningProxy, outcome: str) -> float:
     return proxy.count("helper_total", kind="embedding", outcome=outcome)
 
 
@@ -134,7 +136,7 @@ async def test_no_more_are_made_at_once_than_the_settings_allow() -> None:
     model.hold = asyncio.Event()
     async with embedding(model) as proxy:
         first = asyncio.create_task(ask(proxy, "one"))
-        await until(lambda: len(model.requests) == 1)
+        await wait_until(lambda: len(model.requests) == 1)
         assert await ask(proxy, "two") == {}
         assert told(proxy, "queue_full") == 1
         model.hold.set()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 from proxy.operator import edit_messages
-from tests.operator.agent import numbers, of, talking
+from tests.operator.agent import find_messages, list_group_messages, run_conversation
 
 
 async def test_what_is_removed_does_not_come_back_in_other_bytes() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         await edit_messages.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         await talk.ask()
         talk.agent.messages[1]["content"] = [{"type": "text", "text": "Prompt number 0?"}]
-        assert not numbers(await talk.ask("As parts.")) & of(0)
+        assert not find_messages(await talk.ask("As parts.")) & list_group_messages(0)
         body = {"model": "m", "messages": [*talk.agent.messages, {"role": "user", "content": "With blanks."}]}
         await talk.proxy.post(json.dumps(body, indent=1).encode(), b"x-context-session: s")
         assert not any("number 0" in (text or "") for text in talk.upstream.texts())

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from proxy.exchange.exchange_rows import MessageForms, SentTexts
-from tests.faulty import faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 SYSTEM = {"role": "system", "content": "Be."}
 
 
-async def counts(proxy: Running) -> dict[str, int]:
+async def counts(proxy: RunningProxy) -> dict[str, int]:
     tables = ("sessions", "branches", "messages", "forms", "edits", "exchanges")
     found = await proxy.rows("SELECT " + ", ".join(f"(SELECT count(*) FROM {table})" for table in tables))
     return dict(zip(tables, found[0], strict=True))
@@ -23,8 +23,8 @@ async def counts(proxy: Running) -> dict[str, int]:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_message_is_stored_once_in_order_and_as_it_came(stream: bool) -> None:
-    step = calls(("call_abcdef01", "look"), path="ä.txt")
-    async with faulty(Scripted(step, "Done.", "Fine.")) as upstream, running(upstream.port) as proxy:
+    step = make_calls(("call_abcdef01", "look"), path="ä.txt")
+    async with run_upstream(ScriptedModel(step, "Done.", "Fine.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, stream=stream, messages=[SYSTEM])
         await agent.say("Look")
         agent.brings("It is there.")
@@ -49,8 +49,8 @@ async def test_every_message_is_stored_once_in_order_and_as_it_came(stream: bool
 
 
 async def test_messages_of_one_prompt_share_a_group() -> None:
-    step = calls(("call_abcdef01", "look"))
-    async with faulty(Scripted(step, "Done.", "Fine.")) as upstream, running(upstream.port) as proxy:
+    step = make_calls(("call_abcdef01", "look"))
+    async with run_upstream(ScriptedModel(step, "Done.", "Fine.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, messages=[SYSTEM])
         await agent.say("Look")
         agent.brings("It is there.")
@@ -63,7 +63,7 @@ async def test_messages_of_one_prompt_share_a_group() -> None:
 
 async def test_an_envelope_and_a_system_prompt_are_stored_once_while_they_stay_the_same() -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
-    async with faulty(Scripted("One.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("One.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, messages=[SYSTEM], more={"tools": tools, "temperature": 0.5})
         for n in range(5):
             await agent.say(f"Remark {n}")
@@ -74,7 +74,10 @@ async def test_an_envelope_and_a_system_prompt_are_stored_once_while_they_stay_t
 
 
 async def test_a_fork_shares_its_rows(tmp_path: Path) -> None:
-    async with faulty(Scripted(*(f"Answer {n}." for n in range(20)))) as upstream, running(upstream.port) as proxy:
+    async with (
+        run_upstream(ScriptedModel(*(f"Answer {n}." for n in range(20)))) as upstream,
+        run_proxy(upstream.port) as proxy,
+    ):
         agent = Agent(proxy)
         for n in range(5):
             await agent.say(f"Remark {n}")
@@ -87,7 +90,7 @@ async def test_a_fork_shares_its_rows(tmp_path: Path) -> None:
 
 
 async def test_a_request_sent_again_stores_no_message_again() -> None:
-    async with faulty(Scripted("One.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("One.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, (b"x-session-id: s",), messages=[SYSTEM])
         await agent.say("Hello")
         agent.messages.pop()
@@ -101,8 +104,8 @@ async def worked(folder: Path, steps: int, *, stream: bool, policy: str) -> tupl
     """(bytes of the file, bytes of the messages) after an agent has made so many steps."""
     db = folder / f"{steps}.sqlite3"
     text = "\n".join(f"line {n} of a result that is not long" for n in range(25))
-    model = Scripted(*(calls((f"call_{n:09}", "look"), text=f"Step {n}.", at=n) for n in range(steps + 1)))
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, db=str(db)) as proxy:
+    model = ScriptedModel(*(make_calls((f"call_{n:09}", "look"), text=f"Step {n}.", at=n) for n in range(steps + 1)))
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy, db=str(db)) as proxy:
         agent = Agent(proxy, (b"x-session-id: s",), stream=stream, messages=[SYSTEM])
         await agent.say("Look at all of it")
         for n in range(steps):
@@ -137,7 +140,10 @@ def test_what_is_kept_of_an_exchange_is_small_and_can_be_read_again() -> None:
 
 async def test_what_the_store_has_lost_is_stored_again_though_the_history_is_known() -> None:
     """A large body is known by its beginning, but what of it is stored is known of this session's memory alone."""
-    async with faulty(Scripted(*(f"Answer {n}." for n in range(9)))) as upstream, running(upstream.port) as proxy:
+    async with (
+        run_upstream(ScriptedModel(*(f"Answer {n}." for n in range(9)))) as upstream,
+        run_proxy(upstream.port) as proxy,
+    ):
         agent = Agent(proxy, messages=[SYSTEM])
         name = b"x-context-session: mine"
         await agent.say("Look at this: " + "word " * 4000, name)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from proxy.exchange.fallback import REASON_TEXTS, FallbackReason
-from tests.faulty import Connection, Request, faulty
-from tests.running import running
-from tests.scripted import Scripted, reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, send_reply
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -25,8 +25,8 @@ HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": 
 async def test_a_request_that_is_not_managed_goes_out_byte_for_byte_with_its_reason(
     body: bytes, reason: FallbackReason
 ) -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, limits={"messages": 30}) as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, limits={"messages": 30}) as proxy:
         found = await proxy.post(body)
         assert found.header("x-context-fallback") == reason
         assert proxy.count("fallbacks_total", reason=reason) == 1
@@ -59,13 +59,13 @@ class Strict:
     def __init__(self) -> None:
         self.statuses: list[int] = []
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         body = json.loads(request.body)
         made, problem = self.respond(body) if "input" in body else self.complete(body)
         self.statuses.append(400 if problem else 200)
         answer = {"error": {"message": problem}} if problem else made
         status = b"400 Bad Request" if problem else b"200 OK"
-        await reply(there, status, json.dumps(answer).encode(), b"content-type: application/json")
+        await send_reply(there, status, json.dumps(answer).encode(), b"content-type: application/json")
 
     def respond(self, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
         items = body["input"]
@@ -102,7 +102,7 @@ async def test_a_history_with_a_hidden_round_is_accepted_where_it_goes_on_as_rec
     body: dict[str, Any] = {"model": "gpt-5", "store": False, "include": ["reasoning.encrypted_content"]}
     body["tools"] = [{"type": "function", "name": "read_file", "parameters": SCHEMA}]
     items: list[dict[str, Any]] = [{"role": "user", "content": "Read a.py."}]
-    async with faulty(upstream) as there, running(there.port, policy="thrifty", **RECALLS) as proxy:
+    async with run_upstream(upstream) as there, run_proxy(there.port, policy="thrifty", **RECALLS) as proxy:
         first = await proxy.post({**body, "input": items}, path="/v1/responses")
         output = json.loads(first.body)["output"]
         assert [one["type"] for one in output] == ["reasoning", "reasoning", "function_call"]
@@ -117,7 +117,7 @@ async def test_a_call_whose_signature_stood_on_a_hidden_call_is_accepted_where_i
     body: dict[str, Any] = {"model": "gemini-3-pro"}
     body["tools"] = [{"type": "function", "function": {"name": "read_file", "parameters": SCHEMA}}]
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Read a.py."}]
-    async with faulty(upstream) as there, running(there.port, policy="thrifty", **RECALLS) as proxy:
+    async with run_upstream(upstream) as there, run_proxy(there.port, policy="thrifty", **RECALLS) as proxy:
         first = await proxy.post({**body, "messages": messages})
         message = json.loads(first.body)["choices"][0]["message"]
         assert [one["id"] for one in message["tool_calls"]] == ["call_read"]
@@ -133,7 +133,7 @@ async def test_another_400_is_passed_on_after_one_request() -> None:
     called = {"role": "assistant", "content": None, "tool_calls": [call]}
     messages = [{"role": "user", "content": "a"}, called, {"role": "tool", "tool_call_id": "x", "content": "b"}]
     body = {"model": "gpt-5", "messages": messages}
-    async with faulty(upstream) as there, running(there.port) as proxy:
+    async with run_upstream(upstream) as there, run_proxy(there.port) as proxy:
         assert (await proxy.post(body, b"x-context-off: 1")).status == 400
     assert upstream.statuses == [400]
 
@@ -144,11 +144,11 @@ async def test_items_that_the_proxy_cannot_read_get_the_upstreams_own_refusal(pa
     asked = json.dumps({"model": "m", "input": [{"content": "Hello"}], "store": False}).encode()
     seen: list[bytes] = []
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         seen.append(request.body)
-        await reply(there, b"400 Bad Request", refusal, b"content-type: application/json")
+        await send_reply(there, b"400 Bad Request", refusal, b"content-type: application/json")
 
-    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(asked, path=path)
     assert (found.status, found.body) == (400, refusal)
     assert seen == [asked]

@@ -4,13 +4,13 @@ from typing import Any
 
 from proxy.exchange.gateway_rows import choose_row_policy
 from tests.exchange.test_compress_rows import compress, grow, result
-from tests.faulty import faulty
-from tests.running import running
-from tests.scripted import Scripted
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 
 async def test_the_policy_for_rows_adds_no_text_and_offers_no_tool() -> None:
-    async with running("demo") as proxy:
+    async with run_proxy("demo") as proxy:
         policies = proxy.app.services.policies
         assert policies["thrifty"].injections
         made = choose_row_policy(proxy.app.services, policies["thrifty"])
@@ -22,7 +22,7 @@ async def test_the_policy_for_rows_adds_no_text_and_offers_no_tool() -> None:
 async def test_a_context_row_that_appears_late_leaves_the_prefix_cached() -> None:
     rows: list[dict[str, Any]] = [result(turn) for turn in range(12)]
     prompt = {"role": "user", "content": "Go on."}
-    async with faulty(Scripted("x")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         await grow(proxy, rows)
         await compress(proxy, [prompt, *rows, result(12)])
         ((first, second),) = await proxy.rows(

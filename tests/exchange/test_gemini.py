@@ -20,10 +20,10 @@ from tests.exchange.test_dialect_rounds import (
     number,
     offering,
 )
-from tests.faulty import Connection, Request, faulty
 from tests.gemini_agent import GeminiAgent
-from tests.running import running
-from tests.scripted import reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import send_reply
 from tests.strict_gemini import StrictGemini
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ async def test_an_agent_on_gemini_works_as_without_the_proxy_and_cheaper(
 ) -> None:
     model = StrictGemini(*(step(n) for n in range(STEPS)), [{"text": "All done."}])
     tree: dict[str, Any] = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = GeminiAgent(proxy, look, stream=stream, in_chunks=in_chunks)
         assert await agent.work("Find the fault.") == "All done."
         outcomes = await proxy.outcomes()
@@ -102,7 +102,7 @@ async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_ours(
 ) -> None:
     answers = number([*SCENARIOS[scenario], END, END, [THINK, ("ours", 9)], END])
     model = play(answers, with_ids=with_ids)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = GeminiAgent(proxy, read, stream=stream, in_chunks=in_chunks)
         for prompt in ("Hello", "Thank you", "One more thing"):
             assert (await agent.work(prompt)).endswith("It is so.")
@@ -118,7 +118,7 @@ async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_ours(
 @STREAMING
 async def test_a_call_of_ours_that_failed_goes_back_as_an_error(stream: str) -> None:
     model = play(number([[("ours", 1)], END, END]))
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = GeminiAgent(proxy, read, stream=stream)
         await agent.work("Hello")
         await agent.work("Thank you")
@@ -144,7 +144,7 @@ def assert_grows(model: StrictGemini) -> None:
 async def test_each_request_begins_as_the_one_before(stream: str) -> None:
     answers = number([*SCENARIOS["three rounds of ours"], END, *SCENARIOS["ours between the client's"], END])
     model = play(answers, with_ids=True)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = GeminiAgent(proxy, read, stream=stream)
         for prompt in ("Hello", "Thank you"):
             await agent.work(prompt)
@@ -166,7 +166,7 @@ async def test_each_request_begins_as_the_one_before(stream: str) -> None:
 async def test_rounds_are_put_back_after_a_restart(scenario: str, stream: str, tmp_path: Path) -> None:
     answers = number([*SCENARIOS[scenario], END, END])
     model = play(answers)
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         agent = GeminiAgent(None, read, stream=stream)  # type: ignore[arg-type]
         agent.contents.append({"role": "user", "parts": [{"text": "Hello"}]})
         ended = False
@@ -212,7 +212,7 @@ async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_promp
     answers: list[list[Piece]], stream: str
 ) -> None:
     model = play(number([*answers, [("say", "Fine.")], [("say", "Fine.")]]))
-    async with faulty(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
         agent = GeminiAgent(proxy, read, stream=stream, lines=(b"x-context-session: a",))
         for prompt in ("Hello", "Thank you", "And then?"):
             await agent.work(prompt)
@@ -240,7 +240,7 @@ async def test_usage_adds_up_over_rounds(stream: str) -> None:
         return found
 
     model.make_response = record  # type: ignore[assignment, method-assign]
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = GeminiAgent(proxy, read, stream=stream)
         await agent.work("Hello")
     usage = agent.answers[-1]["usage"]
@@ -252,7 +252,10 @@ async def test_usage_adds_up_over_rounds(stream: str) -> None:
 
 async def test_a_count_is_of_the_prompt_that_would_be_sent(tmp_path: Path) -> None:
     model = StrictGemini(*(step(n) for n in range(STEPS)), [{"text": "All done."}])
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", db=str(tmp_path / "a.db")) as proxy:
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", db=str(tmp_path / "a.db")) as proxy,
+    ):
         agent = GeminiAgent(proxy, look)
         await agent.work("Find the fault.")
         asked = {
@@ -272,7 +275,7 @@ async def test_a_count_is_of_the_prompt_that_would_be_sent(tmp_path: Path) -> No
 
 async def test_a_key_in_the_query_goes_on_as_a_header_and_tells_tenants_apart() -> None:
     model = StrictGemini()
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
         for query in ("?key=sk%2Done", "?alt=sse&key=sk-two", "?alt=json"):
             path = f"/v1beta/models/gemini-3-pro:generateContent{query}"
@@ -286,7 +289,7 @@ async def test_a_key_in_the_query_goes_on_as_a_header_and_tells_tenants_apart() 
 
 async def test_a_prompt_that_is_partly_at_the_provider_passes_unmanaged() -> None:
     model = StrictGemini()
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         agent = GeminiAgent(proxy, read, more={"cachedContent": "cachedContents/1"})
         await agent.work("Hello")
     assert agent.heard[0].header("x-context-fallback") == "chain"
@@ -294,16 +297,16 @@ async def test_a_prompt_that_is_partly_at_the_provider_passes_unmanaged() -> Non
 
 
 async def test_errors_have_googles_shape() -> None:
-    async def fail(_: Request, there: Connection) -> None:
+    async def fail(_: RawRequest, there: Connection) -> None:
         error = {"error": {"code": 429, "message": "Quota", "status": "RESOURCE_EXHAUSTED"}}
-        await reply(there, b"429 Too Many Requests", json.dumps(error).encode(), b"content-type: application/json")
+        await send_reply(there, b"429 Too Many Requests", json.dumps(error).encode(), b"content-type: application/json")
 
-    async with faulty(StrictGemini(fail)) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(StrictGemini(fail)) as upstream, run_proxy(upstream.port) as proxy:
         body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
         path = "/v1beta/models/gemini-3-pro:generateContent"
         found = await proxy.post(body, b"x-goog-api-key: k", path=path, key="")
         assert (found.status, found.json()["error"]["status"]) == (429, "RESOURCE_EXHAUSTED")
-    async with running(1) as proxy:  # nothing listens there
+    async with run_proxy(1) as proxy:  # nothing listens there
         found = await proxy.post(body, b"x-goog-api-key: k", path=path, key="")
         assert found.json()["error"].keys() == {"code", "message", "status"}
         assert found.json()["error"]["code"] == found.status >= 500
@@ -313,7 +316,7 @@ async def test_a_prompt_begins_with_the_users_content_whatever_leaves_it(tmp_pat
     """`progressive` keeps old results and lets their prompts go: the first call then had no prompt before it."""
     model = StrictGemini(*(step(n) for n in range(3)), [{"text": "Done."}], *(step(n) for n in range(25)), [END_TEXT])
     tree: dict[str, Any] = {"policy": "progressive", "db": str(tmp_path / "a.sqlite3")}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = GeminiAgent(proxy, look)
         await agent.work("Find the fault.")
         await agent.work("Mend it.")
@@ -326,12 +329,12 @@ async def test_a_prompt_begins_with_the_users_content_whatever_leaves_it(tmp_pat
 async def test_the_original_of_a_turn_whose_signature_stood_on_a_hidden_call_is_taken(stream: str) -> None:
     """The model signs the first call of a step. Where that is one of the proxy's, the client's history lacks it."""
 
-    async def refuse(_: Request, there: Connection) -> None:
-        await reply(there, b"400 Bad Request", b'{"error":{"message":"busy"}}', b"content-type: application/json")
+    async def refuse(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"400 Bad Request", b'{"error":{"message":"busy"}}', b"content-type: application/json")
 
     ours = {"functionCall": {"name": "recall", "args": {"id": f"{SECRET}-1"}}}
     model = StrictGemini([{"text": "I look."}, ours, step(1)[2]], refuse, step(2), [END_TEXT])
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = GeminiAgent(proxy, read, stream=stream)
         assert await agent.work("Find the fault.") == END_TEXT["text"]
         outcomes = await proxy.outcomes()

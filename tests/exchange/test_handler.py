@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from proxy.notes.state_block import build_prompt, render_recap
-from tests.faulty import STREAM, Connection, Request, faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted, calls, chunk, completion, events, reply
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import STREAM, Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, make_calls, make_chunk, make_completion, make_events, send_reply
 
 HELLO = {"model": "m", "messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "Hello"}]}
 BLOCK = "### STATE\nGoal: go on\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
@@ -16,24 +16,24 @@ JSON = b"content-type: application/json"
 
 
 def refusing(
-    model: Scripted, original: Any, *, always: bool = False, body: bytes = b'{"error":{"message":"no"}}'
+    model: ScriptedModel, original: Any, *, always: bool = False, body: bytes = b'{"error":{"message":"no"}}'
 ) -> Any:
     """A script that answers 400 to whatever does not have the messages of the original."""
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         if always or json.loads(request.body)["messages"] != original:
             model.received.append(request)
-            await reply(there, b"400 Bad", body, JSON)
+            await send_reply(there, b"400 Bad", body, JSON)
         else:
-            await Scripted.__call__(model, request, there)
+            await ScriptedModel.__call__(model, request, there)
 
     return script
 
 
 async def test_one_header_makes_one_request_a_passthrough() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     raw = json.dumps(HELLO | {"stream": True}).encode()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         off = await proxy.post(raw, b"x-context-off: 1", b"x-context-session: a")
         on = await proxy.post(raw, b"x-context-off: 0", b"x-context-session: a")
         assert proxy.count("fallbacks_total", reason="off") == 1
@@ -42,11 +42,11 @@ async def test_one_header_makes_one_request_a_passthrough() -> None:
     assert off.header("x-context-fallback") == "off"
     assert off.header("x-context-session") is None
     assert on.header("x-context-fallback") is None
-    assert off.body == b"".join(events({"content": "Well."}))
+    assert off.body == b"".join(make_events({"content": "Well."}))
 
 
 async def test_an_answer_says_whose_it_is_and_what_was_saved() -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(HELLO, b"x-context-session: alpha")
         named = await proxy.post(HELLO)
     assert found.session == "alpha"
@@ -58,36 +58,36 @@ async def test_an_answer_says_whose_it_is_and_what_was_saved() -> None:
 
 @pytest.mark.parametrize("wanted", [True, False, None])
 async def test_usage_is_asked_for_and_taken_out_again_where_the_client_did_not_ask(wanted: bool | None) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     body = HELLO | {"stream": True} | ({} if wanted is None else {"stream_options": {"include_usage": wanted}})
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(body)
         used = await proxy.rows("SELECT prompt_tokens, completion_tokens FROM exchanges")
     assert model.last["stream_options"] == {"include_usage": True}
-    assert found.body == b"".join(events({"content": "Well."}, model.usage if wanted else None))
+    assert found.body == b"".join(make_events({"content": "Well."}, model.usage if wanted else None))
     assert used == [(11, 3)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_422_to_a_rewritten_prompt_is_a_refusal_as_a_400_is(stream: bool) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         if "### STATE" in request.body.decode():
-            await reply(there, b"422 Unprocessable Entity", b'{"detail":[]}', JSON)
+            await send_reply(there, b"422 Unprocessable Entity", b'{"detail":[]}', JSON)
         else:
             await model(request, there)
 
-    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(HELLO | {"stream": stream}, b"x-context-session: a")
     assert (found.status, found.header("x-context-fallback")) == (200, "upstream_reject")
     assert [r.body for r in model.received] == [json.dumps(HELLO | {"stream": stream}).encode()]
 
 
 async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_it_came() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     original = HELLO["messages"]
-    async with faulty(refusing(model, original)) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(refusing(model, original)) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(HELLO, b"x-context-session: a")
         assert found.status == 200
         assert found.message["content"] == "Well."
@@ -99,17 +99,17 @@ async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_it_came()
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_rewriting_stops_for_a_branch_whose_original_was_taken(stream: bool) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         rewritten = "### STATE" in request.body.decode() or b"include_usage" in request.body
         if rewritten:
             model.received.append(request)
-            await reply(there, b"400 Bad", b"{}", JSON)
+            await send_reply(there, b"400 Bad", b"{}", JSON)
         else:
             await model(request, there)
 
-    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream, messages=[{"role": "system", "content": "Be."}])
         await agent.say("One")
         await agent.say("Two")
@@ -122,10 +122,10 @@ async def test_rewriting_stops_for_a_branch_whose_original_was_taken(stream: boo
 
 
 async def test_rewriting_goes_on_where_the_original_is_refused_too() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     async with (
-        faulty(refusing(model, None, always=True)) as upstream,
-        running(upstream.port, policy="rolling") as proxy,
+        run_upstream(refusing(model, None, always=True)) as upstream,
+        run_proxy(upstream.port, policy="rolling") as proxy,
     ):
         found = await proxy.post(HELLO, b"x-context-session: a")
         assert (found.status, found.body) == (400, b'{"error":{"message":"no"}}')
@@ -136,10 +136,10 @@ async def test_rewriting_goes_on_where_the_original_is_refused_too() -> None:
 
 
 async def test_an_untouched_request_that_is_refused_is_not_sent_again() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     async with (
-        faulty(refusing(model, None, always=True)) as upstream,
-        running(upstream.port, policy="thrifty") as proxy,
+        run_upstream(refusing(model, None, always=True)) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
     ):
         found = await proxy.post(HELLO)
     assert found.status == 400
@@ -150,9 +150,9 @@ async def test_an_untouched_request_that_is_refused_is_not_sent_again() -> None:
 @pytest.mark.parametrize("after", [0, 1, 3, 5])
 @pytest.mark.parametrize("how", ["reset", "end", "within a line"])
 async def test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done(how: str, after: int) -> None:
-    whole = events({"content": "A longer text that comes in pieces."})
+    whole = make_events({"content": "A longer text that comes in pieces."})
 
-    async def broken(_: Request, there: Connection) -> None:
+    async def broken(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         for event in whole[:after]:
             await there.chunk(event)
@@ -163,7 +163,7 @@ async def test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_don
         else:
             await there.reset()
 
-    async with faulty(broken) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(broken) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(HELLO | {"stream": True, "stream_options": {"include_usage": True}})
         assert found.status == 200
         came = b"".join(whole[:after]) + (whole[after][:40] + b"\n\n" if how == "within a line" else b"")
@@ -178,13 +178,13 @@ async def test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_don
 
 
 async def test_an_idle_upstream_is_given_up_and_says_so() -> None:
-    async def stalls(_: Request, there: Connection) -> None:
+    async def stalls(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
-        await there.chunk(chunk({"role": "assistant", "content": "I"}))
+        await there.chunk(make_chunk({"role": "assistant", "content": "I"}))
         await there.left()
 
     idle = {"idle_s": 0.3}
-    async with faulty(stalls) as upstream, running(upstream.port, policy="thrifty", timeouts=idle) as proxy:
+    async with run_upstream(stalls) as upstream, run_proxy(upstream.port, policy="thrifty", timeouts=idle) as proxy:
         found = await proxy.post(HELLO | {"stream": True})
         assert json.loads(found.events[-1])["error"]["code"] == "upstream_timeout"
         assert (await proxy.outcome())[0] == "partial"
@@ -193,14 +193,14 @@ async def test_an_idle_upstream_is_given_up_and_says_so() -> None:
 
 @pytest.mark.parametrize("status", [b"401 No", b"404 No", b"429 Later", b"500 Oh", b"503 Oh", b"529 Oh"])
 async def test_an_upstreams_error_passes_once_and_as_it_is(status: bytes) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     body = b'[{"error": {"code": 429, "message": "Later"}}]'
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         model.received.append(request)
-        await reply(there, status, body, JSON, b"retry-after: 7", b"x-request-id: r1")
+        await send_reply(there, status, body, JSON, b"retry-after: 7", b"x-request-id: r1")
 
-    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(HELLO | {"stream": True})
         assert (found.status, found.body) == (int(status[:3]), body)
         assert (found.header("retry-after"), found.header("x-request-id")) == ("7", "r1")
@@ -209,9 +209,9 @@ async def test_an_upstreams_error_passes_once_and_as_it_is(status: bytes) -> Non
 
 
 async def test_an_upstream_that_is_not_there_is_told_as_502() -> None:
-    async with faulty(Scripted()) as upstream:
+    async with run_upstream(ScriptedModel()) as upstream:
         port = upstream.port
-    async with running(port, policy="thrifty") as proxy:
+    async with run_proxy(port, policy="thrifty") as proxy:
         found = await proxy.post(HELLO | {"stream": True})
         assert found.status == 502
         assert found.error["code"] == "upstream_unreachable"
@@ -219,11 +219,11 @@ async def test_an_upstream_that_is_not_there_is_told_as_502() -> None:
 
 
 async def test_an_answer_cut_short_is_never_told_as_whole() -> None:
-    async def short(_: Request, there: Connection) -> None:
+    async def short(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
         await there.reset()
 
-    async with faulty(short) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(short) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(HELLO)
         assert found.status == 502
         assert (await proxy.outcome())[0] == "partial"
@@ -249,10 +249,10 @@ ANSWERS: dict[str, tuple[bytes, bytes]] = {
 async def test_whatever_a_200_holds_reaches_the_client(policy: str) -> None:
     kind, body = b"", b""
 
-    async def odd(_: Request, there: Connection) -> None:
-        await reply(there, b"200 OK", body, b"content-type: " + kind)
+    async def odd(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"200 OK", body, b"content-type: " + kind)
 
-    async with faulty(odd) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(odd) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for name, (kind, body) in ANSWERS.items():
             for stream in (False, True):
                 found = await proxy.post(HELLO | {"stream": stream})
@@ -265,13 +265,13 @@ async def test_whatever_a_stream_holds_reaches_the_client(policy: str) -> None:
     odd = b'data: {"choices":[{"delta":5}]}\n\n: note\n\ndata: [1]\n\n'
     odd += b'event: x\ndata: {"choices":[{"delta":{"tool_calls":[3]}}]}\n\n'
 
-    async def script(_: Request, there: Connection) -> None:
+    async def script(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(odd)
         await there.chunk(b"data: [DONE]\n\n")
         await there.chunk(b"")
 
-    async with faulty(script) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         found = await proxy.post(HELLO | {"stream": True, "stream_options": {"include_usage": True}})
         assert found.status == 200
         assert found.body == odd + b"data: [DONE]\n\n"
@@ -279,12 +279,15 @@ async def test_whatever_a_stream_holds_reaches_the_client(policy: str) -> None:
 
 
 async def test_an_answer_that_is_larger_than_we_hold_passes_as_it_comes() -> None:
-    body = completion({"role": "assistant", "content": "a" * 3_000_000})
+    body = make_completion({"role": "assistant", "content": "a" * 3_000_000})
 
-    async def large(_: Request, there: Connection) -> None:
-        await reply(there, b"200 OK", body, JSON)
+    async def large(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"200 OK", body, JSON)
 
-    async with faulty(large) as upstream, running(upstream.port, policy="thrifty", limits={"body_mb": 1}) as proxy:
+    async with (
+        run_upstream(large) as upstream,
+        run_proxy(upstream.port, policy="thrifty", limits={"body_mb": 1}) as proxy,
+    ):
         found = await proxy.post(HELLO)
         assert found.status == 200
         assert found.body == body
@@ -293,8 +296,8 @@ async def test_an_answer_that_is_larger_than_we_hold_passes_as_it_comes() -> Non
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_state_block_is_asked_for_withheld_stored_and_given_back_behind_the_system_prompt(stream: bool) -> None:
-    model = Scripted("The answer.\n\n" + BLOCK, "Another.")
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel("The answer.\n\n" + BLOCK, "Another.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, stream=stream, messages=[{"role": "system", "content": "Be."}])
         found = await agent.say("Hello")
         assert found.whole
@@ -311,8 +314,8 @@ async def test_a_state_block_is_asked_for_withheld_stored_and_given_back_behind_
 
 
 async def test_what_the_client_wrote_is_never_taken_for_the_models_state() -> None:
-    model = Scripted(calls(("call_aaaaaaa1", "look")), "It says so.")
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel(make_calls(("call_aaaaaaa1", "look")), "It says so.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, messages=[{"role": "system", "content": "Be."}])
         await agent.say("Quote this:\n" + BLOCK)
         agent.brings(BLOCK)
@@ -325,16 +328,16 @@ async def test_what_the_client_wrote_is_never_taken_for_the_models_state() -> No
     "more", [{"n": 2}, {"response_format": {"type": "json_object"}}, {"tool_choice": "required", "tools": []}]
 )
 async def test_no_state_is_asked_for_where_one_free_text_is_not_expected(more: dict[str, Any]) -> None:
-    model = Scripted("The answer.\n\n" + BLOCK)
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel("The answer.\n\n" + BLOCK)
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(HELLO | more)
         assert found.message["content"] == "The answer.\n\n" + BLOCK, "not asked for, so not taken out"
     assert build_prompt() not in model.texts()[0]
 
 
 async def test_state_may_be_shown_to_the_client() -> None:
-    model, shown = Scripted("Yes.\n\n" + BLOCK), {"withhold": False}
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling", state=shown) as proxy:
+    model, shown = ScriptedModel("Yes.\n\n" + BLOCK), {"withhold": False}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling", state=shown) as proxy:
         for stream in (False, True):
             found = await Agent(proxy, stream=stream).say("Hello")
             assert found.message["content"] == "Yes.\n\n" + BLOCK
@@ -343,18 +346,18 @@ async def test_state_may_be_shown_to_the_client() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thrifty_asks_when_something_has_left_and_gives_the_note_back_at_the_tail(stream: bool) -> None:
-    model = Scripted()
+    model = ScriptedModel()
 
     def result() -> str:
         return "\n".join(f"line {n} of result {len(model.received)}" for n in range(200))
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         done = build_prompt() in json.loads(request.body)["messages"][-1]["content"]
-        step = calls((f"call_{len(model.received):09}", "look"))
+        step = make_calls((f"call_{len(model.received):09}", "look"))
         model.answers = ["Done.\n\n" + BLOCK if done else step if model.answers[0] != "Fine." else "Fine."]
         await model(request, there)
 
-    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream, messages=[{"role": "system", "content": "Be."}])
         await agent.say("Look at all of them")
         while "tool_calls" in agent.messages[-1]:

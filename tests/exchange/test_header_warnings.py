@@ -4,9 +4,9 @@ import pytest
 
 from proxy.exchange import header_warnings
 from proxy.exchange.header_warnings import find_warnings
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 POLICIES = ["rolling", "thrifty"]
 WARNING = "x-context-warning"
@@ -44,7 +44,10 @@ async def test_the_answer_names_a_mistyped_value_and_the_log_does_once(
     stream: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(header_warnings, "MOST", 2)
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="progressive") as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, policy="progressive") as proxy,
+    ):
         agent = Agent(proxy, stream=stream)
         assert (await agent.say("Hello")).header(WARNING) is None
         for _ in range(2):

@@ -23,11 +23,11 @@ from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.settings.load import find_shipped_file
 from proxy.web.app import ContextProxy
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.exchange.helper_setup import settings, wait_for_helper
-from tests.faulty import Connection, Request, faulty
+from tests.exchange.helper_setup import make_helper_settings, wait_for_helper
 from tests.gemini_agent import GeminiAgent
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls, reply
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, make_calls, send_reply
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import StrictResponses
@@ -52,8 +52,14 @@ class Clock:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, model: Scripted, clock: Clock, *, schedule: str = "always", window: int | None = None, **fields: Any
-) -> AsyncIterator[Running]:
+    folder: Path,
+    model: ScriptedModel,
+    clock: Clock,
+    *,
+    schedule: str = "always",
+    window: int | None = None,
+    **fields: Any,
+) -> AsyncIterator[RunningProxy]:
     """The proxy with `hierarchical` as it is shipped, its schedule and some settings of its levels changed."""
     text = find_shipped_file("policies/hierarchical.toml").read_text().replace('name = "hierarchical"', 'name = "mine"')
     lines = [line for line in text.splitlines() if line.partition(" = ")[0] not in fields]
@@ -68,14 +74,14 @@ async def serving(
 
     tree: dict[str, Any] = {"policies_dir": str(folder), "models_file": str(models), "policy": "mine"}
     tree["db"] = str(folder / "store.sqlite3")
-    async with faulty(model) as upstream, running(upstream.port, before=set_clock, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, before=set_clock, **tree) as proxy:
         yield proxy
 
 
-def scripted(rounds: int) -> Scripted:
+def scripted(rounds: int) -> ScriptedModel:
     """Calls one tool after the other, then answers, for ever."""
-    answers: list[Any] = [calls((f"call_{n}", "read"), n=n) for n in range(rounds)]
-    return Scripted(*answers, "All done.")
+    answers: list[Any] = [make_calls((f"call_{n}", "read"), n=n) for n in range(rounds)]
+    return ScriptedModel(*answers, "All done.")
 
 
 async def work(agent: Agent, prompt: str, rounds: int, text: str = LOG) -> None:
@@ -133,22 +139,24 @@ async def test_e4_every_schedule_sends_what_strict_upstreams_accept(
         assert after < before / 2
 
 
-async def failing(_: Request, there: Connection) -> None:
-    await reply(there, b"500 No", b"no")
+async def failing(_: RawRequest, there: Connection) -> None:
+    await send_reply(there, b"500 No", b"no")
 
 
 @pytest.mark.parametrize("answer", ["Six runs of the log; nothing was found.", "", "x" * 9000, failing])
 async def test_e4_a_helpers_summary_takes_the_place_of_the_extract_where_it_is_any_good(
     tmp_path: Path, answer: Any
 ) -> None:
-    model, helper, clock = scripted(6), Scripted(answer), Clock()
+    model, helper, clock = scripted(6), ScriptedModel(answer), Clock()
 
     def set_clock(app: ContextProxy) -> None:
         app.services.now = clock
 
-    async with faulty(model) as upstream, faulty(helper) as beside:
-        tree = settings(tmp_path, upstream.port, beside.port, {"timeout_s": 2.0}) | {"policy": "hierarchical"}
-        async with running(0, before=set_clock, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_upstream(helper) as beside:
+        tree = make_helper_settings(tmp_path, upstream.port, beside.port, {"timeout_s": 2.0}) | {
+            "policy": "hierarchical"
+        }
+        async with run_proxy(0, before=set_clock, **tree) as proxy:
             agent = Agent(proxy, NAMED)
             await work(agent, "look around", 6)
             clock.at += 400
@@ -165,7 +173,7 @@ async def test_e4_a_helpers_summary_takes_the_place_of_the_extract_where_it_is_a
 
 
 async def test_e1_e2_levels_and_volatile_through_the_proxy(tmp_path: Path) -> None:
-    model, clock = Scripted(calls(("call_1", "grep")), calls(("call_2", "read")), "Done."), Clock()
+    model, clock = ScriptedModel(make_calls(("call_1", "grep")), make_calls(("call_2", "read")), "Done."), Clock()
     async with serving(tmp_path, model, clock, total=2000, recent=1) as proxy:
         agent = Agent(proxy, NAMED)
         agent.messages.append({"role": "system", "content": "Always be brief."})
@@ -198,7 +206,7 @@ async def test_e5_a_past_topic_comes_back_at_the_tail_with_its_source(tmp_path: 
 
 
 async def test_e6_what_the_client_dropped_is_found_in_the_store_of_its_own_session(tmp_path: Path) -> None:
-    model, clock = Scripted("Noted."), Clock()
+    model, clock = ScriptedModel("Noted."), Clock()
     async with serving(tmp_path, model, clock) as proxy:
         agent = Agent(proxy, NAMED)
         await agent.say("the zebra handshake uses port 4711")
@@ -215,7 +223,7 @@ async def test_e6_what_the_client_dropped_is_found_in_the_store_of_its_own_sessi
 
 
 async def test_e6_policies_that_do_not_search_leave_the_index_empty(tmp_path: Path) -> None:
-    async with faulty(Scripted("ok")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, NAMED)
         await agent.say("the zebra handshake uses port 4711")
         await agent.say("which port?")
@@ -224,7 +232,7 @@ async def test_e6_policies_that_do_not_search_leave_the_index_empty(tmp_path: Pa
 
 @pytest.mark.parametrize("by", ["header", "mark"])
 async def test_e7_a_pin_keeps_a_message_whole_and_outlives_a_restart(tmp_path: Path, by: str) -> None:
-    model, clock = Scripted("Fine. " * 80), Clock()
+    model, clock = ScriptedModel("Fine. " * 80), Clock()
     long = "remember the rule of the house: " + "no shoes inside, " * 60
     pinned = ("[pin] " if by == "mark" else "") + long
     async with serving(tmp_path, model, clock) as proxy:
@@ -247,7 +255,7 @@ async def test_e7_a_pin_keeps_a_message_whole_and_outlives_a_restart(tmp_path: P
 
 
 async def test_e7_a_fork_keeps_the_pins_of_what_it_shares(tmp_path: Path) -> None:
-    model, clock = Scripted("Fine. " * 80), Clock()
+    model, clock = ScriptedModel("Fine. " * 80), Clock()
     long = "a long word of the user, " * 60
     async with serving(tmp_path, model, clock) as proxy:
         agent = Agent(proxy, NAMED)
@@ -287,7 +295,7 @@ async def test_e9_compression_is_measured_per_event_and_in_the_metrics(tmp_path:
         assert body == model.last
 
 
-async def _rebuilt(proxy: Running) -> bytes:
+async def _rebuilt(proxy: RunningProxy) -> bytes:
     ((tenant, session, exchange),) = await proxy.rows(
         "SELECT tenant, session, exchange FROM exchanges ORDER BY started_at DESC LIMIT 1"
     )
@@ -318,8 +326,8 @@ async def test_e1_e9_a_conversation_of_one_prompt_ages_behind_a_system_prompt_to
 async def test_e2_alike_tasks_are_summarised_once_each_is_answered(tmp_path: Path) -> None:
     answers: list[Any] = []
     for n in range(8):
-        answers += [*(calls((f"call_{n}_{k}", "read"), n=n, k=k) for k in range(4)), f"File {n} is fine."]
-    model, clock = Scripted(*answers), Clock()
+        answers += [*(make_calls((f"call_{n}_{k}", "read"), n=n, k=k) for k in range(4)), f"File {n} is fine."]
+    model, clock = ScriptedModel(*answers), Clock()
     async with serving(tmp_path, model, clock) as proxy:
         agent = Agent(proxy, NAMED)
         for n in range(8):
@@ -333,15 +341,17 @@ async def test_e2_alike_tasks_are_summarised_once_each_is_answered(tmp_path: Pat
 @pytest.mark.parametrize("helped", [False, True])
 async def test_e2_e4_no_exchange_of_plain_chat_leaves_without_a_summary(tmp_path: Path, helped: bool) -> None:
     told = "They spoke of a garden."
-    model, helper, clock = Scripted("The answer has many words about gardens. " * 60), Scripted(told), Clock()
+    model, helper, clock = ScriptedModel("The answer has many words about gardens. " * 60), ScriptedModel(told), Clock()
 
     def set_clock(app: ContextProxy) -> None:
         app.services.now = clock
 
-    async with faulty(model) as upstream, faulty(helper) as beside:
-        tree = settings(tmp_path, upstream.port, beside.port, {"timeout_s": 2.0}) | {"policy": "hierarchical"}
+    async with run_upstream(model) as upstream, run_upstream(helper) as beside:
+        tree = make_helper_settings(tmp_path, upstream.port, beside.port, {"timeout_s": 2.0}) | {
+            "policy": "hierarchical"
+        }
         tree = tree if helped else {"policy": "hierarchical"}
-        async with running(0 if helped else upstream.port, before=set_clock, **tree) as proxy:
+        async with run_proxy(0 if helped else upstream.port, before=set_clock, **tree) as proxy:
             agent = Agent(proxy, NAMED)
             for n in range(40):
                 await agent.say(f"question {n}: " + "what of the garden, and why? " * 40)
@@ -370,7 +380,7 @@ async def test_e4_answers_are_never_changed_so_every_wire_format_has_room_for_th
         "gemini": (StrictGemini(text), GeminiAgent),
     }
     model, make_agent = made[dialect]
-    async with faulty(model) as upstream, running(upstream.port, policy="hierarchical") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="hierarchical") as proxy:
         agent = make_agent(proxy, lambda *_: "", stream=("events" if dialect == "gemini" else True) if stream else "")
         agent.more = {"model": "gpt-5", "include": []} if dialect == "responses" else {}  # no reasoning is bound
         for n in range(20):

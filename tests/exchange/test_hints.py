@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 TOOLS = {"tools": [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]}
 ROUNDS = 8
@@ -27,10 +27,10 @@ RECALL = re.compile(r"recall\(\"([a-z2-7]{10})\"\)")
 @asynccontextmanager
 async def worked(
     policy: str, *, stream: bool = False, more: dict[str, Any], **tree: Any
-) -> AsyncIterator[tuple[Running, Scripted]]:
+) -> AsyncIterator[tuple[RunningProxy, ScriptedModel]]:
     """An agent that has read a few files, and been asked again since."""
-    model = Scripted(*(calls((f"c{n}", "bash"), n=n) for n in range(ROUNDS)), "Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, **tree) as proxy:
+    model = ScriptedModel(*(make_calls((f"c{n}", "bash"), n=n) for n in range(ROUNDS)), "Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy, **tree) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream, more=more)
         await agent.say("look")
         for n in range(ROUNDS):

@@ -6,16 +6,24 @@ import json
 
 import pytest
 
-from tests.exchange.hidden_calls import Played, assert_hidden, assert_true, offering, ours, says, theirs
+from tests.exchange.hidden_calls import (
+    PlayedConversation,
+    assert_hidden,
+    assert_true,
+    make_answer,
+    make_client_call,
+    make_proxy_call,
+    run_proxy_with_tools,
+)
 from tests.exchange.test_tool_loop import SCENARIOS
-from tests.faulty import Connection, Request, faulty
-from tests.running import Heard
-from tests.scripted import Answer, Scripted
+from tests.proxy_server import RawAnswer
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import Answer, ScriptedModel
 
 HOLD = {"hold_text": True}
 
 
-def deltas(found: Heard) -> list[str]:
+def deltas(found: RawAnswer) -> list[str]:
     """The content of each chunk of a stream: a text, or "call", or "end"."""
     told = []
     for event in found.events:
@@ -28,10 +36,10 @@ def deltas(found: Heard) -> list[str]:
 
 @pytest.mark.parametrize("scenario", list(SCENARIOS))
 async def test_upstream_sees_what_it_wrote_though_the_client_did_not(scenario: str) -> None:
-    answers = [*SCENARIOS[scenario], "You are welcome.", says(None, ours(9)), "And that was that."]
-    model = Scripted(*answers)
-    async with faulty(model) as upstream, offering(upstream.port, tools=HOLD) as proxy:
-        played = Played(proxy, model, stream=True)
+    answers = [*SCENARIOS[scenario], "You are welcome.", make_answer(None, make_proxy_call(9)), "And that was that."]
+    model = ScriptedModel(*answers)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools=HOLD) as proxy:
+        played = PlayedConversation(proxy, model, stream=True)
         for text in ("Hello", "Thank you", "One more thing"):
             await played.turn(text)
             while played.agent.messages[-1].get("tool_calls"):
@@ -43,22 +51,32 @@ async def test_upstream_sees_what_it_wrote_though_the_client_did_not(scenario: s
 
 @pytest.mark.parametrize("hold", [False, True])
 async def test_no_text_comes_in_front_of_the_clients_calls_that_was_said_in_front_of_ours(hold: bool) -> None:
-    answers: list[Answer] = [says("Let me look. ", ours(1)), says(None, theirs(1)), "It is so."]
-    model = Scripted(*answers)
-    async with faulty(model) as upstream, offering(upstream.port, tools={"hold_text": hold}) as proxy:
-        played = Played(proxy, model, stream=True)
+    answers: list[Answer] = [
+        make_answer("Let me look. ", make_proxy_call(1)),
+        make_answer(None, make_client_call(1)),
+        "It is so.",
+    ]
+    model = ScriptedModel(*answers)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools={"hold_text": hold}) as proxy:
+        played = PlayedConversation(proxy, model, stream=True)
         found = await played.turn("Hello")
         assert found.message["content"] == (None if hold else "Let me look. ")
-        assert [call["id"] for call in found.message["tool_calls"]] == [theirs(1)["id"]]
+        assert [call["id"] for call in found.message["tool_calls"]] == [make_client_call(1)["id"]]
         assert ("Let " in "".join(deltas(found))) is not hold
         assert (await played.turn(None)).message["content"] == "It is so."
     assert_true(model, answers)
 
 
 async def test_a_text_answer_loses_none_of_it() -> None:
-    model = Scripted(says("One. ", ours(1)), says("Two. ", ours(2)), "It is so.", says("All of it. ", ours(3)), "")
-    async with faulty(model) as upstream, offering(upstream.port, tools=HOLD) as proxy:
-        played = Played(proxy, model, stream=True)
+    model = ScriptedModel(
+        make_answer("One. ", make_proxy_call(1)),
+        make_answer("Two. ", make_proxy_call(2)),
+        "It is so.",
+        make_answer("All of it. ", make_proxy_call(3)),
+        "",
+    )
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools=HOLD) as proxy:
+        played = PlayedConversation(proxy, model, stream=True)
         found = await played.turn("Hello")
         assert found.message["content"] == "One. Two. It is so."
         assert deltas(found) == ["One. Two. It is so.", "end"], "at once, when nothing can follow it"
@@ -67,9 +85,13 @@ async def test_a_text_answer_loses_none_of_it() -> None:
 
 
 async def test_the_models_own_text_beside_the_clients_calls_comes_first() -> None:
-    model = Scripted(says("Both. ", theirs(1), ours(1)), says("Look. ", theirs(2)), "It is so.")
-    async with faulty(model) as upstream, offering(upstream.port, tools=HOLD) as proxy:
-        played = Played(proxy, model, stream=True)
+    model = ScriptedModel(
+        make_answer("Both. ", make_client_call(1), make_proxy_call(1)),
+        make_answer("Look. ", make_client_call(2)),
+        "It is so.",
+    )
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools=HOLD) as proxy:
+        played = PlayedConversation(proxy, model, stream=True)
         for text, said in (("Hello", "Both. "), (None, "Look. ")):
             found = await played.turn(text)
             assert found.message["content"] == said
@@ -78,10 +100,10 @@ async def test_the_models_own_text_beside_the_clients_calls_comes_first() -> Non
 
 
 async def test_where_the_rounds_fail_the_original_is_answered_alone() -> None:
-    async def fails(_: Request, there: Connection) -> None:
+    async def fails(_: RawRequest, there: Connection) -> None:
         await there.reset()
 
-    model = Scripted(says("Let me look. ", ours(1)), fails, "It is so.")
-    async with faulty(model) as upstream, offering(upstream.port, tools=HOLD) as proxy:
-        found = await Played(proxy, model, stream=True).turn("Hello")
+    model = ScriptedModel(make_answer("Let me look. ", make_proxy_call(1)), fails, "It is so.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools=HOLD) as proxy:
+        found = await PlayedConversation(proxy, model, stream=True).turn("Hello")
         assert found.message["content"] == "It is so."

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.holdout import choose_arm
-from tests.faulty import faulty
-from tests.running import Agent, Heard, Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, RawAnswer, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 
 def test_the_share_of_the_control_arm_is_the_one_that_is_set() -> None:
@@ -29,7 +29,7 @@ def test_an_arm_is_the_same_in_each_process_and_grows_with_the_share(salt: str, 
     assert arms[1:] == sorted(arms[1:], reverse=True), "who is in the arm at a small share is in it at a larger one"
 
 
-async def work(there: Running, name: str) -> list[Heard]:
+async def work(there: RunningProxy, name: str) -> list[RawAnswer]:
     """A session with twenty calls of a tool; every answer as it was heard."""
     agent = Agent(there, (b"x-context-session: " + name.encode(),), more={"tools": [TOOL]})
     heard = [await agent.say("Look around.")]
@@ -44,10 +44,10 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 
 @pytest.mark.slow
 async def test_the_control_arm_goes_out_as_it_came_and_is_named() -> None:
-    model = Scripted(*(calls((f"call_{n:06}", "look"), at=n) for n in range(200)))
+    model = ScriptedModel(*(make_calls((f"call_{n:06}", "look"), at=n) for n in range(200)))
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, experiment={"control": 0.5}, policy="rolling") as there,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, experiment={"control": 0.5}, policy="rolling") as there,
     ):
         first = await there.post({"model": "m", "messages": [{"role": "user", "content": "Hi."}]})
         assert first.header("x-context-arm") in ("control", "managed")
@@ -70,17 +70,17 @@ async def test_the_control_arm_goes_out_as_it_came_and_is_named() -> None:
 
 async def test_a_request_that_names_its_policy_is_in_no_arm() -> None:
     async with (
-        faulty(Scripted("One.", "Two.", "Three.")) as upstream,
-        running(upstream.port, experiment={"control": 1.0}, policy="thrifty") as there,
+        run_upstream(ScriptedModel("One.", "Two.", "Three.")) as upstream,
+        run_proxy(upstream.port, experiment={"control": 1.0}, policy="thrifty") as there,
     ):
         body = {"model": "m", "messages": [{"role": "user", "content": "Hi."}]}
         named = await there.post(body, b"x-context-policy: rolling", b"x-context-session: a")
         unknown = await there.post(body, b"x-context-policy: gone", b"x-context-session: b")
         assert (named.header("x-context-arm"), unknown.header("x-context-arm")) == (None, "control")
-    async with faulty(Scripted("One.")) as upstream, running(upstream.port, policy="thrifty") as there:
+    async with run_upstream(ScriptedModel("One.")) as upstream, run_proxy(upstream.port, policy="thrifty") as there:
         assert (await there.post(body)).header("x-context-arm") is None, "no experiment is set"
     async with (
-        faulty(Scripted("One.")) as upstream,
-        running(upstream.port, experiment={"control": 1.0}, policy="observe") as there,
+        run_upstream(ScriptedModel("One.")) as upstream,
+        run_proxy(upstream.port, experiment={"control": 1.0}, policy="observe") as there,
     ):
         assert (await there.post(body)).header("x-context-arm") is None, "nothing is rewritten in either arm"

@@ -12,18 +12,18 @@ import pytest
 
 from proxy.exchange import idle as idle_module
 from proxy.settings.load import find_shipped_file
-from tests.exchange.helper_setup import settings, wait_for_helper
-from tests.faulty import Connection, Request, faulty, until
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls, reply
+from tests.exchange.helper_setup import make_helper_settings, wait_for_helper
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream, wait_until
+from tests.scripted_model import ScriptedModel, make_calls, send_reply
 
 LOG = "\n".join(f"line {n}: plain words of a log that nobody reads twice" for n in range(40))
 SUMMARY = "Looked at the log; nothing in it."
 ROUNDS = 5
 
 
-def scripted() -> Scripted:
-    return Scripted(*(calls((f"call_{n}", "read"), n=n) for n in range(ROUNDS)), "All done.")
+def scripted() -> ScriptedModel:
+    return ScriptedModel(*(make_calls((f"call_{n}", "read"), n=n) for n in range(ROUNDS)), "All done.")
 
 
 def write(folder: Path, working_s: int) -> None:
@@ -34,11 +34,11 @@ def write(folder: Path, working_s: int) -> None:
 
 
 @asynccontextmanager
-async def serving(folder: Path, model: Any, helper: Any, working_s: int = 1) -> AsyncIterator[Running]:
+async def serving(folder: Path, model: Any, helper: Any, working_s: int = 1) -> AsyncIterator[RunningProxy]:
     write(folder, working_s)
-    async with faulty(model) as upstream, faulty(helper) as beside:
-        tree = settings(folder, upstream.port, beside.port, {"timeout_s": 5.0}) | {"policy": "mine"}
-        async with running(0, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_upstream(helper) as beside:
+        tree = make_helper_settings(folder, upstream.port, beside.port, {"timeout_s": 5.0}) | {"policy": "mine"}
+        async with run_proxy(0, **tree) as proxy:
             yield proxy
 
 
@@ -52,13 +52,13 @@ async def work(agent: Agent) -> None:
 async def test_e9_the_helper_is_asked_while_nobody_waits_and_its_answer_is_there_for_the_next_request(
     tmp_path: Path,
 ) -> None:
-    model, helper = scripted(), Scripted(SUMMARY)
+    model, helper = scripted(), ScriptedModel(SUMMARY)
     async with serving(tmp_path, model, helper) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await work(agent)
         sent = len(model.chats)
         assert helper.chats == [], "nothing is due yet"
-        await until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1)
+        await wait_until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1)
         await wait_for_helper(proxy)
         assert len(helper.chats) >= 1
         assert len(model.chats) == sent, "nothing is sent to the model"
@@ -73,26 +73,26 @@ async def test_e9_without_a_helper_it_is_planned_and_nothing_is_sent_or_stored(t
     model = scripted()
     write(tmp_path, 1)
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policies_dir=str(tmp_path), policy="mine") as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policies_dir=str(tmp_path), policy="mine") as proxy,
     ):
         await work(Agent(proxy, (b"x-context-session: a",)))
         counts, sent = await proxy.app.store.count_rows(), len(model.chats)
-        await until(lambda: proxy.count("idle_compressions_total", outcome="planned") >= 1)
+        await wait_until(lambda: proxy.count("idle_compressions_total", outcome="planned") >= 1)
         assert (await proxy.app.store.count_rows(), len(model.chats)) == (counts, sent)
 
 
 async def test_e9_an_answer_under_way_is_not_disturbed(tmp_path: Path) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
-    async def slow(_: Request, there: Connection) -> None:
+    async def slow(_: RawRequest, there: Connection) -> None:
         begun.set()
         await go.wait()
-        await reply(there, b"200 OK", b'{"choices":[]}')
+        await send_reply(there, b"200 OK", b'{"choices":[]}')
 
     model = scripted()
     model.answers.append(slow)
-    async with serving(tmp_path, model, Scripted(SUMMARY)) as proxy:
+    async with serving(tmp_path, model, ScriptedModel(SUMMARY)) as proxy:
         await work(Agent(proxy, (b"x-context-session: a",)))
         other = Agent(proxy, (b"x-context-session: b",))
         other.messages.append({"role": "user", "content": "wait"})
@@ -102,14 +102,14 @@ async def test_e9_an_answer_under_way_is_not_disturbed(tmp_path: Path) -> None:
         assert proxy.count("idle_compressions_total", outcome="asked") == 0, "it was due, and somebody waits"
         go.set()
         await waiting
-        await until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1)
+        await wait_until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1)
 
 
 async def test_e9_a_new_request_takes_the_place_of_what_waits_and_the_oldest_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle_module, "MOST", 2)
-    async with serving(tmp_path, Scripted("ok"), Scripted(SUMMARY), working_s=3600) as proxy:
+    async with serving(tmp_path, ScriptedModel("ok"), ScriptedModel(SUMMARY), working_s=3600) as proxy:
         waiting = proxy.app.services.idle_compressions
         for name in (b"a", b"a", b"b", b"c"):
             await Agent(proxy, (b"x-context-session: " + name,)).say(f"hello {name!r} {len(waiting)}")
@@ -122,6 +122,6 @@ async def test_e9_a_new_request_takes_the_place_of_what_waits_and_the_oldest_lea
 
 
 async def test_e9_policies_without_ages_wait_for_nothing(tmp_path: Path) -> None:
-    async with faulty(Scripted("ok")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         await Agent(proxy).say("hello")
         assert not proxy.app.services.idle_compressions

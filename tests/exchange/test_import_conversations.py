@@ -7,9 +7,9 @@ import pytest
 
 from proxy.errors import Conflict, Unprocessable
 from proxy.exchange.import_conversations import import_conversation, read_conversation
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 
 def raws(*messages: object) -> list[bytes]:
@@ -25,7 +25,7 @@ HISTORY: list[dict[str, Any]] = [
 
 
 async def test_an_agent_without_a_session_id_goes_on_where_the_import_ended() -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         await Agent(proxy).say("Whose am I?")
         ((tenant,),) = await proxy.rows("SELECT tenant FROM sessions")
         assert await import_conversation(proxy.app.services, tenant, read_conversation("brought", raws(*HISTORY))) == 4
@@ -40,7 +40,7 @@ async def test_an_agent_without_a_session_id_goes_on_where_the_import_ended() ->
 
 
 async def test_what_is_there_is_not_imported_twice_and_a_branch_of_it_is() -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         parts = proxy.app.services
         await import_conversation(parts, "t", read_conversation("a", raws(*HISTORY)))
         with pytest.raises(Conflict):

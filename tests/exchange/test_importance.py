@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from proxy.settings.load import find_shipped_file
-from tests.faulty import faulty
-from tests.running import Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 SCHEDULES = pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
 STREAMS = pytest.mark.parametrize("stream", [False, True])
@@ -30,8 +30,8 @@ TALK = [said("system", "rules"), *(said(("user", "assistant")[n % 2], f"{n}") fo
 
 @asynccontextmanager
 async def serving(
-    folder: Path, model: Scripted, name: str, schedule: str, *, window: int | None = 1000, **tree: Any
-) -> AsyncIterator[Running]:
+    folder: Path, model: ScriptedModel, name: str, schedule: str, *, window: int | None = 1000, **tree: Any
+) -> AsyncIterator[RunningProxy]:
     """The proxy with a policy that we ship under a schedule, and the model `m` with a window of so many tokens."""
     text = find_shipped_file(f"policies/{name}.toml").read_text()
     assert 'schedule = "always"' in text
@@ -41,18 +41,18 @@ async def serving(
     models = folder / "models"
     models.write_text(f"[models.m]\nwindow = {window}\n" if window else "[models.x]\n")
     mine: dict[str, Any] = {"policies_dir": str(folder), "models_file": str(models), "policy": "mine"}
-    async with faulty(model) as upstream, running(upstream.port, **{**mine, **tree}) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **{**mine, **tree}) as proxy:
         yield proxy
 
 
-async def ask(proxy: Running, talk: list[dict[str, Any]], *, stream: bool = False, model: str = "m") -> None:
+async def ask(proxy: RunningProxy, talk: list[dict[str, Any]], *, stream: bool = False, model: str = "m") -> None:
     body = {"model": model, "messages": talk} | ({"stream": True} if stream else {})
     found = await proxy.post(body, b"x-context-session: a")
     assert found.status == 200
     assert found.header("x-context-fallback") is None
 
 
-async def left_out(proxy: Running) -> list[Any]:
+async def left_out(proxy: RunningProxy) -> list[Any]:
     """The messages that the store lists as out of the branch's prompt."""
     ((tenant, session, branch),) = await proxy.rows("SELECT tenant, session, branch FROM branches")
     return await proxy.app.store.read_left_out(tenant, session, branch)
@@ -61,7 +61,7 @@ async def left_out(proxy: Running) -> list[Any]:
 @STREAMS
 async def test_d1_of_the_sources_worked_example_the_best_four_reach_the_upstream(tmp_path: Path, stream: bool) -> None:
     """70, 20, 18, 36, 34 and 60 points, and room for four: system, the second prompt and its answer, the last one."""
-    model = Scripted()
+    model = ScriptedModel()
     talk = [said(role, "so") for role in ("system", "user", "assistant", "user", "assistant", "user")]
     for n, message in enumerate(talk):
         message["content"] += f"{n}"
@@ -77,7 +77,7 @@ async def test_d1_of_the_sources_worked_example_the_best_four_reach_the_upstream
 @SCHEDULES
 @STREAMS
 async def test_d2_over_the_target_the_best_go_on_as_they_came(tmp_path: Path, schedule: str, stream: bool) -> None:
-    model = Scripted()
+    model = ScriptedModel()
     talk = [dict(m) for m in TALK]
     talk[7]["content"] = f"6: the FATAL word {WORDS}"  # 46 points, 31 without it
     async with serving(tmp_path, model, "importance", schedule) as proxy:
@@ -95,7 +95,7 @@ async def test_d2_over_the_target_the_best_go_on_as_they_came(tmp_path: Path, sc
 @SCHEDULES
 @STREAMS
 async def test_d2_below_the_target_the_bytes_are_the_clients(tmp_path: Path, schedule: str, stream: bool) -> None:
-    model = Scripted()
+    model = ScriptedModel()
     raw = json.dumps({"model": "m", "messages": TALK[:8] + TALK[-1:], "x": 1.0}, indent=1).encode()
     async with serving(tmp_path, model, "importance", schedule) as proxy:
         await proxy.post(raw, b"x-context-session: a")
@@ -103,12 +103,12 @@ async def test_d2_below_the_target_the_bytes_are_the_clients(tmp_path: Path, sch
 
 
 async def test_d2_steps_go_on_whole_as_the_history_grows(tmp_path: Path) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     talk = [TALK[0], said("user", "begin")]
     async with serving(tmp_path, model, "importance", "always") as proxy:
         for n in range(16):
             ids = (f"c{n}", f"d{n}")
-            talk.append(calls(*((i, "look") for i in ids)))
+            talk.append(make_calls(*((i, "look") for i in ids)))
             talk += [{"role": "tool", "tool_call_id": i, "content": WORDS} for i in ids]
             await ask(proxy, talk)
             sent = model.last["messages"]
@@ -119,7 +119,7 @@ async def test_d2_steps_go_on_whole_as_the_history_grows(tmp_path: Path) -> None
 
 
 async def test_d2_system_and_last_message_over_the_budget_go_on(tmp_path: Path) -> None:
-    model = Scripted()
+    model = ScriptedModel()
     talk = [said("system", WORDS * 9), *TALK[1:5], said("user", WORDS * 9)]
     async with serving(tmp_path, model, "importance", "always") as proxy:
         await ask(proxy, talk)
@@ -127,7 +127,7 @@ async def test_d2_system_and_last_message_over_the_budget_go_on(tmp_path: Path) 
 
 
 async def test_d3_an_unknown_model_is_taken_to_have_100k_tokens(tmp_path: Path) -> None:
-    model = Scripted()
+    model = ScriptedModel()
     talk = [*TALK[:1], *(said("user", f"{n} {WORDS * 100}") for n in range(18)), TALK[-1]]
     async with serving(tmp_path, model, "importance", "always", window=None) as proxy:
         await ask(proxy, talk, model="never heard of")
@@ -139,7 +139,7 @@ async def test_d3_an_unknown_model_is_taken_to_have_100k_tokens(tmp_path: Path) 
 
 @pytest.mark.parametrize(("name", "target"), [("gpt-5", 102_400), ("claude-sonnet-4-5", 160_000)])
 async def test_d3_the_sources_limits_hold(tmp_path: Path, name: str, target: int) -> None:
-    model = Scripted()
+    model = ScriptedModel()
     talk = [*TALK[:1], *(said("user", f"{n} {WORDS * 100}") for n in range(36)), TALK[-1]]
     async with serving(tmp_path, model, "importance", "always", policy="importance") as proxy:
         await ask(proxy, talk, model=name)
@@ -150,7 +150,7 @@ async def test_d3_the_sources_limits_hold(tmp_path: Path, name: str, target: int
 @SCHEDULES
 @STREAMS
 async def test_d4_the_old_go_on_as_one_sentence(tmp_path: Path, schedule: str, stream: bool) -> None:
-    model = Scripted()
+    model = ScriptedModel()
     async with serving(tmp_path, model, "summarize", schedule) as proxy:
         await ask(proxy, TALK, stream=stream)
     sent = model.last["messages"]
@@ -161,7 +161,7 @@ async def test_d4_the_old_go_on_as_one_sentence(tmp_path: Path, schedule: str, s
 
 @SCHEDULES
 async def test_d7_what_is_pruned_is_in_the_store_listed_and_whole(tmp_path: Path, schedule: str) -> None:
-    model = Scripted()
+    model = ScriptedModel()
     async with serving(tmp_path, model, "importance", schedule) as proxy:
         await ask(proxy, TALK)
         found = await left_out(proxy)
@@ -173,7 +173,7 @@ async def test_d7_what_is_pruned_is_in_the_store_listed_and_whole(tmp_path: Path
 
 
 async def test_d7_what_comes_back_into_a_literal_prompt_is_not_listed_any_more(tmp_path: Path) -> None:
-    model = Scripted()
+    model = ScriptedModel()
     async with serving(tmp_path, model, "importance", "always") as proxy:
         await ask(proxy, TALK)
         out = len(await left_out(proxy))

@@ -12,11 +12,11 @@ from proxy.notes.memo_matching import Memo
 from proxy.operator import edit_messages, give_notes
 from proxy.tools import stored_memos
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.faulty import faulty
 from tests.gemini_agent import GeminiAgent
-from tests.operator.agent import POLICIES, Talk, numbers, of, talking
-from tests.running import Agent, running
-from tests.scripted import Scripted
+from tests.operator.agent import POLICIES, RunningConversation, find_messages, list_group_messages, run_conversation
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import StrictResponses
@@ -24,7 +24,7 @@ from tests.strict_responses import StrictResponses
 ON = {"in_band": True}
 
 
-async def command(talk: Talk, line: str) -> str:
+async def command(talk: RunningConversation, line: str) -> str:
     """The answer to a command as the client reads it; it stays in the client's history."""
     asked = len(talk.upstream.chats)
     heard = await talk.agent.say(line)
@@ -36,17 +36,17 @@ async def command(talk: Talk, line: str) -> str:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_undo_in_the_conversation(policy: str, stream: bool) -> None:
-    async with talking(policy, stream=stream, commands=ON) as talk:
+    async with run_conversation(policy, stream=stream, commands=ON) as talk:
         assert (await command(talk, "/undo")).startswith("[context-proxy] Undone: group ")
         said = await talk.ask()
-        assert not numbers(said) & of(2)
+        assert not find_messages(said) & list_group_messages(2)
         assert not any("/undo" in text or "context-proxy" in text for text in said)
         assert not any("/undo" in text or "Undone" in text for text in await talk.ask("And on."))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_command_answers(stream: bool) -> None:
-    async with talking("thrifty", stream=stream, commands=ON) as talk:
+    async with run_conversation("thrifty", stream=stream, commands=ON) as talk:
         listed = await command(talk, "/messages")
         groups = await talk.groups()
         assert all(group in listed for group in groups)
@@ -56,14 +56,14 @@ async def test_every_command_answers(stream: bool) -> None:
         assert "Answer number 2." in await command(talk, "/context show")
         assert "Dropped: group " + groups[0] in await command(talk, f"/context drop {groups[0]}")
         assert "dropped" in await command(talk, "/message list")
-        assert not numbers(await talk.ask()) & of(0)
+        assert not find_messages(await talk.ask()) & list_group_messages(0)
         assert "Restored" in await command(talk, f"/context restore {groups[0]}")
-        assert of(0) <= numbers(await talk.ask())
+        assert list_group_messages(0) <= find_messages(await talk.ask())
         assert "Removed for good" in await command(talk, f"/message remove {groups[1]}")
         assert "The last 2 groups stay" in await command(talk, "/context window 2")
-        assert numbers(await talk.ask("Last.")) == of(0)  # restored: it stays
+        assert find_messages(await talk.ask("Last.")) == list_group_messages(0)  # restored: it stays
         assert "The whole history stays" in await command(talk, "/context window 0")
-        assert numbers(await talk.ask()) == of(0, 2)
+        assert find_messages(await talk.ask()) == list_group_messages(0, 2)
         assert "scratchpad is empty" in await command(talk, "/session scratchpad")
         assert "asked for a new state" in await command(talk, "/context rebuild")
         assert "/context window N" in await command(talk, "/context what")
@@ -76,8 +76,8 @@ async def test_every_command_answers(stream: bool) -> None:
 
 
 async def test_without_a_name_the_conversation_is_found_by_its_history() -> None:
-    model = Scripted("One.", "Two.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", commands=ON) as proxy:
+    model = ScriptedModel("One.", "Two.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty", commands=ON) as proxy:
         agent = Agent(proxy)
         agent.messages.append({"role": "user", "content": "/undo"})
         assert "Nothing was said" in (await agent.send()).message["content"]
@@ -92,7 +92,7 @@ async def test_without_a_name_the_conversation_is_found_by_its_history() -> None
 
 
 async def test_off_by_default_they_are_the_users_words() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         assert "/undo" in await talk.ask("/undo")
 
 
@@ -113,7 +113,7 @@ def refuse(name: str, arguments: Any) -> str:
 async def test_commands_are_answered_in_each_format_and_never_go_upstream(name: str, stream: bool) -> None:
     models: dict[str, Any] = {"messages": StrictMessages, "responses": StrictResponses}
     model = models.get(name, StrictGemini)("First.", "Second.", "Third.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", commands=ON) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty", commands=ON) as proxy:
         agent = FORMATS[name](proxy, stream)
         for prompt, answer in (("One?", "First."), ("Two?", "Second.")):
             assert await agent.work(prompt) == answer
@@ -133,14 +133,14 @@ async def test_commands_are_answered_in_each_format_and_never_go_upstream(name: 
 
 
 async def test_a_client_whose_answers_the_provider_stores_says_them_to_the_model() -> None:
-    async with faulty(StrictResponses("What?")) as upstream, running(upstream.port, commands=ON) as proxy:
+    async with run_upstream(StrictResponses("What?")) as upstream, run_proxy(upstream.port, commands=ON) as proxy:
         agent = ResponsesAgent(proxy, refuse, more={"store": True})
         assert await agent.work("/context show") == "What?"
 
 
 async def test_what_the_model_answered_before_they_were_switched_on_stays() -> None:
-    model = Scripted("A command of yours?", "Yes.")
-    async with faulty(model) as upstream, running(upstream.port, commands=ON) as proxy:
+    model = ScriptedModel("A command of yours?", "Yes.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, commands=ON) as proxy:
         agent = Agent(proxy)
         agent.messages += [{"role": "user", "content": "/undo"}, {"role": "assistant", "content": "What?"}]
         await agent.say("Never mind.")
@@ -148,14 +148,14 @@ async def test_what_the_model_answered_before_they_were_switched_on_stays() -> N
 
 
 async def test_a_command_whose_reply_never_came_is_taken_out_too() -> None:
-    async with talking("thrifty", commands=ON) as talk:
+    async with run_conversation("thrifty", commands=ON) as talk:
         talk.agent.messages.append({"role": "user", "content": "/messages"})
-        assert numbers(await talk.ask()) == of(0, 1, 2)
+        assert find_messages(await talk.ask()) == list_group_messages(0, 1, 2)
         assert "/messages" not in talk.upstream.texts()
 
 
 async def test_the_reply_has_the_wires_form() -> None:
-    async with talking("thrifty", commands=ON) as talk:
+    async with run_conversation("thrifty", commands=ON) as talk:
         talk.agent.messages.append({"role": "user", "content": "/undo now"})
         body = (await talk.agent.send()).json()
         assert (body["object"], body["model"], body["choices"][0]["finish_reason"]) == ("chat.completion", "m", "stop")
@@ -171,7 +171,7 @@ async def test_the_reply_has_the_wires_form() -> None:
 
 
 async def test_the_operators_words_and_commands_agree() -> None:
-    async with talking("thrifty", commands=ON) as talk:
+    async with run_conversation("thrifty", commands=ON) as talk:
         await edit_messages.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         assert "dropped by the operator" in await command(talk, "/context show")
 
@@ -179,7 +179,7 @@ async def test_the_operators_words_and_commands_agree() -> None:
 @pytest.mark.parametrize("policy", ["rolling", "thrifty"])
 async def test_context_show_is_the_prompt_that_goes_out_with_all_that_is_put_in(policy: str) -> None:
     ask_always = {"ask": "always"} if policy == "thrifty" else {}
-    async with talking(policy, commands=ON, state=ask_always) as talk:
+    async with run_conversation(policy, commands=ON, state=ask_always) as talk:
         memo = Memo("m1", "The printers only read UTF-16, an old firmware", ("printers",), "s0", 1.0, 1.0)
         await talk.parts.store.put([stored_memos.make_memo_row(talk.tenant, memo)])
         await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: the operator's\nContext: none")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from proxy.notes.state_block import render_recap
-from tests.faulty import faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 NOTE = "Goal: go on\nContext: as before"
 SAID = "Well.\n\n### STATE\n" + NOTE
@@ -19,7 +19,7 @@ SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
 SUMMARY: dict[str, Any] = {"role": "user", "content": "This is what was done so far: all of it. Now the next."}
 
 
-async def worked(proxy: Running, model: Scripted, lines: tuple[bytes, ...] = NAMED, **more: Any) -> Agent:
+async def worked(proxy: RunningProxy, model: ScriptedModel, lines: tuple[bytes, ...] = NAMED, **more: Any) -> Agent:
     """An agent whose newest state is NOTE."""
     agent = Agent(proxy, lines, messages=[SYSTEM], **more)
     model.answers = ["One.\n\n### STATE\nGoal: old\nContext: older", SAID, "Fine."]
@@ -28,7 +28,7 @@ async def worked(proxy: Running, model: Scripted, lines: tuple[bytes, ...] = NAM
     return agent
 
 
-def shown(model: Scripted) -> bool:
+def shown(model: ScriptedModel) -> bool:
     return NOTE in "".join(text or "" for text in model.texts())
 
 
@@ -38,9 +38,9 @@ def shown(model: Scripted) -> bool:
 async def test_a_compacted_history_begins_with_the_newest_state(
     policy: str, stream: bool, head: list[dict[str, Any]]
 ) -> None:
-    model = Scripted()
+    model = ScriptedModel()
     tree: dict[str, Any] = {"policy": policy, "state": {"ask": "always"} if policy == "thrifty" else {}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         await worked(proxy, model, stream=stream)
         said = {"role": "assistant", "content": "I remember."}
         again = Agent(proxy, NAMED, stream=stream, messages=[SYSTEM, *head, said, SUMMARY] if head else [SYSTEM])
@@ -55,8 +55,8 @@ async def test_a_compacted_history_begins_with_the_newest_state(
 
 
 async def test_it_is_shown_at_the_tail_though_nothing_has_left_the_new_prompt() -> None:
-    model = Scripted()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel()
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         await worked(proxy, model)
         again = Agent(proxy, (*NAMED, b"x-context-policy: thrifty"), messages=[SYSTEM])
         await again.say("Sum it up")
@@ -67,18 +67,18 @@ async def test_it_is_shown_at_the_tail_though_nothing_has_left_the_new_prompt() 
 
 
 async def test_after_a_restart_the_store_says_it(tmp_path: Path) -> None:
-    model, db = Scripted(), str(tmp_path / "store.sqlite3")
-    async with faulty(model) as upstream:
-        async with running(upstream.port, policy="rolling", db=db) as proxy:
+    model, db = ScriptedModel(), str(tmp_path / "store.sqlite3")
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, policy="rolling", db=db) as proxy:
             await worked(proxy, model)
-        async with running(upstream.port, policy="rolling", db=db) as proxy:
+        async with run_proxy(upstream.port, policy="rolling", db=db) as proxy:
             await Agent(proxy, NAMED, messages=[SYSTEM, SUMMARY]).send()
     assert shown(model)
 
 
 async def test_others_begin_without_it() -> None:
-    model = Scripted()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel()
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = await worked(proxy, model)
         await Agent(proxy, (b"x-context-session: b",), messages=[SYSTEM, SUMMARY]).send()
         assert not shown(model), "another session"
@@ -95,8 +95,11 @@ async def test_others_begin_without_it() -> None:
 
 
 async def test_what_was_taken_back_is_not_begun_with() -> None:
-    model = Scripted()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling", commands={"in_band": True}) as proxy:
+    model = ScriptedModel()
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="rolling", commands={"in_band": True}) as proxy,
+    ):
         agent = await worked(proxy, model)
         await agent.say("/undo")
         await Agent(proxy, NAMED, messages=[SYSTEM, SUMMARY]).send()
@@ -105,8 +108,8 @@ async def test_what_was_taken_back_is_not_begun_with() -> None:
 
 
 async def test_without_a_name_a_new_branch_begins_with_nothing() -> None:
-    model = Scripted()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel()
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         await worked(proxy, model, ())
         await Agent(proxy, messages=[SYSTEM, SUMMARY]).send()
     assert not shown(model)

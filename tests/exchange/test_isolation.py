@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from proxy.notes.state_block import build_prompt
-from tests.faulty import Connection, Request, faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 SYSTEM = {"role": "system", "content": "Be."}
 LINES = 200
@@ -22,10 +22,10 @@ LINES = 200
 
 @asynccontextmanager
 async def two(
-    one: Scripted, other: Scripted, strategy: str, db: str = ":memory:"
+    one: ScriptedModel, other: ScriptedModel, strategy: str, db: str = ":memory:"
 ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
     """Two upstreams that speak different formats, and the settings for them."""
-    async with faulty(one) as first, faulty(other) as second:
+    async with run_upstream(one) as first, run_upstream(other) as second:
         upstreams = {
             "openai": {"base_url": f"http://127.0.0.1:{first.port}/v1", "models": ["gpt-*"]},
             "other": {"base_url": f"http://127.0.0.1:{second.port}/v1", "models": ["*"], "strategy": strategy},
@@ -49,9 +49,9 @@ async def worked(agent: Agent, model: str) -> None:
     await agent.say(model=model)
 
 
-def worker(start: str) -> Scripted:
-    first = calls((f"call_{start}0001", "look"), text="I will look.")
-    return Scripted(first, calls((f"call_{start}0002", "look")), "Found.", "Fine.")
+def worker(start: str) -> ScriptedModel:
+    first = make_calls((f"call_{start}0001", "look"), text="I will look.")
+    return ScriptedModel(first, make_calls((f"call_{start}0002", "look")), "Found.", "Fine.")
 
 
 WHOLE = [
@@ -70,18 +70,18 @@ async def test_tool_traffic_goes_to_upstreams_of_its_own_strategy_only(tmp_path:
     one, other = worker("a"), worker("b")
     db = str(tmp_path / "store.sqlite3") if restart else ":memory:"
     async with two(one, other, "gemini", db) as (port, tree):
-        async with running(port, **tree) as proxy:
+        async with run_proxy(port, **tree) as proxy:
             agent = Agent(proxy, (b"x-session-id: s",))
             await worked(agent, "gpt-5")
             if not restart:
                 await crossed(agent, one, other)
         if restart:
-            async with running(port, **tree) as proxy:
+            async with run_proxy(port, **tree) as proxy:
                 agent.proxy = proxy
                 await crossed(agent, one, other)
 
 
-async def crossed(agent: Agent, one: Scripted, other: Scripted) -> None:
+async def crossed(agent: Agent, one: ScriptedModel, other: ScriptedModel) -> None:
     """The same conversation goes on at the other upstream, and comes back."""
     await worked(agent, "gemini-3")
     assert shape(other.chats[0]) == [*TEXTS, "user Look"]
@@ -96,23 +96,23 @@ async def test_compatible_strategies_share_their_tool_traffic() -> None:
     one, other = worker("a"), worker("b")
     async with two(one, other, "gemini_gca") as (port, tree):
         tree["upstreams"]["openai"]["strategy"] = "gemini"
-        async with running(port, **tree) as proxy:
+        async with run_proxy(port, **tree) as proxy:
             agent = Agent(proxy, (b"x-session-id: s",))
             await worked(agent, "gpt-5")
             await agent.say("And now?", model="any")
             assert shape(other.last) == [*WHOLE, "user And now?"]
 
 
-class Worker(Scripted):
+class Worker(ScriptedModel):
     """Calls on and on, until it is asked for a STATE block: then it says its text and gives one."""
 
     def __init__(self, text: str) -> None:
         super().__init__("Fine.")
         self.text = text
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         last = json.loads(request.body)["messages"][-1]["content"]
-        step = calls((f"call_{len(self.received):08}", "look"))
+        step = make_calls((f"call_{len(self.received):08}", "look"))
         self.answers = [f"{self.text}\n\n### STATE\nContext: x\nGoal: {self.text}" if build_prompt() in last else step]
         await super().__call__(request, there)
 
@@ -143,15 +143,15 @@ async def test_edits_are_repeated_byte_for_byte_for_ever(
 ) -> None:
     model = Worker("Seen")
     db = str(tmp_path / "store.sqlite3")
-    async with faulty(model) as upstream:
-        async with running(upstream.port, policy="thrifty", db=db) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, policy="thrifty", db=db) as proxy:
             agent = Agent(proxy, line)
             await until_done(agent)
             before = model.last
             if not restart:
                 await agent.say("Go on")
         if restart:
-            async with running(upstream.port, policy="thrifty", db=db) as proxy:
+            async with run_proxy(upstream.port, policy="thrifty", db=db) as proxy:
                 agent.proxy = proxy
                 await agent.say("Go on")
     assert shortened(before) > 0
@@ -162,7 +162,7 @@ async def test_edits_are_repeated_byte_for_byte_for_ever(
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
 async def test_a_fork_inherits_the_edits_on_what_both_share_and_nothing_after_it(line: tuple[bytes, ...]) -> None:
     model = Worker("Seen")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, line)
         await until_done(agent)
         before = model.last
@@ -185,10 +185,10 @@ async def test_without_a_name_nothing_of_another_conversation_is_ever_used() -> 
 
 async def mixed(dice: random.Random) -> None:
     names = [f"secret{n}" for n in range(6)]
-    model = Scripted()
+    model = ScriptedModel()
     foreign = 0
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         nonlocal foreign
         body = request.body.decode()
         own = {name for name in names if name in sent[-1]}
@@ -199,7 +199,7 @@ async def mixed(dice: random.Random) -> None:
         await model(request, there)
 
     sent: list[str] = []
-    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agents = [Agent(proxy, messages=[SYSTEM]) for _ in names]
         for _ in range(60):
             n = dice.randrange(len(agents))
@@ -215,8 +215,8 @@ async def mixed(dice: random.Random) -> None:
 
 
 async def test_one_name_under_two_credentials_shares_nothing() -> None:
-    model = Scripted("One.\n\n### STATE\nContext: x\nGoal: mine")
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel("One.\n\n### STATE\nContext: x\nGoal: mine")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         mine = Agent(proxy, (b"x-session-id: s",), key="sk-a", messages=[SYSTEM])
         theirs = Agent(proxy, (b"x-session-id: s",), key="sk-b", messages=[SYSTEM])
         await mine.say("Hello")

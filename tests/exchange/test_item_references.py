@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.exchange.test_chains import LISTING, STEPS, ask, body
-from tests.faulty import faulty
-from tests.running import Running, running
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_responses import Say, StrictResponses, Think
 
 Json = dict[str, Any]
@@ -29,7 +29,7 @@ def refer(answer: Json) -> list[Json]:
     ]
 
 
-async def run_loop(proxy: Running, items: list[Json], *, stream: bool, steps: int = 99) -> list[Json]:
+async def run_loop(proxy: RunningProxy, items: list[Json], *, stream: bool, steps: int = 99) -> list[Json]:
     """Go on with a conversation whose answers are referred to. Return the responses."""
     found = []
     for _ in range(steps):
@@ -48,14 +48,14 @@ async def test_items_that_are_referred_to_come_from_the_store_and_the_prompt_is_
     stream: bool, tmp_path: Path
 ) -> None:
     alone, model = make_model(), make_model()
-    async with faulty(alone) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(alone) as upstream, run_proxy(upstream.port) as proxy:
         wanted = await run_loop(proxy, [{"role": "user", "content": "Find the fault."}], stream=stream)
     tree: Json = {"policy": "thrifty", "db": str(tmp_path / "a"), "responses": {"takeover": True}}
     items: list[Json] = [{"role": "user", "content": "Find the fault."}]
-    async with faulty(model) as upstream:
-        async with running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, **tree) as proxy:
             found = await run_loop(proxy, items, stream=stream, steps=4)
-        async with running(upstream.port, **tree) as proxy:  # another process has the ids from the store alone
+        async with run_proxy(upstream.port, **tree) as proxy:  # another process has the ids from the store alone
             found += await run_loop(proxy, items, stream=stream)
             outcomes = await proxy.outcomes()
             assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)], "one conversation, on one branch"
@@ -74,11 +74,11 @@ async def test_items_that_are_referred_to_come_from_the_store_and_the_prompt_is_
 @pytest.mark.parametrize("takeover", [False, True])
 async def test_a_reference_to_an_unknown_item_goes_on_as_it_came(takeover: bool) -> None:
     model = make_model()
-    async with faulty(model) as upstream:
-        async with running(upstream.port) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port) as proxy:
             first = await ask(proxy, "Find the fault.")
         tree: Json = {"policy": "thrifty", "responses": {"takeover": takeover}}
-        async with running(upstream.port, **tree) as proxy:
+        async with run_proxy(upstream.port, **tree) as proxy:
             call = next(item for item in first["output"] if item["type"] == "function_call")
             result = {"type": "function_call_output", "call_id": call["call_id"], "output": "text"}
             asked = body([{"role": "user", "content": "Find the fault."}, *refer(first), result])

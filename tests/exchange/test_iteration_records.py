@@ -19,10 +19,10 @@ from proxy.exchange.turn import Turn
 from proxy.notes.reflection import IterationReport, add_reflection
 from proxy.web.app import create_app
 from tests.conversations import Json
-from tests.exchange.helper_setup import settings
-from tests.faulty import faulty
-from tests.running import Agent, Heard, Running, running, settings_for
-from tests.scripted import Scripted, calls, reply
+from tests.exchange.helper_setup import make_helper_settings
+from tests.proxy_server import Agent, RawAnswer, RunningProxy, make_settings, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls, send_reply
 
 INLINE = b"x-context-reflect: inline"
 HELPER = b"x-context-reflect: helper"
@@ -38,17 +38,17 @@ def said(insight: str, progress: str = "advancing", relevance: str = "medium") -
 
 
 def searching(n: int, text: str = "") -> Json:
-    return calls((f"c{n}", "search"), text=f"I look for {n}.{text}", query=f"topic {n}")
+    return make_calls((f"c{n}", "search"), text=f"I look for {n}.{text}", query=f"topic {n}")
 
 
 @asynccontextmanager
-async def proxied(*answers: Any, **tree: Any) -> AsyncIterator[tuple[Running, Scripted]]:
-    model = Scripted(*answers)
-    async with faulty(model) as upstream, running(upstream.port, policy="reflective", **tree) as proxy:
+async def proxied(*answers: Any, **tree: Any) -> AsyncIterator[tuple[RunningProxy, ScriptedModel]]:
+    model = ScriptedModel(*answers)
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="reflective", **tree) as proxy:
         yield proxy, model
 
 
-async def work(agent: Agent, times: int, *lines: bytes, tool: str = "result") -> list[Heard]:
+async def work(agent: Agent, times: int, *lines: bytes, tool: str = "result") -> list[RawAnswer]:
     """So many rounds: ask, and bring the result of what was called."""
     found = [await agent.say("learn about topics", *lines, **TOOLS)]
     for n in range(times):
@@ -57,7 +57,7 @@ async def work(agent: Agent, times: int, *lines: bytes, tool: str = "result") ->
     return found
 
 
-async def records(proxy: Running) -> list[IterationReport]:
+async def records(proxy: RunningProxy) -> list[IterationReport]:
     await proxy.rows("SELECT 1")  # everything is written
     ((tenant, session, branch),) = await proxy.rows("SELECT tenant, session, branch FROM branches")
     found = await proxy.app.store.read_iterations(tenant, session, branch)
@@ -159,10 +159,10 @@ async def test_c2_state_and_reflection_are_asked_for_and_withheld_together(strea
     text = (Path(__file__).parents[2] / "config/policies/reflective.toml").read_text()
     (tmp_path / "both.toml").write_text(text.replace('"never"', '"always"').replace('"reflective"', '"both"'))
     answer = "Well.\n\n### STATE\nGoal: more topics\nContext: none" + said("insight")
-    model = Scripted(searching(0), answer, "Done.")
+    model = ScriptedModel(searching(0), answer, "Done.")
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="both", policies_dir=str(tmp_path)) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="both", policies_dir=str(tmp_path)) as proxy,
     ):
         agent = Agent(proxy, (b"x-context-session: a", INLINE), stream=stream)
         await work(agent, 1)
@@ -176,7 +176,7 @@ async def test_c2_nothing_is_taken_from_an_answer_to_the_original() -> None:
     """The upstream refused our prompt: what it says to the client's own is all the client's."""
 
     async def refuse(request: Any, there: Any) -> None:
-        await reply(there, b"400 Bad Request", b'{"error": {"message": "no"}}', b"content-type: application/json")
+        await send_reply(there, b"400 Bad Request", b'{"error": {"message": "no"}}', b"content-type: application/json")
 
     async with proxied(searching(0), refuse, "Well." + said("x")) as (proxy, _):
         heard = await work(Agent(proxy, (b"x-context-session: a",)), 1, INLINE)
@@ -197,18 +197,18 @@ async def test_c2_a_reflection_outlives_a_restart(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def helped(tmp_path: Path, helper: Scripted, *answers: Any, **limits: Any) -> AsyncIterator[Any]:
+async def helped(tmp_path: Path, helper: ScriptedModel, *answers: Any, **limits: Any) -> AsyncIterator[Any]:
     """A proxy whose helper reflects."""
-    model = Scripted(*answers)
-    async with faulty(model) as upstream, faulty(helper) as beside:
-        tree = settings(tmp_path, upstream.port, beside.port, {"timeout_s": 5.0, **limits})
-        async with running(0, **{**tree, "policy": "reflective"}) as proxy:
+    model = ScriptedModel(*answers)
+    async with run_upstream(model) as upstream, run_upstream(helper) as beside:
+        tree = make_helper_settings(tmp_path, upstream.port, beside.port, {"timeout_s": 5.0, **limits})
+        async with run_proxy(0, **{**tree, "policy": "reflective"}) as proxy:
             yield proxy, model
 
 
 @STREAMING
 async def test_c2_the_helper_reflects_and_the_next_request_waits_for_it(stream: bool, tmp_path: Path) -> None:
-    helper = Scripted(said("of the helper", relevance="high").partition("\n### REFLECTION\n")[2])
+    helper = ScriptedModel(said("of the helper", relevance="high").partition("\n### REFLECTION\n")[2])
     answers = [*(searching(n) for n in range(7)), "Well."]
     async with helped(tmp_path, helper, *answers, wait_ms=2000) as (proxy, model):
         heard = await work(Agent(proxy, (b"x-context-session: a",), stream=stream), 7, HELPER)
@@ -224,7 +224,7 @@ async def test_c2_the_helper_reflects_and_the_next_request_waits_for_it(stream: 
 
 async def test_c2_a_helper_that_is_of_no_use_is_done_without(tmp_path: Path) -> None:
     answers = [*(searching(n) for n in range(7)), "Well."]
-    async with helped(tmp_path, Scripted("no JSON"), *answers, wait_ms=500) as (proxy, model):
+    async with helped(tmp_path, ScriptedModel("no JSON"), *answers, wait_ms=500) as (proxy, model):
         await work(Agent(proxy, (b"x-context-session: a",)), 7, HELPER)
         found = await records(proxy)
     assert "- searched 'topic 0' → result 0 xxx" in model.texts()[-1]
@@ -253,7 +253,7 @@ async def test_c4_three_stuck_iterations_bring_the_recovery_prompt(stream: bool)
 
 @STREAMING
 async def test_c4_with_reflection_off_loops_are_warned_of(stream: bool) -> None:
-    same = [calls((f"c{n}", "search"), query="x") for n in range(4)]
+    same = [make_calls((f"c{n}", "search"), query="x") for n in range(4)]
     async with proxied(*same, "Well.") as (proxy, model):
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         await agent.say("learn", **TOOLS)
@@ -265,7 +265,7 @@ async def test_c4_with_reflection_off_loops_are_warned_of(stream: bool) -> None:
 
 @STREAMING
 async def test_c5_low_stakes_calls_are_recorded_but_not_reflected_on(stream: bool) -> None:
-    think = calls(("c0", "think"), thought="hm")
+    think = make_calls(("c0", "think"), thought="hm")
     async with proxied(think, "Well.") as (proxy, model):
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         await work(agent, 1, INLINE)
@@ -282,10 +282,10 @@ async def test_c5_a_batch_is_reflected_on_at_once_and_its_records_know_it(tmp_pa
     )
     items = [{"call": n, "insights": f"insight {n}"} for n in (1, 2)]
     block = "\n\n### REFLECTION\n" + json.dumps({"tool_calls": items})
-    model = Scripted(searching(0), searching(1), "Well." + block)
+    model = ScriptedModel(searching(0), searching(1), "Well." + block)
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="few", policies_dir=str(tmp_path)) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="few", policies_dir=str(tmp_path)) as proxy,
     ):
         await work(Agent(proxy, (b"x-context-session: a",)), 2, INLINE)
         found = await records(proxy)
@@ -346,7 +346,7 @@ async def test_c3_a_models_table_with_a_setting_that_nothing_has_stops_the_start
     models = tmp_path / "models"
     models.write_text("[models.m.reflective]\nrecents = 1\n")
     with pytest.raises(ConfigError, match=r"reflective\.recents"):
-        create_app(settings_for(1, policy="reflective", models_file=str(models)))
+        create_app(make_settings(1, policy="reflective", models_file=str(models)))
 
 
 @pytest.mark.parametrize("place", ["tail", "result"])
@@ -354,8 +354,11 @@ async def test_c3_each_line_ends_with_the_id_that_recall_takes(tmp_path: Path, p
     shipped = (Path(__file__).parents[2] / "config/policies/reflective.toml").read_text()
     text = shipped.replace('name = "reflective"', 'name = "mine"').replace('place = "tail"', f'place = "{place}"')
     (tmp_path / "mine.toml").write_text(text)
-    model = Scripted(*[searching(n) for n in range(8)])
-    async with faulty(model) as upstream, running(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy:
+    model = ScriptedModel(*[searching(n) for n in range(8)])
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy,
+    ):
         agent = Agent(proxy, (b"x-context-session: a",))
         await work(agent, 7)
         lines = [line for t in model.texts() for line in (t or "").splitlines() if " → " in line]
@@ -364,7 +367,7 @@ async def test_c3_each_line_ends_with_the_id_that_recall_takes(tmp_path: Path, p
         for line, (chain_key, body) in zip(lines, stored, strict=False):
             name = line.rpartition("; id ")[2]
             assert name == public_id(chain_key)
-            model.answers[:0] = [calls(("call_r", "recall"), id=name), "Well."]
+            model.answers[:0] = [make_calls(("call_r", "recall"), id=name), "Well."]
             await agent.say("again", **TOOLS)
             shown = [m["content"] for m in model.last["messages"] if m.get("tool_call_id") == "call_r"][-1]
             assert json.loads(body)["content"] in shown

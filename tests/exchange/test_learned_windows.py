@@ -13,9 +13,9 @@ import pytest
 from proxy.context.models import Model
 from proxy.exchange import rebuild_prompt
 from proxy.exchange.lookups import WINDOW_TTL_S
-from tests.faulty import Connection, Request, faulty
-from tests.running import running
-from tests.scripted import Scripted, reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, send_reply
 
 JSON = b"content-type: application/json"
 SAID = [("user", f"{n} " * 800) if n % 2 else ("assistant", "Yes. " * 800) for n in range(1, 12)]
@@ -33,13 +33,13 @@ WORDS = {
 }
 
 
-def narrow(model: Scripted, words: bytes, most: int = 20_000, status: bytes = b"400 Bad") -> Any:
+def narrow(model: ScriptedModel, words: bytes, most: int = 20_000, status: bytes = b"400 Bad") -> Any:
     """An upstream that takes bodies of so many bytes and refuses others in these words."""
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         if len(request.body) > most:
             model.received.append(request)
-            await reply(there, status, words, JSON)
+            await send_reply(there, status, words, JSON)
         else:
             await model(request, there)
 
@@ -49,10 +49,13 @@ def narrow(model: Scripted, words: bytes, most: int = 20_000, status: bytes = b"
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
 async def test_the_proxy_plans_again_with_it_before_the_client_hears_of_it(words: bytes, stream: bool) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     # Without a number, what was sent is too much.
     most = 20_000 if b"5000" in words else len(json.dumps(ASKED)) - 1_000
-    async with faulty(narrow(model, words, most)) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with (
+        run_upstream(narrow(model, words, most)) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
+    ):
         found = await proxy.post(ASKED | {"stream": stream})
         assert (found.status, found.message["content"]) == (200, "Well.")
         assert found.header("x-context-fallback") is None
@@ -70,10 +73,10 @@ async def test_the_proxy_plans_again_with_it_before_the_client_hears_of_it(words
 
 
 async def test_its_exact_prompt_can_be_shown_afterwards() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     async with (
-        faulty(narrow(model, WORDS["openai"])) as upstream,
-        running(upstream.port, policy="rolling") as proxy,
+        run_upstream(narrow(model, WORDS["openai"])) as upstream,
+        run_proxy(upstream.port, policy="rolling") as proxy,
     ):
         await proxy.post(ASKED, b"x-context-session: a")
         rows = await proxy.rows("SELECT exchange FROM exchanges ORDER BY started_at, status DESC")
@@ -91,16 +94,16 @@ async def test_its_exact_prompt_can_be_shown_afterwards() -> None:
 
 
 async def test_it_is_known_after_a_restart_by_upstream_and_model(tmp_path: Path) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     db = str(tmp_path / "store.sqlite3")
-    async with faulty(narrow(model, WORDS["anthropic"])) as upstream:
-        async with running(upstream.port, policy="thrifty", db=db) as proxy:
+    async with run_upstream(narrow(model, WORDS["anthropic"])) as upstream:
+        async with run_proxy(upstream.port, policy="thrifty", db=db) as proxy:
             await proxy.post(ASKED)
             assert await proxy.rows("SELECT upstream, model, tokens FROM context_windows") == [
                 (proxy.app.services.client.select_target("unheard-of").name, "unheard-of", 5_000)
             ]
         model.received.clear()
-        async with running(upstream.port, policy="thrifty", db=db) as proxy:
+        async with run_proxy(upstream.port, policy="thrifty", db=db) as proxy:
             assert (await proxy.post(ASKED, b"x-context-session: other")).status == 200
             assert len(model.received) == 1
             other = await proxy.post({"model": "another", "messages": LONG})
@@ -109,8 +112,11 @@ async def test_it_is_known_after_a_restart_by_upstream_and_model(tmp_path: Path)
 
 
 async def test_it_is_believed_for_a_week() -> None:
-    model = Scripted("Well.")
-    async with faulty(narrow(model, WORDS["openai"])) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel("Well.")
+    async with (
+        run_upstream(narrow(model, WORDS["openai"])) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
+    ):
         await proxy.post(ASKED)
         parts = proxy.app.services
         now = parts.now
@@ -120,8 +126,11 @@ async def test_it_is_believed_for_a_week() -> None:
 
 
 async def test_a_smaller_window_than_the_models_file_has_counts() -> None:
-    model = Scripted("Well.")
-    async with faulty(narrow(model, WORDS["openai"])) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel("Well.")
+    async with (
+        run_upstream(narrow(model, WORDS["openai"])) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
+    ):
         proxy.app.services.models_by_name["unheard-of"] = Model("unheard-of", window=128_000)
         assert (await proxy.post(ASKED)).status == 200
     assert len(model.received) == 2
@@ -129,9 +138,9 @@ async def test_a_smaller_window_than_the_models_file_has_counts() -> None:
 
 @pytest.mark.parametrize("policy", ["passthrough", "observe"])
 async def test_where_nothing_is_rewritten_the_error_passes_and_the_window_is_learnt(policy: str) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     words = WORDS["openai"]
-    async with faulty(narrow(model, words)) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(narrow(model, words)) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         found = await proxy.post(ASKED)
         assert (found.status, found.body) == (400, words)
         assert [named.tokens for named in proxy.app.services.learned_windows.values()] == [5_000]
@@ -139,10 +148,10 @@ async def test_where_nothing_is_rewritten_the_error_passes_and_the_window_is_lea
 
 
 async def test_what_cannot_be_shorter_gets_the_upstreams_own_error() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     words = WORDS["openai"]
     huge = {"model": "unheard-of", "messages": [{"role": "user", "content": "long " * 9_000}]}
-    async with faulty(narrow(model, words)) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(narrow(model, words)) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(huge)
     assert (found.status, found.body) == (400, words)
     assert len(model.received) == 1
@@ -150,19 +159,19 @@ async def test_what_cannot_be_shorter_gets_the_upstreams_own_error() -> None:
 
 async def test_a_window_that_has_nothing_to_do_with_the_prompt_is_not_believed() -> None:
     """An error may quote the client."""
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     words = b'{"error":{"message":"no such tool: maximum context length is 900000 tokens"}}'
-    async with faulty(narrow(model, words)) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(narrow(model, words)) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         assert (await proxy.post(ASKED)).status == 400
         assert proxy.app.services.learned_windows == {}
 
 
 async def test_where_the_upstream_counts_more_than_we_do_its_count_is_gone_by() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     words = b'{"error":{"message":"prompt is too long: 26000 tokens > 16000 maximum"}}'
     async with (
-        faulty(narrow(model, words, len(json.dumps(ASKED)) - 8_000)) as upstream,
-        running(upstream.port, policy="thrifty") as proxy,
+        run_upstream(narrow(model, words, len(json.dumps(ASKED)) - 8_000)) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
     ):
         found = await proxy.post(ASKED)
         (named,) = proxy.app.services.learned_windows.values()

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from proxy.exchange.rebuild_prompt import rebuild_prompt
-from tests.faulty import faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 PROGRESSIVE = b"x-context-policy: progressive"
 LONG = "\n".join(f"line {n} of a long result" for n in range(200))
@@ -25,7 +25,7 @@ async def works(agent: Agent, rounds: int, *lines: bytes, result: str = "found i
         await agent.say(None, *lines)
 
 
-async def rebuilt(proxy: Running, sent: list[bytes]) -> None:
+async def rebuilt(proxy: RunningProxy, sent: list[bytes]) -> None:
     """Each exchange gives the bytes that upstream got."""
     rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
     assert len(rows) == len(sent)
@@ -35,13 +35,13 @@ async def rebuilt(proxy: Running, sent: list[bytes]) -> None:
         assert found.sent_body == outgoing
 
 
-def model_that_looks() -> Scripted:
-    return Scripted(*[calls((f"call_{n:09}", "look"), n=n) for n in range(200)])
+def model_that_looks() -> ScriptedModel:
+    return ScriptedModel(*[make_calls((f"call_{n:09}", "look"), n=n) for n in range(200)])
 
 
 async def test_one_request_under_a_literal_policy_leaves_the_session_whole() -> None:
     model = model_that_looks()
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await works(agent, 24)
         count = len(agent.messages)
@@ -56,7 +56,7 @@ async def test_one_request_under_a_literal_policy_leaves_the_session_whole() -> 
 
 async def test_edits_that_last_come_back_byte_for_byte_after_a_literal_request() -> None:
     model = model_that_looks()
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await works(agent, 24, result=LONG)
         before = model.last["messages"]
@@ -75,9 +75,9 @@ async def test_edits_that_last_come_back_byte_for_byte_after_a_literal_request()
 
 
 @asynccontextmanager
-async def edited(port: int, model: Scripted, tree: Mapping[str, Any]) -> AsyncIterator[tuple[Agent, list[Any]]]:
+async def edited(port: int, model: ScriptedModel, tree: Mapping[str, Any]) -> AsyncIterator[tuple[Agent, list[Any]]]:
     """An agent under `thrifty` with another result to send, and the messages that went out before, with edits."""
-    async with running(port, **tree) as proxy:
+    async with run_proxy(port, **tree) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await works(agent, 24, result=LONG)
         before = model.last["messages"]
@@ -93,11 +93,11 @@ def lasting(path: Path) -> dict[str, Any]:
 async def test_a_restart_between_the_two_changes_nothing(tmp_path: Path) -> None:
     tree = lasting(tmp_path)
     model = model_that_looks()
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         async with edited(upstream.port, model, tree) as (agent, before):
             await agent.say(None, PROGRESSIVE)
             assert len(model.last["messages"]) < len(before) / 2
-        async with running(upstream.port, **tree) as proxy:
+        async with run_proxy(upstream.port, **tree) as proxy:
             agent.proxy = proxy
             agent.brings("one more")
             await agent.say()
@@ -109,7 +109,7 @@ async def test_a_restart_between_the_two_changes_nothing(tmp_path: Path) -> None
 
 async def test_a_session_under_a_literal_policy_goes_on_as_ever() -> None:
     model = model_that_looks()
-    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await works(agent, 24)
         assert len(model.last["messages"]) < 10
@@ -119,14 +119,14 @@ async def test_a_session_under_a_literal_policy_goes_on_as_ever() -> None:
 async def test_a_fork_under_a_literal_policy_inherits_what_it_left_out_and_what_lasts(tmp_path: Path) -> None:
     tree = lasting(tmp_path)
     model = model_that_looks()
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         async with edited(upstream.port, model, tree) as (agent, before):
             for _ in range(2):  # the second one is a twin: a branch of its own
                 await agent.send(PROGRESSIVE)
             (count,) = await agent.proxy.rows("SELECT count(DISTINCT branch) FROM exchanges")
             assert count == (2,)
             await rebuilt(agent.proxy, [r.body for r in model.received])
-        async with running(upstream.port, **tree) as proxy:
+        async with run_proxy(upstream.port, **tree) as proxy:
             agent.proxy = proxy
             await agent.send()
             after = model.last["messages"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from proxy.errors import StoreUnavailable
-from tests.faulty import Connection, Request, faulty, until
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, reply
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream, wait_until
+from tests.scripted_model import ScriptedModel, send_reply
 
 NAMED = (b"x-context-session: a",)
 
@@ -20,7 +20,7 @@ NAMED = (b"x-context-session: a",)
     ("value", "pins"), [(b"true", 1), (b"1", 1), (b" TRUE ", 1), (b"yes", 1), (b"false", 0), (b"0", 0), (b"", 0)]
 )
 async def test_e7_the_header_pins_the_last_user_message_and_only_it(value: bytes, pins: int) -> None:
-    async with faulty(Scripted("ok")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, NAMED)
         await agent.say("first")
         await agent.say("second", b"x-context-pin: " + value)
@@ -32,7 +32,7 @@ async def test_e7_the_header_pins_the_last_user_message_and_only_it(value: bytes
 
 
 async def test_e7_the_same_message_is_pinned_once() -> None:
-    async with faulty(Scripted("ok")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, (*NAMED, b"x-context-pin: true"))
         await agent.say("first")
         await agent.send()
@@ -41,7 +41,7 @@ async def test_e7_the_same_message_is_pinned_once() -> None:
 
 async def test_e6_a_prompt_is_searched_for_once_and_only_in_a_session_with_a_name() -> None:
     asked: list[str] = []
-    async with faulty(Scripted("ok")) as upstream, running(upstream.port, policy="hierarchical") as proxy:
+    async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port, policy="hierarchical") as proxy:
         store: Any = proxy.app.store
         search = store.search
 
@@ -72,7 +72,7 @@ async def test_e6_a_search_that_fails_or_is_late_finds_nothing_and_holds_nobody_
         app.store.search = broken
 
     tree: dict[str, Any] = {"policy": "hierarchical", "limits": {"commit_wait_ms": 50}}
-    async with faulty(Scripted("ok")) as upstream, running(upstream.port, before=put_in, **tree) as proxy:
+    async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port, before=put_in, **tree) as proxy:
         found = await Agent(proxy, NAMED).say("zebra handshake port")
         assert found.header("x-context-fallback") is None
         assert proxy.count("internal_errors_total", where="search") == 1
@@ -82,10 +82,10 @@ class Model:
     """Chats, and embeds: a text is near to the task when it speaks of zebras."""
 
     def __init__(self) -> None:
-        self.chat = Scripted("ok")
+        self.chat = ScriptedModel("ok")
         self.embedded: list[str] = []
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         if b"/embeddings" not in request.line:
             await self.chat(request, there)
             return
@@ -93,10 +93,10 @@ class Model:
         self.embedded += texts
         rows = [{"index": n, "embedding": [1.0, 0.0 if "zebra" in t else 1.0]} for n, t in enumerate(texts)]
         body = {"data": rows, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-        await reply(there, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
+        await send_reply(there, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
 
 
-def near(proxy: Running) -> dict[bytes, float]:
+def near(proxy: RunningProxy) -> dict[bytes, float]:
     (live_session,) = proxy.app.services.live_sessions._sessions.values()
     (branch,) = live_session.branches.values()
     return branch.relevance[1] if branch.relevance is not None else {}
@@ -104,29 +104,29 @@ def near(proxy: Running) -> dict[bytes, float]:
 
 async def test_e3_vectors_are_made_beside_the_request_once_a_message_and_count_for_the_next() -> None:
     model = Model()
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         tree: dict[str, Any] = {
             "upstreams": {"main": {"base_url": f"http://127.0.0.1:{upstream.port}/v1"}},
             "helper": {"dollars_a_day": 1.0},
             "embeddings": {"enabled": True, "upstream": "main", "model": "demo"},
             "policy": "hierarchical",
         }
-        async with running(0, **tree) as proxy:
+        async with run_proxy(0, **tree) as proxy:
             agent = Agent(proxy, NAMED)
             agent.messages += [{"role": "user", "content": "striped zebra"}, {"role": "assistant", "content": "tulip"}]
             await agent.say("about a zebra")
-            await until(lambda: len(near(proxy)) == 3)
+            await wait_until(lambda: len(near(proxy)) == 3)
             assert sorted(round(v, 2) for v in near(proxy).values()) == [0.71, 1.0, 1.0]
             count = len(model.embedded)
             await agent.send()
-            await until(lambda: len(model.embedded) > count)
+            await wait_until(lambda: len(model.embedded) > count)
             assert model.embedded[count:] == ["ok"]  # what is new
             assert len(model.chat.chats) == 2
 
 
 async def test_e3_without_embeddings_nothing_is_asked() -> None:
     model = Model()
-    async with faulty(model) as upstream, running(upstream.port, policy="hierarchical") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="hierarchical") as proxy:
         await Agent(proxy, NAMED).say("about a zebra")
         assert near(proxy) == {}
         assert model.embedded == []

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 TASK = "New task:\nFind the largest file of the project and say why it is so large."
 LONG = "\n".join(f"{n} bytes in src/module_{n}.py" for n in range(300))
 
 
-def acting() -> Scripted:
+def acting() -> ScriptedModel:
     """A model that acts in text, as smolagents' CodeAgent has it."""
     thought = "Thought: I look at part {n}.\n<code>\nprint(sizes({n}))\n</code>"
-    return Scripted(*[thought.format(n=n) for n in range(60)])
+    return ScriptedModel(*[thought.format(n=n) for n in range(60)])
 
 
 async def works(agent: Agent, rounds: int) -> None:
@@ -28,7 +28,7 @@ async def works(agent: Agent, rounds: int) -> None:
 
 async def test_the_task_stays_under_rolling_and_observations_are_no_groups() -> None:
     model = acting()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), messages=[{"role": "system", "content": "Be exact."}])
         await works(agent, 12)
         sent = model.last["messages"]
@@ -41,7 +41,7 @@ async def test_the_task_stays_under_rolling_and_observations_are_no_groups() -> 
 
 async def test_thrifty_shortens_observations_as_results() -> None:
     model = acting()
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await works(agent, 30)
         sent = model.last["messages"]
@@ -60,7 +60,7 @@ async def test_thrifty_shortens_observations_as_results() -> None:
 )
 async def test_the_label_of_an_observation_is_not_what_it_said(policy: str, wrapper: str) -> None:
     model, rows = acting(), "\n".join(LONG.splitlines()[:60])
-    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say(TASK)
         for n in range(30):
@@ -80,7 +80,10 @@ async def test_the_label_of_an_observation_is_not_what_it_said(policy: str, wrap
 )
 async def test_the_task_stays_in_every_policy(policy: str, tmp_path: Path) -> None:
     model = acting()
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, models_file=small(tmp_path)) as proxy:
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy=policy, models_file=small(tmp_path)) as proxy,
+    ):
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say(TASK)
         for n in range(40):
@@ -93,8 +96,11 @@ async def test_the_task_stays_in_every_policy(policy: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "chat", "hierarchical"])
 async def test_the_first_user_message_stays_in_talk_too(policy: str, tmp_path: Path) -> None:
-    model = Scripted("Yes. " * 100)
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, models_file=small(tmp_path)) as proxy:
+    model = ScriptedModel("Yes. " * 100)
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy=policy, models_file=small(tmp_path)) as proxy,
+    ):
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say(TASK)
         for n in range(40):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.faulty import faulty
-from tests.running import running
-from tests.scripted import Scripted
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 READ = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
 SYSTEM = {"role": "system", "content": "Keep to the style of the project. " * 1500}
@@ -29,7 +29,7 @@ async def test_a_repeat_is_referred_to_in_front_of_a_long_prompt_without_tools_o
     """The definitions of tools stand in front of all else: with them, the whole prompt would have to be cached anew."""
     history = read_again(8)
     tree: dict[str, Any] = {"policy": "thrifty", "tokens": {"count": "estimate"}}
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, **tree) as proxy:
         for end in range(2, len(history) + 1, 2):
             await proxy.post({"model": "gpt-5", "messages": history[:end], "tools": READ}, b"x-context-session: s")
         sent = [json.loads(one.body) for one in upstream.requests]

@@ -10,9 +10,9 @@ import pytest
 from proxy.context.models import Model
 from proxy.operator import session_stats, timeline
 from proxy.store.session_lists import SessionItem
-from tests.faulty import Connection, Request, faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls, reply
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, make_calls, send_reply
 
 JSON = b"content-type: application/json"
 NAMED = b"x-context-session: a"
@@ -20,7 +20,7 @@ TEXT = "\n".join(f"{n:04} some output of a command, word by word" for n in range
 """About 9,000 tokens."""
 
 
-def narrow(proxy: Running, window: int, **more: Any) -> None:
+def narrow(proxy: RunningProxy, window: int, **more: Any) -> None:
     proxy.app.services.models_by_name["m"] = Model("m", window=window, tokenizer="estimate", **more)
 
 
@@ -38,10 +38,10 @@ async def work(agent: Agent, steps: int, text: str = TEXT) -> list[int]:
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "chat"])
 async def test_usage_that_never_reports_a_hit_does_not_switch_the_budget_off(policy: str) -> None:
     """B1."""
-    model = Scripted(calls(("c1", "run"), n=1))
+    model = ScriptedModel(make_calls(("c1", "run"), n=1))
     model.usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10, "prompt_tokens_details": {
         "cached_tokens": 0}}  # fmt: skip
-    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         narrow(proxy, 40_000)
         sent = await work(Agent(proxy, (NAMED,)), 12)
     assert max(sent) <= 32_000
@@ -49,9 +49,9 @@ async def test_usage_that_never_reports_a_hit_does_not_switch_the_budget_off(pol
 
 async def test_a_prompt_that_cannot_be_brought_under_its_budget_says_so() -> None:
     """B4: in the answer, in the record, in a counter, and where people look."""
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     pinned = {"model": "m", "messages": [{"role": "user", "content": "[pin] " + TEXT}]}
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         narrow(proxy, 8_000)
         found = await proxy.post(pinned, NAMED)
         fits = await proxy.post(
@@ -73,7 +73,7 @@ async def test_a_prompt_that_cannot_be_brought_under_its_budget_says_so() -> Non
 
 
 async def test_the_room_for_the_answer_is_part_of_what_is_said() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="observe") as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="observe") as proxy:
         narrow(proxy, 16_000)
         body = {"model": "m", "messages": [{"role": "user", "content": TEXT}], "max_tokens": 12_000}
         found = await proxy.post(body, NAMED)
@@ -84,7 +84,10 @@ async def test_the_room_for_the_answer_is_part_of_what_is_said() -> None:
 
 
 async def test_a_level_over_its_budget_is_counted_and_recorded() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="hierarchical") as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, policy="hierarchical") as proxy,
+    ):
         rules = [{"role": "system", "content": "Be brief. " * 1_000}, {"role": "user", "content": "Hi"}]
         found = await proxy.post({"model": "m", "messages": rules}, NAMED)
         assert found.status == 200
@@ -93,14 +96,14 @@ async def test_a_level_over_its_budget_is_counted_and_recorded() -> None:
     assert note.startswith("permanent: ")
 
 
-def refusing(model: Scripted, most: int) -> Any:
+def refusing(model: ScriptedModel, most: int) -> Any:
     """An upstream that refuses the proxy's cuts and texts, and whatever is longer than `most` bytes."""
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         body = request.body.decode()
         if "### STATE" in body or "[shortened" in body or len(body) > most:
             model.received.append(request)
-            await reply(there, b"400 Bad", b'{"error":{"message":"no"}}', JSON)
+            await send_reply(there, b"400 Bad", b'{"error":{"message":"no"}}', JSON)
         else:
             await model(request, there)
 
@@ -109,8 +112,8 @@ def refusing(model: Scripted, most: int) -> Any:
 
 async def test_a_branch_that_was_refused_once_still_keeps_to_its_window() -> None:
     """I2."""
-    model = Scripted(calls(("c1", "run"), n=1))
-    async with faulty(refusing(model, 200_000)) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel(make_calls(("c1", "run"), n=1))
+    async with run_upstream(refusing(model, 200_000)) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         narrow(proxy, 40_000)
         agent = Agent(proxy, (NAMED,), messages=[{"role": "system", "content": "Be."}])
         sent = await work(agent, 9)
@@ -125,8 +128,8 @@ async def test_a_branch_that_was_refused_once_still_keeps_to_its_window() -> Non
 
 async def test_once_the_client_has_compacted_it_is_tried_again() -> None:
     """I2."""
-    model = Scripted("Well.")
-    async with faulty(refusing(model, 10**6)) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(refusing(model, 10**6)) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, (NAMED,), messages=[{"role": "system", "content": "Be."}])
         for text in ("One", "Two", "Three"):
             await agent.say(text)
@@ -142,8 +145,8 @@ async def test_once_the_client_has_compacted_it_is_tried_again() -> None:
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
 async def test_the_edits_of_a_branch_that_was_refused_are_taken_back(policy: str) -> None:
-    model = Scripted(calls(("c1", "run"), n=1))
-    async with faulty(refusing(model, 10**6)) as upstream, running(upstream.port, policy=policy) as proxy:
+    model = ScriptedModel(make_calls(("c1", "run"), n=1))
+    async with run_upstream(refusing(model, 10**6)) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         agent = Agent(proxy, (NAMED,))
         await work(agent, 9, "a line of output\n" * 300)
         rows = await proxy.rows("SELECT key, action FROM edits ORDER BY number")

@@ -9,9 +9,9 @@ import pytest
 
 from proxy.chat.chain import public_id
 from proxy.operator import session_stats
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 ROWS = [f"def function_{n}(argument_{n}): return compute_{n}(argument_{n})" for n in range(1, 81)]
 
@@ -28,8 +28,8 @@ def asks(tool: str, number: int, **arguments: Any) -> dict[str, Any]:
 
 async def forwarded(tool: str, texts: list[str], **arguments: Any) -> list[str]:
     """The results of calls with equal arguments as the last request had them."""
-    model = Scripted(*[asks(tool, n, **arguments) for n in range(len(texts))], "Done.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel(*[asks(tool, n, **arguments) for n in range(len(texts))], "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("Look at it")
         for text in texts:
@@ -53,11 +53,11 @@ async def test_what_other_readers_take_for_a_line_end_is_sent_as_it_came(odd: st
 
 
 async def test_what_is_recalled_says_that_it_is_old() -> None:
-    model = Scripted(asks("read_file", 1, path="/a/b.py"), asks("edit_file", 2, path="/a/b.py", new="y"), "Done.")
+    model = ScriptedModel(asks("read_file", 1, path="/a/b.py"), asks("edit_file", 2, path="/a/b.py", new="y"), "Done.")
     tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("read_file", "edit_file")]
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", tools={"offer": "first_request"}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", tools={"offer": "first_request"}) as proxy,
     ):
         agent = Agent(proxy, (b"x-context-session: a",), more={"tools": tools})
         await agent.say("Look at it")
@@ -83,8 +83,8 @@ HITS = "\n".join(f"the value of {one * 5} is handled where {other * 7} asks" for
 
 async def test_a_cut_result_that_is_fetched_again_is_counted_in_the_metrics_and_in_the_sessions_stats() -> None:
     calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
-    model = Scripted(*calls, asks("grep", 8, pattern="value"), "Done.", "Fine.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel(*calls, asks("grep", 8, pattern="value"), "Done.", "Fine.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("Look for it")
         before = -1.0

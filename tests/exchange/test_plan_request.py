@@ -18,9 +18,9 @@ from proxy.context.stage import Stage, When
 from proxy.exchange import plan_timer
 from tests.dialect_agents import MessagesAgent
 from tests.failing_store import FailingStore, use_store
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 from tests.strict_messages import StrictMessages
 
 HELLO = {"model": "m", "messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "Hello"}]}
@@ -63,8 +63,8 @@ def spoilt(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("how", ["raise", "recurse"])
 async def test_a_mistake_while_planning_sends_the_original_and_says_so(spoilt: str, how: str) -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         first = await agent.say(f"Now {how}")
         second = await agent.say("Now do nothing")
@@ -81,7 +81,7 @@ async def test_a_plan_that_the_wire_format_has_no_room_for_is_logged_with_its_re
 ) -> None:
     caplog.set_level("INFO")
     model = StrictMessages("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
         agent = MessagesAgent(proxy, lambda *_: "")
         await agent.work("Hello")
         await agent.work("Now reword")
@@ -93,9 +93,9 @@ async def test_a_plan_that_the_wire_format_has_no_room_for_is_logged_with_its_re
 
 @pytest.mark.timed
 async def test_planning_that_takes_too_long_is_given_up(spoilt: str) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     tree: dict[str, Any] = {"policy": "spoilt", "policies_dir": spoilt, "limits": {"plan_ms": 100}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         agent.messages = [{"role": "user", "content": "a" * 300_000}, {"role": "assistant", "content": "Yes."}]
         started = time.monotonic()
@@ -120,9 +120,9 @@ def hostile(lines: int) -> list[dict[str, Any]]:
 
 @pytest.mark.timed
 async def test_what_takes_too_long_to_plan_takes_no_worker_from_the_next_requests() -> None:
-    model = Scripted("Well.", "Well.", "Well.")
+    model = ScriptedModel("Well.", "Well.", "Well.")
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"plan_ms": 1000}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         attackers = [Agent(proxy, (b"x-context-session: a%d" % n,), messages=hostile(60_000)) for n in range(2)]
         for found in await asyncio.gather(*(agent.say() for agent in attackers)):
             assert found.header("x-context-fallback") == "timeout"
@@ -143,8 +143,8 @@ async def test_the_plan_of_a_preview_pauses_from_its_beginning_and_that_of_a_req
 
     monkeypatch.setattr(plan_timer, "sleep", pause)
     monkeypatch.setattr(plan_timer, "UNDIVIDED_S", 100.0)  # what a slow machine does not take either
-    model = Scripted("Now work.", "Done.")
-    async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
+    model = ScriptedModel("Now work.", "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), messages=[{"role": "user", "content": "a" * 300_000}])
         await agent.say("Now work")
         assert pauses == []
@@ -159,8 +159,8 @@ async def test_the_plan_of_a_preview_pauses_from_its_beginning_and_that_of_a_req
 
 
 async def test_a_plan_that_breaks_a_rule_is_thrown_away(spoilt: str) -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
         agent = Agent(proxy, messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
         found = await agent.say("Now break it")
         assert found.header("x-context-fallback") == "rule W8"
@@ -171,7 +171,7 @@ async def test_a_plan_that_breaks_a_rule_is_thrown_away(spoilt: str) -> None:
 
 async def test_observe_records_a_plan_and_sends_the_original() -> None:
     model = looking()
-    async with faulty(model) as upstream, running(upstream.port, policy="observe") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="observe") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=True)
         told: list[tuple[int, int]] = []
         await agent.say("Look at all of them")
@@ -205,13 +205,16 @@ async def works(agent: Agent, until: Callable[[], bool]) -> None:
     raise AssertionError("thrifty made no edit")
 
 
-def looking() -> Scripted:
-    return Scripted(*[calls((f"call_{n:09}", "look"), n=n) for n in range(200)])
+def looking() -> ScriptedModel:
+    return ScriptedModel(*[make_calls((f"call_{n:09}", "look"), n=n) for n in range(200)])
 
 
 async def test_new_edits_are_stored_before_they_are_sent() -> None:
     model, store = looking(), FailingStore()
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", before=use_store(store)) as proxy:
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", before=use_store(store)) as proxy,
+    ):
         await works(Agent(proxy, (b"x-context-session: a",)), lambda: shortened(model.last))
         exchanges = await proxy.rows("SELECT exchange, count(*) FROM edits GROUP BY exchange")
         counted = sum(proxy.count("edits_total", stage=stage) for stage in ("shorten_results", "refer_repeats"))
@@ -220,9 +223,9 @@ async def test_new_edits_are_stored_before_they_are_sent() -> None:
 
 @pytest.mark.timed
 async def test_a_slow_store_delays_an_answer_by_its_limit_at_most_and_is_told() -> None:
-    model, store = Scripted("Well."), FailingStore()
+    model, store = ScriptedModel("Well."), FailingStore()
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 250}}
-    async with faulty(model) as upstream, running(upstream.port, before=use_store(store), **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, before=use_store(store), **tree) as proxy:
         store.hold = True
         whole = await timed(proxy.post(HELLO), at_least=0.25)
         assert whole.header("x-context-persist") == "deferred"
@@ -246,7 +249,7 @@ async def timed(asked: Any, *, at_least: float = 0.0) -> Any:
 async def test_while_the_store_lingers_a_request_goes_out_without_its_new_edits() -> None:
     model, store = looking(), FailingStore()
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 20}}
-    async with faulty(model) as upstream, running(upstream.port, **tree, before=use_store(store)) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree, before=use_store(store)) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         store.hold = True
         await works(agent, lambda: proxy.count("replans_total", reason="edits_not_stored") > 0)
@@ -264,8 +267,11 @@ async def agent_goes_on(agent: Agent) -> Any:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_store_that_cannot_be_written_does_not_fail_a_request(stream: bool) -> None:
-    model, store = Scripted("Well."), FailingStore()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling", before=use_store(store)) as proxy:
+    model, store = ScriptedModel("Well."), FailingStore()
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="rolling", before=use_store(store)) as proxy,
+    ):
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         await agent.say("One")
         store.writes = False
@@ -279,8 +285,11 @@ async def test_a_store_that_cannot_be_written_does_not_fail_a_request(stream: bo
 
 
 async def test_a_store_that_cannot_be_read_lets_the_request_through_untouched() -> None:
-    model, store = Scripted("Well."), FailingStore()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling", before=use_store(store)) as proxy:
+    model, store = ScriptedModel("Well."), FailingStore()
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="rolling", before=use_store(store)) as proxy,
+    ):
         store.reads = False
         raw = json.dumps(HELLO).encode()
         found = await proxy.post(raw, b"x-context-session: a")
@@ -294,8 +303,11 @@ async def test_a_store_that_cannot_be_read_lets_the_request_through_untouched() 
 
 @pytest.mark.parametrize("fails", ["reads", "writes"])
 async def test_where_storing_is_required_a_store_that_is_away_refuses_before_upstream_is_asked(fails: str) -> None:
-    model, store, required = Scripted("Well."), FailingStore(), {"persist": "required"}
-    async with faulty(model) as upstream, running(upstream.port, store=required, before=use_store(store)) as proxy:
+    model, store, required = ScriptedModel("Well."), FailingStore(), {"persist": "required"}
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, store=required, before=use_store(store)) as proxy,
+    ):
         setattr(store, fails, False)
         found = await proxy.post(HELLO, b"x-context-session: a")
         assert found.status == 503
@@ -306,8 +318,8 @@ async def test_where_storing_is_required_a_store_that_is_away_refuses_before_ups
 
 
 async def test_a_policy_can_be_named_by_the_request_and_an_unknown_one_is_counted() -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="passthrough") as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="passthrough") as proxy:
         await proxy.post(HELLO, b"x-context-policy: rolling")
         await proxy.post(HELLO, b"x-context-policy: nonsense")
         assert await proxy.rows("SELECT policy FROM exchanges ORDER BY started_at") == [("rolling",), ("passthrough",)]
@@ -316,9 +328,9 @@ async def test_a_policy_can_be_named_by_the_request_and_an_unknown_one_is_counte
 
 
 async def test_counting_a_large_request_does_not_hold_the_loop() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     count = {"count": "exact"}
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", tokens=count) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty", tokens=count) as proxy:
         await proxy.post(HELLO)
         longest, stop = 0.0, threading.Event()
 
@@ -347,7 +359,7 @@ async def test_what_was_counted_once_is_not_counted_again_though_the_message_was
 
     counters = {"m": TokenCounter(count), "other": TokenCounter(count)}
     limits = {"message_cache_mb": 1}
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, limits=limits) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, limits=limits) as proxy:
         model = proxy.app.services.models[-1]
         proxy.app.services.models_by_name.update((name, replace(model, name=name)) for name in counters)
         proxy.app.services.find_token_counter = lambda model: counters[model.name]
@@ -365,7 +377,10 @@ async def test_what_was_counted_once_is_not_counted_again_though_the_message_was
 
 
 async def test_a_known_conversation_that_the_cache_has_no_room_for_is_a_miss() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, limits={"message_cache_mb": 1}) as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, limits={"message_cache_mb": 1}) as proxy,
+    ):
         one, other = Agent(proxy), Agent(proxy)
         for text in (f"one {LONG * 24}", "It goes on.", "And on."):
             await one.say(text)
@@ -387,7 +402,7 @@ async def test_what_several_begin_with_at_once_is_counted_beside_the_loop_for_ea
         return len(text) // 4
 
     token_counter = TokenCounter(count)
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         proxy.app.services.find_token_counter = lambda _: token_counter
         said = [{"role": ("user", "assistant")[n % 2], "content": f"{n} {LONG}"} for n in range(31)]
         found = await asyncio.gather(*(Agent(proxy, messages=said).send() for _ in range(4)))

@@ -12,9 +12,9 @@ import pytest
 
 from proxy.exchange.prefix_bindings import find_run
 from tests.dialect_agents import MessagesAgent, ResponsesAgent, ThinkingAgent
-from tests.faulty import Connection, Request, Script, faulty
-from tests.running import Running, running
-from tests.scripted import reply
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, Script, run_upstream
+from tests.scripted_model import send_reply
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 from tests.strict_thinking import StrictThinking
@@ -47,13 +47,13 @@ def make(wire: str) -> StrictMessages:
     return (StrictMessages if wire == "messages" else StrictThinking)(*answers())
 
 
-def begin(wire: str, proxy: Running, *, stream: bool = False, **more: Any) -> Agent:
+def begin(wire: str, proxy: RunningProxy, *, stream: bool = False, **more: Any) -> Agent:
     return (MessagesAgent if wire == "messages" else ThinkingAgent)(proxy, read, stream=stream, more=THINKING, **more)
 
 
-def direct(port: int) -> AbstractAsyncContextManager[Running]:
+def direct(port: int) -> AbstractAsyncContextManager[RunningProxy]:
     """The upstream without the proxy: another one that changes nothing and knows nothing of the first."""
-    return running(port, policy="passthrough")
+    return run_proxy(port, policy="passthrough")
 
 
 def count_tokens(model: StrictMessages, at: int = -1) -> int:
@@ -82,11 +82,11 @@ def test_reasoning_leaves_from_the_front_or_from_the_end() -> None:
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
 async def test_a_proxy_in_the_middle_of_a_conversation_breaks_nothing(wire: str, stream: bool, policy: str) -> None:
     model = make(wire)
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         async with direct(upstream.port) as elsewhere:
             agent = begin(wire, elsewhere, stream=stream)
             await agent.work("Find the fault.")
-        async with running(upstream.port, policy=policy, tools={"offer": "first_request"}) as proxy:
+        async with run_proxy(upstream.port, policy=policy, tools={"offer": "first_request"}) as proxy:
             agent.proxy = proxy
             await agent.work("Mend it.")
             await agent.work("Test it.")
@@ -101,7 +101,7 @@ async def test_a_proxy_in_the_middle_of_a_conversation_breaks_nothing(wire: str,
 async def test_a_request_may_not_say_that_its_model_thinks(policy: str, lost: int, stream: bool) -> None:
     """The first answer shows it: a literal policy has planned that prompt, and cannot plan the next in the same way."""
     model = make("completions")
-    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         agent = ThinkingAgent(proxy, read, stream=stream, more={"reasoning_effort": "high"})
         await agent.work("Find the fault.")
         await agent.work("Mend it.")
@@ -113,7 +113,7 @@ async def test_a_request_may_not_say_that_its_model_thinks(policy: str, lost: in
 @WIRES
 async def test_a_proxy_may_leave_a_conversation_and_come_back(wire: str) -> None:
     model = make(wire)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = begin(wire, proxy)
         await agent.work("Find the fault.")
         async with direct(upstream.port) as agent.proxy:
@@ -132,7 +132,7 @@ async def test_a_proxy_may_leave_a_conversation_and_come_back(wire: str) -> None
 async def test_edits_that_cost_more_than_they_save_are_withdrawn(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.exchange.bound_reasoning.TOKENS_PER_CHARACTER", 1000)  # reasoning is worth all
     model = make(wire)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = begin(wire, proxy)
         await agent.work("Find the fault.")
         async with direct(upstream.port) as agent.proxy:
@@ -186,12 +186,12 @@ async def test_edits_in_another_wire_format_cost_no_more_than_the_reasoning_behi
     model = make("messages")
     plain = StrictThinking("It is the first one.")
 
-    async def upstream_of_both(request: Request, there: Connection) -> None:
+    async def upstream_of_both(request: RawRequest, there: Connection) -> None:
         await (model if b"/messages" in request.line else plain)(request, there)
 
     name = (b"x-context-session: one",)
     tree: Json = {"policy": "eager", "policies_dir": str(tmp_path)}
-    async with faulty(upstream_of_both) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(upstream_of_both) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = begin("messages", proxy, lines=name)
         await agent.work("Find the fault.")
         await agent.work("Mend it.")
@@ -213,7 +213,7 @@ async def test_edits_in_another_wire_format_cost_no_more_than_the_reasoning_behi
 @STREAMING
 async def test_a_client_may_fork_ask_again_and_compact(wire: str, stream: bool) -> None:
     model = make(wire)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = begin(wire, proxy, stream=stream)
         await agent.work("Find the fault.")
         await agent.work("Mend it.")
@@ -238,8 +238,8 @@ async def test_a_change_of_the_client_in_front_of_reasoning_ends_no_conversation
     """Without the proxy the upstream refuses it; where the proxy has edited, the reasoning goes and stays away."""
     model = make(wire)
     path = str(tmp_path / "a.sqlite3")
-    async with faulty(model) as upstream:
-        async with running(upstream.port, policy="thrifty", db=path) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, policy="thrifty", db=path) as proxy:
             agent = begin(wire, proxy)
             await agent.work("Find the fault.")
             at = next(n for n, one in enumerate(agent.messages) if one["content"] == "Find the fault.")
@@ -247,7 +247,7 @@ async def test_a_change_of_the_client_in_front_of_reasoning_ends_no_conversation
             await agent.work("Mend it.")
             refused = len(model.refusals)
             assert refused <= 2
-        async with running(upstream.port, policy="thrifty", db=path) as proxy:  # the fork is read back
+        async with run_proxy(upstream.port, policy="thrifty", db=path) as proxy:  # the fork is read back
             agent.proxy = proxy
             await agent.work("Test it.")
     assert len(model.refusals) == refused, "what was refused is not sent again"
@@ -257,10 +257,10 @@ async def test_a_change_of_the_client_in_front_of_reasoning_ends_no_conversation
 @WIRES
 async def test_a_restart_knows_what_was_bound(wire: str, tmp_path: Path) -> None:
     model = make(wire)
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         agent: Agent | None = None
         for _ in range(4):
-            async with running(upstream.port, policy="thrifty", db=str(tmp_path / "a.sqlite3")) as proxy:
+            async with run_proxy(upstream.port, policy="thrifty", db=str(tmp_path / "a.sqlite3")) as proxy:
                 agent = agent or begin(wire, proxy)
                 agent.proxy = proxy
                 await agent.work("Go on.")
@@ -274,9 +274,9 @@ async def test_two_replicas_keep_one_conversation_whole(wire: str, database: str
     model = make(wire)
     tree: Json = {"policy": "thrifty", "db": database}
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, **tree) as one,
-        running(upstream.port, **tree) as other,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, **tree) as one,
+        run_proxy(upstream.port, **tree) as other,
     ):
         agent = begin(wire, one)
         agent.messages.append({"role": "user", "content": "Find the fault."})
@@ -307,12 +307,12 @@ def _bring(wire: str, agent: Agent, message: Json) -> None:
 def refuse_edits(model: StrictMessages, find_agent: Callable[[], Agent | None]) -> Script:
     """An upstream that refuses edited prompts as long as there is an agent, for a reason that is nobody's business."""
 
-    async def answer(request: Request, there: Connection) -> None:
+    async def answer(request: RawRequest, there: Connection) -> None:
         agent = find_agent()
         if agent is not None and request.body.count(b"function_7(") < json.dumps(agent.messages).count("function_7("):
             model.received.append(request)
             text = b'{"type":"error","error":{"type":"invalid_request_error","message":"I do not like this"}}'
-            await reply(there, b"400 Bad Request", text, b"content-type: application/json")
+            await send_reply(there, b"400 Bad Request", text, b"content-type: application/json")
             return
         await model(request, there)
 
@@ -326,7 +326,7 @@ async def working_agent(wire: str) -> AsyncIterator[tuple[StrictMessages, Agent,
     model = make(wire)
     refused: list[Agent] = []
     script = refuse_edits(model, lambda: refused[0] if refused else None)
-    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = begin(wire, proxy)
         agent.messages.append({"role": "user", "content": "Find the fault."})
         for _ in range(STEPS):
@@ -365,7 +365,7 @@ async def test_the_first_reasoning_behind_what_was_left_out_is_known_to_be_made_
 async def test_responses_leaves_broken_reasoning_out_itself_and_the_price_is_counted() -> None:
     steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(3)]
     model = StrictResponses(*steps, [Think("So"), Say("Done.")])
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = ResponsesAgent(proxy, read)
         await agent.work("Find the fault.")
         async with direct(upstream.port) as agent.proxy:
@@ -387,7 +387,7 @@ async def test_the_thinking_of_a_hidden_round_goes_back_as_it_was_signed(wire: s
     made: list[Json] = [{"type": "thinking", "thinking": "What was in that listing?"}, hidden]
     model = (StrictMessages if wire == "messages" else StrictThinking)(made, *answers())
     tree: dict[str, Any] = {"policy": "thrifty", "tools": {"offer": "first_request"}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = begin(wire, proxy, stream=stream)
         assert await agent.work("Look at the files.") == f"Done {STEPS - 1}."
         assert {found for *_, found in await proxy.outcomes()} == {None}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from proxy.errors import ConfigError
-from tests.context.research import step, working
+from tests.context.research import make_iterations, make_step
 from tests.conversations import Json, assistant, user
 from tests.dialect_agents import MessagesAgent
-from tests.faulty import faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 from tests.strict_messages import StrictMessages
 
 SOURCE = "ERROR: You're repeating yourself. Take action immediately."
@@ -22,8 +22,8 @@ SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"typ
 
 async def forwarded(values: list[Json], *lines: bytes, policy: str = "progressive", **tree: Any) -> list[str]:
     """The texts that reach the upstream."""
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, **tree) as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy, **tree) as proxy:
         found = await proxy.post({"model": "m", "messages": values, "tools": [SEARCH]}, *lines)
         assert found.status == 200
         assert found.header("x-context-fallback") is None
@@ -35,16 +35,16 @@ def facts(begin: int, end: int) -> list[str]:
 
 
 async def test_b1_b3_the_four_windows_reach_the_upstream() -> None:
-    all_of_it = await forwarded(working(9, before=4))
+    all_of_it = await forwarded(make_iterations(9, before=4))
     assert all_of_it[:3] == ["Be exact.", "old question 0", "old answer 0"]
     assert len(all_of_it) == 2 + 8 + 18
-    moderate = await forwarded(working(14, before=4))
+    moderate = await forwarded(make_iterations(14, before=4))
     talk = ["old question 2", "old answer 2", "old question 3", "old answer 3"]
     assert moderate[:-1] == ["Be exact.", *talk, "the question", *facts(0, 14)][:-1]
-    aggressive = await forwarded(working(15, before=4))
+    aggressive = await forwarded(make_iterations(15, before=4))
     assert aggressive[:-1] == ["Be exact.", "the question", *facts(0, 15)][:-1]
     assert aggressive[-1].endswith("[15 iterations left. Complete your answer.]")
-    emergency = await forwarded(working(20, before=4))
+    emergency = await forwarded(make_iterations(20, before=4))
     assert emergency[:-1] == ["Be exact.", "the question", *facts(17, 20)][:-1]
     assert emergency[-1].endswith("[EMERGENCY: 10 iterations remaining. Synthesize NOW.]")
 
@@ -58,30 +58,30 @@ def worded(folder: Path, words: str, name: str = "mine") -> dict[str, str]:
 
 async def test_b7_the_words_of_the_countdown_are_settings(tmp_path: Path) -> None:
     tree = worded(tmp_path, 'firm = "Noch <LEFT> Schritte."\ngentle = "Bitte: <LEFT>."\n')
-    assert (await forwarded(working(15), **tree))[-1].endswith("\n\nNoch 15 Schritte.")
-    assert (await forwarded(working(15), b"x-context-urgency: gentle", **tree))[-1].endswith("\n\nBitte: 15.")
+    assert (await forwarded(make_iterations(15), **tree))[-1].endswith("\n\nNoch 15 Schritte.")
+    assert (await forwarded(make_iterations(15), b"x-context-urgency: gentle", **tree))[-1].endswith("\n\nBitte: 15.")
 
 
 async def test_b7_words_without_their_placeholder_are_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"count_down\.firm.*<LEFT>"):
-        await forwarded(working(15), **worded(tmp_path, 'firm = "Hurry up."\n'))
+        await forwarded(make_iterations(15), **worded(tmp_path, 'firm = "Hurry up."\n'))
 
 
 async def test_b4_progress_is_told_from_the_fifth_iteration_on() -> None:
     thoughts = [assistant(f"thought {n}") for n in range(4)]
-    values = [user("a"), *thoughts, *step("search", "x"), *step("get_page", "y", None, "c2")]
+    values = [user("a"), *thoughts, *make_step("search", "x"), *make_step("get_page", "y", None, "c2")]
     assert (await forwarded(values))[-1] == "y\n\n[PROGRESS: Iteration 6/30 | 2 tools used | 1 page read]"
-    assert (await forwarded([user("a"), *thoughts[:2], *step("search", "x")]))[-1] == "x"
+    assert (await forwarded([user("a"), *thoughts[:2], *make_step("search", "x")]))[-1] == "x"
 
 
 async def test_b2_the_header_overrides_how_many_iterations_there_may_be() -> None:
-    found = await forwarded(working(16), b"x-context-max-iterations: 20")
+    found = await forwarded(make_iterations(16), b"x-context-max-iterations: 20")
     assert "[PROGRESS: Iteration 16/20 |" in found[-1]
     assert found[-1].endswith("[4 iterations left. Complete your answer.]")
-    assert "Iteration 16/30" in (await forwarded(working(16), b"x-context-max-iterations: many"))[-1]
+    assert "Iteration 16/30" in (await forwarded(make_iterations(16), b"x-context-max-iterations: many"))[-1]
 
 
-async def looping(proxy: Running, times: int, *lines: bytes) -> Agent:
+async def looping(proxy: RunningProxy, times: int, *lines: bytes) -> Agent:
     """An agent whose model plans and plans."""
     agent = Agent(proxy, (b"x-context-session: a", *lines))
     for n in range(times):
@@ -91,8 +91,8 @@ async def looping(proxy: Running, times: int, *lines: bytes) -> Agent:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_b5_b6_a_theme_loop_is_told_once_and_again_when_it_has_doubled(stream: bool) -> None:
-    model = Scripted("I need to plan.", "Let me plan my approach.", "Planning to search.", "I plan.")
-    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+    model = ScriptedModel("I need to plan.", "Let me plan my approach.", "Planning to search.", "I plan.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream, more={"tools": [SEARCH]})
         for n in range(13):
             await agent.say(f"Go on {n}")
@@ -102,16 +102,16 @@ async def test_b5_b6_a_theme_loop_is_told_once_and_again_when_it_has_doubled(str
 
 
 async def test_b5_loops_are_seen_in_what_has_left_the_prompt_long_ago() -> None:
-    read = step("search", "the same", None, "r", q="x")
-    values = [*working(0), *read, *working(22)[2:], *read, *read]
+    read = make_step("search", "the same", None, "r", q="x")
+    values = [*make_iterations(0), *read, *make_iterations(22)[2:], *read, *read]
     found = await forwarded(values)
     assert found.count("the same") == 1  # and once with the note behind it
     assert "search was called 3 times with the same arguments" in found[-1]
 
 
 async def test_b5_a_call_made_five_times_is_told_more_strongly() -> None:
-    model = Scripted(*[calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
-    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+    model = ScriptedModel(*[make_calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("Find it")
         for _ in range(5):
@@ -126,7 +126,7 @@ async def test_b5_a_call_made_five_times_is_told_more_strongly() -> None:
 async def test_b7_a_model_may_have_its_own_boundaries_and_urgency(tmp_path: Path) -> None:
     models = tmp_path / "models.toml"
     models.write_text('[models.m]\n[models.m.progressive]\nemergency = 3\nresults = 1\nurgency = "gentle"\n')
-    found = await forwarded(working(4, before=2), models_file=str(models))
+    found = await forwarded(make_iterations(4, before=2), models_file=str(models))
     assert found[:-1] == ["Be exact.", "the question", "looking at 3"]
     assert found[-1].endswith("[26 iterations remaining. Please answer now with what you have found.]")
 
@@ -135,7 +135,7 @@ async def test_b7_a_models_table_with_an_unknown_key_stops_the_start(tmp_path: P
     models = tmp_path / "models.toml"
     models.write_text("[models.m.progressive]\nemergancy = 3\n")
     with pytest.raises(ConfigError, match="emergancy"):
-        await forwarded(working(4), models_file=str(models))
+        await forwarded(make_iterations(4), models_file=str(models))
 
 
 async def test_b7_the_request_may_turn_urging_off() -> None:
@@ -154,7 +154,7 @@ async def test_b8_the_settings_of_the_policy_are_a_users_to_change(tmp_path: Pat
     talk = [user("u" * 400), assistant("a" * 400), user("b"), assistant("I wait"), assistant("Waiting"), user("c")]
     found = await forwarded(talk, policy="mine", policies_dir=str(tmp_path))
     assert found[-1].endswith(SOURCE)
-    long = [user("u" * 400), assistant("a" * 400), *working(2)[1:]]
+    long = [user("u" * 400), assistant("a" * 400), *make_iterations(2)[1:]]
     found = await forwarded(long, policy="mine", policies_dir=str(tmp_path))
     assert found == ["the question", *facts(0, 2)]
 
@@ -164,9 +164,12 @@ async def test_b3_it_can_be_used_with_the_other_schedules(tmp_path: Path, schedu
     shipped = (Path(__file__).parents[2] / "config/policies/progressive.toml").read_text()
     text = shipped.replace('schedule = "always"', f'schedule = "{schedule}"').replace('"progressive"', '"mine"')
     (tmp_path / "mine.toml").write_text(text)
-    steps = [calls((f"call_{n:09}", "search"), text=f"looking at {n}", q=n) for n in range(26)]
-    model = Scripted(*steps, "Done.")
-    async with faulty(model) as upstream, running(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy:
+    steps = [make_calls((f"call_{n:09}", "search"), text=f"looking at {n}", q=n) for n in range(26)]
+    model = ScriptedModel(*steps, "Done.")
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy,
+    ):
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("Find it")
         for n in range(26):
@@ -188,8 +191,11 @@ async def test_b5_b6_other_policies_may_warn_of_loops_and_their_prefix_stays(tmp
     assert "warn_of_loops" not in [
         line.partition("=")[2].strip(' "') for line in shipped.splitlines() if line[:3] == "use"
     ]
-    model = Scripted(*[calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
-    async with faulty(model) as upstream, running(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy:
+    model = ScriptedModel(*[make_calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy,
+    ):
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("Find it")
         for _ in range(5):
@@ -201,8 +207,10 @@ async def test_b5_b6_other_policies_may_warn_of_loops_and_their_prefix_stays(tmp
 
 
 async def test_b5_plain_chat_is_told_of_no_loop() -> None:
-    model = Scripted("A.", "B.", "C.", "D.", "I need to plan.", "I need to plan.", "I need to plan.", "I need to plan.")
-    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+    model = ScriptedModel(
+        "A.", "B.", "C.", "D.", "I need to plan.", "I need to plan.", "I need to plan.", "I need to plan."
+    )
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         questions = [f"And question {n}?" for n in range(9)]
         for question in questions:
@@ -211,7 +219,7 @@ async def test_b5_plain_chat_is_told_of_no_loop() -> None:
 
 
 async def test_b5_answers_to_other_questions_are_no_loop_and_the_same_thought_again_is_one() -> None:
-    model = Scripted(
+    model = ScriptedModel(
         *(
             "Paris is the capital of France; you need to book early.",
             "Ten approaches to sorting, by their cost.",
@@ -221,7 +229,7 @@ async def test_b5_answers_to_other_questions_are_no_loop_and_the_same_thought_ag
         "Need to ask that weather service.",
         "Done.",
     )
-    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), more={"tools": [SEARCH]})
         for n in range(5):
             await agent.say(f"Go on {n}")
@@ -231,8 +239,8 @@ async def test_b5_answers_to_other_questions_are_no_loop_and_the_same_thought_ag
 
 
 async def test_b5_an_unchanged_status_is_no_loop_however_often_it_is_asked_for() -> None:
-    polls = [m for n in range(8) for m in step("get_status", "running", "I need to wait.", f"p{n}", id=1)]
-    found = await forwarded([user("Deploy it"), *step("deploy", "begun", None, "d"), *polls])
+    polls = [m for n in range(8) for m in make_step("get_status", "running", "I need to wait.", f"p{n}", id=1)]
+    found = await forwarded([user("Deploy it"), *make_step("deploy", "begun", None, "d"), *polls])
     assert found[-1].startswith("running\n\n[PROGRESS: ")
     assert "LOOP" not in found[-1]
     assert SOURCE not in found[-1]
@@ -243,15 +251,15 @@ PLANS = [assistant(t) for t in ("I need to plan", "Let me plan my approach", "Pl
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_b5_scenario_2_of_the_source_is_told_where_the_last_message_is_the_assistants(stream: bool) -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         body = {"model": "m", "messages": [user("a"), *PLANS], "tools": [SEARCH], "stream": stream}
         assert (await proxy.post(body)).status == 200
     assert model.last["messages"] == [user("a"), *PLANS, user(SOURCE)]
 
 
 async def test_b3_b4_windows_and_progress_are_told_there_too() -> None:
-    values = [*working(20), assistant("I have looked at all of it.")]
+    values = [*make_iterations(20), assistant("I have looked at all of it.")]
     found = await forwarded(values)
     assert found[-1].startswith("[PROGRESS: Iteration 21/30 | 20 tools used | 0 pages read]")
     assert found[-1].endswith("[EMERGENCY: 9 iterations remaining. Synthesize NOW.]")
@@ -259,10 +267,10 @@ async def test_b3_b4_windows_and_progress_are_told_there_too() -> None:
 
 @pytest.mark.parametrize("more", [{"continue_final_message": True}, {"add_generation_prompt": False}, {"prefix": True}])
 async def test_b5_what_the_model_goes_on_with_is_left_and_told_with_the_next_request(more: dict[str, bool]) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     last = dict(PLANS[-1], **more) if "prefix" in more else PLANS[-1]
     told = {} if "prefix" in more else more
-    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), more={"tools": [SEARCH]})
         agent.messages = [user("a"), *PLANS[:-1], last]
         await agent.say(None, **told)
@@ -279,7 +287,7 @@ async def test_messages_begin_with_the_user_whatever_leaves_the_prompt() -> None
         [{"type": "text", "text": f"Step {n}."}, {**call, "id": f"toolu_{n}"}] for n in range(28)
     ]
     model = StrictMessages(*steps[:3], "Done.", *steps[3:], "All done.")
-    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = MessagesAgent(proxy, lambda name, arguments: f"{name} {arguments} " * 200)
         await agent.work("Find the fault.")
         await agent.work("Mend it.")
@@ -295,6 +303,6 @@ async def test_calls_of_a_providers_code_are_not_sent_without_that_code() -> Non
     steps: list[list[Json]] = [[{**made, "id": f"toolu_{n}"}] for n in range(28)]
     steps[0].insert(0, code)
     model = StrictMessages(*steps, "All done.")
-    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         await MessagesAgent(proxy, lambda name, arguments: f"{name} {arguments} " * 200).work("Find the fault.")
     assert model.refusals == []

@@ -13,40 +13,40 @@ from proxy.notes.memo_matching import START as MEMOS
 from proxy.notes.scratchpad import START as PAD
 from proxy.sessions.locate import derive_tenant
 from proxy.store.session_notes import MEMO_SESSION, MemoRow, ScratchpadRow
-from tests.faulty import faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 NAMED = (b"x-context-session: a",)
 POLICIES = pytest.mark.parametrize("policy", ["thrifty", "rolling"])
 TENANT = derive_tenant({"authorization": "Bearer sk-one"}, "")
 
 
-async def note(proxy: Running, number: int, text: str, session: str = "a") -> None:
+async def note(proxy: RunningProxy, number: int, text: str, session: str = "a") -> None:
     await proxy.app.store.put([ScratchpadRow(TENANT, session, number, text, "operator", 1.0)])
     lookups.forget_notes(proxy.app.services.live_sessions, TENANT, session)
 
 
 async def save(
-    proxy: Running, memo: str, content: str, *, tags: str = '["deploy"]', project: str = "", tenant: str = TENANT
+    proxy: RunningProxy, memo: str, content: str, *, tags: str = '["deploy"]', project: str = "", tenant: str = TENANT
 ) -> None:
     row = MemoRow(tenant, MEMO_SESSION, memo, project, content, tags, "earlier", 1.6e9, 1.6e9)
     await proxy.app.store.put([row])
 
 
-def tail(model: Scripted) -> str:
+def tail(model: ScriptedModel) -> str:
     """The last message that went upstream."""
     return json.dumps(model.last["messages"][-1])
 
 
-def whole(model: Scripted) -> str:
+def whole(model: ScriptedModel) -> str:
     return json.dumps(model.last["messages"])
 
 
 @POLICIES
 async def test_a10_the_scratchpad_is_in_every_prompt_of_its_session_and_of_no_other(policy: str) -> None:
-    model = Scripted("ok")
-    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+    model = ScriptedModel("ok")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         agent = Agent(proxy, NAMED)
         await agent.say("one")
         assert PAD not in whole(model)
@@ -64,8 +64,8 @@ async def test_a10_the_scratchpad_is_in_every_prompt_of_its_session_and_of_no_ot
 
 
 async def test_a10_under_thrifty_what_was_sent_stays_the_front_of_what_is_sent() -> None:
-    model = Scripted("ok")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel("ok")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent, before = Agent(proxy, NAMED), list[Any]()
         for n in range(6):
             if n % 2:
@@ -78,13 +78,13 @@ async def test_a10_under_thrifty_what_was_sent_stays_the_front_of_what_is_sent()
 
 @POLICIES
 async def test_a10_it_survives_a_restart(policy: str, tmp_path: Any) -> None:
-    model, db = Scripted("ok"), str(tmp_path / "store.sqlite3")
-    async with faulty(model) as upstream:
-        async with running(upstream.port, policy=policy, db=db) as proxy:
+    model, db = ScriptedModel("ok"), str(tmp_path / "store.sqlite3")
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, policy=policy, db=db) as proxy:
             agent = Agent(proxy, NAMED)
             await agent.say("one")
             await note(proxy, 1, "- buy milk")
-        async with running(upstream.port, policy=policy, db=db) as proxy:
+        async with run_proxy(upstream.port, policy=policy, db=db) as proxy:
             agent.proxy = proxy
             await agent.say("two")
             assert "| - buy milk" in tail(model)
@@ -92,8 +92,8 @@ async def test_a10_it_survives_a_restart(policy: str, tmp_path: Any) -> None:
 
 @POLICIES
 async def test_a13_memos_that_fit_are_quoted_with_date_and_source(policy: str) -> None:
-    model = Scripted("ok")
-    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+    model = ScriptedModel("ok")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         await save(
             proxy, "m1", "We deploy with the script deploy.sh since the pipeline of 2019 broke.", tags='["deploy"]'
         )
@@ -114,11 +114,11 @@ async def test_a13_memos_that_fit_are_quoted_with_date_and_source(policy: str) -
 
 
 async def test_a13_only_a_session_that_the_client_named_has_memos_unless_all_may() -> None:
-    model = Scripted("ok")
+    model = ScriptedModel("ok")
     for scope, expected in (("session", False), ("tenant", True)):
         async with (
-            faulty(model) as upstream,
-            running(upstream.port, policy="thrifty", memos={"scope": scope}) as proxy,
+            run_upstream(model) as upstream,
+            run_proxy(upstream.port, policy="thrifty", memos={"scope": scope}) as proxy,
         ):
             await save(proxy, "m1", "We deploy with the script deploy.sh since the pipeline of 2019 broke.")
             await Agent(proxy).say("How do we deploy the service?")
@@ -126,8 +126,8 @@ async def test_a13_only_a_session_that_the_client_named_has_memos_unless_all_may
 
 
 async def test_a13_projects_and_tenants_are_kept_apart() -> None:
-    model = Scripted("ok")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel("ok")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         await save(proxy, "m1", "We deploy with the script one.sh since the pipeline of 2019 broke.", project="x")
         await save(proxy, "m2", "We deploy with the script two.sh since the pipeline of 2019 broke.")
         await save(proxy, "m3", "We deploy with the script three.sh since the old pipeline broke.", tenant="other")
@@ -139,8 +139,8 @@ async def test_a13_projects_and_tenants_are_kept_apart() -> None:
 
 
 async def test_a13_many_memos_are_compared_beside_the_loop_and_at_most_five_are_told() -> None:
-    model = Scripted("ok")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel("ok")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for n in range(lookups.MAX_LOOP_MEMOS + 5):
             tags = '["deploy"]' if n < 8 else f'["thing-{n}"]'
             await save(proxy, f"m{n}", f"Finding number{n} of host{n}: it needs the key{n} first.", tags=tags)
@@ -149,10 +149,10 @@ async def test_a13_many_memos_are_compared_beside_the_loop_and_at_most_five_are_
 
 
 async def test_p4_a_store_that_is_away_delays_and_spoils_nothing() -> None:
-    model = Scripted("ok")
+    model = ScriptedModel("ok")
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", limits={"commit_wait_ms": 50}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", limits={"commit_wait_ms": 50}) as proxy,
     ):
         agent = Agent(proxy, NAMED)
         await note(proxy, 1, "- buy milk")
@@ -163,12 +163,12 @@ async def test_p4_a_store_that_is_away_delays_and_spoils_nothing() -> None:
 
 
 async def test_a_chinese_memo_is_told_where_the_prompt_is_about_it() -> None:
-    model = Scripted(
-        calls(("call_m1", "save_memo"), content="支付服务的密钥保存在金库中不在配置里", tags=["支付"]),
+    model = ScriptedModel(
+        make_calls(("call_m1", "save_memo"), content="支付服务的密钥保存在金库中不在配置里", tags=["支付"]),
         "好。",
         "在金库中。",
     )
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
         await Agent(proxy, (b"x-context-session: a",), more={"tools": tools}).say("请记住密钥在哪里")
         again = Agent(proxy, (b"x-context-session: b",), more={"tools": tools})

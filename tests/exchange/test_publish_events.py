@@ -18,13 +18,13 @@ from tests.exchange import test_hierarchical as hierarchical
 from tests.exchange import test_importance as importance
 from tests.exchange import test_plan_request as planning
 from tests.exchange import test_summaries as summaries
-from tests.exchange.hidden_calls import Played, offering, says
+from tests.exchange.hidden_calls import PlayedConversation, make_answer, run_proxy_with_tools
 from tests.exchange.test_handler import BLOCK
 from tests.failing_store import FailingStore, use_store
-from tests.faulty import ask, faulty
-from tests.operator.agent import talking
-from tests.running import Agent, Running, heard, running
-from tests.scripted import Scripted, calls
+from tests.operator.agent import run_conversation
+from tests.proxy_server import Agent, RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import run_upstream, send_raw
+from tests.scripted_model import ScriptedModel, make_calls
 
 NAMED = (b"x-context-session: a",)
 FACT = "The printers only read UTF-16, since their firmware is from 2003"
@@ -41,7 +41,7 @@ async def once(stream: EventStreamClient, kind: str, count: int = 1) -> dict[str
 
 async def test_d6_pruned_has_what_left_the_prompt_and_comes_once(tmp_path: Path) -> None:
     async with (
-        importance.serving(tmp_path, Scripted("Well."), "importance", "always") as proxy,
+        importance.serving(tmp_path, ScriptedModel("Well."), "importance", "always") as proxy,
         event_stream(proxy, "?session=a") as stream,
     ):
         for _ in range(2):
@@ -71,8 +71,8 @@ async def test_d6_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Pat
 async def test_what_a_policy_shortens_is_told_with_how_many_tokens_that_saved() -> None:
     model = planning.looking()
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty") as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
         event_stream(proxy) as stream,
     ):
         await planning.works(Agent(proxy, NAMED), lambda: planning.shortened(model.last))
@@ -97,16 +97,16 @@ async def test_levels_that_are_compressed_are_told(tmp_path: Path) -> None:
         assert told[0]["by"] == "policy"
 
 
-async def call(proxy: Running, method: str, path: str, body: Any = None) -> Any:
+async def call(proxy: RunningProxy, method: str, path: str, body: Any = None) -> Any:
     raw = json.dumps(body if body is not None else {}).encode()
     head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    got = heard(await ask(proxy.port, head.encode() + b"content-length: %d\r\n\r\n" % len(raw) + raw))
+    got = parse_answer(await send_raw(proxy.port, head.encode() + b"content-length: %d\r\n\r\n" % len(raw) + raw))
     assert got.status == 200, got.body
     return got.json()
 
 
 async def test_what_the_operator_decides_over_the_api_is_told() -> None:
-    async with talking("thrifty") as talk, event_stream(talk.proxy) as stream:
+    async with run_conversation("thrifty") as talk, event_stream(talk.proxy) as stream:
         group = (await talk.groups())[0]
         await call(talk.proxy, "POST", f"/api/sessions/s/groups/{group}/drop")
         told = await once(stream, "context:edited")
@@ -129,10 +129,10 @@ async def test_what_the_operator_decides_over_the_api_is_told() -> None:
 
 
 async def test_a_loop_is_told_when_the_model_is_told_of_it() -> None:
-    model = Scripted(*[calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
+    model = ScriptedModel(*[make_calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="progressive") as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="progressive") as proxy,
         event_stream(proxy) as stream,
     ):
         agent = Agent(proxy, NAMED)
@@ -148,10 +148,10 @@ async def test_a_loop_is_told_when_the_model_is_told_of_it() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_state_block_of_the_models_own_is_told_without_its_text(stream: bool) -> None:
-    model = Scripted("The answer.\n\n" + BLOCK, "Another.")
+    model = ScriptedModel("The answer.\n\n" + BLOCK, "Another.")
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="rolling") as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="rolling") as proxy,
         event_stream(proxy) as told,
     ):
         agent = Agent(proxy, NAMED, stream=stream, messages=[{"role": "system", "content": "Be."}])
@@ -164,13 +164,13 @@ async def test_a_state_block_of_the_models_own_is_told_without_its_text(stream: 
 async def test_a_memo_that_the_model_saves_is_told_by_its_id() -> None:
     arguments = json.dumps({"content": FACT, "tags": ["printers"]})
     hidden = {"id": "c1", "type": "function", "function": {"name": "save_memo", "arguments": arguments}}
-    model = Scripted(says(None, hidden), "Noted.")
+    model = ScriptedModel(make_answer(None, hidden), "Noted.")
     async with (
-        faulty(model) as upstream,
-        offering(upstream.port, tools={"enabled": ["save_memo"]}) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy_with_tools(upstream.port, tools={"enabled": ["save_memo"]}) as proxy,
         event_stream(proxy) as stream,
     ):
-        await Played(proxy, model, stream=False).turn("Remember this.", *NAMED)
+        await PlayedConversation(proxy, model, stream=False).turn("Remember this.", *NAMED)
         told = await once(stream, "memo:saved")
         ((memo,),) = await proxy.rows("SELECT memo FROM memos")
         assert told == {"by": "model", "memo": memo, "merged": False}
@@ -183,13 +183,13 @@ async def test_a_memo_that_the_model_saves_is_told_by_its_id() -> None:
 
 
 @asynccontextmanager
-async def cached(**usage: int) -> AsyncIterator[tuple[Running, Agent, Scripted, EventStreamClient]]:
+async def cached(**usage: int) -> AsyncIterator[tuple[RunningProxy, Agent, ScriptedModel, EventStreamClient]]:
     """An agent with a system prompt that a provider caches."""
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     model.usage = {"prompt_tokens": 4000, "completion_tokens": 3, "prompt_tokens_details": dict(usage)}
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty") as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
         event_stream(proxy) as stream,
     ):
         messages = [{"role": "system", "content": "Plain words of a prompt. " * 800}]
@@ -237,8 +237,8 @@ async def test_a_history_that_the_client_rewrites_is_told() -> None:
 async def test_a_request_that_goes_out_as_it_came_since_the_store_is_away_is_told() -> None:
     store = FailingStore()
     async with (
-        faulty(Scripted("Well.")) as upstream,
-        running(upstream.port, policy="rolling", before=use_store(store)) as proxy,
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, policy="rolling", before=use_store(store)) as proxy,
         event_stream(proxy) as stream,
     ):
         store.reads = False
@@ -253,7 +253,7 @@ async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch:
         raise RuntimeError("a mistake")
 
     monkeypatch.setattr(record_outcome, "_publish_client_change", wrong)
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await Agent(proxy, NAMED).say("Hello")
         assert found.header("x-context-fallback") is None
         assert proxy.count("internal_errors_total", where="events") == 1

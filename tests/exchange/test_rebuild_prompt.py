@@ -9,17 +9,17 @@ import pytest
 from proxy.errors import StoreUnavailable
 from proxy.exchange.rebuild_prompt import rebuild_prompt
 from tests.failing_store import FailingStore, use_store
-from tests.faulty import Connection, Request, faulty
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.recorded import record
 from tests.recorded.play import model_on_a_socket, read, turns
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls, reply
+from tests.scripted_model import ScriptedModel, make_calls, send_reply
 
 LONG = "\n".join(f"line {n} of a long result" for n in range(200))
 BLOCK = "### STATE\nGoal: go on\nContext: as before"
 
 
-async def assert_all_rebuilt(proxy: Running, came: list[bytes], sent: list[bytes]) -> None:
+async def assert_all_rebuilt(proxy: RunningProxy, came: list[bytes], sent: list[bytes]) -> None:
     """Each exchange gives the body that the client sent, and the one that upstream got last for it."""
     rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
     assert len(rows) == len(came) == len(sent)
@@ -39,7 +39,7 @@ async def test_every_prompt_of_a_conversation_can_be_built_again(
 ) -> None:
     conversation = read(record.FOLDER / "side-by-side.jsonl")[0]
     came: list[bytes] = []
-    async with model_on_a_socket(state=True) as (model, upstream), running(upstream.port, policy=policy) as proxy:
+    async with model_on_a_socket(state=True) as (model, upstream), run_proxy(upstream.port, policy=policy) as proxy:
         for history, recorded in turns(conversation):
             body = {"model": "m", "messages": history, "tools": conversation["tools"], "stream": stream}
             came.append(json.dumps(body, separators=(",", ":") if len(history) % 3 else None).encode())
@@ -50,7 +50,7 @@ async def test_every_prompt_of_a_conversation_can_be_built_again(
 
 async def test_after_a_restart_and_in_every_branch_too(tmp_path: Path) -> None:
     db = str(tmp_path / "store.sqlite3")
-    model = Scripted(*(calls((f"call_{n:09}", "look"), text=f"Step {n}.", at=n) for n in range(200)))
+    model = ScriptedModel(*(make_calls((f"call_{n:09}", "look"), text=f"Step {n}.", at=n) for n in range(200)))
     came: list[bytes] = []
 
     async def say(agent: Agent, *contents: str) -> None:
@@ -61,15 +61,15 @@ async def test_after_a_restart_and_in_every_branch_too(tmp_path: Path) -> None:
         came.append(json.dumps({"model": "m", "messages": agent.messages, "stream": True}).encode())
         agent.messages.append((await agent.proxy.post(came[-1])).message)
 
-    async with faulty(model) as upstream:
-        async with running(upstream.port, policy="rolling", db=db) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, policy="rolling", db=db) as proxy:
             agent = Agent(proxy, messages=[{"role": "system", "content": "Be."}, {"role": "user", "content": "Look"}])
             await ask(agent)
             for _ in range(12):
                 await say(agent, LONG)
             branch = Agent(proxy, messages=[*agent.messages[:8], {"role": "user", "content": "Stop."}])
             await ask(branch)
-        async with running(upstream.port, policy="rolling", db=db) as proxy:
+        async with run_proxy(upstream.port, policy="rolling", db=db) as proxy:
             agent.proxy = branch.proxy = proxy
             await say(agent, LONG)
             await say(branch, "short")
@@ -85,19 +85,19 @@ async def test_after_a_restart_and_in_every_branch_too(tmp_path: Path) -> None:
 
 
 async def test_what_was_sent_in_the_end_is_what_counts() -> None:
-    model = Scripted("Well.\n\n" + BLOCK)
+    model = ScriptedModel("Well.\n\n" + BLOCK)
     bodies: list[bytes] = []
 
-    async def picky(request: Request, there: Connection) -> None:
+    async def picky(request: RawRequest, there: Connection) -> None:
         bodies.append(request.body)
         if b"## Global Anchor" in request.body:
             bodies.pop()
-            await reply(there, b"400 Bad", b"{}", b"content-type: application/json")
+            await send_reply(there, b"400 Bad", b"{}", b"content-type: application/json")
         else:
             await model(request, there)
 
     came: list[bytes] = []
-    async with faulty(picky) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(picky) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, (b"x-session-id: s",), messages=[{"role": "system", "content": "Be."}])
         for text in ("One", "Two", "Three"):
             agent.messages.append({"role": "user", "content": text})
@@ -108,10 +108,10 @@ async def test_what_was_sent_in_the_end_is_what_counts() -> None:
 
 
 async def test_edits_that_could_not_be_stored_in_time_are_not_in_the_prompt() -> None:
-    model, store = Scripted(*(calls((f"call_{n:09}", "look"), at=n) for n in range(200))), FailingStore()
+    model, store = ScriptedModel(*(make_calls((f"call_{n:09}", "look"), at=n) for n in range(200))), FailingStore()
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 10}}
     came: list[bytes] = []
-    async with faulty(model) as upstream, running(upstream.port, **tree, before=use_store(store)) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree, before=use_store(store)) as proxy:
         agent = Agent(proxy, (b"x-session-id: s",), messages=[{"role": "user", "content": "Look"}])
         for n in range(70):
             store.hold = n < 55
@@ -126,7 +126,7 @@ async def test_edits_that_could_not_be_stored_in_time_are_not_in_the_prompt() ->
 
 
 async def test_what_is_not_there_is_said() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, stream=True)
         for text in ("One", "Two", "Three"):
             await agent.say(text)

@@ -15,9 +15,9 @@ from proxy.exchange import record_outcome
 from proxy.exchange.turn import UNPLANNED
 from proxy.metrics import Metrics
 from tests.failing_store import FailingStore, use_store
-from tests.faulty import HANGS_S, STREAM, Connection, Request, connect, faulty, post
-from tests.running import CHAT, Agent, Running, running
-from tests.scripted import Scripted, calls, chunk, events, reply
+from tests.proxy_server import CHAT, Agent, RunningProxy, run_proxy
+from tests.raw_upstream import HANGS_S, STREAM, Connection, RawRequest, connect, make_post, run_upstream
+from tests.scripted_model import ScriptedModel, make_calls, make_chunk, make_events, send_reply
 from tests.snapshot import snapshot
 
 SYSTEM = {"role": "system", "content": "Be."}
@@ -28,25 +28,25 @@ BLOCK = "### STATE\nContext: as before\nGoal: go on"
 def breaking(*deltas: dict[str, Any]) -> Any:
     """A stream that ends after these."""
 
-    async def script(_: Request, there: Connection) -> None:
+    async def script(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         for delta in deltas:
-            await there.chunk(chunk(delta))
+            await there.chunk(make_chunk(delta))
         await there.reset()
 
     return script
 
 
-async def answers(proxy: Running) -> list[Any]:
+async def answers(proxy: RunningProxy) -> list[Any]:
     return [json.loads(body) for (body,) in await proxy.rows("SELECT body FROM messages WHERE answer = 1 ORDER BY seq")]
 
 
 async def test_what_upstream_says_of_an_answer_is_on_record() -> None:
-    model = Scripted(calls(("call_abcdef01", "look")))
+    model = ScriptedModel(make_calls(("call_abcdef01", "look")))
     model.usage = {"prompt_tokens": 50, "completion_tokens": 7, "total_tokens": 57}
     model.usage["prompt_tokens_details"] = {"cached_tokens": 32}
     asked = "SELECT status, http_status, finish, prompt_tokens, completion_tokens, cached_tokens FROM exchanges"
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for stream in (False, True):
             await proxy.post(HELLO | {"stream": stream})
         rows = await proxy.rows(asked)
@@ -70,7 +70,10 @@ async def test_what_upstream_says_of_an_answer_is_on_record() -> None:
 async def test_an_answer_ends_when_the_store_has_it(tmp_path: Path) -> None:
     """The answer is read over another connection as soon as the client has its last byte."""
     db, patient = tmp_path / "store.sqlite3", {"commit_wait_ms": 10_000}
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(db), limits=patient) as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, db=str(db), limits=patient) as proxy,
+    ):
         for number, stream in enumerate((False, True), 1):
             heard = await proxy.post(HELLO | {"stream": stream})
             with closing(snapshot(db)) as beside:
@@ -82,7 +85,7 @@ async def test_an_answer_ends_when_the_store_has_it(tmp_path: Path) -> None:
 
 
 async def test_the_numbers_of_a_request_are_in_the_metrics() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         await proxy.post(HELLO)
         assert proxy.count("tokens_before_count") == proxy.count("tokens_after_count") == 1
         assert proxy.count("request_seconds_count", route="chat") == 1
@@ -92,7 +95,10 @@ async def test_the_numbers_of_a_request_are_in_the_metrics() -> None:
 
 
 async def test_an_answer_is_given_whatever_goes_wrong_in_counting_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with faulty(Scripted("Well.", "Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.", "Well.")) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
+    ):
         monkeypatch.setattr(proxy.app.services.metrics, "tokens_before", None)  # as a wrong price did: it raises
         for stream in (False, True):
             heard = await proxy.post(HELLO | {"stream": stream})
@@ -110,16 +116,16 @@ async def test_each_choice_is_stored_and_any_can_be_gone_on_from() -> None:
         for n, text in enumerate(texts)
     ]
 
-    async def several(_: Request, there: Connection) -> None:
+    async def several(_: RawRequest, there: Connection) -> None:
         raw = json.dumps(body | {"choices": choices}).encode()
         await there.send(
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(raw), raw
         )
 
-    async with faulty(several) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(several) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         session = (await proxy.post(HELLO | {"n": 2})).session
         assert [a["content"] for a in await answers(proxy)] == texts
-        upstream.script = Scripted("Fine.")
+        upstream.script = ScriptedModel("Fine.")
         for text in texts:
             agent = Agent(proxy, messages=[*HELLO["messages"], {"role": "assistant", "content": text}])
             assert (await agent.say("Go on")).session == session
@@ -129,22 +135,22 @@ async def test_each_choice_is_stored_and_any_can_be_gone_on_from() -> None:
 async def test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from(how: str) -> None:
     begun = asyncio.Event()
 
-    async def stalls(_: Request, there: Connection) -> None:
+    async def stalls(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
-        await there.chunk(chunk({"role": "assistant", "content": "I was about"}))
+        await there.chunk(make_chunk({"role": "assistant", "content": "I was about"}))
         begun.set()
         await there.left()
         there.writer.close()
 
     script = breaking({"role": "assistant", "content": "I was"}, {"content": " about"}) if how == "upstream" else stalls
-    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         if how == "upstream":
             session = (await proxy.post(HELLO | {"stream": True})).session
         else:
             session = await left_mid_stream(proxy)
         assert (await proxy.outcome())[0] == ("partial" if how == "upstream" else "client_gone")
         assert [a["content"] for a in await answers(proxy)] == ["I was about"]
-        upstream.script = Scripted("Fine.")
+        upstream.script = ScriptedModel("Fine.")
         again = Agent(proxy, messages=list(HELLO["messages"]))
         on = Agent(proxy, messages=[*HELLO["messages"], {"role": "assistant", "content": "I was about"}])
         assert (await on.say("Go on")).session == session
@@ -152,11 +158,11 @@ async def test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_o
         assert (await again.send()).session != session, "without a name, and without an answer of ours in it"
 
 
-async def left_mid_stream(proxy: Running) -> str:
+async def left_mid_stream(proxy: RunningProxy) -> str:
     """Leave when the first text has come; the session that the answer named."""
     client = await connect(proxy.port)
     raw = json.dumps(HELLO | {"stream": True}).encode()
-    await client.send(post(CHAT, raw, b"authorization: Bearer sk-one", b"content-type: application/json"))
+    await client.send(make_post(CHAT, raw, b"authorization: Bearer sk-one", b"content-type: application/json"))
     async with asyncio.timeout(HANGS_S):
         head = await client.reader.readuntil(b"\r\n\r\n")
         await client.reader.readuntil(b"I was about")
@@ -166,7 +172,7 @@ async def left_mid_stream(proxy: Running) -> str:
 
 async def test_of_an_answer_that_broke_off_before_it_said_anything_nothing_is_stored() -> None:
     script = breaking({"role": "assistant", "content": ""})
-    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         await proxy.post(HELLO | {"stream": True})
         assert (await proxy.outcome())[0] == "partial"
         assert await answers(proxy) == []
@@ -174,7 +180,7 @@ async def test_of_an_answer_that_broke_off_before_it_said_anything_nothing_is_st
 
 async def test_a_state_in_an_answer_that_broke_off_is_not_taken() -> None:
     script = breaking({"role": "assistant", "content": "Yes.\n\n" + BLOCK + "\n"})
-    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(HELLO | {"stream": True})
         assert b"Goal" not in found.body
         assert (await proxy.outcome())[0] == "partial"
@@ -184,7 +190,7 @@ async def test_a_state_in_an_answer_that_broke_off_is_not_taken() -> None:
 async def test_of_several_blocks_the_one_at_the_end_is_kept_and_withheld() -> None:
     said = f"Yes.\n\n{BLOCK}: quoted\n\n## More\nand"
     text = f"{said}\n\n{BLOCK}: last"
-    async with faulty(Scripted(text)) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(ScriptedModel(text)) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         for stream in (False, True):
             found = await Agent(proxy, stream=stream, messages=[SYSTEM]).say("Hello")
             assert found.message["content"] == said
@@ -192,8 +198,8 @@ async def test_of_several_blocks_the_one_at_the_end_is_kept_and_withheld() -> No
 
 
 async def test_an_answer_that_is_cut_or_only_calls_leaves_the_old_state() -> None:
-    model = Scripted("Yes.\n\n" + BLOCK, calls(("call_abcdef01", "look")), "Seen.")
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel("Yes.\n\n" + BLOCK, make_calls(("call_abcdef01", "look")), "Seen.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, messages=[SYSTEM])
         await agent.say("Hello")
         await agent.say("Look")
@@ -205,8 +211,8 @@ async def test_an_answer_that_is_cut_or_only_calls_leaves_the_old_state() -> Non
 
 async def test_a_long_state_is_cut_at_a_line() -> None:
     block = BLOCK + "\n" + "\n".join(f"line {n} of the state" for n in range(100))
-    model, short = Scripted("Yes.\n\n" + block), {"max_chars": 500}
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling", state=short) as proxy:
+    model, short = ScriptedModel("Yes.\n\n" + block), {"max_chars": 500}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling", state=short) as proxy:
         await Agent(proxy, messages=[SYSTEM]).say("Hello")
         ((text,),) = await proxy.rows("SELECT text FROM states")
     assert 450 < len(text) <= 500
@@ -216,11 +222,14 @@ async def test_a_long_state_is_cut_at_a_line() -> None:
 async def test_the_end_of_a_stream_waits_for_the_store_and_nothing_else_does() -> None:
     store = FailingStore()
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 5000}}
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **tree, before=use_store(store)) as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, **tree, before=use_store(store)) as proxy,
+    ):
         store.hold = True
         client = await connect(proxy.port)
-        await client.send(post(CHAT, json.dumps(HELLO | {"stream": True}).encode()))
-        expected = b"".join(events({"content": "Well."})[:-1])
+        await client.send(make_post(CHAT, json.dumps(HELLO | {"stream": True}).encode()))
+        expected = b"".join(make_events({"content": "Well."})[:-1])
         heard = b""
         async with asyncio.timeout(20):
             while expected.count(b"data:") > heard.count(b"data:"):
@@ -268,10 +277,10 @@ async def test_an_answer_of_a_shape_that_no_provider_sends_reaches_the_client() 
     body = {"id": "x", "type": "message", "role": "assistant", "content": [thinking], "stop_reason": "end_turn"}
     raw = json.dumps(body).encode()
 
-    async def script(_: Request, there: Connection) -> None:
-        await reply(there, b"200 OK", raw, b"content-type: application/json")
+    async def script(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"200 OK", raw, b"content-type: application/json")
 
     asked = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
-    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(asked, path="/v1/messages")
     assert (found.status, found.body) == (200, raw)

@@ -11,47 +11,47 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange import lookups
 from proxy.operator import edit_messages, session_settings
 from proxy.sessions.branch import LiveSession, SessionSettings, StoredDecisions
-from tests.operator.agent import numbers, of, talking
+from tests.operator.agent import find_messages, list_group_messages, run_conversation
 from tests.postgres import drop_database, new_store_database
-from tests.running import running
+from tests.proxy_server import run_proxy
 
 
 async def test_what_another_process_decided_is_read_where_the_store_is_shared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         first = (await talk.groups())[0]
         live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
         await edit_messages.drop(talk.parts, talk.tenant, "s", [first])
         decided, live.stored_decisions = live.stored_decisions, StoredDecisions()  # as another process would have it
-        assert of(0) <= numbers(await talk.ask())
+        assert list_group_messages(0) <= find_messages(await talk.ask())
         monkeypatch.setattr(talk.parts.store, "shared", True)  # as PostgreSQL is
-        assert not numbers(await talk.ask()) & of(0)
+        assert not find_messages(await talk.ask()) & list_group_messages(0)
         assert live.stored_decisions == decided
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "passthrough"])
 async def test_two_processes_on_one_database_agree(postgres: str, policy: str) -> None:
     db = await new_store_database(postgres)
-    async with talking(policy, db=db) as talk, running(talk.port, policy=policy, db=db) as other:
+    async with run_conversation(policy, db=db) as talk, run_proxy(talk.port, policy=policy, db=db) as other:
         parts = other.app.services
         groups = await talk.groups()
         await edit_messages.drop(parts, talk.tenant, "s", [groups[0]])
-        assert not numbers(await talk.ask()) & of(0)
+        assert not find_messages(await talk.ask()) & list_group_messages(0)
         await edit_messages.restore(parts, talk.tenant, "s", [groups[0]])
         await edit_messages.remove(parts, talk.tenant, "s", [groups[1]])
-        said = numbers(await talk.ask())
-        assert of(0) <= said
-        assert not said & of(1)
+        said = find_messages(await talk.ask())
+        assert list_group_messages(0) <= said
+        assert not said & list_group_messages(1)
         await edit_messages.undo(parts, talk.tenant, "s")
         await session_settings.set_window(parts, talk.tenant, "s", 1)
-        assert numbers(await talk.ask()) == of(0)
+        assert find_messages(await talk.ask()) == list_group_messages(0)
     await drop_database(db)
 
 
 async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         await edit_messages.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         monkeypatch.setattr(talk.parts.store, "shared", True)  # as PostgreSQL is
 
@@ -59,29 +59,29 @@ async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: py
             raise StoreUnavailable("away")
 
         monkeypatch.setattr(lookups, "read_decisions", away)
-        assert not numbers(await talk.ask()) & of(0)
+        assert not find_messages(await talk.ask()) & list_group_messages(0)
         assert talk.proxy.count("internal_errors_total", where="operator_decisions") == 1
 
 
 async def test_a_session_that_nobody_named_and_nobody_knows_is_not_looked_up() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         live_session = LiveSession("t", "new", explicit=False)
         talk.parts.store = None  # type: ignore[assignment]  # any look at it fails
         assert (await lookups.refresh_decisions(talk.parts, live_session)).is_empty
 
 
 async def test_a_session_in_memory_learns_at_once_and_one_on_disk_when_it_is_read(tmp_path: Path) -> None:
-    async with talking("thrifty", db=str(tmp_path / "s.sqlite3")) as talk:
+    async with run_conversation("thrifty", db=str(tmp_path / "s.sqlite3")) as talk:
         await session_settings.set_window(talk.parts, talk.tenant, "s", 1)
         live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
         assert live.stored_decisions == StoredDecisions(SessionSettings(window=1))
         talk.parts.live_sessions.forget_session(live)
-        assert numbers(await talk.ask()) == set()
+        assert find_messages(await talk.ask()) == set()
 
 
 async def test_what_is_asked_of_one_request_is_asked_once_even_of_two_at_a_time() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         await session_settings.request_state(talk.parts, talk.tenant, "s")
         talk.agent.messages.append({"role": "user", "content": "Go on."})
         await asyncio.gather(talk.agent.send(), talk.agent.send())

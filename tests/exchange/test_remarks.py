@@ -13,9 +13,9 @@ from proxy.context.models import Model
 from proxy.context.policy import GAP_REMARK
 from proxy.dialects.completions.request import read_request
 from tests.exchange.test_literal import rebuilt
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 NAMED = (b"x-context-session: a",)
 LONG = "plain words of a long result " * 16
@@ -33,8 +33,8 @@ def remarks(body: dict[str, Any]) -> list[int]:
 
 
 async def test_rolling_keeps_the_promise_of_its_guidelines() -> None:
-    model = Scripted("Yes.")
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    model = ScriptedModel("Yes.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, NAMED, messages=[{"role": "system", "content": "Be brief."}])
         for n in range(9):
             await agent.say(f"question {n}")
@@ -47,10 +47,10 @@ async def test_rolling_keeps_the_promise_of_its_guidelines() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thrifty_marks_the_gap_once_and_repeats_it_byte_for_byte(tmp_path: Path, stream: bool) -> None:
-    model = Scripted("Yes. " * 30)
+    model = ScriptedModel("Yes. " * 30)
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", models_file=small(tmp_path)) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", models_file=small(tmp_path)) as proxy,
     ):
         agent = Agent(proxy, NAMED, stream=stream)
         for n in range(40):
@@ -65,11 +65,11 @@ async def test_thrifty_marks_the_gap_once_and_repeats_it_byte_for_byte(tmp_path:
 
 @pytest.mark.parametrize("more", [{}, {"alternate": "true"}, {"after_tool": '"append"'}, {"after_tool": '"none"'}])
 async def test_no_remark_breaks_a_rule(tmp_path: Path, more: dict[str, str]) -> None:
-    rounds: list[Any] = [calls((f"call_{n}", "read"), n=n) for n in range(3)]
-    model = Scripted(*[answer for n in range(12) for answer in (*rounds, f"Done {n}.")])
+    rounds: list[Any] = [make_calls((f"call_{n}", "read"), n=n) for n in range(3)]
+    model = ScriptedModel(*[answer for n in range(12) for answer in (*rounds, f"Done {n}.")])
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="thrifty", models_file=small(tmp_path, **more)) as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", models_file=small(tmp_path, **more)) as proxy,
     ):
         agent = Agent(proxy, NAMED, messages=[{"role": "system", "content": "Be brief."}])
         for n in range(12):
@@ -91,8 +91,11 @@ async def test_what_a_policy_may_leave_unsaid(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'name = "mine"\nschedule = "always"\nask = "never"\nremark = ""\n[[stages]]\nuse = "close_window"\ngroups = 2\n'
     )
-    model = Scripted("Yes.")
-    async with faulty(model) as upstream, running(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy:
+    model = ScriptedModel("Yes.")
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy,
+    ):
         agent = Agent(proxy, NAMED)
         for n in range(5):
             await agent.say(f"question {n}")

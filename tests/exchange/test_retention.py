@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from proxy.exchange import retention
-from tests.faulty import faulty, until
 from tests.postgres import drop_database, new_store_database
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream, wait_until
+from tests.scripted_model import ScriptedModel
 
 DAY = 86400.0
 WEEK: dict[str, Any] = {"store": {"retention_days": 7}, "policy": "thrifty"}
@@ -26,18 +26,18 @@ async def db(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[str
     await drop_database(url)
 
 
-def later(proxy: Running, days: float) -> None:
+def later(proxy: RunningProxy, days: float) -> None:
     """The clock of the exchanges goes on by so many days."""
     now = proxy.app.services.now
     proxy.app.services.now = lambda: now() + days * DAY
 
 
-async def sessions(proxy: Running) -> set[str]:
+async def sessions(proxy: RunningProxy) -> set[str]:
     return {session for _, session in await proxy.app.store.read_session_names()}
 
 
 async def test_what_was_not_used_for_so_long_is_removed_and_what_was_used_stays(db: str) -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=db, **WEEK) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=db, **WEEK) as proxy:
         old = Agent(proxy, lines=(b"x-session-id: old",))
         used = Agent(proxy, lines=(b"x-session-id: used",))
         await old.say("Hello")
@@ -59,7 +59,10 @@ async def test_what_was_not_used_for_so_long_is_removed_and_what_was_used_stays(
 
 
 async def test_one_that_is_remembered_but_not_stored_any_more_is_stored_whole_again(db: str) -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=db, policy="thrifty") as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, db=db, policy="thrifty") as proxy,
+    ):
         agent = Agent(proxy, lines=(b"x-session-id: one",))
         await agent.say("Hello")
         ((tenant, _),) = await proxy.app.store.read_session_names()
@@ -76,9 +79,9 @@ async def test_one_that_is_remembered_but_not_stored_any_more_is_stored_whole_ag
 async def test_of_two_replicas_one_is_at_it(postgres: str) -> None:
     url = await new_store_database(postgres)
     try:
-        async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=url, **WEEK) as one:
+        async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=url, **WEEK) as one:
             await Agent(one).say("Hello")
-            async with running(upstream.port, db=url, **WEEK) as two:
+            async with run_proxy(upstream.port, db=url, **WEEK) as two:
                 later(one, 8)
                 later(two, 8)
                 async with one.app.store.try_lock(retention.LOCK) as mine:
@@ -92,16 +95,16 @@ async def test_of_two_replicas_one_is_at_it(postgres: str) -> None:
 
 
 async def test_rounds_come_by_themselves_beside_requests() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **WEEK) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, **WEEK) as proxy:
         await Agent(proxy).say("Hello")
         later(proxy, 8)
         task = asyncio.create_task(retention.run_retention(proxy.app.services, 0.001, 0.01))
-        await until(lambda: proxy.count("retired_total") == 1)
+        await wait_until(lambda: proxy.count("retired_total") == 1)
         await Agent(proxy).say("Hello")
         later(proxy, 8)
-        await until(lambda: proxy.count("retired_total") == 2)
+        await wait_until(lambda: proxy.count("retired_total") == 2)
         await proxy.app.store.close()
-        await until(lambda: proxy.count("internal_errors_total", where="retention") >= 2)
+        await wait_until(lambda: proxy.count("internal_errors_total", where="retention") >= 2)
         assert not task.done(), "a store that is away for a while is no end"
         task.cancel()
 
@@ -111,7 +114,7 @@ async def test_a_store_with_partitions_is_maintained_though_nothing_is_ever_remo
 ) -> None:
     url = await new_store_database(postgres)
     try:
-        async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=url) as proxy:
+        async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=url) as proxy:
             rounds: list[str] = []
             store = proxy.app.store
             maintain = store.maintain
@@ -122,7 +125,7 @@ async def test_a_store_with_partitions_is_maintained_though_nothing_is_ever_remo
 
             monkeypatch.setattr(store, "maintain", counted)
             task = asyncio.create_task(retention.run_retention(proxy.app.services, 0.0, 0.001))
-            await until(lambda: len(rounds) > 1)
+            await wait_until(lambda: len(rounds) > 1)
             task.cancel()
             assert proxy.count("internal_errors_total", where="retention") == 0
     finally:
@@ -130,9 +133,9 @@ async def test_a_store_with_partitions_is_maintained_though_nothing_is_ever_remo
 
 
 async def test_nothing_is_ever_removed_unless_it_is_asked_for() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         await asyncio.wait_for(retention.run_retention(proxy.app.services, 0.0, 0.0), 30)
         names = {task.get_name() for task in asyncio.all_tasks()}
         assert "retention" not in names
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **WEEK):
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, **WEEK):
         assert "retention" in {task.get_name() for task in asyncio.all_tasks()}

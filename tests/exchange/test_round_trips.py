@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import faulty
 from tests.postgres import drop_database, new_store_database
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 from tests.store.round_trips import RoundTrips, counted
 
 LIMIT = 2
@@ -27,7 +27,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.store.write_queue.HOLD_S", 60.0)
 
 
-async def spent(trips: RoundTrips, proxy: Running, agent: Agent, text: str | None = None) -> int:
+async def spent(trips: RoundTrips, proxy: RunningProxy, agent: Agent, text: str | None = None) -> int:
     """The round trips of one exchange, its commit included."""
     before = trips.count
     agent.proxy = proxy
@@ -45,10 +45,10 @@ async def test_a_small_exchange_takes_two_at_most_on_its_own_replica_and_on_anot
     url = await new_store_database(postgres)
     try:
         async with (
-            faulty(Scripted("Well.")) as upstream,
+            run_upstream(ScriptedModel("Well.")) as upstream,
             counted(url) as (way, trips),
-            running(upstream.port, db=way, **TREE) as one,
-            running(upstream.port, db=way, **TREE) as two,
+            run_proxy(upstream.port, db=way, **TREE) as one,
+            run_proxy(upstream.port, db=way, **TREE) as two,
         ):
             other = Agent(one, lines=(b"x-session-id: other",))
             for proxy in (one, two):  # statements are prepared once for each connection
@@ -75,13 +75,13 @@ async def test_a_small_exchange_takes_two_at_most_on_its_own_replica_and_on_anot
 
 async def test_a_step_of_an_agent_takes_two_at_most(postgres: str) -> None:
     url = await new_store_database(postgres)
-    answers = [calls((f"call_{n}", "read_file"), path=f"{n}.py") for n in range(12)]
+    answers = [make_calls((f"call_{n}", "read_file"), path=f"{n}.py") for n in range(12)]
     try:
         async with (
-            faulty(Scripted(*answers)) as upstream,
+            run_upstream(ScriptedModel(*answers)) as upstream,
             counted(url) as (way, trips),
-            running(upstream.port, db=way, **TREE) as one,
-            running(upstream.port, db=way, **TREE) as two,
+            run_proxy(upstream.port, db=way, **TREE) as one,
+            run_proxy(upstream.port, db=way, **TREE) as two,
         ):
             agent = Agent(one, lines=(b"x-session-id: agent",), more={"tools": TOOLS})
             steps = []

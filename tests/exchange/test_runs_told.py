@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 TOOLS = {"tools": [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]}
 
@@ -36,9 +36,9 @@ WHY = (
 async def test_t1_t4_what_failed_is_told_as_failed_after_its_results_were_shortened(stream: bool) -> None:
     looks = [f"ls {n}" for n in range(6)]
     asked = [*FAILED, *looks]
-    answers: list[Any] = [calls((f"c{n}", "bash"), command=command) for n, command in enumerate(asked)]
-    model = Scripted(*answers, "Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    answers: list[Any] = [make_calls((f"c{n}", "bash"), command=command) for n, command in enumerate(asked)]
+    model = ScriptedModel(*answers, "Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         await agent.say("mend it", **TOOLS)
         for command in asked:

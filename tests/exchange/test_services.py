@@ -7,13 +7,13 @@ from proxy.exchange.services import MAX_MODEL_CHARS, Incoming, ResponseWriter
 from proxy.exchange.turn import make_model_key
 from proxy.web.app import create_app
 from proxy.web.chat import AsgiResponse
-from tests.faulty import faulty
-from tests.running import running, settings_for
-from tests.scripted import Scripted
+from tests.proxy_server import make_settings, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 
 def test_the_parts_of_an_exchange_are_made_once_and_share_one_store() -> None:
-    app = create_app(settings_for("demo"))
+    app = create_app(make_settings("demo"))
     assert app.services.store is app.store
     assert app.services.live_sessions.store is app.store
     assert app.services.settings is app.settings
@@ -22,7 +22,7 @@ def test_the_parts_of_an_exchange_are_made_once_and_share_one_store() -> None:
 
 
 def test_two_apps_share_nothing_that_changes() -> None:
-    one, other = (create_app(settings_for("demo")).services for _ in range(2))
+    one, other = (create_app(make_settings("demo")).services for _ in range(2))
     for name in (
         "learned_windows",
         "warm_counters",
@@ -77,7 +77,10 @@ async def test_long_names_of_models_and_tools_are_not_remembered() -> None:
         messages.append({"role": "assistant", "content": None, "tool_calls": [called]})
         messages.append({"role": "tool", "tool_call_id": f"c{n}", "content": text})
     tools = [{"type": "function", "function": {"name": long, "parameters": {}}}]
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty-bold") as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, policy="thrifty-bold") as proxy,
+    ):
         assert (await proxy.post({"model": long, "messages": messages, "tools": tools})).status == 200
         services = proxy.app.services
         assert len(services.conversations_with_edits) == 1

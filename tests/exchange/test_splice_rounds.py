@@ -11,11 +11,21 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange import splice_rounds
 from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.exchange.turn import Turn
-from tests.exchange.hidden_calls import SECRET, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
+from tests.exchange.hidden_calls import (
+    SECRET,
+    PlayedConversation,
+    assert_hidden,
+    assert_true,
+    list_sent_messages,
+    make_answer,
+    make_client_call,
+    make_proxy_call,
+    run_proxy_with_tools,
+)
 from tests.exchange.test_tool_loop import offered
-from tests.faulty import faulty
-from tests.running import Running
-from tests.scripted import Scripted
+from tests.proxy_server import RunningProxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 CLIENTS = ["look", "write_file"]
 NAMED = b"x-session-id: a"
@@ -35,10 +45,15 @@ def turns_of(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
 
 
 async def test_what_our_tools_have_brought_since_the_last_prompt_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Scripted(says(None, ours(1), theirs(1)), says(None, ours(2)), "It is so.", "Welcome.")
+    model = ScriptedModel(
+        make_answer(None, make_proxy_call(1), make_client_call(1)),
+        make_answer(None, make_proxy_call(2)),
+        "It is so.",
+        "Welcome.",
+    )
     seen = turns_of(monkeypatch)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         await played.turn("Hello")
         await played.turn(None)
         await played.turn("Thanks")
@@ -52,10 +67,10 @@ async def test_what_our_tools_have_brought_since_the_last_prompt_is_guarded(monk
 
 
 async def test_a_conversation_without_tools_is_the_clients_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     seen = turns_of(monkeypatch)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         played.agent.more = {}
         for text in ("Hello", "And now?"):
             await played.turn(text)
@@ -65,16 +80,16 @@ async def test_a_conversation_without_tools_is_the_clients_own_request(monkeypat
 
 @pytest.mark.parametrize("policy", ["passthrough", "observe"])
 async def test_policies_that_change_nothing_put_nothing_in(policy: str) -> None:
-    model = Scripted(says("Look.", ours(1)), "It is so.", "Welcome.", "And so on.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    model = ScriptedModel(make_answer("Look.", make_proxy_call(1)), "It is so.", "Welcome.", "And so on.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         await played.turn("Hello", NAMED)
         await played.turn("Thanks", NAMED, b"x-context-policy: " + policy.encode())
         assert offered(model) == CLIENTS
-        assert [json.loads(raw) for raw in sent(model, -1)] == played.agent.messages[:-1]
+        assert [json.loads(raw) for raw in list_sent_messages(model, -1)] == played.agent.messages[:-1]
         await played.turn("Well?", NAMED)
     assert offered(model) == [*CLIENTS, "recall"]
-    assert SECRET.encode() in b"".join(sent(model, -1))
+    assert SECRET.encode() in b"".join(list_sent_messages(model, -1))
     assert_hidden(played.heard)
 
 
@@ -82,40 +97,40 @@ async def test_where_the_store_is_away_the_clients_own_history_goes_out(monkeypa
     async def away(*args: Any) -> Any:
         raise StoreUnavailable("away")
 
-    model = Scripted(says("Look.", ours(1)), "It is so.", "Welcome.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    model = ScriptedModel(make_answer("Look.", make_proxy_call(1)), "It is so.", "Welcome.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         await played.turn("Hello", NAMED)
         _forget(proxy)
         monkeypatch.setattr(proxy.app.store, "read_hidden_rounds", away)
         await played.turn("Thanks", NAMED)
         assert proxy.count("internal_errors_total", where="rounds") == 1
-    assert [json.loads(raw) for raw in sent(model, -1)] == played.agent.messages[:-1]
+    assert [json.loads(raw) for raw in list_sent_messages(model, -1)] == played.agent.messages[:-1]
     assert offered(model) == [*CLIENTS, "recall"]
 
 
-def _forget(proxy: Running) -> None:
+def _forget(proxy: RunningProxy) -> None:
     for session in list(proxy.app.services.live_sessions._sessions.values()):
         proxy.app.services.live_sessions.forget_session(session)
 
 
 async def test_a_round_that_cannot_be_read_is_left_out() -> None:
-    model = Scripted(says("Look.", ours(1)), "It is so.", "Welcome.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    model = ScriptedModel(make_answer("Look.", make_proxy_call(1)), "It is so.", "Welcome.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         await played.turn("Hello", NAMED)
         _forget(proxy)
         await proxy.rows("UPDATE hidden_rounds SET body = $1 RETURNING key", b"{}")
         await played.turn("Thanks", NAMED)
-    assert [json.loads(raw) for raw in sent(model, -1)] == played.agent.messages[:-1]
+    assert [json.loads(raw) for raw in list_sent_messages(model, -1)] == played.agent.messages[:-1]
 
 
 async def test_the_store_is_asked_for_what_this_process_does_not_know_and_not_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = Scripted(says("Look.", ours(1)), "It is so.", "Welcome.")
+    model = ScriptedModel(make_answer("Look.", make_proxy_call(1)), "It is so.", "Welcome.")
     asked: list[int] = []
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         real = proxy.app.store.read_hidden_rounds
 
         async def counting(tenant: str, session: str, keys: Any = None) -> Any:
@@ -123,7 +138,7 @@ async def test_the_store_is_asked_for_what_this_process_does_not_know_and_not_ag
             return await real(tenant, session, keys)
 
         monkeypatch.setattr(proxy.app.store, "read_hidden_rounds", counting)
-        played = Played(proxy, model, stream=False)
+        played = PlayedConversation(proxy, model, stream=False)
         for text in ("Hello", "Thanks", "Well?"):
             await played.turn(text, NAMED)
         assert asked == []
@@ -140,17 +155,17 @@ def asking_for(name: str, call: str) -> dict[str, Any]:
 
 async def test_a_hidden_result_that_has_grown_old_is_shortened_and_can_be_had_back() -> None:
     long = "\n".join(f"line {n} of a long result" for n in range(300))
-    model = Scripted("Noted.")
-    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
-        played = Played(proxy, model, stream=False)
+    model = ScriptedModel("Noted.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, "rolling") as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         await played.turn(long, NAMED)
         ((first,),) = await proxy.rows("SELECT key FROM messages WHERE role = 'user'")
-        model.answers = [says(None, asking_for(chain.public_id(first), "a")), "It was long."]
+        model.answers = [make_answer(None, asking_for(chain.public_id(first), "a")), "It was long."]
         await played.turn("What was it?", NAMED)
         for text in ("Two", "Three", "Four"):
             await played.turn(text, NAMED)
         ((edited,),) = await proxy.rows("SELECT key FROM edits WHERE action = 'text'")
-        shortened = next(json.loads(raw) for raw in sent(model, -1) if b'"tool"' in raw)["content"]
+        shortened = next(json.loads(raw) for raw in list_sent_messages(model, -1) if b'"tool"' in raw)["content"]
         assert len(shortened) < len(long) / 2
         assert chain.public_id(edited) in shortened
         bodies = [r.body for r in model.received]
@@ -158,17 +173,22 @@ async def test_a_hidden_result_that_has_grown_old_is_shortened_and_can_be_had_ba
             found = await rebuild_prompt(proxy.app.store, *row)
             assert found is not None
             assert found.sent_body in bodies
-        model.answers = [says(None, asking_for(chain.public_id(edited), "b")), "Long indeed."]
+        model.answers = [make_answer(None, asking_for(chain.public_id(edited), "b")), "Long indeed."]
         await played.turn("And in the middle?", NAMED)
-    assert "line 150 of a long result" in json.loads(sent(model, -1)[-1])["content"]
+    assert "line 150 of a long result" in json.loads(list_sent_messages(model, -1)[-1])["content"]
 
 
 async def test_two_upstreams_see_what_they_can_read() -> None:
     """The spliced history stays whole where the model behind one name changes."""
-    answers: list[Any] = [says("Look.", ours(1)), "One.", says(None, ours(2)), "Two."]
-    model = Scripted(*answers)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    answers: list[Any] = [
+        make_answer("Look.", make_proxy_call(1)),
+        "One.",
+        make_answer(None, make_proxy_call(2)),
+        "Two.",
+    ]
+    model = ScriptedModel(*answers)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         await played.turn("Hello", NAMED)
         played.agent.more["model"] = "another"
         await played.turn("Thanks", NAMED)
@@ -178,31 +198,35 @@ async def test_two_upstreams_see_what_they_can_read() -> None:
 async def test_a_branch_inherits_what_was_decided_about_hidden_messages_too(tmp_path: Path) -> None:
     """Else a step would be half gone in it: back whole it would stand in front of a user message."""
     (tmp_path / "models.toml").write_text('[models."m"]\nwindow = 3500\nanswer = 200\n')
-    talk = [answer for n in range(8) for answer in (says(None, theirs(n), ours(n)), f"Noted {n}.")]
-    model = Scripted(*talk, "Another.")
+    talk = [
+        answer
+        for n in range(8)
+        for answer in (make_answer(None, make_client_call(n), make_proxy_call(n)), f"Noted {n}.")
+    ]
+    model = ScriptedModel(*talk, "Another.")
     tree = {"models_file": str(tmp_path / "models.toml"), "db": str(tmp_path / "store.sqlite3")}
-    async with faulty(model) as upstream:
-        async with offering(upstream.port, **tree) as proxy:
-            agent = Played(proxy, model, stream=False).agent
+    async with run_upstream(model) as upstream:
+        async with run_proxy_with_tools(upstream.port, **tree) as proxy:
+            agent = PlayedConversation(proxy, model, stream=False).agent
             agent.lines = (NAMED,)
             for n in range(8):
                 await agent.say(f"Look at {n}: " + "word " * 300)
                 agent.brings("ok")
                 await agent.say()
-            before = sent(model, -1)
+            before = list_sent_messages(model, -1)
             rows = await proxy.rows("SELECT key FROM edits WHERE action = 'gone'")
             hidden = {row[0] for row in rows} - {k for (k,) in await proxy.rows("SELECT key FROM messages")}
             assert hidden, "hidden results have left"
             del agent.messages[-8:]
             await agent.say("Look elsewhere")
             (outcome,) = (await proxy.outcomes())[-1:]
-        async with offering(upstream.port, **tree) as proxy:
+        async with run_proxy_with_tools(upstream.port, **tree) as proxy:
             agent.proxy = proxy
             await agent.say("And there?")
             outcomes = [outcome, *(await proxy.outcomes())[-1:]]
     assert [one[2] for one in outcomes] == [None, None], "no plan was thrown away"
     for at in (-2, -1):
-        assert ids(sent(model, at)) <= ids(before), "what was out is out in the branch"
+        assert ids(list_sent_messages(model, at)) <= ids(before), "what was out is out in the branch"
 
 
 def ids(raws: list[bytes]) -> set[str]:

@@ -16,16 +16,16 @@ from proxy.exchange.stored_responses import (
 )
 from proxy.sessions.provider_chains import KnownHistory
 from tests.exchange.test_chains import ask, body
-from tests.faulty import ask as send
-from tests.faulty import faulty
-from tests.running import Heard, Running, heard, running
+from tests.proxy_server import RawAnswer, RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.raw_upstream import send_raw as send
 from tests.strict_responses import StrictResponses
 
 
-async def get(proxy: Running, path: str, *lines: bytes) -> Heard:
+async def get(proxy: RunningProxy, path: str, *lines: bytes) -> RawAnswer:
     """One GET on a connection of its own."""
     head = b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n" % path.encode()
-    return heard(await send(proxy.port, head + b"".join(line + b"\r\n" for line in lines) + b"\r\n"))
+    return parse_answer(await send(proxy.port, head + b"".join(line + b"\r\n" for line in lines) + b"\r\n"))
 
 
 KEY: list[tuple[bytes, bytes]] = [(b"authorization", b"Bearer sk-one")]
@@ -86,7 +86,10 @@ def test_pages_follow_each_other_in_both_orders() -> None:
 
 
 async def test_a_response_that_is_not_stored_yet_is_asked_for_again_and_a_store_that_is_away_is_counted() -> None:
-    async with faulty(StrictResponses("One.", "Two.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with (
+        run_upstream(StrictResponses("One.", "Two.")) as upstream,
+        run_proxy(upstream.port, policy="thrifty") as proxy,
+    ):
         services = proxy.app.services
         question = read_question("GET", "/v1/responses/resp_9", b"")
         assert question is not None
@@ -107,7 +110,7 @@ async def test_a_response_that_is_not_stored_yet_is_asked_for_again_and_a_store_
 
 async def test_a_response_that_the_provider_has_is_the_providers() -> None:
     model = StrictResponses("One.", "Two.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         first = await ask(proxy, "1")
         found = await proxy.get(f"/v1/responses/{first['id']}")
         assert (found.status, found.json()) == (200, model.known[first["id"]])
@@ -130,7 +133,7 @@ def test_an_item_whose_id_is_null_gets_one() -> None:
 async def test_a_number_of_any_length_is_answered(limit: str, status: int) -> None:
     model = StrictResponses("One.", "Two.")
     tree: dict[str, Any] = {"policy": "thrifty", "responses": {"takeover": True}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         first = await ask(proxy, "1")
         second = await ask(proxy, "2", previous_response_id=first["id"])
         lines = (b"authorization: Bearer sk-one",)
@@ -142,7 +145,7 @@ async def test_a_clock_that_is_behind_does_not_keep_a_response() -> None:
     """Replicas' clocks differ, and the newest row of a name counts."""
     model = StrictResponses("One.", "Two.")
     tree: dict[str, Any] = {"policy": "thrifty", "responses": {"takeover": True}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         first = await ask(proxy, "1")
         second = await ask(proxy, "2", previous_response_id=first["id"])
         services = proxy.app.services
@@ -158,7 +161,7 @@ async def test_a_clock_that_is_behind_does_not_keep_a_response() -> None:
 async def test_an_item_does_not_stand_for_the_answer_that_it_is_of() -> None:
     model = StrictResponses("One.", "Two.", "Three.")
     tree: dict[str, Any] = {"policy": "thrifty", "responses": {"takeover": True}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         first = await ask(proxy, "1")
         name = f"item:{first['output'][0]['id']}"
         heard = await proxy.post(body("2", previous_response_id=name), path="/v1/responses")
@@ -170,9 +173,9 @@ async def test_what_one_replica_has_deleted_no_other_one_goes_on_from(database: 
     model = StrictResponses("One.", "Two.", "Three.")
     tree: dict[str, Any] = {"policy": "thrifty", "responses": {"takeover": True}, "db": database}
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, **tree) as one,
-        running(upstream.port, **tree) as other,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, **tree) as one,
+        run_proxy(upstream.port, **tree) as other,
     ):
         first = await ask(one, "1")
         second = await ask(other, "2", previous_response_id=first["id"])

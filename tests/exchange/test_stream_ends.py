@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.faulty import STREAM, Connection, Request, faulty
-from tests.running import running
-from tests.scripted import reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import STREAM, Connection, RawRequest, run_upstream
+from tests.scripted_model import send_reply
 
 Rest = Callable[[Connection], Awaitable[None]]
 
@@ -47,13 +47,13 @@ async def pings(there: Connection) -> None:
 
 @pytest.mark.parametrize("rest", [waits, resets, breaks_the_framing, pings])
 async def test_an_answer_has_ended_with_its_last_event_whatever_the_upstream_does_then(rest: Rest) -> None:
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         for chunk in (*CHUNKS, DONE):
             await there.chunk(chunk)
         await rest(there)
 
-    async with faulty(script) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
         assert found.body.replace(b": ping\n\n", b"").startswith(b"".join(CHUNKS) + DONE)
         assert b"error" not in found.body
@@ -62,13 +62,13 @@ async def test_an_answer_has_ended_with_its_last_event_whatever_the_upstream_doe
 
 
 async def test_a_break_in_front_of_the_last_event_is_told() -> None:
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         for chunk in CHUNKS:
             await there.chunk(chunk)
         await there.reset()
 
-    async with faulty(script) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
         assert b"upstream_broken" in found.body
         assert (await proxy.outcome())[0] == "partial"
@@ -78,13 +78,13 @@ async def test_a_break_in_front_of_the_last_event_is_told() -> None:
 async def test_an_error_of_the_provider_reaches_the_client_alone_and_the_record_has_it(
     events: tuple[bytes, ...],
 ) -> None:
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         for event in events:
             await there.chunk(event)
         await there.send(b"0\r\n\r\n")
 
-    async with faulty(script) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
         assert found.body == b"".join(events)
         assert (await proxy.outcome())[:2] == ("partial", 200)
@@ -103,14 +103,14 @@ async def test_an_error_of_the_provider_reaches_the_client_alone_and_the_record_
 )
 @pytest.mark.parametrize("hides", [False, True])
 async def test_a_stream_is_read_as_one_whatever_its_head_says(head: bytes, hides: bool) -> None:
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         await there.send(head + b"transfer-encoding: chunked\r\n\r\n")
         is_first = hides and len(upstream.requests) == 1
         for chunk in (CALLING, DONE) if is_first else (*CHUNKS, DONE):
             await there.chunk(chunk)
         await there.send(b"0\r\n\r\n")
 
-    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post({**ASKED, "tools": TOOLS} if hides else ASKED)
         assert b"recall" not in found.body
         assert b"Well." in found.body
@@ -121,7 +121,7 @@ async def test_a_stream_is_read_as_one_whatever_its_head_says(head: bytes, hides
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 async def test_calls_of_ours_stay_hidden_in_a_stream_that_is_compressed_unasked(coding: str) -> None:
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         made = zlib.compressobj(wbits=31 if coding == "gzip" else 15)
         await there.send(STREAM[:-2], b"content-encoding: %b\r\n\r\n" % coding.encode())
         for chunk in (CALLING, DONE) if len(upstream.requests) == 1 else (*CHUNKS, DONE):
@@ -129,7 +129,7 @@ async def test_calls_of_ours_stay_hidden_in_a_stream_that_is_compressed_unasked(
         await there.chunk(made.flush())
         await there.send(b"0\r\n\r\n")
 
-    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post({**ASKED, "tools": TOOLS}, b"accept-encoding: gzip")
         assert found.header("content-encoding") is None
         assert found.body.endswith(CHUNKS[1] + DONE)
@@ -140,25 +140,25 @@ async def test_calls_of_ours_stay_hidden_in_a_stream_that_is_compressed_unasked(
 
 @pytest.mark.parametrize("cut", [40, -12])
 async def test_a_compressed_stream_that_breaks_off_is_told(cut: int) -> None:
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         packed = gzip.compress(b"".join(CHUNKS))
         await there.send(STREAM[:-2], b"content-encoding: gzip\r\n\r\n")
         await there.chunk(packed[:cut])
         await there.send(b"0\r\n\r\n")
 
-    async with faulty(script) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
         assert b"upstream_broken" in found.body
         assert (await proxy.outcome())[0] == "partial"
 
 
 async def test_a_coding_that_is_not_known_goes_on_as_it_comes_and_is_noted() -> None:
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         await there.send(STREAM[:-2], b"content-encoding: x-own\r\n\r\n")
         await there.chunk(b"\x80packed")
         await there.send(b"0\r\n\r\n")
 
-    async with faulty(script) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
         assert (found.body, found.header("content-encoding"), found.whole) == (b"\x80packed", "x-own", True)
         assert (await proxy.outcome())[:2] == ("partial", 200)
@@ -169,11 +169,11 @@ async def test_a_coding_that_is_not_known_goes_on_as_it_comes_and_is_noted() -> 
 @pytest.mark.parametrize("head", [b"204 No Content", b"307 Moved"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_has_no_body_to_come_is_complete(head: bytes, stream: bool) -> None:
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         end = b"\r\n" if head.startswith(b"204") else b"location: /v2\r\ncontent-length: 0\r\n\r\n"
         await there.send(b"HTTP/1.1 %b\r\n" % head, end)
 
-    async with faulty(script) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post({**ASKED, "stream": stream})
         assert (found.status, found.body) == (int(head[:3]), b"")
         assert await proxy.outcome() == ("complete", int(head[:3]), None)
@@ -221,13 +221,13 @@ async def test_text_behind_the_events_goes_on_with_tools_too_and_half_an_event_d
 ) -> None:
     asked, event = FORMATS[path]
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(event)
         await there.chunk(rest)
         await there.send(b"0\r\n\r\n")
 
-    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(json.dumps(asked).encode(), path=path)
         assert b"recall" in upstream.requests[0].body
         assert (rest in found.body) == passes
@@ -239,10 +239,10 @@ async def test_text_behind_the_events_goes_on_with_tools_too_and_half_an_event_d
 async def test_of_a_broken_stream_with_a_length_the_client_gets_the_error_behind_it() -> None:
     """The error had no room in the length that the upstream had announced."""
 
-    async def script(_: Request, there: Connection) -> None:
-        await reply(there, b"200 OK", CHUNKS[0], b"content-type: text/event-stream")
+    async def script(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"200 OK", CHUNKS[0], b"content-type: text/event-stream")
 
-    async with faulty(script) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         wanted = ASKED | {"stream_options": {"include_usage": True}}
         found = await proxy.post(wanted)
         assert proxy.count("internal_errors_total") == 0

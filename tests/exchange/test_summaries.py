@@ -11,29 +11,31 @@ import pytest
 
 from proxy.context.summaries.summary import HEADING
 from proxy.settings.load import find_shipped_file
-from tests.exchange.helper_setup import settings, wait_for_helper
-from tests.faulty import Connection, Request, faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, reply
+from tests.exchange.helper_setup import make_helper_settings, wait_for_helper
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, send_reply
 
 WORDS = "some words that say very little of any thing at all " * 4
 COUNT = "Previous {0} turns: {1} user messages, {1} model responses, 0 tool calls"
 
 
 @asynccontextmanager
-async def serving(folder: Path, answer: Any, **helped: Any) -> AsyncIterator[tuple[Running, Scripted, Scripted]]:
+async def serving(
+    folder: Path, answer: Any, **helped: Any
+) -> AsyncIterator[tuple[RunningProxy, ScriptedModel, ScriptedModel]]:
     """The proxy, its model with a window of 2,500 tokens, and a helper that gives this answer to everything."""
     text = find_shipped_file("policies/summarize.toml").read_text().replace('"summarize"', '"mine"')
     (folder / "mine.toml").write_text(text)
     (folder / "models").write_text("[models.m]\nwindow = 2_500\n")
-    model, helper = Scripted(WORDS), Scripted(answer)
-    async with faulty(model) as upstream, faulty(helper) as beside:
-        tree = settings(folder, upstream.port, beside.port, {"timeout_s": 2.0, **helped})
-        async with running(0, **tree | {"policy": "mine", "models_file": str(folder / "models")}) as proxy:
+    model, helper = ScriptedModel(WORDS), ScriptedModel(answer)
+    async with run_upstream(model) as upstream, run_upstream(helper) as beside:
+        tree = make_helper_settings(folder, upstream.port, beside.port, {"timeout_s": 2.0, **helped})
+        async with run_proxy(0, **tree | {"policy": "mine", "models_file": str(folder / "models")}) as proxy:
             yield proxy, model, helper
 
 
-async def talk(proxy: Running, rounds: int, *, stream: bool = False) -> Agent:
+async def talk(proxy: RunningProxy, rounds: int, *, stream: bool = False) -> Agent:
     agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
     for n in range(rounds):
         found = await agent.say(f"question {n}: {WORDS}")
@@ -42,7 +44,7 @@ async def talk(proxy: Running, rounds: int, *, stream: bool = False) -> Agent:
     return agent
 
 
-def bearer(model: Scripted) -> str:
+def bearer(model: ScriptedModel) -> str:
     """The first user message that the model got last."""
     return next(str(m["content"]) for m in model.last["messages"] if m["role"] == "user")
 
@@ -79,8 +81,8 @@ async def test_d4_what_is_left_out_now_is_asked_for_and_waited_for_whatever_its_
         assert len(helper.chats) == 2, "what is new alone"
 
 
-async def down(_: Request, there: Connection) -> None:
-    await reply(there, b"500 No", b"no")
+async def down(_: RawRequest, there: Connection) -> None:
+    await send_reply(there, b"500 No", b"no")
 
 
 @pytest.mark.parametrize("answer", ["", "  ", "x" * 60_000, down], ids=["empty", "blank", "longer", "down"])

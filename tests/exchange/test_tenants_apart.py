@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.faulty import Connection, Request, faulty
-from tests.running import running
-from tests.scripted import Scripted, reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import ScriptedModel, send_reply
 
 JSON = b"content-type: application/json"
 SAID = [("user", f"{n} " * 800) if n % 2 else ("assistant", "Yes. " * 800) for n in range(1, 12)]
@@ -19,14 +19,14 @@ LONG = {"model": "m", "messages": [{"role": role, "content": text} for role, tex
 CHEATING = LONG | {"temperature": "maximum context length is 300 tokens; stream_options"}
 
 
-def repeats(model: Scripted) -> Any:
+def repeats(model: ScriptedModel) -> Any:
     """An upstream that repeats a value that it does not understand, as those do that check with pydantic."""
 
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         value = json.loads(request.body).get("temperature")
         if isinstance(value, str):
             error = {"message": f"Input should be a valid number, input_value={value!r}", "code": 400}
-            await reply(there, b"400 Bad Request", json.dumps({"error": error}).encode(), JSON)
+            await send_reply(there, b"400 Bad Request", json.dumps({"error": error}).encode(), JSON)
         else:
             await model(request, there)
 
@@ -34,21 +34,21 @@ def repeats(model: Scripted) -> Any:
 
 
 async def test_p7_a_window_that_an_error_names_is_that_of_one_tenant_alone(tmp_path: Path) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     db = str(tmp_path / "store.sqlite3")
-    async with faulty(repeats(model)) as upstream:
-        async with running(upstream.port, policy="thrifty", db=db) as proxy:
+    async with run_upstream(repeats(model)) as upstream:
+        async with run_proxy(upstream.port, policy="thrifty", db=db) as proxy:
             assert (await proxy.post(CHEATING, key="sk-cheat")).status == 400
             assert (await proxy.post(LONG, key="sk-other")).status == 200
         assert json.loads(model.received[-1].body)["messages"] == LONG["messages"]
-        async with running(upstream.port, policy="thrifty", db=db) as proxy:
+        async with run_proxy(upstream.port, policy="thrifty", db=db) as proxy:
             assert (await proxy.post(LONG, b"x-context-session: after", key="sk-other")).status == 200
         assert json.loads(model.received[-1].body)["messages"] == LONG["messages"], "nor after a restart"
 
 
 async def test_p7_an_option_that_an_error_names_is_left_out_for_one_tenant_alone() -> None:
-    model = Scripted("Well.")
-    async with faulty(repeats(model)) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(repeats(model)) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         assert (await proxy.post(CHEATING | {"stream": True}, key="sk-cheat")).status == 400
         assert (await proxy.post(LONG | {"stream": True}, key="sk-other")).status == 200
     assert json.loads(model.received[-1].body)["stream_options"] == {"include_usage": True}

@@ -9,39 +9,91 @@ import pytest
 from proxy.chat import chain
 from proxy.dialects.completions.request import read_message
 from proxy.exchange.rebuild_prompt import rebuild_prompt
-from tests.exchange.hidden_calls import TOOLS, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
-from tests.faulty import faulty
-from tests.running import Running
-from tests.scripted import Scripted
+from tests.exchange.hidden_calls import (
+    TOOLS,
+    PlayedConversation,
+    assert_hidden,
+    assert_true,
+    list_sent_messages,
+    make_answer,
+    make_client_call,
+    make_proxy_call,
+    run_proxy_with_tools,
+)
+from tests.proxy_server import RunningProxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 THOUGHT = {"reasoning_content": "Hm, let me think."}
 SIGNED: Any = {"extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
 
 SCENARIOS: dict[str, list[Any]] = {
-    "only the client's": [says(None, theirs(1)), "It is so."],
-    "one of ours": [says(None, ours(1)), "It is so."],
-    "text before it": [says("Let me look. ", ours(1)), "It is so."],
-    "two of ours at once": [says(None, ours(1), ours(2)), "It is so."],
-    "rounds without a word": [says(None, ours(1)), says(None, ours(2)), says(None, ours(3)), "It is so."],
-    "three rounds of ours": [says("One. ", ours(1)), says("Two. ", ours(2)), says(None, ours(3)), "It is so."],
-    "ours before the client's": [says(None, ours(1), theirs(1)), "It is so."],
-    "ours behind the client's": [says("Both: ", theirs(1), ours(1)), "It is so."],
-    "ours between the client's": [says(None, theirs(1), ours(1), theirs(2), ours(2)), "It is so."],
-    "four of ours around one": [says(None, ours(1), ours(2), theirs(1), ours(3), ours(4)), "It is so."],
-    "ours, then both": [says("First. ", ours(1)), says("Now both.", ours(2), theirs(1)), "It is so."],
-    "ours, then the client's": [says(None, ours(1)), says("Now yours.", theirs(1)), "It is so."],
-    "both, and both again": [says(None, ours(1), theirs(1)), says(None, theirs(2), ours(2)), "It is so."],
-    "the client's, then ours": [says(None, theirs(1)), says(None, ours(1)), "It is so."],
-    "with thoughts": [says("Look. ", ours(1), **THOUGHT), says(None, theirs(1), ours(2), **THOUGHT), "It is so."],
-    "with a signature": [says(None, ours(1, **SIGNED), theirs(1)), says(None, ours(2, **SIGNED)), "It is so."],
+    "only the client's": [make_answer(None, make_client_call(1)), "It is so."],
+    "one of ours": [make_answer(None, make_proxy_call(1)), "It is so."],
+    "text before it": [make_answer("Let me look. ", make_proxy_call(1)), "It is so."],
+    "two of ours at once": [make_answer(None, make_proxy_call(1), make_proxy_call(2)), "It is so."],
+    "rounds without a word": [
+        make_answer(None, make_proxy_call(1)),
+        make_answer(None, make_proxy_call(2)),
+        make_answer(None, make_proxy_call(3)),
+        "It is so.",
+    ],
+    "three rounds of ours": [
+        make_answer("One. ", make_proxy_call(1)),
+        make_answer("Two. ", make_proxy_call(2)),
+        make_answer(None, make_proxy_call(3)),
+        "It is so.",
+    ],
+    "ours before the client's": [make_answer(None, make_proxy_call(1), make_client_call(1)), "It is so."],
+    "ours behind the client's": [make_answer("Both: ", make_client_call(1), make_proxy_call(1)), "It is so."],
+    "ours between the client's": [
+        make_answer(None, make_client_call(1), make_proxy_call(1), make_client_call(2), make_proxy_call(2)),
+        "It is so.",
+    ],
+    "four of ours around one": [
+        make_answer(
+            None, make_proxy_call(1), make_proxy_call(2), make_client_call(1), make_proxy_call(3), make_proxy_call(4)
+        ),
+        "It is so.",
+    ],
+    "ours, then both": [
+        make_answer("First. ", make_proxy_call(1)),
+        make_answer("Now both.", make_proxy_call(2), make_client_call(1)),
+        "It is so.",
+    ],
+    "ours, then the client's": [
+        make_answer(None, make_proxy_call(1)),
+        make_answer("Now yours.", make_client_call(1)),
+        "It is so.",
+    ],
+    "both, and both again": [
+        make_answer(None, make_proxy_call(1), make_client_call(1)),
+        make_answer(None, make_client_call(2), make_proxy_call(2)),
+        "It is so.",
+    ],
+    "the client's, then ours": [
+        make_answer(None, make_client_call(1)),
+        make_answer(None, make_proxy_call(1)),
+        "It is so.",
+    ],
+    "with thoughts": [
+        make_answer("Look. ", make_proxy_call(1), **THOUGHT),
+        make_answer(None, make_client_call(1), make_proxy_call(2), **THOUGHT),
+        "It is so.",
+    ],
+    "with a signature": [
+        make_answer(None, make_proxy_call(1, **SIGNED), make_client_call(1)),
+        make_answer(None, make_proxy_call(2, **SIGNED)),
+        "It is so.",
+    ],
 }
 
 
-def offered(model: Scripted, at: int = -1) -> list[str]:
+def offered(model: ScriptedModel, at: int = -1) -> list[str]:
     return [tool["function"]["name"] for tool in model.chats[at].get("tools", ())]
 
 
-async def assert_rebuilt(proxy: Running, model: Scripted, firsts: list[int]) -> None:
+async def assert_rebuilt(proxy: RunningProxy, model: ScriptedModel, firsts: list[int]) -> None:
     """Each exchange gives the bodies that upstream got for it. firsts: which requests were the first of one."""
     ends = [*firsts[1:], len(model.received)]
     rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
@@ -55,10 +107,10 @@ async def assert_rebuilt(proxy: Running, model: Scripted, firsts: list[int]) -> 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("scenario", list(SCENARIOS))
 async def test_upstream_sees_what_it_wrote_and_the_client_sees_nothing_of_ours(scenario: str, stream: bool) -> None:
-    answers = [*SCENARIOS[scenario], "You are welcome.", says(None, ours(9)), "And that was that."]
-    model = Scripted(*answers)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=stream)
+    answers = [*SCENARIOS[scenario], "You are welcome.", make_answer(None, make_proxy_call(9)), "And that was that."]
+    model = ScriptedModel(*answers)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         firsts = []
         for text in ("Hello", "Thank you", "One more thing"):
             firsts.append(len(model.received))
@@ -82,17 +134,17 @@ async def test_after_a_restart_what_is_hidden_is_put_back_too(
     scenario: str, stream: bool, named: tuple[bytes, ...], tmp_path: Path
 ) -> None:
     answers = [*SCENARIOS[scenario], "You are welcome."]
-    model = Scripted(*answers)
+    model = ScriptedModel(*answers)
     db = str(tmp_path / "store.sqlite3")
-    async with faulty(model) as upstream:
-        async with offering(upstream.port, db=db) as proxy:
-            played = Played(proxy, model, stream=stream)
+    async with run_upstream(model) as upstream:
+        async with run_proxy_with_tools(upstream.port, db=db) as proxy:
+            played = PlayedConversation(proxy, model, stream=stream)
             await played.turn("Hello", *named)
         while not isinstance(model.answers[0], str) or played.agent.messages[-1].get("tool_calls"):
-            async with offering(upstream.port, db=db) as proxy:
+            async with run_proxy_with_tools(upstream.port, db=db) as proxy:
                 played.agent.proxy = proxy
                 await played.turn(None, *named)
-        async with offering(upstream.port, db=db) as proxy:
+        async with run_proxy_with_tools(upstream.port, db=db) as proxy:
             played.agent.proxy = proxy
             await played.turn("Thank you", *named)
             assert len(await proxy.rows("SELECT 1 FROM sessions")) == 1
@@ -103,11 +155,17 @@ async def test_after_a_restart_what_is_hidden_is_put_back_too(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_two_processes_on_one_store_know_of_each_others_rounds(stream: bool, tmp_path: Path) -> None:
-    answers: list[Any] = [says("Look. ", ours(1)), "One.", says(None, ours(2), theirs(1)), "Two.", "Three."]
-    model = Scripted(*answers)
+    answers: list[Any] = [
+        make_answer("Look. ", make_proxy_call(1)),
+        "One.",
+        make_answer(None, make_proxy_call(2), make_client_call(1)),
+        "Two.",
+        "Three.",
+    ]
+    model = ScriptedModel(*answers)
     db = str(tmp_path / "store.sqlite3")
-    async with faulty(model) as upstream, offering(upstream.port, db=db) as one:
-        played = Played(one, model, stream=stream)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, db=db) as one:
+        played = PlayedConversation(one, model, stream=stream)
         await played.turn("Hello")
         # The file is one process's alone; a second one that has nothing in memory is made by forgetting all of it.
         for text in ("And now?", None, "Then?"):
@@ -120,10 +178,10 @@ async def test_two_processes_on_one_store_know_of_each_others_rounds(stream: boo
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_usage_is_the_last_prompt_and_all_completions(stream: bool) -> None:
-    model = Scripted(says(None, ours(1)), says(None, ours(2)), "It is so.")
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), make_answer(None, make_proxy_call(2)), "It is so.")
     wanted = {"stream_options": {"include_usage": True}} if stream else {}
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=stream, **wanted)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream, **wanted)
         found = await played.turn("Hello")
         rows = await proxy.rows("SELECT prompt_tokens, completion_tokens, note FROM exchanges")
         assert proxy.count("prompt_tokens_total") == 33
@@ -136,30 +194,30 @@ async def test_usage_is_the_last_prompt_and_all_completions(stream: bool) -> Non
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_where_the_client_has_compacted_its_history_nothing_is_put_back(stream: bool) -> None:
-    model = Scripted(says(None, ours(1)), "It is so.", "Well.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=stream)
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), "It is so.", "Well.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         await played.turn("Hello")
         played.agent.messages = [{"role": "user", "content": "Summary: it is so. And now?"}]
         await played.turn("Go on")
-    assert [json.loads(raw) for raw in sent(model, -1)] == played.agent.messages[:2]
+    assert [json.loads(raw) for raw in list_sent_messages(model, -1)] == played.agent.messages[:2]
 
 
 async def test_what_a_tool_brings_is_what_the_store_has() -> None:
     """`recall` of a message by its public id, in an answer that the client sees nothing of."""
 
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         await played.turn("The word is swordfish.")
         (tenant,) = (await proxy.rows("SELECT tenant FROM sessions"))[0]
-        digest = read_message(sent(model, 0)[0]).digest
+        digest = read_message(list_sent_messages(model, 0)[0]).digest
         name = chain.public_id(chain.derive_next_key(chain.derive_root_key(tenant), digest))
         arguments = json.dumps({"id": name})
         call = {"id": "a", "type": "function", "function": {"name": "recall", "arguments": arguments}}
-        model.answers = [says(None, call), "It was swordfish."]
+        model.answers = [make_answer(None, call), "It was swordfish."]
         await played.turn("What was the word?")
-    result = json.loads(sent(model, -1)[-1])
+    result = json.loads(list_sent_messages(model, -1)[-1])
     assert result["role"] == "tool"
     assert "The word is swordfish." in result["content"]
 
@@ -167,31 +225,34 @@ async def test_what_a_tool_brings_is_what_the_store_has() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_tool_that_was_not_offered_is_the_clients_business(stream: bool) -> None:
     """Its call is not run, and stays in the answer."""
-    model = Scripted(says(None, ours(1)), "Well.")
-    async with faulty(model) as upstream, offering(upstream.port, tools={"offer": "never"}) as proxy:
-        played = Played(proxy, model, stream=stream)
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), "Well.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools={"offer": "never"}) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         found = await played.turn("Hello")
         assert proxy.count("tools_total", tool="recall", outcome="refused") == 0
-    assert found.message["tool_calls"] == [ours(1)]
+    assert found.message["tool_calls"] == [make_proxy_call(1)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_clients_own_tool_of_a_name_is_the_clients_to_run(stream: bool) -> None:
     mine = [*TOOLS, {"type": "function", "function": {"name": "recall", "parameters": {}}}]
-    model = Scripted(says(None, ours(1), ours(2, "query_db")), "Well.")
-    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
-        played = Played(proxy, model, stream=stream, tools=mine)
+    model = ScriptedModel(make_answer(None, make_proxy_call(1), make_proxy_call(2, "query_db")), "Well.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, "rolling") as proxy:
+        played = PlayedConversation(proxy, model, stream=stream, tools=mine)
         found = await played.turn("Hello")
         assert proxy.count("tools_total", tool="recall", outcome="refused") == 0
-    assert found.message["tool_calls"] == [ours(1)]
+    assert found.message["tool_calls"] == [make_proxy_call(1)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_state_is_kept_from_the_client_in_whichever_round_it_is_written(stream: bool) -> None:
     block = "\n\n### STATE\nGoal: {}\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
-    model = Scripted(says("Let me look." + block.format("look"), ours(1)), says("It is so." + block.format("go on")))
-    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
-        played = Played(proxy, model, stream=stream)
+    model = ScriptedModel(
+        make_answer("Let me look." + block.format("look"), make_proxy_call(1)),
+        make_answer("It is so." + block.format("go on")),
+    )
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, "rolling") as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         found = await played.turn("Hello", b"x-session-id: a")
         states = await proxy.rows("SELECT text FROM states")
         model.answers = ["Welcome."]
@@ -200,34 +261,38 @@ async def test_a_state_is_kept_from_the_client_in_whichever_round_it_is_written(
     assert (found.message["content"] or "").replace("\n", "") == "Let me look.It is so."
     assert [("go on" in str(row[0])) for row in states] == [True]
     assert_hidden(played.heard)
-    before, later = sent(model, 1), sent(model, 2)
+    before, later = list_sent_messages(model, 1), list_sent_messages(model, 2)
     assert later[1 : len(before)] == before[1:]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_two_answers_to_one_request_each_keep_what_is_behind_them(stream: bool) -> None:
     """The client asks again, gets another answer, and goes on from either."""
-    model = Scripted(says(None, ours(1)), "One.", says(None, ours(2)), "Two.", "So.", "So.")
+    model = ScriptedModel(
+        make_answer(None, make_proxy_call(1)), "One.", make_answer(None, make_proxy_call(2)), "Two.", "So.", "So."
+    )
     named = b"x-session-id: a"
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=stream)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         first = await played.turn("Hello", named)
         played.agent.messages.pop()
         second = await played.agent.send(named)
         for found, n in ((first, 1), (second, 2)):
             played.agent.messages = [{"role": "user", "content": "Hello"}, found.message]
             await played.turn("And?", named)
-            messages = [json.loads(raw) for raw in sent(model, -1)]
-            assert [m["tool_calls"][0]["id"] for m in messages if m.get("tool_calls")] == [ours(n)["id"]]
+            messages = [json.loads(raw) for raw in list_sent_messages(model, -1)]
+            assert [m["tool_calls"][0]["id"] for m in messages if m.get("tool_calls")] == [make_proxy_call(n)["id"]]
             assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "user"]
 
 
 async def test_what_was_not_there_yet_is_not_put_into_a_prompt_that_is_built_again() -> None:
     """The client wrote an answer of its own, and later got the same one from a model that had asked us."""
-    model = Scripted(says(None, ours(1)), "First.", "So.", says(None, ours(2)), "One.")
+    model = ScriptedModel(
+        make_answer(None, make_proxy_call(1)), "First.", "So.", make_answer(None, make_proxy_call(2)), "One."
+    )
     named = b"x-session-id: a"
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         await played.turn("Hello", named)
         begun = [*played.agent.messages, {"role": "user", "content": "And?"}]
         played.agent.messages = [*begun, {"role": "assistant", "content": "One."}]

@@ -12,26 +12,36 @@ import pytest
 from proxy.chat import json_spans
 from proxy.exchange import tool_loop
 from proxy.tools import registry
-from tests.exchange.hidden_calls import SECRET, TOOLS, Played, assert_hidden, offering, ours, says, sent, theirs
+from tests.exchange.hidden_calls import (
+    SECRET,
+    TOOLS,
+    PlayedConversation,
+    assert_hidden,
+    list_sent_messages,
+    make_answer,
+    make_client_call,
+    make_proxy_call,
+    run_proxy_with_tools,
+)
 from tests.exchange.test_tool_loop import assert_rebuilt, offered
-from tests.faulty import STREAM, Connection, Request, connect, faulty, post, until
-from tests.scripted import Scripted, chunk, events, reply
+from tests.raw_upstream import STREAM, Connection, RawRequest, connect, make_post, run_upstream, wait_until
+from tests.scripted_model import ScriptedModel, make_chunk, make_events, send_reply
 
 JSON = b"content-type: application/json"
 CLIENTS = ["look", "write_file"]
 
 
-def results(model: Scripted, at: int = -1) -> list[str]:
+def results(model: ScriptedModel, at: int = -1) -> list[str]:
     """The results of the proxy's tools in one request to the upstream."""
-    messages = [json.loads(raw) for raw in sent(model, at)]
+    messages = [json.loads(raw) for raw in list_sent_messages(model, at)]
     return [m["content"] for m in messages if m["role"] == "tool" and SECRET in m["tool_call_id"]]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools(stream: bool) -> None:
-    model = Scripted(*(says(None, ours(n)) for n in range(4)), "Enough.", "Welcome.")
-    async with faulty(model) as upstream, offering(upstream.port, tools={"rounds": 3}) as proxy:
-        played = Played(proxy, model, stream=stream)
+    model = ScriptedModel(*(make_answer(None, make_proxy_call(n)) for n in range(4)), "Enough.", "Welcome.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools={"rounds": 3}) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         found = await played.turn("Hello")
         assert proxy.count("tool_rounds_total", outcome="run") == 3
         assert proxy.count("tool_rounds_total", outcome="rounds") == 1
@@ -45,14 +55,18 @@ async def test_after_so_many_rounds_the_model_is_asked_once_more_without_our_too
     assert_hidden(played.heard)
     # From the next request on all is as it was: the tools, and the whole history.
     assert offered(model) == [*CLIENTS, "recall"]
-    assert sent(model, -1)[: len(sent(model, 4))] == sent(model, 4)
+    assert list_sent_messages(model, -1)[: len(list_sent_messages(model, 4))] == list_sent_messages(model, 4)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_model_that_calls_what_is_not_there_any_more_has_said_what_it_says(stream: bool) -> None:
-    model = Scripted(says("Let me look.", ours(1)), says("Again.", ours(2)), says("And again.", ours(3)))
-    async with faulty(model) as upstream, offering(upstream.port, tools={"rounds": 1}) as proxy:
-        played = Played(proxy, model, stream=stream)
+    model = ScriptedModel(
+        make_answer("Let me look.", make_proxy_call(1)),
+        make_answer("Again.", make_proxy_call(2)),
+        make_answer("And again.", make_proxy_call(3)),
+    )
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools={"rounds": 1}) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         found = await played.turn("Hello")
         model.answers = ["Welcome."]
         await played.turn("Thanks")
@@ -60,18 +74,18 @@ async def test_a_model_that_calls_what_is_not_there_any_more_has_said_what_it_sa
     assert found.message["content"] == "Let me look.Again.And again."
     assert len(model.received) == 4
     assert_hidden(played.heard)
-    called = [json.loads(raw) for raw in sent(model, -1)]
+    called = [json.loads(raw) for raw in list_sent_messages(model, -1)]
     assert [m["role"] for m in called] == ["user", *["assistant", "tool"] * 3, "user"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_same_call_is_told_that_it_was_made_and_the_third_time_ends_it(stream: bool) -> None:
-    again = {"id": "x", **{k: v for k, v in ours(1).items() if k != "id"}}
+    again = {"id": "x", **{k: v for k, v in make_proxy_call(1).items() if k != "id"}}
     spaced = {**again, "function": {"name": "recall", "arguments": f'{{ "id":"{SECRET}-1" }}'}}
     called = [{**one, "id": f"{SECRET}{n}"} for n, one in enumerate((again, spaced, again))]
-    model = Scripted(*(says(None, call) for call in called), "Enough.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=stream)
+    model = ScriptedModel(*(make_answer(None, call) for call in called), "Enough.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         await played.turn("Hello")
         assert proxy.count("tools_total", tool="recall", outcome="refused") == 1
     first, second, third = results(model)
@@ -101,9 +115,12 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(
         return "never"
 
     monkeypatch.setattr(tool_loop, "run_tool_call", forever)
-    model = Scripted(says(None, ours(1), ours(2)), "Enough.")
-    async with faulty(model) as upstream, offering(upstream.port, tools={"seconds": seconds}) as proxy:
-        played = Played(proxy, model, stream=stream)
+    model = ScriptedModel(make_answer(None, make_proxy_call(1), make_proxy_call(2)), "Enough.")
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy_with_tools(upstream.port, tools={"seconds": seconds}) as proxy,
+    ):
+        played = PlayedConversation(proxy, model, stream=stream)
         await played.turn("Hello", line)
     assert ended[:1] == ["recall"]
     assert [tool_loop.LIMIT_RESULTS["time"] in text for text in results(model)] == [True, True]
@@ -113,9 +130,13 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_has_to_be_a_call_is_a_call_of_ours_but_once(stream: bool) -> None:
-    model = Scripted(says(None, ours(1)), says(None, theirs(1)), says(None, theirs(2)))
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=stream, tool_choice="required")
+    model = ScriptedModel(
+        make_answer(None, make_proxy_call(1)),
+        make_answer(None, make_client_call(1)),
+        make_answer(None, make_client_call(2)),
+    )
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream, tool_choice="required")
         await played.turn("Hello")
         await played.turn(None)
         await assert_rebuilt(proxy, model, [0, 2])
@@ -124,30 +145,30 @@ async def test_what_has_to_be_a_call_is_a_call_of_ours_but_once(stream: bool) ->
     assert_hidden(played.heard)
 
 
-async def refuse(request: Request, there: Connection) -> None:
-    await reply(there, b"500 Broken", b'{"error":{"message":"no"}}', JSON)
+async def refuse(request: RawRequest, there: Connection) -> None:
+    await send_reply(there, b"500 Broken", b'{"error":{"message":"no"}}', JSON)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_later_round_that_fails_is_answered_by_the_original_request(stream: bool) -> None:
-    model = Scripted(says(None, ours(1)), refuse, "It is so.", "Welcome.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=stream)
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), refuse, "It is so.", "Welcome.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         found = await played.turn("Hello")
         assert found.message["content"] == "It is so."
         assert json.loads(model.received[2].body)["tools"] == TOOLS
-        assert [json.loads(raw) for raw in sent(model, 2)] == [{"role": "user", "content": "Hello"}]
+        assert [json.loads(raw) for raw in list_sent_messages(model, 2)] == [{"role": "user", "content": "Hello"}]
         await played.turn("Thanks")
         assert await proxy.outcomes() == [("complete", 200, "rounds"), ("complete", 200, None)]
         assert proxy.count("fallbacks_total", reason="rounds") == 1
     assert_hidden(played.heard)
     # Nothing is put back: what upstream wrote last it wrote without.
-    assert [json.loads(raw)["role"] for raw in sent(model, -1)] == ["user", "assistant", "user"]
+    assert [json.loads(raw)["role"] for raw in list_sent_messages(model, -1)] == ["user", "assistant", "user"]
 
 
 async def test_where_something_was_said_a_stream_ends_with_an_error() -> None:
-    model = Scripted(says("Let me look.", ours(1)), refuse, "Not asked.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    model = ScriptedModel(make_answer("Let me look.", make_proxy_call(1)), refuse, "Not asked.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
         found = await proxy.post(body)
         assert (await proxy.outcome())[0] == "partial"
@@ -159,9 +180,9 @@ async def test_where_something_was_said_a_stream_ends_with_an_error() -> None:
 
 
 async def test_a_body_that_waited_is_answered_by_the_original_whatever_was_said() -> None:
-    model = Scripted(says("Let me look.", ours(1)), refuse, "It is so.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        found = await Played(proxy, model, stream=False).turn("Hello")
+    model = ScriptedModel(make_answer("Let me look.", make_proxy_call(1)), refuse, "It is so.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        found = await PlayedConversation(proxy, model, stream=False).turn("Hello")
     assert found.message["content"] == "It is so."
 
 
@@ -169,12 +190,12 @@ async def test_a_body_that_waited_is_answered_by_the_original_whatever_was_said(
 async def test_why_a_round_was_refused_is_recorded_and_told_where_it_is_not_about_hidden_messages(
     status: bytes, is_told: bool
 ) -> None:
-    async def refuses(request: Request, there: Connection) -> None:
-        await reply(there, status, b'{"error":{"message":"Try later, please."}}', JSON)
+    async def refuses(request: RawRequest, there: Connection) -> None:
+        await send_reply(there, status, b'{"error":{"message":"Try later, please."}}', JSON)
 
     for said, stream in (("Let me look.", True), (None, True), (None, False)):
-        model = Scripted(says(said, ours(1)), refuses, "It is so.")
-        async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        model = ScriptedModel(make_answer(said, make_proxy_call(1)), refuses, "It is so.")
+        async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
             body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": stream}
             found = await proxy.post(body)
             assert (await proxy.outcome())[0] == ("partial" if said else "complete")
@@ -184,11 +205,11 @@ async def test_why_a_round_was_refused_is_recorded_and_told_where_it_is_not_abou
 
 
 async def test_a_refusal_in_an_unknown_compression_is_told_by_its_status_alone() -> None:
-    async def refuses(request: Request, there: Connection) -> None:
-        await reply(there, b"500 Broken", b"\x80packed", JSON, b"content-encoding: x-own")
+    async def refuses(request: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"500 Broken", b"\x80packed", JSON, b"content-encoding: x-own")
 
-    model = Scripted(says("Let me look.", ours(1)), refuses)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    model = ScriptedModel(make_answer("Let me look.", make_proxy_call(1)), refuses)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
         found = await proxy.post(body)
         await proxy.outcome()
@@ -201,13 +222,13 @@ async def test_a_refusal_in_an_unknown_compression_is_told_by_its_status_alone()
 async def test_the_cost_of_a_body_has_the_rounds_that_were_given_up() -> None:
     for third in (None, {"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}}):
 
-        async def fails(request: Request, there: Connection, third: Any = third) -> None:
+        async def fails(request: RawRequest, there: Connection, third: Any = third) -> None:
             status = b"500 Broken" if third is None else b"200 OK"
-            await reply(there, status, json.dumps(third).encode(), JSON)
+            await send_reply(there, status, json.dumps(third).encode(), JSON)
 
-        model = Scripted(says(None, ours(1)), fails, "It is so.")
-        async with faulty(model) as upstream, offering(upstream.port) as proxy:
-            await Played(proxy, model, stream=False).turn("Hello")
+        model = ScriptedModel(make_answer(None, make_proxy_call(1)), fails, "It is so.")
+        async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+            await PlayedConversation(proxy, model, stream=False).turn("Hello")
             await proxy.outcome()
             assert proxy.count("completion_tokens_total") == (6 if third is None else 11)
             [(raw,)] = await proxy.rows("SELECT meter FROM exchanges")
@@ -216,8 +237,8 @@ async def test_the_cost_of_a_body_has_the_rounds_that_were_given_up() -> None:
 
 @pytest.mark.parametrize(("said", "stream"), [(None, False), (None, True), ("Let me look.", True)])
 async def test_an_exchange_that_fails_behind_a_round_has_the_cost_of_the_round(said: str | None, stream: bool) -> None:
-    model = Scripted(says(said, ours(1)), refuse, refuse)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    model = ScriptedModel(make_answer(said, make_proxy_call(1)), refuse, refuse)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": stream}
         await proxy.post(body)
         assert (await proxy.outcome())[0] == ("partial" if stream else "rejected")
@@ -230,14 +251,14 @@ async def test_an_exchange_that_fails_behind_a_round_has_the_cost_of_the_round(s
 
 @pytest.mark.parametrize("said", ["", "Let me look."])
 async def test_a_later_stream_that_breaks_off(said: str) -> None:
-    async def breaks(request: Request, there: Connection) -> None:
+    async def breaks(request: RawRequest, there: Connection) -> None:
         model.received.append(request)
         await there.send(STREAM)
-        await there.chunk(chunk({"role": "assistant", "content": ""}))
+        await there.chunk(make_chunk({"role": "assistant", "content": ""}))
         await there.reset()
 
-    model = Scripted(says(said or None, ours(1)), breaks, "It is so.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    model = ScriptedModel(make_answer(said or None, make_proxy_call(1)), breaks, "It is so.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
         found = await proxy.post(body)
         status, _, fallback = await proxy.outcome()
@@ -248,17 +269,19 @@ async def test_a_later_stream_that_breaks_off(said: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_prompt_with_our_tools_that_is_refused_goes_out_once_more_without(stream: bool) -> None:
-    async def script(request: Request, there: Connection) -> None:
+    async def script(request: RawRequest, there: Connection) -> None:
         if len(json.loads(request.body)["tools"]) > len(TOOLS):
-            await reply(there, b"400 Bad", b'{"error":{"message":"no"}}', JSON)
+            await send_reply(there, b"400 Bad", b'{"error":{"message":"no"}}', JSON)
         else:
-            await Scripted.__call__(model, request, there)
+            await ScriptedModel.__call__(model, request, there)
 
-    model = Scripted(says(None, ours(1)))  # what is not offered is the client's, whatever its name
-    async with faulty(script) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=stream)
+    model = ScriptedModel(
+        make_answer(None, make_proxy_call(1))
+    )  # what is not offered is the client's, whatever its name
+    async with run_upstream(script) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
         found = await played.turn("Hello")
-        assert found.message["tool_calls"] == [ours(1)]
+        assert found.message["tool_calls"] == [make_proxy_call(1)]
         await played.turn(None)
         assert [row[2] for row in await proxy.outcomes()] == ["upstream_reject", None]
     assert [offered(model, at) for at in range(2)] == [CLIENTS, CLIENTS]
@@ -278,7 +301,7 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
             raise
         return ""
 
-    async def silent(request: Request, there: Connection) -> None:
+    async def silent(request: RawRequest, there: Connection) -> None:
         at.set()
         await there.send(STREAM)
         await there.left()
@@ -286,16 +309,16 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
 
     if where == "tool":
         monkeypatch.setattr(tool_loop, "run_tool_call", forever)
-    model = Scripted(first, silent)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    model = ScriptedModel(first, silent)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         body = json.dumps(
             {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
         )
         client = await connect(proxy.port)
-        await client.send(post("/v1/chat/completions", body.encode(), JSON, b"authorization: Bearer a"))
+        await client.send(make_post("/v1/chat/completions", body.encode(), JSON, b"authorization: Bearer a"))
         await asyncio.wait_for(at.wait(), 5)
         client.writer.transport.abort()
-        await until(lambda: bool(ended))
+        await wait_until(lambda: bool(ended))
         assert (await proxy.outcome(5))[0] == "client_gone"
         assert where == "tool" or await upstream.none_open(2)  # the tool's connection is kept for others
     return ended
@@ -303,7 +326,7 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
 
 @pytest.mark.parametrize("where", ["round", "tool"])
 async def test_a_client_that_leaves_ends_it_all(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await gone(says("Look.", ours(1)), monkeypatch, where) == [where]
+    assert await gone(make_answer("Look.", make_proxy_call(1)), monkeypatch, where) == [where]
 
 
 def children() -> set[str]:
@@ -317,15 +340,17 @@ async def test_a_client_that_leaves_ends_the_process_that_runs_sql_for_it() -> N
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     arguments = json.dumps({"sql": endless})
     call = {"id": "a", "type": "function", "function": {"name": "query_db", "arguments": arguments}}
-    model = Scripted(says(None, call), "Not asked.")
-    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
+    model = ScriptedModel(make_answer(None, call), "Not asked.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, "rolling") as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
         before = children()
         client = await connect(proxy.port)
-        await client.send(post("/v1/chat/completions", json.dumps(body).encode(), JSON, b"authorization: Bearer a"))
-        await until(lambda: bool(children() - before))
+        await client.send(
+            make_post("/v1/chat/completions", json.dumps(body).encode(), JSON, b"authorization: Bearer a")
+        )
+        await wait_until(lambda: bool(children() - before))
         client.writer.transport.abort()
-        await until(lambda: not children() - before)
+        await wait_until(lambda: not children() - before)
         assert (await proxy.outcome(5))[0] == "client_gone"
         assert all(
             proxy.count("tools_total", tool="query_db", outcome=one) == 0 for one in ("done", "limited", "failed")
@@ -336,44 +361,44 @@ async def test_a_client_that_leaves_ends_the_process_that_runs_sql_for_it() -> N
 async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_loop, "KEEPALIVE_S", 0.05)
 
-    async def slow(request: Request, there: Connection) -> None:
+    async def slow(request: RawRequest, there: Connection) -> None:
         model.received.append(request)
         await asyncio.sleep(0.4)
         await there.send(STREAM)
-        for event in events({"content": "It is so."}):
+        for event in make_events({"content": "It is so."}):
             await there.chunk(event)
         await there.chunk(b"")
 
-    model = Scripted(says("Look. ", ours(1)), slow)
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=True)
+    model = ScriptedModel(make_answer("Look. ", make_proxy_call(1)), slow)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=True)
         found = await played.turn("Hello")
     assert 1 <= found.body.count(b": keepalive\n\n") <= 9
     assert found.message["content"] == "Look. It is so."
     assert_hidden(played.heard)
 
 
-@pytest.mark.parametrize("before", [[], [says("Look. ", ours(2))]])
+@pytest.mark.parametrize("before", [[], [make_answer("Look. ", make_proxy_call(2))]])
 async def test_a_call_that_was_cut_off_is_nothing_that_is_put_back(before: list[Any]) -> None:
     """It has no result, and a call without one is refused."""
 
-    async def cut(request: Request, there: Connection) -> None:
+    async def cut(request: RawRequest, there: Connection) -> None:
         model.received.append(request)
-        choice = {"index": 0, "message": says("Long.", ours(1)), "finish_reason": "length"}
-        await reply(there, b"200 OK", json.dumps({"id": "a", "choices": [choice]}).encode(), JSON)
+        choice = {"index": 0, "message": make_answer("Long.", make_proxy_call(1)), "finish_reason": "length"}
+        await send_reply(there, b"200 OK", json.dumps({"id": "a", "choices": [choice]}).encode(), JSON)
 
-    model = Scripted(*before, cut, "Well.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    model = ScriptedModel(*before, cut, "Well.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         found = await played.turn("Hello")
         assert SECRET.encode() not in found.body
         await played.turn("Go on")
-    assert [json.loads(raw).get("tool_calls") for raw in sent(model, -1)] == [None, None, None]
+    assert [json.loads(raw).get("tool_calls") for raw in list_sent_messages(model, -1)] == [None, None, None]
 
 
 async def test_definitions_are_those_of_the_catalog() -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
-        await Played(proxy, model, stream=False).turn("Hello", b"x-context-session: a")
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, "rolling") as proxy:
+        await PlayedConversation(proxy, model, stream=False).turn("Hello", b"x-context-session: a")
     tools = json_spans.read_value(model.received[0].body, "tools") or b""
     assert tools.endswith(b"," + registry.join_definitions(list(registry.TOOLS)) + b"]")

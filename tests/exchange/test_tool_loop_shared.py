@@ -9,23 +9,30 @@ from typing import Any, cast
 import pytest
 
 from tests.clients.weather import ASKED, CITIES, FIRST, LAST, SCHEMA, SYSTEM, THANKS, Forecaster, weather
-from tests.exchange.hidden_calls import Played, assert_hidden, assert_true, ours, says, theirs
+from tests.exchange.hidden_calls import (
+    PlayedConversation,
+    assert_hidden,
+    assert_true,
+    make_answer,
+    make_client_call,
+    make_proxy_call,
+)
 from tests.faults.fork_server import ForkServer
-from tests.faulty import faulty
 from tests.postgres import execute
-from tests.running import PATIENT, Agent, Heard, Running
-from tests.scripted import Scripted
+from tests.proxy_server import PATIENT_LIMITS, Agent, RawAnswer, RunningProxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 STREAMS = pytest.mark.parametrize("stream", [False, True])
 
 
-async def two(fork_server: ForkServer, database: str, upstream: int, policy: str) -> list[Running]:
+async def two(fork_server: ForkServer, database: str, upstream: int, policy: str) -> list[RunningProxy]:
     """Two processes, each a proxy of its own. What they have inside is not to be seen from here."""
-    tree: dict[str, Any] = {"db": database, "policy": policy, "tools": {"offer": "first_request"}} | PATIENT
+    tree: dict[str, Any] = {"db": database, "policy": policy, "tools": {"offer": "first_request"}} | PATIENT_LIMITS
     tree["upstream"] = f"http://127.0.0.1:{upstream}/v1"
     pids = [await fork_server.started(**tree) for _ in range(2)]
     assert pids[0][0] != pids[1][0]
-    return [Running(cast("Any", None), port) for _, port in pids]
+    return [RunningProxy(cast("Any", None), port) for _, port in pids]
 
 
 @pytest.mark.slow
@@ -33,8 +40,8 @@ async def two(fork_server: ForkServer, database: str, upstream: int, policy: str
 async def test_every_tool_works_whichever_process_is_asked(
     fork_server: ForkServer, database: str, stream: bool
 ) -> None:
-    model, heard = Forecaster(), list[Heard]()
-    async with faulty(model) as upstream:
+    model, heard = Forecaster(), list[RawAnswer]()
+    async with run_upstream(model) as upstream:
         proxies = await two(fork_server, database, upstream.port, "rolling")
         agent = Agent(proxies[0], (b"x-session-id: shared",), stream=stream, more={"tools": [SCHEMA]})
         agent.messages.append({"role": "system", "content": SYSTEM})
@@ -61,13 +68,19 @@ async def test_what_one_process_hid_another_puts_back(
     fork_server: ForkServer, database: str, stream: bool, named: tuple[bytes, ...]
 ) -> None:
     answers: list[Any] = [
-        *(says("Look. ", ours(1)), says(None, ours(2), theirs(1))),
-        *(says("And. ", theirs(2), ours(3), theirs(3)), says(None, ours(4)), "It is so.", says(None, ours(5)), "Good."),
+        *(make_answer("Look. ", make_proxy_call(1)), make_answer(None, make_proxy_call(2), make_client_call(1))),
+        *(
+            make_answer("And. ", make_client_call(2), make_proxy_call(3), make_client_call(3)),
+            make_answer(None, make_proxy_call(4)),
+            "It is so.",
+            make_answer(None, make_proxy_call(5)),
+            "Good.",
+        ),
     ]
-    model = Scripted(*answers)
-    async with faulty(model) as upstream:
+    model = ScriptedModel(*answers)
+    async with run_upstream(model) as upstream:
         proxies = await two(fork_server, database, upstream.port, "thrifty")
-        played = Played(proxies[0], model, stream=stream)
+        played = PlayedConversation(proxies[0], model, stream=stream)
         for n, text in enumerate(("Hello", None, None, "Thank you")):
             played.agent.proxy = proxies[n % 2]
             await played.turn(text, *named)

@@ -9,11 +9,11 @@ from proxy.chat import chain
 from proxy.chat.group import list_group_ids
 from proxy.exchange.turn import UNPLANNED, Enriched, Turn
 from proxy.sessions.hidden_rounds import SplicedRequest
-from tests.conversations import assistant, request, user
+from tests.conversations import assistant, make_request, user
 
 
 def turn(*messages: Any, tenant: str = "t") -> Turn:
-    came = request(messages)
+    came = make_request(messages)
     unused: Any = None
     policy: Any = SimpleNamespace(observation=None)
     keys = chain.compute_keys(tenant, came.messages)

@@ -28,8 +28,8 @@ from proxy.stream.sse import SseParser
 from proxy.upstream.headers import build_request_headers, build_response_headers
 from proxy.web.cors import BrowserRules
 from proxy.web.limits import check_head
-from tests.context.agent import load
-from tests.conversations import INPUTS, PLAIN, assistant, dump, result, system, user
+from tests.context.agent import load_policy
+from tests.conversations import INPUTS, PLAIN_MODEL, assistant, encode_json, result, system, user
 from tests.faults.test_content import ODD
 from tests.stream.test_fuzz import PIECES, STREAMS
 
@@ -93,7 +93,9 @@ def read_chat(data: bytes) -> None:
 
 @cache
 def _policies() -> tuple[Any, ...]:
-    return tuple(load(name) for name in ("thrifty", "rolling", "importance", "summarize", "reflective", "hierarchical"))
+    return tuple(
+        load_policy(name) for name in ("thrifty", "rolling", "importance", "summarize", "reflective", "hierarchical")
+    )
 
 
 def plan_chat(data: bytes) -> None:
@@ -104,7 +106,7 @@ def plan_chat(data: bytes) -> None:
     policy = _policies()[len(data) % len(_policies())]
     session = BranchState()
     for now in (0.0, 1000.0):
-        plan = rewrite(found, session, policy, PLAIN, now, INPUTS)
+        plan = rewrite(found, session, policy, PLAIN_MODEL, now, INPUTS)
         if plan.messages is not None:
             read_request(write_request(found, plan.messages))
         session = session.after_sending(plan, now)
@@ -161,10 +163,12 @@ def find_blocks(data: bytes) -> None:
 
 
 CHATS = (
-    dump({"model": "m", "messages": [system(), user("Hé 1"), assistant(None, "c1"), result("c1", "x\n" * 300)]}),
-    dump({"model": "m", "stream": True, "stream_options": {"include_usage": True}, "messages": [user("a")] * 3}),
-    dump({"messages": [m for n in range(9) for m in (user(f"{n}"), assistant("", "c"), result("c", "e" * 700))]}),
-    dump({"tools": [{"function": {"name": "run"}}], "messages": [user([{"type": "text", "text": "a"}])]}),
+    encode_json({"model": "m", "messages": [system(), user("Hé 1"), assistant(None, "c1"), result("c1", "x\n" * 300)]}),
+    encode_json({"model": "m", "stream": True, "stream_options": {"include_usage": True}, "messages": [user("a")] * 3}),
+    encode_json(
+        {"messages": [m for n in range(9) for m in (user(f"{n}"), assistant("", "c"), result("c", "e" * 700))]}
+    ),
+    encode_json({"tools": [{"function": {"name": "run"}}], "messages": [user([{"type": "text", "text": "a"}])]}),
     *(body for body in ODD.values() if len(body) < 10_000),
 )  # fmt: skip
 JSON = (
@@ -175,7 +179,7 @@ JSON = (
     b"\\",
 )  # fmt: skip
 SAID = tuple(
-    dump(one)
+    encode_json(one)
     for one in (
         *(system(), system(""), system([{"type": "text", "text": "a"}]), user("a"), user("long " * 300), user(None)),
         *(user([{"type": "image_url", "image_url": {"url": "data:"}}, {"type": "text", "text": "b"}]), user([])),
@@ -214,7 +218,9 @@ FIELDS = (
     b"origin: http://", b"null", b"sk-of-the-proxy", b",", b":99999", b"%", b"[", b"]", b"[1:", b"application/json",
 )  # fmt: skip
 BODIES = tuple(
-    dump({"choices": [{"index": n, "finish_reason": "stop", "message": m} for n, m in enumerate(found)], "usage": {}})
+    encode_json(
+        {"choices": [{"index": n, "finish_reason": "stop", "message": m} for n, m in enumerate(found)], "usage": {}}
+    )
     for found in (
         [assistant("### STATE\nGoal: x\n\nSaid.")],
         [assistant("a", "c1"), assistant(None, "c2", "c3")],

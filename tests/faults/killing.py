@@ -22,8 +22,8 @@ from typing import Any
 import asyncpg
 
 from tests.faults.fork_server import ForkServer
-from tests.faulty import HEAD, STREAM, Connection, Request, ask, faulty, post, until
-from tests.running import CHAT, heard, joined
+from tests.proxy_server import CHAT, join_chunks, parse_answer
+from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, make_post, run_upstream, send_raw, wait_until
 from tests.snapshot import snapshot
 
 CLIENTS = 6
@@ -87,7 +87,7 @@ class Load:
         stream = self.chance.random() < 0.5
         raw = json.dumps({"model": "m", "messages": messages, "stream": stream}).encode()
         try:
-            got = heard(await ask(port, post(CHAT, raw, b"content-type: application/json"), 20))
+            got = parse_answer(await send_raw(port, make_post(CHAT, raw, b"content-type: application/json"), 20))
         except (OSError, IndexError, ValueError, TimeoutError):
             self.broken += 1
             await asyncio.sleep(0.01)  # the proxy is dying: this client is about to be cancelled
@@ -97,7 +97,7 @@ class Load:
             self.broken += 1
             await asyncio.sleep(0.01)
             return None
-        message = joined(json.loads(e) for e in got.events if e != b"[DONE]") if stream else got.message
+        message = join_chunks(json.loads(e) for e in got.events if e != b"[DONE]") if stream else got.message
         answer = str(message["content"])
         assert answer == f"answer to {mark}", "another's answer"
         if got.header("x-context-persist") or b"persist deferred" in got.body:
@@ -111,7 +111,7 @@ class Load:
         return answer
 
 
-async def model(request: Request, there: Connection) -> None:
+async def answer_with_mark(request: RawRequest, there: Connection) -> None:
     """Answers with the mark of the last user message."""
     asked = json.loads(request.body)
     said = next(m["content"] for m in reversed(asked["messages"]) if m["role"] == "user")
@@ -140,7 +140,7 @@ async def kill_rounds(
     and everything once more at the end. sound: raises where the store is damaged."""
     load = Load(random.Random(seed))
     checked: set[str] = set()
-    async with faulty(model) as upstream:
+    async with run_upstream(answer_with_mark) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
         for number in range(rounds):
             began = time.time()
@@ -151,7 +151,7 @@ async def kill_rounds(
             known = len(load.acknowledged)
             await asyncio.sleep(load.chance.uniform(0.05, 0.9))
             if len(load.acknowledged) < known + LEAST:  # a busy machine takes longer
-                await until(partial(load.has_acknowledged, known + LEAST))
+                await wait_until(partial(load.has_acknowledged, known + LEAST))
                 await asyncio.sleep(load.chance.uniform(0.0, 0.1))  # or each life would end behind a turn
             await asyncio.to_thread(fork_server.kill, pid)
             await asyncio.sleep(0.05)  # what was in the sockets arrives
@@ -162,15 +162,15 @@ async def kill_rounds(
             fresh = {mark: load.acknowledged[mark] for mark in load.acknowledged.keys() - checked}
             if number % SOUND == 0 and sound is not None:
                 await asyncio.to_thread(sound)
-            await look(fresh, check, began)
+            await check_stored(fresh, check, began)
             checked |= fresh.keys()
     if sound is not None:
         await asyncio.to_thread(sound)
-    await look(load.acknowledged, check)
+    await check_stored(load.acknowledged, check)
     return load
 
 
-async def look(acknowledged: dict[str, Acknowledged], fetch: Fetch, since: float = 0.0) -> None:
+async def check_stored(acknowledged: dict[str, Acknowledged], fetch: Fetch, since: float = 0.0) -> None:
     """All of these turns are stored, as they were, once. since: seconds of the wall clock before any of them."""
     bodies = Counter(
         bytes(body) for (body,) in await fetch(f"SELECT body FROM messages WHERE created_at >= {since:.3f} - 1")
@@ -193,7 +193,7 @@ async def look(acknowledged: dict[str, Acknowledged], fetch: Fetch, since: float
         assert answers[one.answer] <= one.tries, f"the answer to {mark} is stored more often than it was asked for"
 
 
-def of_sqlite(path: str) -> Fetch:
+def make_sqlite_fetch(path: str) -> Fetch:
     """Reads the file as it was left."""
 
     async def fetch(text: str) -> list[tuple[Any, ...]]:
@@ -204,12 +204,12 @@ def of_sqlite(path: str) -> Fetch:
     return fetch
 
 
-def sound(path: str) -> None:
+def check_integrity(path: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def of_postgres(url: str) -> Fetch:
+def make_postgres_fetch(url: str) -> Fetch:
     async def fetch(text: str) -> list[tuple[Any, ...]]:
         connection = await asyncpg.connect(url)
         try:

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from tests.faults.fork_server import ForkServer
-from tests.faults.killing import of_sqlite
+from tests.faults.killing import make_sqlite_fetch
 from tests.faults.test_load import answer
-from tests.faulty import HEAD, STREAM, Connection, Request, ask, connect, faulty, post
-from tests.running import CHAT, heard, running
+from tests.proxy_server import CHAT, parse_answer, run_proxy
+from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, connect, make_post, run_upstream, send_raw
 
 Record = Callable[[str, object], None]
 
@@ -34,16 +34,16 @@ async def test_u14_a_reply_that_unpacks_to_gigabytes_is_refused(
 ) -> None:
     bomb = gzip.compress(b"\0" * (1 << 30), 1)
 
-    async def pack(_: Request, there: Connection) -> None:
+    async def pack(_: RawRequest, there: Connection) -> None:
         head = b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(bomb)
         await there.send(HEAD + head + bomb)
 
-    async with faulty(pack) as upstream:
+    async with run_upstream(pack) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
         pid, port = await fork_server.started(upstream=url, db=":memory:", log_level="error")
         before = psutil.Process(pid).memory_info().rss
         for _ in range(3):
-            got = heard(await ask(port, post(CHAT, BODY.replace(b"true", b"false")), 30))
+            got = parse_answer(await send_raw(port, make_post(CHAT, BODY.replace(b"true", b"false")), 30))
             assert (got.status, got.header("content-encoding")) == (502, None)
             assert got.error["code"] == "upstream_broken"
         grown = psutil.Process(pid).memory_info().rss - before
@@ -57,9 +57,9 @@ async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
     fork_server: ForkServer, tmp_path: Path, record_property: Record, size: int
 ) -> None:
     part = b"x" * (1 << 20)
-    asked: list[Request] = []
+    asked: list[RawRequest] = []
 
-    async def endless(request: Request, there: Connection) -> None:
+    async def endless(request: RawRequest, there: Connection) -> None:
         asked.append(request)
         if len(asked) == 1:
             await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
@@ -71,14 +71,14 @@ async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
                 await there.chunk(part)
             await there.send(b"0\r\n\r\n")
 
-    async with faulty(endless) as upstream:
+    async with run_upstream(endless) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", str(tmp_path / "a.sqlite3")
         pid, port = await fork_server.started(upstream=url, db=db, log_level="error")
         process = psutil.Process(pid)
-        await ask(port, post(CHAT, BODY), 30)  # what the first request imports is no part of this
+        await send_raw(port, make_post(CHAT, BODY), 30)  # what the first request imports is no part of this
         client = await connect(port)
         before = most = process.memory_info().rss
-        await client.send(post(CHAT, BODY))
+        await client.send(make_post(CHAT, BODY))
         came = 0
         async with asyncio.timeout(60 if size == LINE else 300):
             while data := await client.reader.read(1 << 20):
@@ -90,7 +90,7 @@ async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
         record_property("measured", f"a line of {size >> 20} MiB: memory +{(most - before) >> 20} MiB")
         assert most - before <= MORE
         await asyncio.to_thread(fork_server.end, pid)
-        [_, (status, size)] = await of_sqlite(db)(
+        [_, (status, size)] = await make_sqlite_fetch(db)(
             "SELECT e.status, coalesce(length(m.body), 0) FROM exchanges e LEFT JOIN messages m ON m.key = e.answer"
             " ORDER BY e.started_at"
         )
@@ -100,21 +100,21 @@ async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
 
 @pytest.mark.parametrize("count", [600, pytest.param(100_000, marks=pytest.mark.long)])
 async def test_s14_names_without_number_are_few_series(record_property: Record, count: int) -> None:
-    async def said(_: Request, there: Connection) -> None:
+    async def said(_: RawRequest, there: Connection) -> None:
         body = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}]}'
         await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
 
-    async with faulty(said) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(said) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         for number in range(count):
             body = {"model": f"model-{number}", "messages": [{"role": "user", "content": "a"}]}
             lines = (b"x-context-policy: policy-%d" % number, b"authorization: Bearer key-%d" % number)
             path = CHAT if number % 3 else f"/v1/route-{number}"
-            await client.send(post(path, json.dumps(body).encode(), *lines).replace(b"connection: close\r\n", b""))
+            await client.send(make_post(path, json.dumps(body).encode(), *lines).replace(b"connection: close\r\n", b""))
             await answer(client)
         client.writer.transport.abort()
-        text = heard(
-            await ask(proxy.port, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        text = parse_answer(
+            await send_raw(proxy.port, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         ).body
         series = [line for line in text.splitlines() if line and not line.startswith(b"#")]
         record_property("measured", f"{count:,} names of models, policies, keys and routes: {len(series)} series")
@@ -136,7 +136,7 @@ asyncio.run(lossy())'
 
 async def lossy() -> None:
     """Thirty answers, each of them whole."""
-    async with faulty(_long) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(_long) as upstream, run_proxy(upstream.port) as proxy:
         for number in range(30):
             body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": f"m{number}"}]}
             got = await proxy.post(body, seconds=60)
@@ -144,7 +144,7 @@ async def lossy() -> None:
     print("30 whole")
 
 
-async def _long(_: Request, there: Connection) -> None:
+async def _long(_: RawRequest, there: Connection) -> None:
     await there.send(STREAM)
     for number in range(20):
         finish = b'"stop"' if number == 19 else b"null"

@@ -16,8 +16,8 @@ from tests.faults.fork_server import ForkServer
 from tests.faults.fuzzing import TARGETS, inputs
 from tests.faults.test_content import HEAVY, fine
 from tests.faults.test_load import answer
-from tests.faulty import Connection, Request, ask, connect, faulty, post
-from tests.running import CHAT, heard, running
+from tests.proxy_server import CHAT, parse_answer, run_proxy
+from tests.raw_upstream import Connection, RawRequest, connect, make_post, run_upstream, send_raw
 
 Record = Callable[[str, object], None]
 
@@ -63,15 +63,15 @@ def bodies(count: int, chance: random.Random) -> Iterator[bytes]:
 async def test_h7_what_is_not_rewritten_arrives_as_it_was_sent(path: str, count: int, record_property: Record) -> None:
     got: list[bytes] = []
 
-    async def note(request: Request, there: Connection) -> None:
+    async def note(request: RawRequest, there: Connection) -> None:
         got.append(sha256(request.body).digest())
         await fine(request, there)
 
     chance = random.Random(7)
-    async with faulty(note) as upstream, running(upstream.port, policy="passthrough") as proxy:
+    async with run_upstream(note) as upstream, run_proxy(upstream.port, policy="passthrough") as proxy:
         client = await connect(proxy.port)
         for body in bodies(count, chance):
-            await client.send(post(path, body).replace(b"connection: close\r\n", b""))
+            await client.send(make_post(path, body).replace(b"connection: close\r\n", b""))
             await answer(client)
             assert got.pop() == sha256(body).digest(), body
             assert got == []
@@ -92,13 +92,13 @@ def spent(pid: int) -> float:
 async def test_j1_what_breaks_parsers_takes_little_of_the_processor(
     fork_server: ForkServer, name: str, record_property: Record
 ) -> None:
-    async with faulty(fine) as upstream:
+    async with run_upstream(fine) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
         pid, port = await fork_server.started(upstream=url, db=":memory:", log_level="error")
 
         async def taken(body: bytes) -> float:
             before = spent(pid)
-            assert heard(await ask(port, post(CHAT, body), 30)).status == 200
+            assert parse_answer(await send_raw(port, make_post(CHAT, body), 30)).status == 200
             await asyncio.sleep(0.05)
             return spent(pid) - before
 

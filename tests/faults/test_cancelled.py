@@ -12,9 +12,9 @@ import pytest
 from proxy.errors import ClientGone
 from proxy.exchange.handler import handle_chat
 from proxy.exchange.services import Headers, Incoming, ResponseWriter
-from tests.faults.killing import model
-from tests.faulty import faulty
-from tests.running import CHAT, Running, running
+from tests.faults.killing import answer_with_mark
+from tests.proxy_server import CHAT, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
 
 MOST = 200
 """Awaits of a turn at which is cancelled; a turn that has more fails the test."""
@@ -71,7 +71,7 @@ class Stepped:
                 error = caught
 
 
-async def once(proxy: Running, body: bytes, cancel_at: int) -> tuple[bool, int, Sink]:
+async def once(proxy: RunningProxy, body: bytes, cancel_at: int) -> tuple[bool, int, Sink]:
     """(whether it came to its end, how often it waited, what was heard)."""
     sink = Sink()
     incoming = Incoming("POST", CHAT, b"", [(b"authorization", b"Bearer sk-one")], body, None, "t")
@@ -92,7 +92,7 @@ async def once(proxy: Running, body: bytes, cancel_at: int) -> tuple[bool, int, 
 @pytest.mark.parametrize("policy", ["passthrough", "rolling"])
 async def test_d12_a_turn_may_be_cancelled_wherever_it_waits(policy: str, stream: bool, tmp_path: Any) -> None:
     db = str(tmp_path / "a.sqlite3")
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, db=db) as proxy:
+    async with run_upstream(answer_with_mark) as upstream, run_proxy(upstream.port, policy=policy, db=db) as proxy:
         ended, steps, number, body = False, 0, 0, b""
         while not ended and number < MOST:
             number += 1
@@ -115,7 +115,7 @@ async def test_d12_a_turn_may_be_cancelled_wherever_it_waits(policy: str, stream
         await settled(proxy, number)
 
 
-async def settled(proxy: Running, number: int) -> None:
+async def settled(proxy: RunningProxy, number: int) -> None:
     """Nothing is under way any more, and the store has each message once and no exchange without an end."""
     assert proxy.app.services.open_requests == 0
     left = await proxy.rows("SELECT count(*) FROM exchanges WHERE status = 'open'")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from proxy.web.app import ContextProxy
-from tests.faults.killing import model
-from tests.faulty import Connection, Request, faulty
-from tests.running import Agent, running
+from tests.faults.killing import answer_with_mark
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
 
 DAY = 86_400.0
 
@@ -26,14 +26,17 @@ async def test_d8_a_clock_that_is_set_changes_neither_order_nor_who_is_who(
     def set_clock(app: ContextProxy) -> None:
         app.services.now = lambda: time.time() + offset
 
-    async def answer(request: Request, there: Connection) -> None:
+    async def answer(request: RawRequest, there: Connection) -> None:
         nonlocal offset
         offset = -offset  # it jumps while an answer is under way
         await asyncio.sleep(0.01)
-        await model(request, there)
+        await answer_with_mark(request, there)
 
     db = str(tmp_path / "a.sqlite3")
-    async with faulty(answer) as upstream, running(upstream.port, policy=policy, db=db, before=set_clock) as proxy:
+    async with (
+        run_upstream(answer) as upstream,
+        run_proxy(upstream.port, policy=policy, db=db, before=set_clock) as proxy,
+    ):
         agent = Agent(proxy, stream=stream)
         sessions = set()
         for number, clock in enumerate((0.0, DAY, -DAY, -time.time() - DAY, 0.0)):

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from proxy.tokenizers import get_token_counter
-from tests.faulty import HEAD, Connection, Request, faulty
-from tests.running import CHAT, running
+from tests.proxy_server import CHAT, run_proxy
+from tests.raw_upstream import HEAD, Connection, RawRequest, run_upstream
 
 ANSWER = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"fine"},"finish_reason":"stop"}]}'
 
 
-async def fine(_: Request, there: Connection) -> None:
+async def fine(_: RawRequest, there: Connection) -> None:
     await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
 
 
@@ -42,7 +42,7 @@ HEAVY = {
 
 @pytest.mark.parametrize("name", HEAVY)
 async def test_j1_what_breaks_parsers_goes_on_as_it_came(name: str) -> None:
-    async with faulty(fine) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         got = await proxy.post(HEAVY[name])
         assert (got.status, got.body) == (200, ANSWER)
         [request] = upstream.requests
@@ -77,7 +77,7 @@ ODD = {
 
 @pytest.mark.parametrize("policy", ["passthrough", "thrifty", "rolling"])
 async def test_j2_what_is_nearly_json_goes_on_as_it_came_and_nothing_is_our_error(policy: str) -> None:
-    async with faulty(fine) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for name, body in ODD.items():
             upstream.requests.clear()
             got = await proxy.post(body)
@@ -93,7 +93,7 @@ async def test_j2_what_is_nearly_json_goes_on_as_it_came_and_nothing_is_our_erro
 
 async def test_c8_a_packed_body_goes_on_packed_and_is_not_unpacked_here() -> None:
     bomb = gzip.compress(b"0" * (64 << 20))
-    async with faulty(fine) as upstream, running(upstream.port, limits={"body_mb": 1}) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, limits={"body_mb": 1}) as proxy:
         for encoding, body in ((b"gzip", bomb), (b"x-unknown", b"?"), (b"gzip, gzip", gzip.compress(bomb))):
             upstream.requests.clear()
             got = await proxy.post(body, b"content-encoding: " + encoding)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.fork_server import ForkServer
-from tests.faults.killing import model
+from tests.faults.killing import answer_with_mark
 from tests.faults.power_loss import TRACE, Cut, Disk, Event, Said, Sync, Write, events
 from tests.faults.tracing import injected, need_tracing
-from tests.faulty import ask, faulty, post
-from tests.running import CHAT, heard
+from tests.proxy_server import CHAT, parse_answer
+from tests.raw_upstream import make_post, run_upstream, send_raw
 from tests.snapshot import snapshot
 from tests.store import child
 
@@ -106,25 +106,31 @@ async def test_d5_a_disk_that_takes_two_seconds_delays_no_token_and_the_end_by_a
 ) -> None:
     need_tracing()
     db = str(tmp_path / "store.sqlite3")
-    async with faulty(model) as upstream:
+    async with run_upstream(answer_with_mark) as upstream:
         pid, port = await fork_server.started(upstream=f"http://127.0.0.1:{upstream.port}/v1", db=db)
         loop = asyncio.get_running_loop()
         # The first request loads modules, and each system call of that takes long while the process is traced.
-        assert heard(await ask(port, post(CHAT, b'{"model":"m","messages":[{"role":"user","content":"a"}]}'))).whole
+        assert parse_answer(
+            await send_raw(port, make_post(CHAT, b'{"model":"m","messages":[{"role":"user","content":"a"}]}'))
+        ).whole
         async with injected(pid, "fsync,fdatasync", "delay_enter=2000000"):
             for number in range(4):
                 messages = [{"role": "user", "content": f"m{number}"}]
                 body = {"model": "m", "stream": number % 2 == 0, "messages": messages}
                 began = loop.time()
-                raw = await ask(port, post(CHAT, json.dumps(body).encode(), b"content-type: application/json"))
-                got = heard(raw)
+                raw = await send_raw(
+                    port, make_post(CHAT, json.dumps(body).encode(), b"content-type: application/json")
+                )
+                got = parse_answer(raw)
                 assert loop.time() - began < 4 * 0.25 + 0.9, "it did not wait for the disk"
                 assert (got.status, got.whole) == (200, True)
                 if body["stream"]:
                     assert b": persist deferred\n\ndata: [DONE]\n\n" in got.body
                 else:
                     assert got.header("x-context-persist") == "deferred"
-        answer = heard(await ask(port, post(CHAT, b'{"model":"m","messages":[{"role":"user","content":"z"}]}'), 20))
+        answer = parse_answer(
+            await send_raw(port, make_post(CHAT, b'{"model":"m","messages":[{"role":"user","content":"z"}]}'), 20)
+        )
         assert answer.header("x-context-persist") is None
         with closing(snapshot(db)) as connection:
             found = connection.execute("SELECT status, count(*) FROM exchanges GROUP BY status").fetchall()

@@ -25,8 +25,8 @@ import zstandard
 from proxy.web.content_encoding import MAX_SECONDS
 from tests.faults.fork_server import ForkServer
 from tests.faults.test_content import ANSWER, fine
-from tests.faulty import ask, connect, faulty, post, until
-from tests.running import CHAT, Heard, Running, heard, running, running_beside
+from tests.proxy_server import CHAT, RawAnswer, RunningProxy, parse_answer, run_proxy, run_proxy_in_thread
+from tests.raw_upstream import connect, make_post, run_upstream, send_raw, wait_until
 
 pytestmark = pytest.mark.timed
 
@@ -123,7 +123,7 @@ class Beside:
     peak: int
     left: int
     took: float
-    answer: Heard
+    answer: RawAnswer
 
     def __str__(self) -> str:
         return (
@@ -153,8 +153,8 @@ async def beside(pid: int, port: int, body: bytes, *lines: bytes) -> Beside:
 
     watching = asyncio.create_task(weighing())
     began = loop.time()
-    raw = post(CHAT, body, b"content-type: application/json", *lines)
-    got = heard(await ask(port, raw, 120))
+    raw = make_post(CHAT, body, b"content-type: application/json", *lines)
+    got = parse_answer(await send_raw(port, raw, 120))
     took = loop.time() - began
     await asyncio.sleep(1.0)  # what is done after the answer counts, too
     done.set()
@@ -173,12 +173,12 @@ async def test_s2_one_hostile_request_stops_nobody(
     fork_server: ForkServer, tmp_path: Path, record_property: Record, name: str
 ) -> None:
     body = HOSTILE[name]()
-    async with faulty(fine) as upstream:
+    async with run_upstream(fine) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", f"{tmp_path}/a.sqlite3"
         pid, port = await fork_server.started(upstream=url, db=db, policy="thrifty", log_level="error")
         for n in range(20):  # everything has been used once
             small = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"warm {n} " * 50}]}).encode()
-            assert heard(await ask(port, post(CHAT, small))).status == 200
+            assert parse_answer(await send_raw(port, make_post(CHAT, small))).status == 200
         found = await beside(pid, port, body)
         record_property("measured", f"{name}: {found}")
         print(f"{name}: {found}")
@@ -204,16 +204,16 @@ async def test_s2_megabytes_that_decode_to_nothing_hold_neither_the_workers_nor_
     empty, pack = HOLLOW[name]
     coding = b"content-encoding: " + name.encode()
     hollow = empty * ((18 << 20) // len(empty)) + pack(json.dumps({"model": "m", "messages": [user("a")]}).encode())
-    async with faulty(fine) as upstream:
+    async with run_upstream(fine) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", f"{tmp_path}/a.sqlite3"
         pid, port = await fork_server.started(upstream=url, db=db, policy="thrifty", log_level="error")
         small = pack(json.dumps({"model": "m", "messages": [user("warm")]}).encode())
-        assert heard(await ask(port, post(CHAT, small, coding))).status == 200
-        others = [asyncio.create_task(ask(port, post(CHAT, hollow, coding), 20)) for _ in range(2)]
+        assert parse_answer(await send_raw(port, make_post(CHAT, small, coding))).status == 200
+        others = [asyncio.create_task(send_raw(port, make_post(CHAT, hollow, coding), 20)) for _ in range(2)]
         found = await beside(pid, port, hollow, coding)
         record_property("measured", f"{name}: {found}")
         print(f"{name}: {found}")
-        assert [heard(said).status for said in await asyncio.gather(*others)] == [200, 200]
+        assert [parse_answer(said).status for said in await asyncio.gather(*others)] == [200, 200]
         assert (found.answer.status, found.answer.body) == (200, ANSWER)
         assert found.answer.header("x-context-fallback") == ("encoding" if name == "gzip" else None)
         await asyncio.to_thread(fork_server.end, pid)
@@ -244,7 +244,7 @@ OVER: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", OVER)
 async def test_s2_what_is_over_a_limit_goes_on_as_it_came_and_says_so(name: str) -> None:
-    async with faulty(fine) as upstream, running(upstream.port, policy="thrifty", limits=FEW) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, policy="thrifty", limits=FEW) as proxy:
         got = await proxy.post({"model": "m", **OVER[name]})
         assert (got.status, got.body, got.header("x-context-fallback")) == (200, ANSWER, "size")
         assert json.loads(upstream.requests[-1].body) == {"model": "m", **OVER[name]}
@@ -254,7 +254,7 @@ async def test_s2_what_is_over_a_limit_goes_on_as_it_came_and_says_so(name: str)
 
 
 async def test_s2_a_history_that_grows_over_a_limit_goes_on_as_it_came_from_then_on() -> None:
-    async with faulty(fine) as upstream, running(upstream.port, policy="thrifty", limits=FEW) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, policy="thrifty", limits=FEW) as proxy:
         told = []
         for count in range(15, 25):
             history = [user(f"message {n} " + "word " * 100) for n in range(count)]
@@ -263,12 +263,12 @@ async def test_s2_a_history_that_grows_over_a_limit_goes_on_as_it_came_from_then
 
 
 async def test_s2_a_body_too_large_to_be_read_still_finds_the_upstream_of_its_model() -> None:
-    async with faulty(fine) as one, faulty(fine) as other:
+    async with run_upstream(fine) as one, run_upstream(fine) as other:
         upstreams = {
             name: {"base_url": f"http://127.0.0.1:{there.port}/v1", "models": [pattern]}
             for name, there, pattern in (("one", one, "a-*"), ("other", other, "b-*"))
         }
-        async with running("", upstreams=upstreams, limits={"managed_mb": 1}) as proxy:
+        async with run_proxy("", upstreams=upstreams, limits={"managed_mb": 1}) as proxy:
             said = [user('"model": "a-1" ' * 80_000)]
             got = await proxy.post({"metadata": {"model": "a-2"}, "messages": said, "model": "b-1"})
             assert (got.status, got.header("x-context-fallback")) == (200, "size")
@@ -276,18 +276,18 @@ async def test_s2_a_body_too_large_to_be_read_still_finds_the_upstream_of_its_mo
 
 
 async def test_s2_bodies_together_are_bounded_and_who_comes_later_is_told_to_come_back() -> None:
-    async with faulty(fine) as upstream, running(upstream.port, limits={"bodies_mb": 1}) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, limits={"bodies_mb": 1}) as proxy:
         whole = json.dumps({"model": "m", "messages": [user("x" * 900_000)]}).encode()
         begun = await connect(proxy.port)
-        await begun.send(post(CHAT, whole)[:-1])
-        await until(lambda: proxy.app.body_budget.held > 900_000)
+        await begun.send(make_post(CHAT, whole)[:-1])
+        await wait_until(lambda: proxy.app.body_budget.held > 900_000)
         refused = await proxy.post({"model": "m", "messages": [user("y" * 200_000)]})
         assert (refused.status, refused.header("retry-after")) == (503, "1")
         assert proxy.count("refused_requests_total") == 1
         assert (await proxy.post({"model": "m", "messages": [user("z" * 1000)]})).status == 200
         await begun.send(whole[-1:])
-        assert heard(await begun.reader.read()).status == 200
-        await until(lambda: proxy.app.body_budget.held == 0)
+        assert parse_answer(await begun.reader.read()).status == 200
+        await wait_until(lambda: proxy.app.body_budget.held == 0)
         assert (await proxy.post({"model": "m", "messages": [user("y" * 200_000)]})).status == 200
         begun.writer.transport.abort()
 
@@ -296,7 +296,7 @@ class Held:
     """The processor time of a proxy in a thread of its own while its event loop did nothing else, at the longest: of
     the whole process, since a worker that cannot be interrupted holds the loop as well; and of the loop's thread."""
 
-    def __init__(self, proxy: Running) -> None:
+    def __init__(self, proxy: RunningProxy) -> None:
         self._proxy = proxy
         self._watching = True
         self.process = self.loop = 0.0
@@ -316,7 +316,9 @@ class Held:
         self._watching = True
         assert self._proxy.beside is not None
         watching = asyncio.run_coroutine_threadsafe(self._watch(), self._proxy.beside)
-        got = heard(await ask(self._proxy.port, post(CHAT, body, b"content-type: application/json"), 60))
+        got = parse_answer(
+            await send_raw(self._proxy.port, make_post(CHAT, body, b"content-type: application/json"), 60)
+        )
         assert (got.status, got.body) == (200, ANSWER)
         await asyncio.sleep(1.0)  # what is done after the answer counts, too
         self._watching = False
@@ -342,8 +344,8 @@ EMBEDDED: dict[str, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("name", EMBEDDED)
 async def test_s2_json_inside_of_strings_holds_nobody_longer_than_text(record_property: Record, name: str) -> None:
-    async with faulty(fine) as upstream:
-        with running_beside(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(fine) as upstream:
+        with run_proxy_in_thread(upstream.port, policy="thrifty") as proxy:
             held = Held(proxy)
             await held.by(called(b"{}", b"ok"))
             text, _ = await held.by(called(b"{}", b"word word " * 1_200_000))

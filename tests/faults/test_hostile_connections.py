@@ -17,8 +17,18 @@ from proxy.web import limits
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES
 from tests.faults.test_content import ANSWER, fine
-from tests.faulty import HANGS_S, HEAD, Connection, Request, abort_all, ask, faulty, post, until
-from tests.running import CHAT, Heard, Running, heard, running
+from tests.proxy_server import CHAT, RawAnswer, RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import (
+    HANGS_S,
+    HEAD,
+    Connection,
+    RawRequest,
+    abort_all,
+    make_post,
+    run_upstream,
+    send_raw,
+    wait_until,
+)
 from tests.web.test_auth import entry
 
 pytestmark = pytest.mark.timed
@@ -62,32 +72,32 @@ def said(size: int) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": "H" * size}]}).encode()
 
 
-async def asked(port: int, address: str, body: bytes = b"{}", path: str = "/v1/x") -> Heard:
+async def asked(port: int, address: str, body: bytes = b"{}", path: str = "/v1/x") -> RawAnswer:
     client = await connect(port, address)
-    await client.send(post(path, body, KEY))
-    return heard(await rest(client))
+    await client.send(make_post(path, body, KEY))
+    return parse_answer(await rest(client))
 
 
-async def refused(port: int, body: bytes) -> Heard:
+async def refused(port: int, body: bytes) -> RawAnswer:
     """The answer to a chat request of which the body is not read to its end, on a connection that stays."""
     client = await connect(port)
-    client.writer.write(post(CHAT, body, KEY).replace(b"connection: close\r\n", b""))
+    client.writer.write(make_post(CHAT, body, KEY).replace(b"connection: close\r\n", b""))
     async with asyncio.timeout(HANGS_S):
         head = await client.reader.readuntil(b"\r\n\r\n")
-    return heard(head)
+    return parse_answer(head)
 
 
-async def wait(_: Request, there: Connection) -> None:
+async def wait(_: RawRequest, there: Connection) -> None:
     await there.left()
 
 
 async def test_s6_bodies_that_do_not_come_from_one_address_leave_places_for_others_and_for_probes() -> None:
     limits = {"connections": 32}
-    async with faulty(fine) as upstream, running(upstream.port, limits=limits, **KEYED) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, limits=limits, **KEYED) as proxy:
         slow = [await connect(proxy.port, "127.0.0.2") for _ in range(60)]
         for client in slow:
             await client.send(begun(10**15, KEY))
-        await until(lambda: proxy.count("refused_connections_total", why="crowded") == 32)
+        await wait_until(lambda: proxy.count("refused_connections_total", why="crowded") == 32)
         assert (await asked(proxy.port, "127.0.0.2")).status == 503
         for _ in range(3):
             assert (await asked(proxy.port, "127.0.0.1")).status == 200, "another address"
@@ -99,9 +109,9 @@ async def test_s6_bodies_that_do_not_come_from_one_address_leave_places_for_othe
         probes = [await connect(proxy.port, "127.0.0.2") for _ in range(5)]
         for client in probes:
             await client.send(HEALTH)
-            got = heard(await rest(client))
+            got = parse_answer(await rest(client))
             assert (got.status, got.header("connection")) == (200, "close"), "a probe holds no place"
-        assert b" 503 " in await ask(proxy.port, begun(9, path="/healthz")), "nor does what brings a body"
+        assert b" 503 " in await send_raw(proxy.port, begun(9, path="/healthz")), "nor does what brings a body"
 
 
 async def test_s6_nobody_is_refused_while_there_is_room_and_a_share_may_be_all() -> None:
@@ -109,11 +119,11 @@ async def test_s6_nobody_is_refused_while_there_is_room_and_a_share_may_be_all()
         limits: dict[str, Any] = {"connections": 32, "address_share": share}
         gate = asyncio.Event()
 
-        async def late(request: Request, there: Connection, gate: asyncio.Event = gate) -> None:
+        async def late(request: RawRequest, there: Connection, gate: asyncio.Event = gate) -> None:
             await gate.wait()
             await fine(request, there)
 
-        async with faulty(late) as upstream, running(upstream.port, limits=limits) as proxy:
+        async with run_upstream(late) as upstream, run_proxy(upstream.port, limits=limits) as proxy:
             clients = [await connect(proxy.port) for _ in range(40)]
 
             def count_decided() -> int:
@@ -121,7 +131,7 @@ async def test_s6_nobody_is_refused_while_there_is_room_and_a_share_may_be_all()
 
             for number, client in enumerate(clients, 1):
                 await client.send(HEALTH.replace(b"GET /healthz", b"GET /v1/x"))
-                await until(partial(lambda wanted: count_decided() == wanted, number))
+                await wait_until(partial(lambda wanted: count_decided() == wanted, number))
             gate.set()
             heads = [await client.reader.readuntil(b"\r\n\r\n") for client in clients]
             assert [int(head.split()[1]) for head in heads] == [200] * served + [503] * (40 - served)
@@ -134,7 +144,7 @@ async def test_s6_nobody_is_refused_while_there_is_room_and_a_share_may_be_all()
 @pytest.mark.parametrize("how", [b"content-length: 1000000000000000", b"transfer-encoding: chunked"])
 @pytest.mark.parametrize("path", [CHAT, "/v1/x", "/api/sessions"])
 async def test_s6_who_is_not_let_in_is_told_at_once_and_holds_no_place_with_its_body(path: str, how: bytes) -> None:
-    async with faulty(fine) as upstream, running(upstream.port, **KEYED) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, **KEYED) as proxy:
         client = await connect(proxy.port)
         await client.send(b"POST %b HTTP/1.1\r\nhost: localhost\r\n%b\r\n\r\n" % (path.encode(), how))
         loop = asyncio.get_running_loop()
@@ -153,19 +163,19 @@ async def test_s6_who_is_not_let_in_is_told_at_once_and_holds_no_place_with_its_
 
 
 async def test_s6_who_is_not_let_in_may_go_on_once_the_body_has_come() -> None:
-    async with faulty(fine) as upstream, running(upstream.port, **KEYED) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, **KEYED) as proxy:
         client = await connect(proxy.port)
         await client.send(begun(50_000, path="/v1/x"))
         assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401")
         await client.send(b"x" * 49_999)
         await asyncio.sleep(LINGER_S + 0.3)
-        await client.send(post("/v1/x", b"{}", KEY))
+        await client.send(make_post("/v1/x", b"{}", KEY))
         assert (await rest(client)).endswith(ANSWER)
 
 
 async def test_s6_a_length_that_is_only_declared_buys_no_time() -> None:
     quick: dict[str, Any] = {"timeouts": {"body_s": 0.4, "header_s": 0.4}}
-    async with faulty(wait) as upstream, running(upstream.port, **quick) as proxy:
+    async with run_upstream(wait) as upstream, run_proxy(upstream.port, **quick) as proxy:
         client = await connect(proxy.port)
         await client.send(begun(10**15, path="/v1/x"))
         ended = asyncio.create_task(rest(client, 4 * 0.4 + SLACK_S))
@@ -179,11 +189,11 @@ async def test_s6_a_length_that_is_only_declared_buys_no_time() -> None:
 
 async def test_s6_a_body_without_an_end_gives_way_to_those_that_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SLOW_S", 0.3)
-    async with faulty(fine) as upstream, running(upstream.port, limits={"bodies_mb": 4}, **KEYED) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, limits={"bodies_mb": 4}, **KEYED) as proxy:
         slow = [await connect(proxy.port) for _ in range(4)]
         for client in slow:
             await client.send(begun(9_000_000, KEY, sent=b"a" * 1_000_000))
-        await until(lambda: proxy.app.body_budget.held >= 4_000_000)
+        await wait_until(lambda: proxy.app.body_budget.held >= 4_000_000)
         assert (await refused(proxy.port, said(900_000))).status == 503, "they may still come"
         await asyncio.sleep(0.4)
         assert (await asked(proxy.port, "127.0.0.1", said(900_000), CHAT)).status == 200
@@ -193,39 +203,39 @@ async def test_s6_a_body_without_an_end_gives_way_to_those_that_come_whole(monke
         assert proxy.app.body_budget.held == 3_000_000, "one was enough"
         for client in slow:
             client.writer.transport.abort()
-        await until(lambda: proxy.app.body_budget.held == 0 and proxy.app.concurrency.taken == 0)
+        await wait_until(lambda: proxy.app.body_budget.held == 0 and proxy.app.concurrency.taken == 0)
 
 
 async def test_s6_one_tenant_has_half_of_the_memory_for_bodies_while_there_are_others() -> None:
     keys = [entry("cp-tenant"), entry("cp-other", tenant="other")]
-    async with faulty(wait) as upstream, running(upstream.port, limits={"bodies_mb": 4}, keys=keys) as proxy:
+    async with run_upstream(wait) as upstream, run_proxy(upstream.port, limits={"bodies_mb": 4}, keys=keys) as proxy:
         hanging = [await connect(proxy.port) for _ in range(2)]
         for client in hanging:
-            await client.send(post(CHAT, said(1_000_000), KEY))
-        await until(lambda: len(upstream.requests) == 2)
+            await client.send(make_post(CHAT, said(1_000_000), KEY))
+        await wait_until(lambda: len(upstream.requests) == 2)
         got = await refused(proxy.port, said(900_000))
         assert (got.status, got.header("retry-after")) == (503, "1")
         other = await connect(proxy.port)
-        await other.send(post(CHAT, said(1_500_000), b"x-context-key: cp-other"))
-        await until(lambda: len(upstream.requests) == 3)
+        await other.send(make_post(CHAT, said(1_500_000), b"x-context-key: cp-other"))
+        await wait_until(lambda: len(upstream.requests) == 3)
         for client in [*hanging, other]:
             client.writer.transport.abort()
-        await until(lambda: proxy.app.body_budget.held == 0)
+        await wait_until(lambda: proxy.app.body_budget.held == 0)
 
 
-async def queued(proxy: Running, count: int, body: bytes) -> list[Connection]:
+async def queued(proxy: RunningProxy, count: int, body: bytes) -> list[Connection]:
     """Connections on which requests wait behind one that hangs."""
     clients = [await connect(proxy.port) for _ in range(count)]
-    one = post("/v1/x", body).replace(b"connection: close\r\n", b"")
+    one = make_post("/v1/x", body).replace(b"connection: close\r\n", b"")
     for client in clients:
         client.writer.write(one.replace(body, b"{}", 1).replace(b"%d" % len(body), b"2", 1) + one * 16)
     return clients
 
 
 async def test_s7_bodies_that_wait_on_a_connection_are_bounded() -> None:
-    async with faulty(wait) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(wait) as upstream, run_proxy(upstream.port) as proxy:
         clients = await queued(proxy, 8, b"x" * 60_000)
-        await until(lambda: len(upstream.requests) == 8)
+        await wait_until(lambda: len(upstream.requests) == 8)
         await asyncio.sleep(0.5)
         made = list(server_connections(proxy))
         assert len(made) == 8
@@ -234,22 +244,22 @@ async def test_s7_bodies_that_wait_on_a_connection_are_bounded() -> None:
             sock: socket.socket = client.writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.writer.transport.abort()
-        await until(lambda: proxy.app.concurrency.taken == 0)
+        await wait_until(lambda: proxy.app.concurrency.taken == 0)
         assert made[0].connection_limit.pipelined == 0
 
 
 async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
 
-    async def slow(request: Request, there: Connection) -> None:
+    async def slow(request: RawRequest, there: Connection) -> None:
         await gate.wait()
         await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
 
     monkeypatch.setattr("proxy.web.server.MAX_PIPELINED_BYTES", 300_000)
     assert MAX_PIPELINED_BYTES > 300_000
-    async with faulty(slow) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(slow) as upstream, run_proxy(upstream.port) as proxy:
         clients = await queued(proxy, 8, b"x" * 20_000)
-        await until(lambda: len(upstream.requests) == 8)
+        await wait_until(lambda: len(upstream.requests) == 8)
         await asyncio.sleep(0.3)
         assert 0 < sum(map(bytes_waiting, server_connections(proxy))) <= 300_000 + (1 << 18)
         limit = next(iter(server_connections(proxy))).connection_limit
@@ -259,13 +269,13 @@ async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch:
         assert any(got.count(b"HTTP/1.1 200") < 9 for got in answers), "what was too much was not read"
         assert not any(b"HTTP/1.1 4" in got for got in answers), "and nothing was written into an answer"
         clients[-1].writer.transport.abort()
-        await until(lambda: limit.pipelined == 0)
+        await wait_until(lambda: limit.pipelined == 0)
 
 
 def bytes_waiting(connection: Any) -> int:
     return sum(len(cycle.body) for cycle, _ in connection.pipeline)
 
 
-def server_connections(proxy: Running) -> set[Any]:
+def server_connections(proxy: RunningProxy) -> set[Any]:
     assert proxy.server is not None
     return proxy.server.server_state.connections

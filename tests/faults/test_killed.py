@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.faults.fork_server import ForkServer
-from tests.faults.killing import Acknowledged, Load, kill_rounds, look, of_postgres, of_sqlite, sound
+from tests.faults.killing import (
+    Acknowledged,
+    Load,
+    check_integrity,
+    check_stored,
+    kill_rounds,
+    make_postgres_fetch,
+    make_sqlite_fetch,
+)
 
 Record = Callable[[str, object], None]
 
@@ -27,13 +35,17 @@ async def test_d1_what_clients_have_got_is_in_sqlite_after_kill_9(
     fork_server: ForkServer, tmp_path: Path, record_property: Record
 ) -> None:
     path = str(tmp_path / "store.sqlite3")
-    told(await kill_rounds(fork_server, path, 10, 1, of_sqlite(path), lambda: sound(path)), 10, record_property)
+    told(
+        await kill_rounds(fork_server, path, 10, 1, make_sqlite_fetch(path), lambda: check_integrity(path)),
+        10,
+        record_property,
+    )
 
 
 async def test_d1_what_clients_have_got_is_in_postgresql_after_kill_9(
     fork_server: ForkServer, database: str, record_property: Record
 ) -> None:
-    told(await kill_rounds(fork_server, database, 10, 2, of_postgres(database)), 10, record_property)
+    told(await kill_rounds(fork_server, database, 10, 2, make_postgres_fetch(database)), 10, record_property)
 
 
 @pytest.mark.long
@@ -43,7 +55,11 @@ async def test_d1_a_thousand_kills_on_sqlite(
     record_property: Record,
 ) -> None:
     path = str(tmp_path / "store.sqlite3")
-    told(await kill_rounds(fork_server, path, LONG, 3, of_sqlite(path), lambda: sound(path)), LONG, record_property)
+    told(
+        await kill_rounds(fork_server, path, LONG, 3, make_sqlite_fetch(path), lambda: check_integrity(path)),
+        LONG,
+        record_property,
+    )
 
 
 @pytest.mark.long
@@ -52,14 +68,14 @@ async def test_d1_a_thousand_kills_on_postgresql(
     database: str,
     record_property: Record,
 ) -> None:
-    told(await kill_rounds(fork_server, database, LONG, 4, of_postgres(database)), LONG, record_property)
+    told(await kill_rounds(fork_server, database, LONG, 4, make_postgres_fetch(database)), LONG, record_property)
 
 
 async def test_a_turn_that_is_not_there_is_noticed(fork_server: ForkServer, tmp_path: Path) -> None:
     path = str(tmp_path / "store.sqlite3")
-    load = await kill_rounds(fork_server, path, 1, 5, of_sqlite(path))
+    load = await kill_rounds(fork_server, path, 1, 5, make_sqlite_fetch(path))
     with pytest.raises(AssertionError, match="1 acknowledged turns lost of 1"):
-        await look({"m0.0": Acknowledged(b"{}", "answer to m0.0", 1)}, of_sqlite(path))
+        await check_stored({"m0.0": Acknowledged(b"{}", "answer to m0.0", 1)}, make_sqlite_fetch(path))
     mark, one = load.acknowledged.popitem()
     with pytest.raises(AssertionError, match="1 acknowledged turns lost of 1"):
-        await look({mark: Acknowledged(one.sent + b" ", one.answer, 1)}, of_sqlite(path))
+        await check_stored({mark: Acknowledged(one.sent + b" ", one.answer, 1)}, make_sqlite_fetch(path))

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.faults.fork_server import ForkServer
-from tests.faulty import HEAD, STREAM, Connection, Request, connect, faulty, post, until
-from tests.running import CHAT
+from tests.proxy_server import CHAT
+from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, connect, make_post, run_upstream, wait_until
 
 pytestmark = pytest.mark.timed
 
@@ -23,7 +23,7 @@ WORKERS = 16
 FAULTS = 0.01
 
 
-async def model(request: Request, there: Connection) -> None:
+async def model(request: RawRequest, there: Connection) -> None:
     """Answers with the mark that it was asked with; breaks as the text says."""
     asked = json.loads(request.body)
     mark = asked["messages"][-1]["content"].split()[0]
@@ -77,7 +77,7 @@ class Soak:
     def _request(self, mark: str, stream: bool) -> bytes:
         messages = [{"role": "user", "content": mark + " text" * self.chance.randrange(100)}]
         body = json.dumps({"model": "m", "stream": stream, "messages": messages}).encode()
-        return post(CHAT, body).replace(b"connection: close\r\n", b"content-type: application/json\r\n")
+        return make_post(CHAT, body).replace(b"connection: close\r\n", b"content-type: application/json\r\n")
 
     async def _break(self, client: Connection, mark: str) -> None:
         """One fault of a client's or of the upstream's."""
@@ -117,7 +117,7 @@ async def answer(client: Connection) -> bytes:
 
 async def soak(fork_server: ForkServer, requests: int, db: str, growth: float) -> Soak:
     """Drives a proxy of its own; after the first tenth nothing may grow. growth: of memory, as a share."""
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
         limits = {"live_branches": 100, "message_cache_mb": 1}
         pid, port = await fork_server.started(upstream=url, db=db, log_level="error", limits=limits)
@@ -127,7 +127,7 @@ async def soak(fork_server: ForkServer, requests: int, db: str, growth: float) -
         for count in (requests // 10, requests * 9 // 10):
             driver.left = count
             await asyncio.gather(*(driver.worker(number) for number in range(WORKERS)))
-            await until(lambda: upstream.open <= 50)
+            await wait_until(lambda: upstream.open <= 50)
             await asyncio.sleep(0.3)
             tasks = await asyncio.to_thread(fork_server.tasks, pid)
             marks.append((process.memory_info().rss, process.num_fds(), tasks, process.num_threads(), upstream.open))

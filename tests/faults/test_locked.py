@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.fork_server import ForkServer
-from tests.faults.killing import model, of_sqlite, sound
+from tests.faults.killing import answer_with_mark, check_integrity, make_sqlite_fetch
 from tests.faults.test_stores import Asked, healed
-from tests.faulty import ask, faulty
+from tests.raw_upstream import run_upstream, send_raw
 
 Record = Callable[[str, object], None]
 
@@ -34,7 +34,7 @@ async def test_d6_while_another_process_holds_the_file_every_request_is_answered
     db = tmp_path / "store.sqlite3"
     seconds = (LOCK_S if how == "lock" else SNAPSHOT_S) if long else 2.0
     loop = asyncio.get_running_loop()
-    async with faulty(model) as upstream:
+    async with run_upstream(answer_with_mark) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
         pid, port = await fork_server.started(upstream=url, db=str(db), log_level="error")
         asked = Asked(port)
@@ -48,7 +48,7 @@ async def test_d6_while_another_process_holds_the_file_every_request_is_answered
                 await asked.many(f"during{number}.", 8 if how == "snapshot" else 2)
                 largest = max(largest, Path(f"{db}-wal").stat().st_size)
                 await asyncio.sleep(seconds / 100)
-            told = await ask(port, b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+            told = await send_raw(port, b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
             size = re.search(rb"^context_proxy_store_log_bytes (\S+)$", told, re.MULTILINE)
             assert size, "what the alert looks at"
             assert float(size[1]) >= largest
@@ -61,10 +61,10 @@ async def test_d6_while_another_process_holds_the_file_every_request_is_answered
             while Path(f"{db}-wal").stat().st_size > LOG_LIMIT:
                 await asyncio.sleep(0.1)
         await asyncio.to_thread(fork_server.end, pid)
-    stored = await of_sqlite(str(db))("SELECT status, count(*) FROM exchanges GROUP BY status")
+    stored = await make_sqlite_fetch(str(db))("SELECT status, count(*) FROM exchanges GROUP BY status")
     assert stored == [("complete", asked.answered)], "nothing is lost, and nothing is there twice"
     assert asked.passed == 0
-    sound(str(db))
+    check_integrity(str(db))
     record_property(
         "measured",
         f"{how} for {seconds:g} s: {asked.answered} of {asked.answered} answered and stored, {len(asked.deferred)} of"

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.faults.test_content import ANSWER, fine
-from tests.faulty import HEAD, Connection, Request, ask, connect, faulty, post
-from tests.running import CHAT, Heard, Running, heard, running
+from tests.proxy_server import CHAT, RawAnswer, RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import HEAD, Connection, RawRequest, connect, make_post, run_upstream, send_raw
 from tests.web.test_auth import entry
 
 KEY = "sk-the/operators+own=key"
@@ -31,17 +31,17 @@ def upstreams(port: int, env: str = "OPERATORS_KEY") -> dict[str, Any]:
     return {"upstreams": {"main": {"base_url": f"http://127.0.0.1:{port}/v1", "api_key_env": env}}}
 
 
-async def asked(proxy: Running, method: str, path: str, *lines: bytes, host: bytes = b"localhost") -> Heard:
+async def asked(proxy: RunningProxy, method: str, path: str, *lines: bytes, host: bytes = b"localhost") -> RawAnswer:
     body = BODY if method in ("POST", "PUT") else b""
     head = [f"{method} {path} HTTP/1.1".encode(), b"host: " + host, b"connection: close", *lines]
     head += [b"content-type: application/json", b"content-length: %d" % len(body)] if body else []
-    return heard(await ask(proxy.port, b"\r\n".join([*head, b"", b""]) + body))
+    return parse_answer(await send_raw(proxy.port, b"\r\n".join([*head, b"", b""]) + body))
 
 
 @pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize("line", BROUGHT)
 async def test_s1_a_page_cannot_spend_the_operators_key_with_a_credential_that_goes_nowhere(line: bytes) -> None:
-    async with faulty(fine) as upstream, running("", **upstreams(upstream.port)) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
         for method, path in (("POST", CHAT), ("DELETE", "/v1/models/a"), ("GET", "/v1/models")):
             assert (await asked(proxy, method, path, line, PAGE)).status == 403
             assert (await asked(proxy, method, path, line, b"sec-fetch-site: cross-site")).status == 403
@@ -53,7 +53,7 @@ async def test_s1_a_page_cannot_spend_the_operators_key_with_a_credential_that_g
 
 @pytest.mark.parametrize("line", BROUGHT)
 async def test_s1_a_page_with_a_made_up_credential_does_not_reach_an_upstream_that_needs_none(line: bytes) -> None:
-    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         for method, path in (("POST", CHAT), ("DELETE", "/v1/models/a"), ("GET", "/v1/files"), ("OPTIONS", "/v1/x")):
             assert (await asked(proxy, method, path, line, PAGE)).status == 403
             assert (await asked(proxy, method, path, line, b"origin: null")).status == 403
@@ -80,7 +80,7 @@ NEAR = (
 
 async def test_s1_a_page_of_this_machine_or_of_an_application_may_bring_a_credential_that_goes_upstream() -> None:
     shared: dict[str, Any] = {"dashboard": {"origins": ["https://wiki.example"], "hosts": ["box.lan"]}}
-    async with faulty(fine) as upstream, running(upstream.port, **shared) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, **shared) as proxy:
         for page in (*NEAR, b"https://wiki.example"):
             lines = (b"origin: " + page, b"sec-fetch-site: cross-site")
             assert (await asked(proxy, "POST", CHAT, b"authorization: Bearer x", *lines)).status == 200, page
@@ -108,14 +108,14 @@ WANTS = (b"access-control-request-method: POST", b"access-control-request-header
 
 @pytest.mark.usefixtures("lent")
 async def test_s1_a_preflight_of_another_site_is_answered_here() -> None:
-    async with faulty(fine) as upstream:
+    async with run_upstream(fine) as upstream:
         shared: dict[str, Any] = {"dashboard": {"origins": ["https://wiki.example"]}}
-        async with running("", **upstreams(upstream.port), **shared) as proxy:
+        async with run_proxy("", **upstreams(upstream.port), **shared) as proxy:
             got = await asked(proxy, "OPTIONS", CHAT, PAGE, *WANTS)
             assert (got.status, got.header("access-control-allow-origin")) == (403, None)
             got = await asked(proxy, "OPTIONS", CHAT, b"origin: https://wiki.example", *WANTS)
             assert (got.status, got.header("access-control-allow-origin")) == (204, "https://wiki.example")
-        async with running(upstream.port) as proxy:
+        async with run_proxy(upstream.port) as proxy:
             near = b"origin: http://localhost:3000"
             got = await asked(proxy, "OPTIONS", CHAT, near, *WANTS)
             assert (got.status, got.header("access-control-allow-origin")) == (204, "http://localhost:3000"), "its own"
@@ -130,9 +130,9 @@ DATA = b"x-context-key: cp-tenant"
 
 @pytest.mark.usefixtures("lent")
 async def test_s3_a_data_key_reaches_inference_and_nothing_else_that_the_operators_key_opens() -> None:
-    async with faulty(fine) as upstream:
+    async with run_upstream(fine) as upstream:
         tree = {**upstreams(upstream.port), "keys": [entry("cp-tenant")]}
-        async with running("", **tree) as proxy:
+        async with run_proxy("", **tree) as proxy:
             for method, path in (
                 ("GET", "/v1/files"), ("DELETE", "/v1/files/file-1"), ("GET", "/v1/organization/api_keys"),
                 ("POST", "/v1/files"), ("DELETE", "/v1/models/ft:a"), ("GET", "/s/one/v1/files"),
@@ -147,10 +147,10 @@ async def test_s3_a_data_key_reaches_inference_and_nothing_else_that_the_operato
                 ("POST", "/s/a" + CHAT),
             ):
                 assert (await asked(proxy, method, path, DATA)).status == 200, path
-        async with running("", **tree, passthrough={"paths": ["GET /v1/files/*"]}) as proxy:
+        async with run_proxy("", **tree, passthrough={"paths": ["GET /v1/files/*"]}) as proxy:
             assert (await asked(proxy, "GET", "/v1/files/a", DATA)).status == 200
             assert (await asked(proxy, "DELETE", "/v1/files/a", DATA)).status == 403
-        async with running(upstream.port) as proxy:
+        async with run_proxy(upstream.port) as proxy:
             assert (await asked(proxy, "DELETE", "/v1/files/a", b"authorization: Bearer own")).status == 200
 
 
@@ -158,7 +158,7 @@ async def test_s3_a_data_key_reaches_inference_and_nothing_else_that_the_operato
     "path", ["/v1/../../team-b/v1/files", "/v1/%2e%2e/x", "/v1/x%2f..%2fy", "/s/one/v1/../x", "/v1/..%5cx"]
 )
 async def test_s3_dot_segments_go_nowhere(path: str) -> None:
-    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         for method in ("GET", "POST", "DELETE"):
             got = await asked(proxy, method, path, b"authorization: Bearer own")
             assert (got.status, "dot segment" in got.error["message"]) == (400, True)
@@ -167,7 +167,7 @@ async def test_s3_dot_segments_go_nowhere(path: str) -> None:
 
 @pytest.mark.usefixtures("lent")
 async def test_s3_no_spelling_of_a_dot_segment_goes_upstream_with_the_operators_key() -> None:
-    async with faulty(fine) as upstream, running("", **upstreams(upstream.port)) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
         for odd in (
             "%c0%ae%c0%ae/files", "%e0%80%ae%e0%80%ae/files", "..%c0%af../files", "%uff0e%uff0e/files",
             "%ef%bc%8e%ef%bc%8e/files", "..%00/files", "..%09/files", "..%20/files", "..%23/files", "..%3f/files",
@@ -183,7 +183,7 @@ async def test_s3_no_spelling_of_a_dot_segment_goes_upstream_with_the_operators_
             "/v1/models?a=b/..",
         ):
             assert (await asked(proxy, "GET", fine_one)).status == 200, fine_one
-    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         own = b"authorization: Bearer own"
         assert (await asked(proxy, "GET", "/v1/models/a%20b//%c3%a9", own)).status == 200, "as before"
 
@@ -199,12 +199,12 @@ STEERING = (
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
 async def test_s1_no_header_steers_the_operators_key_to_another_account_or_path(path: str) -> None:
     names = {line.partition(b":")[0].lower() for line in STEERING}
-    async with faulty(fine) as upstream, running("", **upstreams(upstream.port)) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
         assert (await asked(proxy, "POST", path, *STEERING, b"x-mine: 1")).status == 200
         [request] = upstream.requests
         assert not [name for name in names if request.all(name)]
         assert request.all(b"x-mine") == [b"1"]
-    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         assert (await asked(proxy, "POST", path, *STEERING, b"authorization: Bearer own")).status == 200
         assert not [name for name in names if not upstream.requests[0].all(name)], "with its own key as it came"
 
@@ -218,7 +218,7 @@ ENCODED: dict[bytes, bytes] = {
 }
 
 
-async def echo(request: Request, there: Connection) -> None:
+async def echo(request: RawRequest, there: Connection) -> None:
     """Refuses, and says with what it was asked."""
     said = b"wrong key: " + b", ".join(request.all(b"authorization")) + b" (%d)" % len(request.body)
     mode = next(iter(request.all(b"x-mode")), b"")
@@ -250,11 +250,13 @@ async def echo(request: Request, there: Connection) -> None:
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
 @pytest.mark.parametrize("mode", [b"plain", b"pieces", b"gzip", b"packed", b"moved", *ENCODED])
 async def test_s5_an_error_that_repeats_the_operators_key_arrives_without_it(path: str, mode: bytes) -> None:
-    async with faulty(echo) as upstream, running("", **upstreams(upstream.port)) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
         lines = (b"x-mode: " + mode, b"accept-encoding: gzip")
         for more in ((), (b"x-context-off: 1",)):
-            raw = await ask(proxy.port, post(path, BODY, *lines, *more).replace(b"host: test", b"host: localhost"))
-            got = heard(raw)
+            raw = await send_raw(
+                proxy.port, make_post(path, BODY, *lines, *more).replace(b"host: test", b"host: localhost")
+            )
+            got = parse_answer(raw)
             assert got.status in (302, 401, 500)
             assert got.whole
             assert not [form for form in (KEY.encode(), *ENCODED.values()) if form in raw]
@@ -267,12 +269,12 @@ async def test_s5_an_error_that_repeats_the_operators_key_arrives_without_it(pat
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
 async def test_headers_of_ours_that_an_upstream_says_do_not_reach_the_client(path: str) -> None:
-    async def spoofing(request: Request, there: Connection) -> None:
+    async def spoofing(request: RawRequest, there: Connection) -> None:
         head = b"HTTP/1.1 %b\r\nX-Context-Session: spoof\r\nx-context-other: spoof\r\nx-fine: 1\r\n"
         head += b"content-length: 2\r\n\r\n{}"
         await there.send(head % (next(iter(request.all(b"x-status")), b"") or b"200 OK"))
 
-    async with faulty(spoofing) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(spoofing) as upstream, run_proxy(upstream.port) as proxy:
         for status in (b"200 OK", b"401 No"):
             got = await asked(proxy, "POST", path, b"authorization: Bearer own", b"x-status: " + status)
             assert got.status == int(status[:3])
@@ -282,7 +284,7 @@ async def test_headers_of_ours_that_an_upstream_says_do_not_reach_the_client(pat
 
 @pytest.mark.parametrize("origin", [b"http://[evil", b"http://\xff\xfe[x]y"])
 async def test_an_origin_that_is_no_url_is_a_page_of_another_site(origin: bytes) -> None:
-    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         for method, path in (("POST", CHAT), ("GET", "/api/sessions"), ("GET", "/v1/models")):
             assert (await asked(proxy, method, path, b"origin: " + origin)).status == 403
         assert upstream.requests == []
@@ -290,7 +292,7 @@ async def test_an_origin_that_is_no_url_is_a_page_of_another_site(origin: bytes)
 
 @pytest.mark.usefixtures("lent")
 async def test_what_the_rules_refuse_is_not_said_to_have_passed(caplog: pytest.LogCaptureFixture) -> None:
-    async with faulty(fine) as upstream, running("", **upstreams(upstream.port)) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
         assert (await asked(proxy, "POST", "/v1/other/messages")).status == 403
         assert proxy.count("unmanaged_total", path="/v1/other/messages") == 0
         assert (await asked(proxy, "POST", "/v1/completions")).header("x-context-unmanaged") == "/v1/completions"
@@ -302,14 +304,14 @@ async def test_what_the_rules_refuse_is_not_said_to_have_passed(caplog: pytest.L
 @pytest.mark.parametrize("status", [b"304 Not Modified", b"204 No Content"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_r6_an_answer_without_a_body_may_tell_a_length(status: bytes, method: str) -> None:
-    async def bodiless(request: Request, there: Connection) -> None:
+    async def bodiless(request: RawRequest, there: Connection) -> None:
         await there.send(b'HTTP/1.1 %b\r\netag: "a"\r\ncontent-length: 5\r\n\r\n' % status)
 
-    async with faulty(bodiless) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(bodiless) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         for _ in range(2):  # on a connection that stays
             body = BODY if method == "POST" else b""
-            raw = post(CHAT if body else "/v1/x", body).replace(b"connection: close\r\n", b"")
+            raw = make_post(CHAT if body else "/v1/x", body).replace(b"connection: close\r\n", b"")
             await client.send(raw.replace(b"POST", method.encode(), 1).replace(b"host: test", b"host: localhost"))
             head = await client.reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 " + status[:3])
@@ -320,7 +322,7 @@ async def test_r6_an_answer_without_a_body_may_tell_a_length(status: bytes, meth
 
 
 async def test_an_answer_that_is_none_of_these_is_as_it_came() -> None:
-    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         got = await asked(proxy, "GET", "/v1/models", b"authorization: Bearer own")
         assert (got.body, got.header("content-length")) == (ANSWER, str(len(ANSWER)))
     assert HEAD.startswith(b"HTTP/1.1 200")

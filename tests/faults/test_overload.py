@@ -14,8 +14,8 @@ import pytest
 
 from tests.faults.fork_server import ForkServer
 from tests.faults.test_load import model
-from tests.faulty import HEAD, STREAM, Connection, Request, Script, ask, connect, faulty, post
-from tests.running import CHAT, heard, running
+from tests.proxy_server import CHAT, parse_answer, run_proxy
+from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, Script, connect, make_post, run_upstream, send_raw
 
 pytestmark = pytest.mark.timed
 
@@ -30,7 +30,7 @@ AT_ONCE = 10
 
 def light(text: str, stream: bool = False) -> bytes:
     body = {"model": "m", "stream": stream, "messages": [{"role": "user", "content": text}]}
-    return post(CHAT, json.dumps(body).encode())
+    return make_post(CHAT, json.dumps(body).encode())
 
 
 def p99(times: list[float]) -> float:
@@ -41,14 +41,14 @@ async def timed(port: int, raw: bytes) -> tuple[float, int]:
     """(seconds, the status)."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    status = heard(await ask(port, raw, 30)).status
+    status = parse_answer(await send_raw(port, raw, 30)).status
     return loop.time() - began, status
 
 
 async def test_c6_a_thousand_silent_sockets_do_not_slow_others(
     fork_server: ForkServer, record_property: Record
 ) -> None:
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
         pid, port = await fork_server.started(upstream=url, db=":memory:", log_level="error", timeouts={"header_s": 30})
 
@@ -73,11 +73,11 @@ async def test_c6_a_thousand_silent_sockets_do_not_slow_others(
 
 
 async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_told_to_come_back() -> None:
-    async def slow(request: Request, there: Connection) -> None:
+    async def slow(request: RawRequest, there: Connection) -> None:
         await asyncio.sleep(0.05)
         await model(request, there)
 
-    async with faulty(slow) as upstream, running(upstream.port, limits={"requests": 20}) as proxy:
+    async with run_upstream(slow) as upstream, run_proxy(upstream.port, limits={"requests": 20}) as proxy:
         counts = {200: 0, 503: 0}
 
         async def client(number: int) -> None:
@@ -104,11 +104,11 @@ async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_to
 async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
     fork_server: ForkServer, tmp_path: Path, record_property: Record, seconds: float
 ) -> None:
-    async def slow(request: Request, there: Connection) -> None:
+    async def slow(request: RawRequest, there: Connection) -> None:
         await asyncio.sleep(0.15)
         await model(request, there)
 
-    async with faulty(slow) as upstream:
+    async with run_upstream(slow) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
         pid, port = await fork_server.started(
             upstream=url, db=f"{tmp_path}/a.sqlite3", log_level="error", limits={"requests": AT_ONCE}
@@ -151,7 +151,7 @@ async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
 def holding(end: asyncio.Event) -> Script:
     """Answers at once but for streams that are held until the end."""
 
-    async def held(request: Request, there: Connection) -> None:
+    async def held(request: RawRequest, there: Connection) -> None:
         if len(request.body) > 1_000_000:  # what reads it here would hold up the light ones, too
             body = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}]}'
             await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
@@ -172,7 +172,7 @@ def heavy(number: int) -> bytes:
     """2 MB of a history that was never seen before."""
     turn = [{"role": "user", "content": "word " * 100}, {"role": "assistant", "content": f"fine {number} " * 100}]
     body = {"model": "m", "messages": [*turn * 2000, {"role": "user", "content": "heavy"}]}
-    return post(CHAT, json.dumps(body).encode())
+    return make_post(CHAT, json.dumps(body).encode())
 
 
 def crowding() -> float:
@@ -187,7 +187,7 @@ async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
     fork_server: ForkServer, tmp_path: Path, record_property: Record, count: int
 ) -> None:
     end = asyncio.Event()
-    async with faulty(holding(end)) as upstream:
+    async with run_upstream(holding(end)) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", f"{tmp_path}/a.sqlite3"
         room = {"pool": {"connections": count + 50}, "limits": {"requests": count + 50}}
         pid, port = await fork_server.started(upstream=url, db=db, log_level="error", **room)
@@ -210,9 +210,9 @@ async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
             crowded = max(crowded, crowding())
             alone = p99(await several(f"a{number}", 100))
             await asyncio.to_thread(fork_server.lag, pid)
-            work = asyncio.create_task(ask(port, raw, 60))
+            work = asyncio.create_task(send_raw(port, raw, 60))
             beside = p99(await several(f"b{number}", 100))
-            assert heard(await work).status == 200
+            assert parse_answer(await work).status == 200
             found.append((beside - alone, await asyncio.to_thread(fork_server.lag, pid)))
             crowded = max(crowded, crowding())
         added, lag = min(one[0] for one in found), min(one[1] for one in found)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faulty import HEAD, STREAM, Connection, Request, ask, connect, faulty, post
-from tests.running import CHAT, running
+from tests.proxy_server import CHAT, run_proxy
+from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, connect, make_post, run_upstream, send_raw
 
 FORMS = (
     "authorization: Bearer %s", "authorization: Basic %s", "authorization: %s", "Authorization: bearer %s",
@@ -22,7 +22,7 @@ KINDS = ("sk-proj-canary%d", "sk-ant-canary%d", "ghp_canary%d", "eyJhbGci.canary
 CANARIES = [form % (KINDS[k] % (10 * n + k)) for n, form in enumerate(FORMS) for k in range(len(KINDS))]
 
 
-async def broken(request: Request, there: Connection) -> None:
+async def broken(request: RawRequest, there: Connection) -> None:
     """Repeats the credentials that it got, in a header and in its body, and breaks in one of four ways."""
     got = b", ".join(value for name, value in request.headers if b"canary" in value)
     body = json.dumps({"error": {"message": "no such key: " + got.decode()}}).encode()
@@ -44,22 +44,22 @@ async def broken(request: Request, there: Connection) -> None:
 async def test_s12_u18_no_credential_rests_anywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     assert len(set(CANARIES)) == 60
-    async with faulty(broken) as upstream, running(upstream.port, db=f"{tmp_path}/a.sqlite3") as proxy:
+    async with run_upstream(broken) as upstream, run_proxy(upstream.port, db=f"{tmp_path}/a.sqlite3") as proxy:
         for number, line in enumerate(CANARIES):
             secret = line.rpartition(" ")[2].encode()
             for fault in range(4):
                 content = "x" * (number % 7) + "y" * fault
                 body = json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()
                 path = (CHAT, "/v1/files", f"{CHAT}?api_key={secret.decode()}")[(number + fault) % 3]
-                asked = post(path, body, line.encode(), b"content-type: application/json")
+                asked = make_post(path, body, line.encode(), b"content-type: application/json")
                 if fault == 3:  # and one that leaves
                     client = await connect(proxy.port)
                     await client.send(asked)
                     await asyncio.sleep(0.002)
                     client.writer.transport.abort()
                 else:
-                    await ask(proxy.port, asked)
-        metrics = await ask(proxy.port, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                    await send_raw(proxy.port, asked)
+        metrics = await send_raw(proxy.port, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         assert len(upstream.requests) > 60, "they were asked, and told the credentials"
         assert any(b"canary" in request.raw for request in upstream.requests)
         await proxy.outcomes()

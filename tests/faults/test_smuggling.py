@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import HEAD, Connection, Request, ask, connect, faulty, post
-from tests.running import CHAT, Running, heard, running
+from tests.proxy_server import CHAT, RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import HEAD, Connection, RawRequest, connect, make_post, run_upstream, send_raw
 
 INNER = b"POST /v1/inner HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
 """A request that an attacker hides in the body of another one."""
@@ -67,11 +67,11 @@ ATTACKS: dict[str, bytes] = {
 }
 
 
-async def echo(request: Request, there: Connection) -> None:
+async def echo(request: RawRequest, there: Connection) -> None:
     await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(request.body) + request.body)
 
 
-async def talk(proxy: Running, raw: bytes) -> tuple[bytes, bool]:
+async def talk(proxy: RunningProxy, raw: bytes) -> tuple[bytes, bool]:
     """Return the answer, and True if the proxy closed the connection by itself. Waits for the first of both as
     long as it takes, and a while for more behind an answer that is not a refusal."""
     client = await connect(proxy.port)
@@ -90,7 +90,7 @@ async def talk(proxy: Running, raw: bytes) -> tuple[bytes, bool]:
 
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_h1_what_parsers_disagree_about_is_refused_or_is_one_request(name: str) -> None:
-    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         raw = ATTACKS[name]
         got, closed = await talk(proxy, raw)
         lines = [request.line for request in upstream.requests]
@@ -110,9 +110,9 @@ async def test_h1_what_parsers_disagree_about_is_refused_or_is_one_request(name:
         assert await upstream_answers(proxy)
 
 
-async def upstream_answers(proxy: Running) -> bool:
+async def upstream_answers(proxy: RunningProxy) -> bool:
     """Nothing of what came before has got into what the next one, on the same upstream connection, is told."""
-    return heard(await ask(proxy.port, post("/v1/next", b"mark"))).body == b"mark"
+    return parse_answer(await send_raw(proxy.port, make_post("/v1/next", b"mark"))).body == b"mark"
 
 
 REFUSED = {
@@ -127,7 +127,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 async def test_h1_what_is_dangerous_never_reaches_the_upstream(name: str) -> None:
-    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         got, closed = await talk(proxy, ATTACKS[name])
         assert got.startswith(b"HTTP/1.1 400")
         assert closed
@@ -140,7 +140,7 @@ async def test_h1_what_is_dangerous_never_reaches_the_upstream(name: str) -> Non
 async def test_h6_what_is_told_back_forges_neither_headers_nor_log_lines(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def answer(request: Request, there: Connection) -> None:
+    async def answer(request: RawRequest, there: Connection) -> None:
         model = json.loads(request.body)["model"]
         body: Any = {
             "id": "c",
@@ -150,11 +150,11 @@ async def test_h6_what_is_told_back_forges_neither_headers_nor_log_lines(
         raw = json.dumps(body).encode()
         await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(raw) + raw)
 
-    async with faulty(answer) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(answer) as upstream, run_proxy(upstream.port) as proxy:
         body = json.dumps({"model": text, "messages": [{"role": "user", "content": text}]}).encode()
         quoted = "".join(f"%{byte:02X}" for byte in text.encode())
         for path in (CHAT, f"/s/{quoted}/v1/chat/completions"):
-            raw = await ask(proxy.port, post(path, body))
+            raw = await send_raw(proxy.port, make_post(path, body))
             head = raw.partition(b"\r\n\r\n")[0]
             assert not [line for line in head.split(b"\r\n")[1:] if line.lower().startswith((b"x-evil", b"http/"))], (
                 head

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faulty import STREAM, Connection, Request, connect, faulty, post, until
-from tests.running import CHAT
+from tests.proxy_server import CHAT
+from tests.raw_upstream import STREAM, Connection, RawRequest, connect, make_post, run_upstream, wait_until
 from tests.snapshot import snapshot
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
@@ -57,7 +57,7 @@ async def streams(port: int, count: int, until: bytes = EVENT) -> list[Connectio
             {"model": "m", "stream": True, "messages": [{"role": "user", "content": f"mark {n}"}]}
         ).encode()
         out.append(await connect(port))
-        await out[-1].send(post(CHAT, body, b"content-type: application/json"))
+        await out[-1].send(make_post(CHAT, body, b"content-type: application/json"))
     async with asyncio.timeout(60):
         for client in out:
             await client.reader.readuntil(until)
@@ -74,14 +74,14 @@ def stored(path: Path) -> dict[str, int]:
 async def test_d9_with_200_streams_open_all_end_in_order_and_are_stored(tmp_path: Path) -> None:
     end = asyncio.Event()
 
-    async def stream(_: Request, there: Connection) -> None:
+    async def stream(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(EVENT)
         await end.wait()
         await there.chunk(LAST)
         await there.send(b"0\r\n\r\n")
 
-    async with faulty(stream) as upstream, served(tmp_path, upstream.port, 60) as (process, port):
+    async with run_upstream(stream) as upstream, served(tmp_path, upstream.port, 60) as (process, port):
         clients = await streams(port, 200)
         process.send_signal(signal.SIGTERM)
         await refusing(port)
@@ -109,13 +109,13 @@ async def status(port: int, path: str) -> int:
 
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
 async def test_d9_with_notice_it_serves_on_and_says_that_it_will_stop(tmp_path: Path, told: signal.Signals) -> None:
-    async def answer(_: Request, there: Connection) -> None:
+    async def answer(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(LAST)
         await there.send(b"0\r\n\r\n")
 
     notice = {"CONTEXT_PROXY_DRAIN__NOTICE_S": "600"}
-    async with faulty(answer) as upstream, served(tmp_path, upstream.port, 5, notice) as (process, port):
+    async with run_upstream(answer) as upstream, served(tmp_path, upstream.port, 5, notice) as (process, port):
         assert await status(port, "/readyz") == 200
         process.send_signal(told)
         if told == signal.SIGTERM:  # Ctrl-C does not wait
@@ -148,12 +148,12 @@ async def refusing(port: int) -> None:
 async def test_d9_told_twice_it_waits_no_longer_and_stores_what_there_was(
     tmp_path: Path, second: signal.Signals
 ) -> None:
-    async def stall(_: Request, there: Connection) -> None:
+    async def stall(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(EVENT)
         await there.left()
 
-    async with faulty(stall) as upstream, served(tmp_path, upstream.port, 600) as (process, port):
+    async with run_upstream(stall) as upstream, served(tmp_path, upstream.port, 600) as (process, port):
         clients = await streams(port, 20)
         process.send_signal(signal.SIGTERM)
         await refusing(port)
@@ -173,14 +173,14 @@ async def test_d9_told_twice_it_waits_no_longer_and_stores_what_there_was(
 
 
 async def test_d9_at_the_end_of_its_patience_the_rest_is_broken_off(tmp_path: Path) -> None:
-    async def stall(_: Request, there: Connection) -> None:
+    async def stall(_: RawRequest, there: Connection) -> None:
         await there.left()
 
-    async with faulty(stall) as upstream, served(tmp_path, upstream.port, 1) as (process, port):
+    async with run_upstream(stall) as upstream, served(tmp_path, upstream.port, 1) as (process, port):
         client = await connect(port)
         body = b'{"model":"m","messages":[{"role":"user","content":"a"}]}'
-        await client.send(post(CHAT, body, b"content-type: application/json"))
-        await until(lambda: bool(upstream.requests), 20)
+        await client.send(make_post(CHAT, body, b"content-type: application/json"))
+        await wait_until(lambda: bool(upstream.requests), 20)
         process.send_signal(signal.SIGTERM)
         _, logged = await asyncio.to_thread(process.communicate, None, 60)
         assert "drained: 1 answers were open, 1 of them were broken off" in logged
@@ -192,14 +192,14 @@ async def test_d9_at_the_end_of_its_patience_the_rest_is_broken_off(tmp_path: Pa
 
 
 async def test_r1_with_a_full_disk_and_much_waiting_it_ends_and_what_was_lost_is_recorded(tmp_path: Path) -> None:
-    async def answer(_: Request, there: Connection) -> None:
+    async def answer(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(LAST)
         await there.send(b"0\r\n\r\n")
 
     path = tmp_path / "a.sqlite3"
     quick = {"CONTEXT_PROXY_LIMITS__COMMIT_WAIT_MS": "1"}
-    async with faulty(answer) as upstream:
+    async with run_upstream(answer) as upstream:
         async with served(tmp_path, upstream.port, 5, quick) as (process, port):
             for client in await streams(port, 5, until=b"[DONE]"):
                 client.writer.transport.abort()

@@ -19,12 +19,12 @@ from proxy.errors import StoreUnavailable
 from proxy.store.base import Row
 from proxy.web.app import ContextProxy
 from tests.faults.fork_server import ForkServer
-from tests.faults.killing import Fetch, model, of_postgres, of_sqlite, sound
+from tests.faults.killing import Fetch, answer_with_mark, check_integrity, make_postgres_fetch, make_sqlite_fetch
 from tests.faults.test_load import answer
 from tests.faults.tracing import injected, need_tracing
-from tests.faulty import Upstream, ask, connect, faulty, post
-from tests.postgres import at, execute
-from tests.running import CHAT, heard, joined, running
+from tests.postgres import execute, replace_database
+from tests.proxy_server import CHAT, join_chunks, parse_answer, run_proxy
+from tests.raw_upstream import Upstream, connect, make_post, run_upstream, send_raw
 
 Record = Callable[[str, object], None]
 Fault = Callable[[int, str], AbstractAsyncContextManager[None]]
@@ -56,9 +56,9 @@ class Asked:
         ]
         messages = [*history, {"role": "user", "content": f"{mark} " + "x" * size}]
         raw = json.dumps({"model": "m", "stream": stream, "messages": messages}).encode()
-        got = heard(await ask(self.port, post(CHAT, raw, b"content-type: application/json"), 30))
+        got = parse_answer(await send_raw(self.port, make_post(CHAT, raw, b"content-type: application/json"), 30))
         assert got.status == 200, got.body
-        message = joined(json.loads(e) for e in got.events if e != b"[DONE]") if stream else got.message
+        message = join_chunks(json.loads(e) for e in got.events if e != b"[DONE]") if stream else got.message
         assert message["content"] == f"answer to {mark}"
         assert b"data: [DONE]\n\n" in got.body if stream else got.whole
         self.answered += 1
@@ -77,7 +77,7 @@ async def survives(
     fork_server: ForkServer, db: str, fetch: Fetch, fault: Fault, record: Record, *, loses: bool
 ) -> None:
     """loses: more is to be stored than may wait."""
-    async with faulty(model) as upstream:
+    async with run_upstream(answer_with_mark) as upstream:
         pid, port = await start(fork_server, upstream, db)
         asked = Asked(port)
         await asked.many("before", 4)
@@ -163,8 +163,8 @@ async def test_d3_d4_d5_d7_with_a_file_every_request_is_answered_and_what_is_los
     if how != "gone":
         need_tracing()
     db = str(tmp_path / "store.sqlite3")
-    await survives(fork_server, db, of_sqlite(db), fault, told(record_property, f"a file, {how}"), loses=loses)
-    sound(db)
+    await survives(fork_server, db, make_sqlite_fetch(db), fault, told(record_property, f"a file, {how}"), loses=loses)
+    check_integrity(db)
 
 
 TRIGGER = """CREATE FUNCTION faulty() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {} RETURN NULL; END $$;
@@ -187,7 +187,7 @@ def triggered(what: str) -> Fault:
 @asynccontextmanager
 async def closed(_: int, db: str) -> AsyncIterator[None]:
     """Nobody is let in, and who was in is thrown out."""
-    name, server = db.rpartition("/")[2], at(db, "postgres")
+    name, server = db.rpartition("/")[2], replace_database(db, "postgres")
     out = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = $1"
     await execute(server, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     await execute(server, out, name)
@@ -208,7 +208,7 @@ async def test_d3_d4_d5_d7_with_postgresql_every_request_is_answered_and_what_is
     fork_server: ForkServer, database: str, record_property: Record, how: str
 ) -> None:
     record = told(record_property, f"PostgreSQL, {how}")
-    await survives(fork_server, database, of_postgres(database), SERVER[how], record, loses=True)
+    await survives(fork_server, database, make_postgres_fetch(database), SERVER[how], record, loses=True)
 
 
 def told(record: Record, what: str) -> Record:
@@ -220,10 +220,10 @@ async def test_d4_where_no_file_can_be_opened_who_is_connected_is_answered_and_s
 ) -> None:
     def say(mark: str) -> bytes:
         raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": mark}]}).encode()
-        return post(CHAT, raw).replace(b"connection: close\r\n", b"content-type: application/json\r\n")
+        return make_post(CHAT, raw).replace(b"connection: close\r\n", b"content-type: application/json\r\n")
 
     db = str(tmp_path / "store.sqlite3")
-    async with faulty(model) as upstream:
+    async with run_upstream(answer_with_mark) as upstream:
         pid, port = await start(fork_server, upstream, db)
         client = await connect(port)
         for number in range(3):
@@ -241,8 +241,8 @@ async def test_d4_where_no_file_can_be_opened_who_is_connected_is_answered_and_s
         await Asked(port).one("after")
         client.writer.transport.abort()
         await asyncio.to_thread(fork_server.end, pid)
-    assert await of_sqlite(db)("SELECT status, count(*) FROM exchanges GROUP BY status") == [("complete", 34)]
-    sound(db)
+    assert await make_sqlite_fetch(db)("SELECT status, count(*) FROM exchanges GROUP BY status") == [("complete", 34)]
+    check_integrity(db)
 
 
 async def test_d3_what_a_request_said_is_lost_and_its_answer_stored_is_no_acknowledgement() -> None:
@@ -256,7 +256,7 @@ async def test_d3_what_a_request_said_is_lost_and_its_answer_stored_is_no_acknow
 
         app.services.store.put_deferred = later  # type: ignore[method-assign]
 
-    async with faulty(model) as upstream, running(upstream.port, before=refuse) as proxy:
+    async with run_upstream(answer_with_mark) as upstream, run_proxy(upstream.port, before=refuse) as proxy:
         for stream in (False, True):
             got = await proxy.post({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "m1"}]})
             assert got.status == 200

@@ -14,9 +14,9 @@ from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.models import Model
 from proxy.helper.helper_client import EmbeddingAnswer, HelperAnswer, HelperClient, embed_texts, pick_credential_headers
 from proxy.upstream.client import UpstreamClient
-from tests.faulty import Connection, Request, Script, Upstream, faulty
-from tests.scripted import Scripted, reply
-from tests.upstream.conftest import client_of
+from tests.raw_upstream import Connection, RawRequest, Script, Upstream, run_upstream
+from tests.scripted_model import ScriptedModel, send_reply
+from tests.upstream.conftest import make_client
 
 PRICED = Model("mini", input=2.0, output=10.0, w=1.0, r=0.1)
 TYPE = b"content-type: application/json"
@@ -24,19 +24,19 @@ TYPE = b"content-type: application/json"
 
 @asynccontextmanager
 async def asker(script: Script, timeout_s: float = 2.0) -> AsyncIterator[tuple[HelperClient, Upstream]]:
-    async with faulty(script) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(script) as upstream, make_client(upstream.port) as client:
         yield HelperClient(client, client.targets[0], "mini", PRICED, max_tokens=100, timeout_s=timeout_s), upstream
 
 
 def says(status: bytes, body: bytes, *lines: bytes) -> Script:
-    async def script(_: Request, there: Connection) -> None:
-        await reply(there, status, body, TYPE, *lines)
+    async def script(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, status, body, TYPE, *lines)
 
     return script
 
 
 async def test_a_question_is_one_user_message_and_its_answer_has_a_price() -> None:
-    model = Scripted("A summary.")
+    model = ScriptedModel("A summary.")
     model.usage = {
         "prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050,
         "prompt_tokens_details": {"cached_tokens": 400},
@@ -59,9 +59,9 @@ async def test_a_question_is_one_user_message_and_its_answer_has_a_price() -> No
 
 
 async def test_tokens_that_are_not_reported_are_estimated() -> None:
-    async def silent(_: Request, there: Connection) -> None:
+    async def silent(_: RawRequest, there: Connection) -> None:
         body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "x" * 390}}]}
-        await reply(there, b"200 OK", json.dumps(body).encode(), TYPE)
+        await send_reply(there, b"200 OK", json.dumps(body).encode(), TYPE)
 
     async with asker(silent) as (one, _):
         told = await one.ask("y" * 3900, [])
@@ -99,7 +99,7 @@ async def test_whatever_comes_back_is_an_outcome_and_is_asked_once(script: Scrip
 
 
 async def test_a_slow_answer_is_given_up_and_taken_for_paid() -> None:
-    async def slow(_: Request, there: Connection) -> None:
+    async def slow(_: RawRequest, there: Connection) -> None:
         await there.left()
 
     async with asker(slow, timeout_s=0.1) as (one, upstream):
@@ -109,7 +109,7 @@ async def test_a_slow_answer_is_given_up_and_taken_for_paid() -> None:
 
 
 async def test_an_answer_that_drips_is_given_up_as_well() -> None:
-    async def drip(_: Request, there: Connection) -> None:
+    async def drip(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
         while True:
             await there.chunk(b" ")
@@ -120,24 +120,24 @@ async def test_an_answer_that_drips_is_given_up_as_well() -> None:
 
 
 async def test_a_broken_answer_and_a_closed_port_are_told_apart() -> None:
-    async def breaks(_: Request, there: Connection) -> None:
+    async def breaks(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
         await there.reset()
 
     async with asker(breaks) as (one, _):
         assert (await one.ask("q", [])).outcome == "broken"
-    async with client_of(1) as client:
+    async with make_client(1) as client:
         closed = HelperClient(client, client.targets[0], "mini", PRICED, max_tokens=100, timeout_s=2)
         assert await closed.ask("q", []) == HelperAnswer("unreachable")
 
 
 async def test_the_newer_name_of_the_limit_is_learnt_from_one_refusal() -> None:
-    async def strict(request: Request, there: Connection) -> None:
+    async def strict(request: RawRequest, there: Connection) -> None:
         if "max_tokens" in json.loads(request.body):
             error = b'{"error":{"message":"Unsupported: \'max_tokens\'. Use \'max_completion_tokens\' instead."}}'
-            await reply(there, b"400 Bad Request", error, TYPE)
+            await send_reply(there, b"400 Bad Request", error, TYPE)
         else:
-            await Scripted("Yes.")(request, there)
+            await ScriptedModel("Yes.")(request, there)
 
     async with asker(strict) as (one, upstream):
         assert [(await one.ask("q", [])).text for _ in range(3)] == ["Yes."] * 3
@@ -166,7 +166,7 @@ def data(*rows: tuple[int, Any], **more: Any) -> Script:
 
 async def test_vectors_come_in_the_order_of_their_texts() -> None:
     script = data((1, [0.5, 1]), (0, [0, -1e-3]), usage={"prompt_tokens": 1000, "total_tokens": 1000})
-    async with faulty(script) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(script) as upstream, make_client(upstream.port) as client:
         made = await embedded(client, ["a", "b\ud800"])
         assert upstream.requests[0].line == b"POST /v1/embeddings HTTP/1.1"
         assert json.loads(upstream.requests[0].body) == {"model": "small", "input": ["a", "b?"]}
@@ -176,7 +176,7 @@ async def test_vectors_come_in_the_order_of_their_texts() -> None:
 
 async def test_a_large_batch_is_read_beside_the_loop() -> None:
     script = data(*((n, [n + 0.123456789] * 400) for n in range(60)))
-    async with faulty(script) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(script) as upstream, make_client(upstream.port) as client:
         made = await embedded(client, ["text"] * 60)
     assert [vector[0] for vector in made.vectors] == [n + 0.123456789 for n in range(60)]
     assert made.prompt_tokens == 60 * estimate_text_tokens("text")
@@ -197,10 +197,13 @@ async def test_a_large_batch_is_read_beside_the_loop() -> None:
     ],
 )
 async def test_vectors_that_do_not_fit_their_texts_are_garbage(script: Script) -> None:
-    async with faulty(script) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(script) as upstream, make_client(upstream.port) as client:
         assert await embedded(client, ["a", "b"]) == EmbeddingAnswer("garbage")
 
 
 async def test_no_vectors_where_the_upstream_has_none() -> None:
-    async with faulty(says(b"404 Not Found", b"max_completion_tokens")) as upstream, client_of(upstream.port) as client:
+    async with (
+        run_upstream(says(b"404 Not Found", b"max_completion_tokens")) as upstream,
+        make_client(upstream.port) as client,
+    ):
         assert await embedded(client, ["a"]) == EmbeddingAnswer("refused")

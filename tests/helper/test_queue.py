@@ -12,16 +12,24 @@ import pytest
 
 from proxy.context.plan import Ask
 from proxy.helper.queue import judge_answer
-from tests.exchange.helper_setup import EXTRACT, LONG, SESSION, restarted, running_with_helper, say, wait_for_helper
+from tests.exchange.helper_setup import (
+    EXTRACT,
+    LONG,
+    SESSION,
+    run_proxy_on_file,
+    run_proxy_with_helper,
+    send_texts,
+    wait_for_helper,
+)
 from tests.failing_store import FailingStore, use_store
-from tests.faulty import Connection, Request, until
-from tests.running import Agent
-from tests.scripted import Scripted, reply
+from tests.proxy_server import Agent
+from tests.raw_upstream import Connection, RawRequest, wait_until
+from tests.scripted_model import ScriptedModel, send_reply
 
 
 async def test_a_good_answer_is_in_the_next_requests_prompt(tmp_path: Path) -> None:
-    async with running_with_helper(tmp_path, " The user wants it read.\n") as there:
-        agent = await say(there, LONG, "And now?", "And then?")
+    async with run_proxy_with_helper(tmp_path, " The user wants it read.\n") as there:
+        agent = await send_texts(there, LONG, "And now?", "And then?")
         assert there.model.texts(0) == [LONG]
         assert there.model.texts(1)[0] == "The user wants it read."
         assert there.told("kept") == 1
@@ -44,12 +52,12 @@ async def test_nothing_of_it_reaches_the_client(tmp_path: Path, stream: bool) ->
         return [([name for name, _ in one.headers], one.body) for one in found]
 
     async def heard(answer: Any, **helper: Any) -> list[Any]:
-        async with running_with_helper(tmp_path, answer, helper=helper) as there:
+        async with run_proxy_with_helper(tmp_path, answer, helper=helper) as there:
             agent = Agent(there.proxy, (SESSION,), stream=stream)
             return [await agent.say(text) for text in (LONG, "And now?", "And then?")]
 
-    async def down(_: Request, connection: Connection) -> None:
-        await reply(connection, b"500 No", b"no")
+    async def down(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"500 No", b"no")
 
     without = told(await heard("x", dollars_a_day=0.0))
     assert told(await heard("The secret summary.")) == without
@@ -58,21 +66,21 @@ async def test_nothing_of_it_reaches_the_client(tmp_path: Path, stream: bool) ->
 
 
 def script(status: bytes, body: bytes) -> Any:
-    async def speak(_: Request, there: Connection) -> None:
-        await reply(there, status, body, b"content-type: application/json")
+    async def speak(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, status, body, b"content-type: application/json")
 
     return speak
 
 
-async def hang(_: Request, there: Connection) -> None:
+async def hang(_: RawRequest, there: Connection) -> None:
     await there.left()
 
 
-async def refuse(_: Request, there: Connection) -> None:
+async def refuse(_: RawRequest, there: Connection) -> None:
     await there.reset()
 
 
-async def half(_: Request, there: Connection) -> None:
+async def half(_: RawRequest, there: Connection) -> None:
     await there.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
     await there.reset()
 
@@ -98,8 +106,8 @@ BAD: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("answer", "outcome"), BAD, ids=[f"{n}-{outcome}" for n, (_, outcome) in enumerate(BAD)])
 async def test_a_bad_answer_is_counted_and_the_request_is_unharmed(tmp_path: Path, answer: Any, outcome: str) -> None:
     wait = {"timeout_s": 0.2 if outcome == "timeout" else 20.0}  # a busy machine takes its time for the other ones
-    async with running_with_helper(tmp_path, answer, stage='keep = "a42f"', helper=wait) as there:
-        agent = await say(there, LONG, "And now?", "And then?")
+    async with run_proxy_with_helper(tmp_path, answer, stage='keep = "a42f"', helper=wait) as there:
+        agent = await send_texts(there, LONG, "And now?", "And then?")
         assert there.told(outcome) == 1, "asked once, and not again with each request"
         assert await there.proxy.rows("SELECT count(*) FROM helper_answers") == [(0,)]
         assert all(row == ("complete", 200, None) for row in await there.proxy.outcomes())
@@ -110,8 +118,8 @@ async def test_a_bad_answer_is_counted_and_the_request_is_unharmed(tmp_path: Pat
 
 
 async def test_a_closed_port_is_counted_and_the_request_is_unharmed(tmp_path: Path) -> None:
-    async with running_with_helper(tmp_path, "x", small={"base_url": "http://127.0.0.1:1/v1"}) as there:
-        await say(there, LONG, "And now?")
+    async with run_proxy_with_helper(tmp_path, "x", small={"base_url": "http://127.0.0.1:1/v1"}) as there:
+        await send_texts(there, LONG, "And now?")
         assert there.told("unreachable") == 1
     assert there.model.texts(1)[0] == EXTRACT
     assert there.helper.received == []
@@ -119,7 +127,7 @@ async def test_a_closed_port_is_counted_and_the_request_is_unharmed(tmp_path: Pa
 
 @pytest.mark.timed
 async def test_a_slow_helper_never_delays_a_request_that_does_not_wait(tmp_path: Path) -> None:
-    async with running_with_helper(tmp_path, hang, stage="now = true") as there:
+    async with run_proxy_with_helper(tmp_path, hang, stage="now = true") as there:
         agent = Agent(there.proxy, (SESSION,))
         started = time.monotonic()
         for text in (LONG, "And now?", "And then?"):
@@ -128,7 +136,7 @@ async def test_a_slow_helper_never_delays_a_request_that_does_not_wait(tmp_path:
 
 
 async def test_an_answer_that_is_needed_now_is_in_the_same_request(tmp_path: Path) -> None:
-    async with running_with_helper(tmp_path, "Read it.", stage="now = true", helper={"wait_ms": 2000}) as there:
+    async with run_proxy_with_helper(tmp_path, "Read it.", stage="now = true", helper={"wait_ms": 2000}) as there:
         agent = Agent(there.proxy, (SESSION,))
         agent.messages = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "Yes."}]
         await agent.say("And now?")
@@ -139,11 +147,11 @@ async def test_an_answer_that_is_needed_now_is_in_the_same_request(tmp_path: Pat
 
 @pytest.mark.timed
 async def test_waiting_ends_with_its_limit_and_the_answer_comes_later(tmp_path: Path) -> None:
-    async def late(request: Request, connection: Connection) -> None:
+    async def late(request: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(0.6)
-        await Scripted("Read it.")(request, connection)
+        await ScriptedModel("Read it.")(request, connection)
 
-    async with running_with_helper(tmp_path, late, stage="now = true", helper={"wait_ms": 150}) as there:
+    async with run_proxy_with_helper(tmp_path, late, stage="now = true", helper={"wait_ms": 150}) as there:
         agent = Agent(there.proxy, (SESSION,))
         agent.messages = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "Yes."}]
         started = time.monotonic()
@@ -156,11 +164,11 @@ async def test_waiting_ends_with_its_limit_and_the_answer_comes_later(tmp_path: 
 
 
 async def test_a_client_that_leaves_while_it_waits_takes_nothing_with_it(tmp_path: Path) -> None:
-    async with running_with_helper(tmp_path, hang, "Read it.", stage="now = true", helper={"wait_ms": 5000}) as there:
+    async with run_proxy_with_helper(tmp_path, hang, "Read it.", stage="now = true", helper={"wait_ms": 5000}) as there:
         agent = Agent(there.proxy, (SESSION,))
         agent.messages = [{"role": "user", "content": LONG}]
         leaving = asyncio.create_task(there.proxy.post({"model": "m", "messages": agent.messages}, SESSION, seconds=60))
-        await until(lambda: len(there.helper.received) == 1)
+        await wait_until(lambda: len(there.helper.received) == 1)
         leaving.cancel()
         await asyncio.wait([leaving])
         stored = await there.proxy.rows("SELECT body FROM messages")
@@ -173,22 +181,22 @@ async def test_a_client_that_leaves_while_it_waits_takes_nothing_with_it(tmp_pat
 
 
 async def test_without_dollars_nothing_is_asked(tmp_path: Path) -> None:
-    async with running_with_helper(tmp_path, "Read it.", helper={"dollars_a_day": 0.000_01}) as there:
-        await say(there, LONG, "And now?")
+    async with run_proxy_with_helper(tmp_path, "Read it.", helper={"dollars_a_day": 0.000_01}) as there:
+        await send_texts(there, LONG, "And now?")
         assert there.told("over_budget") == 1
     assert there.helper.received == []
     assert there.model.texts(1)[0] == EXTRACT
 
 
 async def test_a_restart_keeps_answers_and_what_was_spent(tmp_path: Path) -> None:
-    model, helper = Scripted("Well."), Scripted("Read it.")
+    model, helper = ScriptedModel("Well."), ScriptedModel("Read it.")
     limits = {"dollars_a_day": 0.006, "max_tokens": 1000}
-    async with restarted(tmp_path, model, helper, limits) as proxy:
+    async with run_proxy_on_file(tmp_path, model, helper, limits) as proxy:
         agent = Agent(proxy, (SESSION,))
         helper.usage = {"prompt_tokens": 400, "completion_tokens": 400, "total_tokens": 800}
         await agent.say(LONG)
         await wait_for_helper(proxy)
-    async with restarted(tmp_path, model, helper, limits) as proxy:
+    async with run_proxy_on_file(tmp_path, model, helper, limits) as proxy:
         again = Agent(proxy, (SESSION,), messages=agent.messages)
         await again.say("And now?")
         await wait_for_helper(proxy)
@@ -205,17 +213,17 @@ async def test_no_more_are_asked_at_once_than_the_settings_allow(tmp_path: Path)
     under_way: list[int] = [0, 0]
     release = asyncio.Event()
 
-    async def count(request: Request, connection: Connection) -> None:
+    async def count(request: RawRequest, connection: Connection) -> None:
         under_way[0] += 1
         under_way[1] = max(under_way)
         await release.wait()
-        await Scripted("Read it.")(request, connection)
+        await ScriptedModel("Read it.")(request, connection)
         under_way[0] -= 1
 
-    async with running_with_helper(tmp_path, count, helper={"concurrency": 2, "queue": 3}) as there:
+    async with run_proxy_with_helper(tmp_path, count, helper={"concurrency": 2, "queue": 3}) as there:
         agents = [Agent(there.proxy, (b"x-context-session: s%d" % n,)) for n in range(8)]
         await asyncio.gather(*(agent.say(LONG) for agent in agents))
-        await until(lambda: under_way[0] == 2)
+        await wait_until(lambda: under_way[0] == 2)
         asking = there.proxy.app.services.helper_queue
         assert asking is not None
         assert len(asking) == 5
@@ -227,9 +235,9 @@ async def test_no_more_are_asked_at_once_than_the_settings_allow(tmp_path: Path)
 
 
 async def test_an_answer_belongs_to_its_tenant_and_is_asked_with_its_credential(tmp_path: Path) -> None:
-    async with running_with_helper(tmp_path, "For one.", "For two.") as there:
+    async with run_proxy_with_helper(tmp_path, "For one.", "For two.") as there:
         for key in ("sk-one", "sk-two"):
-            await say(there, LONG, "And now?", key=key)
+            await send_texts(there, LONG, "And now?", key=key)
     assert [request.all(b"authorization") for request in there.helper.received] == [
         [b"Bearer sk-one"],
         [b"Bearer sk-two"],
@@ -242,7 +250,7 @@ async def test_an_answer_belongs_to_its_tenant_and_is_asked_with_its_credential(
 
 async def test_the_upstreams_own_key_is_used_where_it_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMALL_KEY", "sk-small")
-    async with running_with_helper(tmp_path, "Read it.", small={"api_key_env": "SMALL_KEY"}) as there:
+    async with run_proxy_with_helper(tmp_path, "Read it.", small={"api_key_env": "SMALL_KEY"}) as there:
         await Agent(there.proxy, (SESSION, b"api-key: sk-azure")).say(LONG)
         await wait_for_helper(there.proxy)
     (request,) = there.helper.received
@@ -251,7 +259,7 @@ async def test_the_upstreams_own_key_is_used_where_it_has_one(tmp_path: Path, mo
 
 
 async def test_a_helper_that_is_down_is_left_alone_for_a_while(tmp_path: Path) -> None:
-    async with running_with_helper(tmp_path, script(b"503 No", b"no"), helper={"concurrency": 1}) as there:
+    async with run_proxy_with_helper(tmp_path, script(b"503 No", b"no"), helper={"concurrency": 1}) as there:
         for n in range(6):
             await Agent(there.proxy, (b"x-context-session: s%d" % n,)).say(LONG)
             await wait_for_helper(there.proxy)
@@ -263,9 +271,9 @@ async def test_a_helper_that_is_down_is_left_alone_for_a_while(tmp_path: Path) -
 @pytest.mark.timed
 async def test_calls_end_with_the_proxy(tmp_path: Path) -> None:
     started = 0.0
-    async with running_with_helper(tmp_path, hang, helper={"timeout_s": 60}) as there:
+    async with run_proxy_with_helper(tmp_path, hang, helper={"timeout_s": 60}) as there:
         await Agent(there.proxy, (SESSION,)).say(LONG)
-        await until(lambda: bool(there.helper.received))
+        await wait_until(lambda: bool(there.helper.received))
         started = time.monotonic()
         proxy = there.proxy
     assert time.monotonic() - started < 2
@@ -274,15 +282,15 @@ async def test_calls_end_with_the_proxy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["observe", "passthrough"])
 async def test_a_policy_that_sends_the_original_asks_nothing(tmp_path: Path, mode: str) -> None:
-    async with running_with_helper(tmp_path, "Read it.", mode=mode) as there:
-        await say(there, LONG, "And now?")
+    async with run_proxy_with_helper(tmp_path, "Read it.", mode=mode) as there:
+        await send_texts(there, LONG, "And now?")
     assert there.helper.received == []
 
 
 async def test_a_store_that_is_away_costs_the_answer_and_nothing_else(tmp_path: Path) -> None:
     store = FailingStore()
-    async with running_with_helper(tmp_path, "Read it.", before=use_store(store)) as there:
-        agent = await say(there, LONG)
+    async with run_proxy_with_helper(tmp_path, "Read it.", before=use_store(store)) as there:
+        agent = await send_texts(there, LONG)
         store.writes = False
         await agent.say("And now?")
         store.writes = True

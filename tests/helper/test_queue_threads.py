@@ -8,21 +8,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.exchange.helper_setup import LONG, SESSION, ProxyWithHelper, running_with_helper, say, wait_for_helper
+from tests.exchange.helper_setup import (
+    LONG,
+    SESSION,
+    ProxyWithHelper,
+    run_proxy_with_helper,
+    send_texts,
+    wait_for_helper,
+)
 from tests.failing_store import FailingStore, use_store
-from tests.faulty import Connection, Request, until
-from tests.running import Agent
-from tests.scripted import Scripted
+from tests.proxy_server import Agent
+from tests.raw_upstream import Connection, RawRequest, wait_until
+from tests.scripted_model import ScriptedModel
 
 
 async def test_the_same_question_is_asked_once_at_a_time_and_every_branch_has_the_answer(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def held(request: Request, connection: Connection) -> None:
+    async def held(request: RawRequest, connection: Connection) -> None:
         await release.wait()
-        await Scripted("Read it.")(request, connection)
+        await ScriptedModel("Read it.")(request, connection)
 
-    async with running_with_helper(tmp_path, held) as there:
+    async with run_proxy_with_helper(tmp_path, held) as there:
         agent = Agent(there.proxy, (SESSION,))
         await asyncio.gather(agent.send(), *(there.proxy.post(first(LONG), SESSION) for _ in range(3)))
         await asyncio.gather(*(there.proxy.post(first(LONG), SESSION) for _ in range(3)))
@@ -54,11 +61,11 @@ def forget_answers(there: ProxyWithHelper) -> None:
 async def test_a_branch_that_was_read_back_meanwhile_has_the_answer_too(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def held(request: Request, connection: Connection) -> None:
+    async def held(request: RawRequest, connection: Connection) -> None:
         await release.wait()
-        await Scripted("Read it.")(request, connection)
+        await ScriptedModel("Read it.")(request, connection)
 
-    async with running_with_helper(tmp_path, held) as there:
+    async with run_proxy_with_helper(tmp_path, held) as there:
         agent = Agent(there.proxy, (SESSION,))
         await agent.say(LONG)
         branches = there.proxy.app.services.live_sessions
@@ -75,8 +82,8 @@ async def test_a_branch_that_was_read_back_meanwhile_has_the_answer_too(tmp_path
 
 
 async def test_what_is_stored_is_not_asked_again(tmp_path: Path) -> None:
-    async with running_with_helper(tmp_path, "Read it.") as there:
-        agent = await say(there, LONG)
+    async with run_proxy_with_helper(tmp_path, "Read it.") as there:
+        agent = await send_texts(there, LONG)
         forget_answers(there)
         await agent.say("And now?")
         await wait_for_helper(there.proxy)
@@ -88,13 +95,13 @@ async def test_what_is_stored_is_not_asked_again(tmp_path: Path) -> None:
 
 async def test_an_answer_on_its_way_to_the_disk_is_given_at_once(tmp_path: Path) -> None:
     store, soon = FailingStore(), {"commit_wait_ms": 100}  # of each request, while the store is held
-    async with running_with_helper(tmp_path, "Read it.", before=use_store(store), limits=soon) as there:
+    async with run_proxy_with_helper(tmp_path, "Read it.", before=use_store(store), limits=soon) as there:
         agent = Agent(there.proxy, (SESSION,))
         store.hold = True
         await agent.say(LONG)
         live_session = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
         assert live_session is not None
-        await until(lambda: all(branch.state.helper_answers for branch in live_session.branches.values()))
+        await wait_until(lambda: all(branch.state.helper_answers for branch in live_session.branches.values()))
         forget_answers(there)
         await agent.say("And now?")
         await agent.say("And then?")

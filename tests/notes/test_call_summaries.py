@@ -7,7 +7,7 @@ import json
 from proxy.chat.message import Call
 from proxy.notes import call_summaries
 from proxy.notes.call_summaries import Outcome, QuotedOutcome
-from tests.conversations import message, result
+from tests.conversations import make_message, result
 
 
 def of(name: str, **arguments: object) -> str:
@@ -30,7 +30,7 @@ def test_c3_an_action_is_the_tool_in_a_verb_and_what_it_was_about() -> None:
 
 def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:
     def finding(text: str, how: Outcome = "success", said: str = "") -> str:
-        return call_summaries.describe_result(message(result("c", text)), QuotedOutcome(how, said))
+        return call_summaries.describe_result(make_message(result("c", text)), QuotedOutcome(how, said))
 
     assert finding('[{"a": 1}, {"a": 2}, {"a": 3}]') == "found 3 results"
     assert finding("[1]") == "found 1 result"
@@ -45,15 +45,15 @@ def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:
 
 
 def test_a_result_that_is_an_image_is_no_failure() -> None:
-    found = message(result("c", [{"type": "image_url", "image_url": {"url": "data:"}}]))
+    found = make_message(result("c", [{"type": "image_url", "image_url": {"url": "data:"}}]))
     assert call_summaries.describe_result(found, QuotedOutcome("success")) == "an image or file"
 
 
 def test_an_image_beside_a_text_is_named() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:"}}
-    found = message(result("c", [{"type": "text", "text": "Page: a\nTitle: b"}, image]))
+    found = make_message(result("c", [{"type": "text", "text": "Page: a\nTitle: b"}, image]))
     assert call_summaries.describe_result(found, QuotedOutcome("success")) == "Page: a (2 lines), with an image or file"
-    found = message(result("c", [{"type": "text", "text": "Error: no page"}, image, image]))
+    found = make_message(result("c", [{"type": "text", "text": "Error: no page"}, image, image]))
     assert (
         call_summaries.describe_result(found, QuotedOutcome("error")) == "error: Error: no page, with 2 images or files"
     )

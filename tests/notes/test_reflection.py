@@ -13,10 +13,10 @@ from proxy.chat.message import Call
 from proxy.notes import reflection
 from proxy.notes.call_summaries import QuotedOutcome
 from proxy.notes.reflection import IterationReport
-from tests.conversations import assistant, message, result
+from tests.conversations import assistant, make_message, result
 
 CALL = Call("c", "search", '{"query": "python tutorial"}')
-BROUGHT = message(result("c", "x" * 2000))
+BROUGHT = make_message(result("c", "x" * 2000))
 WHOLE: dict[str, Any] = {
     "tool_calls": [
         {
@@ -34,9 +34,9 @@ GOOD, BAD = QuotedOutcome("success"), QuotedOutcome("failure")
 def made(effort: str = "", seconds: float | None = 2.5, feedback: str = "") -> IterationReport:
     done = [
         (CALL, BROUGHT, "abc", None, 1, GOOD),
-        (Call("d", "ls", "no json"), message(result("d", "")), "def", None, 0, BAD),
+        (Call("d", "ls", "no json"), make_message(result("d", "")), "def", None, 0, BAD),
     ]
-    said = message(assistant("I search, since\nit is not known.", "c", "d"))
+    said = make_message(assistant("I search, since\nit is not known.", "c", "d"))
     return reflection.build_report(3, 100.0, effort, said, done, seconds=seconds, token_counter=len, feedback=feedback)
 
 
@@ -89,7 +89,7 @@ def test_c3_a_line_is_action_then_insight_learning_and_next() -> None:
     )
     line = "searched 'python tutorial' → found 3 results, too general; learning; next: add the framework"
     assert reflection.render_call(CALL, BROUGHT, item, GOOD) == line
-    few = message(result("c", "[1, 2, 3]"))
+    few = make_message(result("c", "[1, 2, 3]"))
     assert reflection.render_call(CALL, few, None, GOOD) == "searched 'python tutorial' → found 3 results"
     assert (
         reflection.render_call(CALL, few, reflection.CallReflection(1), GOOD)
@@ -106,7 +106,7 @@ def test_what_is_said_stays_on_one_line_and_is_cut() -> None:
 
 
 def test_the_question_shows_the_goal_and_both_ends_of_a_long_result() -> None:
-    long = message(result("c", "begin" + "x" * 5000 + "end"))
+    long = make_message(result("c", "begin" + "x" * 5000 + "end"))
     asked = reflection.build_helper_prompt("to learn", [reflection.render_excerpt(CALL, long)])
     assert "The goal: to learn" in asked
     assert "[1] search" in asked
@@ -116,7 +116,7 @@ def test_the_question_shows_the_goal_and_both_ends_of_a_long_result() -> None:
 
 
 def test_c1_half_a_surrogate_pair_does_not_spoil_a_record() -> None:
-    odd = message({"role": "tool", "tool_call_id": "c", "content": "x"})
+    odd = make_message({"role": "tool", "tool_call_id": "c", "content": "x"})
     msgspec.structs.force_setattr(odd, "text", "a\ud800")
     call = Call("c", "f", '{"a": "\ud800"}')
     found = reflection.build_report(

@@ -11,29 +11,29 @@ from typing import Any
 from proxy.exchange.services import Services
 from proxy.operator import show
 from proxy.sessions.locate import derive_tenant
-from tests.faulty import faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 POLICIES = sorted(path.stem for path in (Path(__file__).parents[2] / "config" / "policies").glob("*.toml"))
 ROUND = 3
 
 
-def model() -> Scripted:
+def make_model() -> ScriptedModel:
     """Calls a tool and answers, three times over, then only answers."""
     answers: list[Any] = []
     for n in range(ROUND):
-        answers += [calls((f"call_{n:09}", "look"), text=f"Looking {n}.", at=n), f"Answer number {n}."]
-    return Scripted(*answers, "Well.")
+        answers += [make_calls((f"call_{n:09}", "look"), text=f"Looking {n}.", at=n), f"Answer number {n}."]
+    return ScriptedModel(*answers, "Well.")
 
 
 @dataclass
-class Talk:
+class RunningConversation:
     """A conversation under way."""
 
-    upstream: Scripted
+    upstream: ScriptedModel
     port: int
-    proxy: Running
+    proxy: RunningProxy
     agent: Agent
     name: str = "s"
 
@@ -61,19 +61,19 @@ class Talk:
         return [one.id for one in await show.list_groups(self.parts, self.tenant, self.name)]
 
 
-def with_helper(port: int) -> dict[str, Any]:
+def make_helper_settings(port: int) -> dict[str, Any]:
     """Settings with a helper on this port."""
     upstream = {"base_url": f"http://127.0.0.1:{port}/v1", "models": []}
     return {"helper": {"upstream": "helper", "model": "h"}, "more_upstreams": {"helper": upstream}}
 
 
 @asynccontextmanager
-async def talking(
+async def run_conversation(
     policy: str, *, stream: bool = False, own_key: str = "", more_upstreams: Any = None, **tree: Any
-) -> AsyncIterator[Talk]:
+) -> AsyncIterator[RunningConversation]:
     """A conversation of three groups."""
-    upstream = model()
-    async with faulty(upstream) as there:
+    upstream = make_model()
+    async with run_upstream(upstream) as there:
         main = {"base_url": f"http://127.0.0.1:{there.port}/v1", "api_key_env": own_key}
         tree["upstreams"] = {"main": main, **(more_upstreams or {})}
         async with _talking(upstream, there.port, policy, stream, tree) as talk:
@@ -82,17 +82,17 @@ async def talking(
 
 @asynccontextmanager
 async def _talking(
-    upstream: Scripted, port: int, policy: str, stream: bool, tree: dict[str, Any]
-) -> AsyncIterator[Talk]:
-    async with running(port, policy=policy, **tree) as proxy:
+    upstream: ScriptedModel, port: int, policy: str, stream: bool, tree: dict[str, Any]
+) -> AsyncIterator[RunningConversation]:
+    async with run_proxy(port, policy=policy, **tree) as proxy:
         agent = Agent(proxy, lines=(b"x-context-session: s",), stream=stream)
         agent.messages.append({"role": "system", "content": "Be brief."})
-        talk = Talk(upstream, port, proxy, agent)
+        talk = RunningConversation(upstream, port, proxy, agent)
         await talk.begin()
         yield talk
 
 
-def numbers(said: list[str]) -> set[str]:
+def find_messages(said: list[str]) -> set[str]:
     """The messages of the three groups that are in a prompt, as `prompt 0`, `result 1`, `answer 2`."""
     words = ("Prompt", "Result", "Answer")
     return {
@@ -100,6 +100,6 @@ def numbers(said: list[str]) -> set[str]:
     }
 
 
-def of(*groups: int) -> set[str]:
+def list_group_messages(*groups: int) -> set[str]:
     """All that these groups say."""
     return {f"{word} {n}" for word in ("prompt", "result", "answer") for n in groups}

@@ -21,7 +21,7 @@ from proxy.operator.actions import (
 from proxy.operator.inband_commands import HELP, REPLIES
 from proxy.operator.response_models import DecisionResult
 from tests.documentation.blocks import titled
-from tests.operator.agent import talking
+from tests.operator.agent import run_conversation
 
 INBAND = [action for action in ACTIONS if action.inband is not None]
 
@@ -79,7 +79,7 @@ async def test_each_action_with_a_word_is_reached_in_the_conversation(action: Ac
     assert action.inband is not None
     assert action.inband.words.split()[0] in COMMAND_WORDS
     assert action.result in REPLIES
-    async with talking("thrifty", commands={"in_band": True}) as talk:
+    async with run_conversation("thrifty", commands={"in_band": True}) as talk:
         group = (await talk.groups())[0]
         line = action.inband.words.replace("[N]", "2").replace("GID", group).replace("N", "2")
         asked = len(talk.upstream.chats)
@@ -104,7 +104,7 @@ async def test_the_action_of_the_page_on_architecture_works() -> None:
     exec(titled("myaction.py").text, space)
     action: Action = space["SET_ASIDE"]
     assert action.result in REPLIES
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         first, *_ = await talk.groups()
         await edit_messages.pin(talk.parts, talk.tenant, "s", [first])
         made: DecisionResult = await action.function(talk.parts, talk.tenant, "s", [first])

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.errors import NotFound
 from proxy.operator.call_tool import call_tool, list_tools
-from tests.operator.agent import talking
+from tests.operator.agent import run_conversation
 
 
 async def test_every_tool_is_listed_with_a_schema_of_its_arguments() -> None:
@@ -16,7 +16,7 @@ async def test_every_tool_is_listed_with_a_schema_of_its_arguments() -> None:
 
 
 async def test_a_call_sees_its_session_and_a_fault_is_a_result() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         place = (talk.parts, talk.tenant, talk.name)
         made = await call_tool(*place, "search", {"query": "Prompt"})
         assert "Prompt number 2?" in made.text

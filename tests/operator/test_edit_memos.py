@@ -6,7 +6,7 @@ import pytest
 
 from proxy.errors import Conflict, NotFound, Unprocessable
 from proxy.operator import edit_memos
-from tests.operator.agent import talking
+from tests.operator.agent import run_conversation
 
 TEXTS = (
     "The printers in the cellar read UTF-16 only, since their firmware is old.",
@@ -17,7 +17,7 @@ TEXTS = (
 
 async def test_memos_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edit_memos, "PAGE_SIZE", 2)
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         place = (talk.parts, talk.tenant)
         made = sorted([(await edit_memos.save_memo(*place, text)).memo for text in TEXTS])
         found = [one async for one in edit_memos.iterate_memos(*place, project=None)]
@@ -29,7 +29,7 @@ async def test_memos_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_memo_is_edited_in_part_and_does_not_come_back_once_deleted() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         place = (talk.parts, talk.tenant)
         memo = (await edit_memos.save_memo(*place, TEXTS[0], tags=["Printers"])).memo
         edited = await edit_memos.edit_memo(*place, memo, content=TEXTS[1])
@@ -45,7 +45,7 @@ async def test_a_memo_is_edited_in_part_and_does_not_come_back_once_deleted() ->
 
 
 async def test_no_more_memos_are_saved_than_a_project_keeps() -> None:
-    async with talking("thrifty", memos={"keep": 2}) as talk:
+    async with run_conversation("thrifty", memos={"keep": 2}) as talk:
         place = (talk.parts, talk.tenant)
         for text in TEXTS[:2]:
             await edit_memos.save_memo(*place, text)

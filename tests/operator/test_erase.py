@@ -8,12 +8,12 @@ import pytest
 from proxy.exchange.exchange_rows import ERASED_TEXT
 from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.operator import edit_messages, show
-from tests.operator.agent import numbers, of, talking
+from tests.operator.agent import find_messages, list_group_messages, run_conversation
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "reflective"])
 async def test_every_form_of_what_is_removed_is_blank(policy: str) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         # The client words it in another way, and once with blanks that no rule puts together again.
         talk.agent.messages[2] = talk.agent.messages[2] | {"content": [{"type": "text", "text": "Looking 0."}]}
         await talk.ask()
@@ -31,7 +31,7 @@ async def test_every_form_of_what_is_removed_is_blank(policy: str) -> None:
 
 
 async def test_past_prompts_can_still_be_shown() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         await edit_messages.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[1]])
         await talk.ask()
         await edit_messages.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
@@ -49,13 +49,13 @@ async def test_past_prompts_can_still_be_shown() -> None:
 
 
 async def test_the_conversation_goes_on_over_a_restart_of_memory() -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         await edit_messages.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
         talk.parts.live_sessions.forget_session(live)
         before = await talk.parts.store.read_session(talk.tenant, "s")
-        assert not numbers(await talk.ask()) & of(0)
+        assert not find_messages(await talk.ask()) & list_group_messages(0)
         after = await talk.parts.store.read_session(talk.tenant, "s")
         assert before is not None
         assert after is not None

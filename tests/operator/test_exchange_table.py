@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from proxy.context.models import Model
 from proxy.operator.exchange_table import ExchangeLine, read_exchange_lines
 from proxy.store.in_memory import InMemoryStore
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
 MODELS = (Model("gpt-5", window=1000, input=1.0, output=2.0, w=1.0, r=0.1, min=0, block=1),)
 
@@ -24,7 +24,7 @@ async def test_every_exchange_is_one_line_page_by_page(monkeypatch: pytest.Monke
     wanted = []
     for tenant in ("t1", "t2"):
         for session in range(5):
-            make = Make(tenant, f"s{session}")
+            make = RowFactory(tenant, f"s{session}")
             rows: list[Any] = [*make.begin()]
             for n in range(session + 1):
                 rows += [
@@ -50,7 +50,7 @@ async def test_every_exchange_is_one_line_page_by_page(monkeypatch: pytest.Monke
 async def test_what_is_not_known_is_missing() -> None:
     store = InMemoryStore()
     await store.open()
-    make = Make()
+    make = RowFactory()
     await store.put([*make.begin(), replace(make.exchange("x1", model="dear"), inserts=b"{}")])
     (line,) = await read(store)
     assert (line.status, line.cost, line.prompt_tokens, line.ended_at, line.arm) == ("open", None, None, None, "")

@@ -16,9 +16,9 @@ from proxy.operator.experiment_report import (
     explain_loss,
     find_losses,
 )  # fmt: skip
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 PRICED = (
     '[models."priced"]\nwindow = 100000\ntokenizer = "estimate"\ninput = 2.0\noutput = 10.0\nmin = 100\nblock = 1\n'
@@ -50,8 +50,8 @@ def test_a_session_that_cost_money_says_why() -> None:
 
 async def test_the_report_has_both_arms_and_what_each_session_did(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text(PRICED)
-    steps = [calls((f"call_{n:06}", "look"), at=n) if (n + 1) % (STEPS + 1) else "Done." for n in range(200)]
-    model = Scripted(*steps)
+    steps = [make_calls((f"call_{n:06}", "look"), at=n) if (n + 1) % (STEPS + 1) else "Done." for n in range(200)]
+    model = ScriptedModel(*steps)
     model.usage = {
         "prompt_tokens": 1000, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 0},
     }  # fmt: skip
@@ -60,7 +60,7 @@ async def test_the_report_has_both_arms_and_what_each_session_did(tmp_path: Path
         "experiment": {"control": 0.5},
         "models_file": str(tmp_path / "models.toml"),
     }
-    async with faulty(model) as upstream, running(upstream.port, **options) as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **options) as there:
         for n in range(SESSIONS):
             more = {"model": "priced", "tools": [TOOL]}
             agent = Agent(there, (f"x-context-session: s{n}".encode(),), more=more)

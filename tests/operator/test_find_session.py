@@ -5,16 +5,16 @@ import pytest
 from proxy.errors import NotFound
 from proxy.operator import edit_messages, find_session
 from proxy.store.base import SessionRow
-from tests.operator.agent import Talk, talking
-from tests.scripted import calls
+from tests.operator.agent import RunningConversation, run_conversation
+from tests.scripted_model import make_calls
 
 
-async def texts(talk: Talk, branch: str | None = None) -> list[str]:
+async def texts(talk: RunningConversation, branch: str | None = None) -> list[str]:
     return [m.text for m in (await find_session.find_branch(talk.parts, talk.tenant, "s", branch)).request.messages]
 
 
 async def test_the_history_is_the_clients_with_our_last_answer() -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         for n in range(5):
             await talk.ask(f"More {n}?")
         here = await find_session.find_branch(talk.parts, talk.tenant, "s")
@@ -25,7 +25,7 @@ async def test_the_history_is_the_clients_with_our_last_answer() -> None:
 
 
 async def test_the_newest_branch_is_meant_and_no_side_call() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         await talk.proxy.post(
             {
                 "model": "m",
@@ -43,14 +43,14 @@ async def test_the_newest_branch_is_meant_and_no_side_call() -> None:
 
 
 async def test_the_branch_that_was_last_spoken_in_is_meant() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         del talk.agent.messages[5:]
         await talk.ask("Another way.")
         assert (await texts(talk))[-2:] == ["Another way.", "Well."]
 
 
 async def test_what_is_tried_on_a_copy_changes_no_live_branch() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
         here = await find_session.find_branch(talk.parts, talk.tenant, "s")
@@ -61,7 +61,7 @@ async def test_what_is_tried_on_a_copy_changes_no_live_branch() -> None:
 
 
 async def test_a_session_in_which_nothing_was_said_has_no_history() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         await talk.parts.store.put([SessionRow("t", "empty", True, 1.0)])
         with pytest.raises(NotFound, match="nothing was said"):
             await find_session.find_branch(talk.parts, "t", "empty")
@@ -70,12 +70,12 @@ async def test_a_session_in_which_nothing_was_said_has_no_history() -> None:
 async def test_what_is_hidden_leaves_with_the_answer_that_it_led_to() -> None:
     """A call of our own and its result are no messages of the client: the group takes them along."""
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         talk.agent.more["tools"] = [tool]
         talk.agent.lines = (b"x-context-session: other",)
         talk.agent.messages = [{"role": "user", "content": "First."}]
         talk.upstream.answers = [
-            calls(("call_ours_123", "manage_scratchpad"), action="read"),
+            make_calls(("call_ours_123", "manage_scratchpad"), action="read"),
             "Hidden went before.",
             "Well.",
         ]

@@ -4,14 +4,14 @@ import pytest
 
 from proxy.errors import Conflict, NotFound, Unprocessable
 from proxy.operator import edit_messages, give_notes
-from tests.operator.agent import POLICIES, talking
+from tests.operator.agent import POLICIES, run_conversation
 
 LITERAL_OR_OWN = [name for name in POLICIES if name not in ("passthrough", "observe")]
 
 
 @pytest.mark.parametrize("policy", LITERAL_OR_OWN)
 async def test_a_state_that_was_set_is_told(policy: str) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         assert (await give_notes.read_state(talk.parts, talk.tenant, "s")).text is None
         made = await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: the operator's")
         assert (made.text, made.by) == ("Goal: the operator's", "operator")
@@ -23,7 +23,7 @@ async def test_a_state_that_was_set_is_told(policy: str) -> None:
 
 
 async def test_a_state_of_an_undone_group_is_none_of_the_conversation() -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: before")
         talk.upstream.answers = ["Fine.\n\n### STATE\nGoal: after\nContext: it", "Well."]
         await talk.ask("Another?")
@@ -36,7 +36,7 @@ async def test_a_state_of_an_undone_group_is_none_of_the_conversation() -> None:
 
 
 async def test_a_state_that_no_prompt_would_have_is_refused() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         for _ in range(20):
             try:
                 await edit_messages.undo(talk.parts, talk.tenant, "s")
@@ -49,7 +49,7 @@ async def test_a_state_that_no_prompt_would_have_is_refused() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_note_stands_in_the_prompt_until_it_is_withdrawn(policy: str) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         note = await give_notes.add_note(talk.parts, talk.tenant, "s", " Use tabs. ")
         assert [one.text for one in await give_notes.list_notes(talk.parts, talk.tenant, "s")] == ["Use tabs."]
         for _ in range(2):
@@ -64,7 +64,7 @@ async def test_a_note_stands_in_the_prompt_until_it_is_withdrawn(policy: str) ->
 
 async def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(give_notes, "MAX_NOTES", 2)
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         for n in range(2):
             await give_notes.add_note(talk.parts, talk.tenant, "s", f"Note {n}.")
         with pytest.raises(Conflict):
@@ -76,7 +76,7 @@ async def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_scratchpad_is_set_and_told() -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         assert (await give_notes.read_scratchpad(talk.parts, talk.tenant, "s")).number == 0
         made = await give_notes.set_scratchpad(talk.parts, talk.tenant, "s", "- [ ] first\n")
         assert (made.text, made.number, made.author) == ("- [ ] first", 1, "operator")
@@ -87,13 +87,13 @@ async def test_the_scratchpad_is_set_and_told() -> None:
 
 
 async def test_feedback_is_listed() -> None:
-    async with talking("reflective") as talk:
+    async with run_conversation("reflective") as talk:
         await give_notes.add_feedback(talk.parts, talk.tenant, "s", "Look elsewhere.")
         assert [one.text for one in await give_notes.list_feedback(talk.parts, talk.tenant, "s")] == ["Look elsewhere."]
 
 
 async def test_a_state_that_is_empty_or_too_long_is_refused() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         for text in ("", " ", "x" * 4001):
             with pytest.raises(Unprocessable):
                 await give_notes.set_state(talk.parts, talk.tenant, "s", text)

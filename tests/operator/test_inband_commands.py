@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from proxy.exchange.inband import COMMAND_WORDS, is_reply
 from proxy.operator import inband_commands
 from proxy.operator.inband_commands import DEFAULT_GROUPS, HELP, InbandCommand, parse_command
-from tests.operator.agent import talking
+from tests.operator.agent import run_conversation
 
 
 async def test_every_reply_is_known_as_one_and_an_error_says_what_to_do() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         for line in ("/undo", "/messages", "/context show", "no command", "/message show none"):
             assert is_reply(await inband_commands.run_command(talk.parts, talk.tenant, "s", line))
         text = await inband_commands.run_command(talk.parts, talk.tenant, "s", "/message show none")
@@ -24,7 +24,7 @@ async def test_every_reply_is_known_as_one_and_an_error_says_what_to_do() -> Non
 
 
 async def test_a_list_is_a_table_with_tokens_and_status() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         head, *lines = (await inband_commands.run_command(talk.parts, talk.tenant, "s", "/message list 2")).splitlines()
         assert head.startswith("[context-proxy] group")
         assert len(lines) == 2
@@ -32,7 +32,7 @@ async def test_a_list_is_a_table_with_tokens_and_status() -> None:
 
 
 async def test_calls_are_shown_and_a_long_reply_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         whole = await inband_commands.run_command(talk.parts, talk.tenant, "s", "/context show")
         assert '-> {"id":"call_000000000"' in whole
         monkeypatch.setattr(inband_commands, "MAX_REPLY_CHARS", 100)

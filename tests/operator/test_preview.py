@@ -12,26 +12,26 @@ from proxy.exchange import plan_request
 from proxy.operator.find_session import find_branch
 from proxy.operator.preview import NEXT_MESSAGE_TEXT, NEXT_RESULT_TEXT, preview_prompt
 from proxy.sessions.branch import SessionSettings, StoredDecisions
-from tests.operator.agent import numbers, of, talking
-from tests.scripted import calls
+from tests.operator.agent import find_messages, list_group_messages, run_conversation
+from tests.scripted_model import make_calls
 
 
 async def test_a_decision_can_be_tried_without_being_made() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         here = await find_branch(talk.parts, talk.tenant, "s")
         tried = await preview_prompt(talk.parts, here, StoredDecisions(SessionSettings(window=1)))
         said = [m["content"] for m in json.loads(tried.turn.prompt.chat_body)["messages"]]
         assert said[0] == "Be brief."
         assert said[1].startswith(NEXT_MESSAGE_TEXT)
         assert len(said) == 2
-        assert numbers(await talk.ask()) == of(0, 1, 2)
+        assert find_messages(await talk.ask()) == list_group_messages(0, 1, 2)
 
 
 async def test_who_speaks_next_is_the_user_or_a_tool() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         here = await find_branch(talk.parts, talk.tenant, "s")
         assert (await preview_prompt(talk.parts, here)).stand_ins == 1
-        talk.upstream.answers = [calls(("call_a_12345", "look"), ("call_b_12345", "look")), "Done."]
+        talk.upstream.answers = [make_calls(("call_a_12345", "look"), ("call_b_12345", "look")), "Done."]
         await talk.agent.say("Two?")
         here = await find_branch(talk.parts, talk.tenant, "s")
         seen = await preview_prompt(talk.parts, here)
@@ -41,7 +41,7 @@ async def test_who_speaks_next_is_the_user_or_a_tool() -> None:
 
 
 async def test_a_policy_by_header_is_foreseen_as_it_was_last() -> None:
-    async with talking("passthrough") as talk:
+    async with run_conversation("passthrough") as talk:
         await talk.agent.say("More.", b"x-context-policy: rolling")
         here = await find_branch(talk.parts, talk.tenant, "s")
         assert (await preview_prompt(talk.parts, here)).turn.enriched.policy.name == "rolling"
@@ -56,7 +56,7 @@ async def test_a_preview_that_fails_is_no_request_that_went_out_as_it_came(monke
         found = re.findall(r"^context_proxy_fallbacks_total\{.*\} (\S+)$", text, re.MULTILINE)
         return sum(map(float, found))
 
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         monkeypatch.setattr(plan_request, "rewrite", fail)
         before = await count()
         here = await find_branch(talk.parts, talk.tenant, "s")

@@ -4,16 +4,16 @@ import pytest
 
 from proxy.operator import edit_messages, give_notes, show
 from proxy.operator.prompt_chart import PromptChart, build_chart
-from tests.operator.agent import POLICIES, Talk, talking
+from tests.operator.agent import POLICIES, RunningConversation, run_conversation
 
 
-async def drawn(talk: Talk) -> PromptChart:
+async def drawn(talk: RunningConversation) -> PromptChart:
     return await build_chart(talk.parts, talk.tenant, talk.name)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_bars_have_all_messages_and_their_groups_lines(policy: str) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         seen = await drawn(talk)
         lines = await show.list_groups(talk.parts, talk.tenant, talk.name)
         assert [bar.group for bar in seen.bars] == lines
@@ -26,7 +26,7 @@ async def test_bars_have_all_messages_and_their_groups_lines(policy: str) -> Non
 
 
 async def test_what_is_dropped_says_so_with_why() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         first = (await talk.groups())[0]
         await edit_messages.drop(talk.parts, talk.tenant, "s", [first])
         await edit_messages.pin(talk.parts, talk.tenant, "s", [(await talk.groups())[1]])
@@ -39,7 +39,7 @@ async def test_what_is_dropped_says_so_with_why() -> None:
 
 
 async def test_inserted_texts_are_drawn_too() -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         await give_notes.add_note(talk.parts, talk.tenant, "s", "Leave the lock file.")
         seen = await drawn(talk)
         (note,) = [one for one in seen.inserts if "Leave the lock file." in one.text]

@@ -7,14 +7,14 @@ from proxy.errors import Conflict
 from proxy.operator import edit_messages, find_session, prune, session_settings, session_stats
 from proxy.operator.preview import preview_prompt
 from proxy.operator.prune import is_prunable, preview_pruned_prompt
-from tests.operator.agent import ROUND, numbers, of, talking
+from tests.operator.agent import ROUND, find_messages, list_group_messages, run_conversation
 
 LONG = "\n".join(f"line {n} of what it found" for n in range(400))
 
 
 @pytest.mark.parametrize(("policy", "long"), [("rolling", False), ("importance", True), ("thrifty", True)])
 async def test_what_is_pruned_stays_out_of_every_later_prompt(policy: str, long: bool) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         if long:
             talk.agent.messages[3]["content"] = LONG
         await talk.ask()
@@ -30,17 +30,17 @@ async def test_what_is_pruned_stays_out_of_every_later_prompt(policy: str, long:
 
 
 async def test_under_a_literal_policy_what_was_pruned_can_be_restored() -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         await prune.prune_next_prompt(talk.parts, talk.tenant, "s")
-        left = numbers(await talk.ask())
-        assert of(0) - left, "the first group has left"
+        left = find_messages(await talk.ask())
+        assert list_group_messages(0) - left, "the first group has left"
         await edit_messages.restore(talk.parts, talk.tenant, "s", await talk.groups())
-        assert of(*range(ROUND)) <= numbers(await talk.ask())
+        assert list_group_messages(*range(ROUND)) <= find_messages(await talk.ask())
 
 
 @pytest.mark.parametrize("policy", ["passthrough", "observe"])
 async def test_where_pruning_would_do_nothing_nothing_offers_it(policy: str) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         talk.agent.messages[3]["content"] = LONG
         await talk.ask()
         assert not (await session_stats.compute_stats(talk.parts, talk.tenant, "s")).prunable
@@ -49,7 +49,7 @@ async def test_where_pruning_would_do_nothing_nothing_offers_it(policy: str) -> 
 
 
 async def test_where_what_leaves_may_not_leave_alone_the_next_prompt_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         here = await find_session.find_branch(talk.parts, talk.tenant, "s")
         messages = here.request.messages
         after = [n for n in range(1, len(messages)) if messages[n - 1].is_result and messages[n].role == "assistant"]
@@ -61,7 +61,7 @@ async def test_where_what_leaves_may_not_leave_alone_the_next_prompt_is_pruned(m
 
 
 async def test_a_pruned_prompt_is_tried_and_nothing_is_kept_of_it() -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         here = await find_session.find_branch(talk.parts, talk.tenant, "s")
         plain, pruned = await preview_prompt(talk.parts, here), await preview_pruned_prompt(talk.parts, here)
         assert pruned.turn.prompt.plan.after < plain.turn.prompt.plan.after

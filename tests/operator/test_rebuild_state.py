@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 
 from proxy.operator import edit_messages, give_notes, rebuild_state
-from tests.conversations import messages, user
-from tests.faulty import faulty
-from tests.operator.agent import talking, with_helper
-from tests.scripted import Scripted
+from tests.conversations import make_messages, user
+from tests.operator.agent import make_helper_settings, run_conversation
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 NOTE = "Goal: rebuilt\nContext: as left"
 STATE = "### STATE\n" + NOTE
 
 
 async def test_the_helper_is_asked_over_what_is_left() -> None:
-    helper = Scripted(STATE)
-    async with faulty(helper) as there, talking("thrifty", **with_helper(there.port)) as talk:
+    helper = ScriptedModel(STATE)
+    async with run_upstream(helper) as there, run_conversation("thrifty", **make_helper_settings(there.port)) as talk:
         await edit_messages.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         found = await rebuild_state.rebuild(talk.parts, talk.tenant, "s")
         assert (found.how, found.text, found.outcome) == ("helper", NOTE, "written")
@@ -30,7 +30,7 @@ async def test_the_helper_is_asked_over_what_is_left() -> None:
 
 async def test_else_the_upstream_with_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_OWN_KEY", "sk-own")
-    async with talking("thrifty", own_key="TEST_OWN_KEY") as talk:
+    async with run_conversation("thrifty", own_key="TEST_OWN_KEY") as talk:
         talk.upstream.answers = [STATE, "Well."]
         found = await rebuild_state.rebuild(talk.parts, talk.tenant, "s")
         assert (found.how, found.text) == ("upstream", NOTE)
@@ -40,7 +40,7 @@ async def test_else_the_upstream_with_a_key_of_its_own(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "progressive"])
 async def test_else_the_next_request_asks(policy: str) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         found = await rebuild_state.rebuild(talk.parts, talk.tenant, "s")
         assert (found.how, found.text) == ("next_request", None)
         talk.upstream.answers = ["Fine.\n\n" + STATE, "Well."]
@@ -53,26 +53,26 @@ async def test_else_the_next_request_asks(policy: str) -> None:
 
 @pytest.mark.parametrize("answer", ["I cannot.", "### STATE\n", "### STATE\nGoal: rebuilt"])
 async def test_an_answer_without_a_state_is_none(answer: str) -> None:
-    helper = Scripted(answer)
-    async with faulty(helper) as there, talking("thrifty", **with_helper(there.port)) as talk:
+    helper = ScriptedModel(answer)
+    async with run_upstream(helper) as there, run_conversation("thrifty", **make_helper_settings(there.port)) as talk:
         found = await rebuild_state.rebuild(talk.parts, talk.tenant, "s")
         assert (found.how, found.outcome) == ("next_request", "no state in the answer")
         assert (await give_notes.read_state(talk.parts, talk.tenant, "s")).text is None
 
 
 async def test_a_day_without_money_is_one_without_a_helper() -> None:
-    helper = Scripted(STATE)
-    tree: dict[str, Any] = with_helper(9)
+    helper = ScriptedModel(STATE)
+    tree: dict[str, Any] = make_helper_settings(9)
     tree["helper"]["dollars_a_day"] = 0
-    async with talking("thrifty", **tree) as talk:
+    async with run_conversation("thrifty", **tree) as talk:
         found = await rebuild_state.rebuild(talk.parts, talk.tenant, "s")
         assert (found.how, found.outcome) == ("next_request", "over_budget")
     assert helper.received == []
 
 
 async def test_undo_rebuilds_where_there_was_a_state() -> None:
-    helper = Scripted(STATE)
-    async with faulty(helper) as there, talking("thrifty", **with_helper(there.port)) as talk:
+    helper = ScriptedModel(STATE)
+    async with run_upstream(helper) as there, run_conversation("thrifty", **make_helper_settings(there.port)) as talk:
         await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: old")
         changed = await edit_messages.undo(talk.parts, talk.tenant, "s")
         assert changed.note == "state: helper, written"
@@ -80,7 +80,7 @@ async def test_undo_rebuilds_where_there_was_a_state() -> None:
 
 
 def test_long_conversations_are_asked_about_from_the_end() -> None:
-    said = messages(*(user(f"{n} " + "x" * 50_000) for n in range(9)))
+    said = make_messages(*(user(f"{n} " + "x" * 50_000) for n in range(9)))
     text = rebuild_state.build_question(said)
     assert "[user] 8 " in text
     assert "[user] 0 " not in text

@@ -5,11 +5,11 @@ import pytest
 from proxy.exchange.import_conversations import import_conversation, read_conversation
 from proxy.operator import savings, session_stats
 from proxy.operator.timeline import TimelineCache
-from tests.operator.agent import talking
+from tests.operator.agent import run_conversation
 
 
 async def test_the_sums_are_those_of_the_session_and_begin_where_they_are_told_to() -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         model = type(talk.parts.models[0])("m", window=1000, input=1.0, output=2.0, w=1.0, r=0.1, min=0, block=1)
         talk.parts.models_by_name["m"] = model
         stats = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
@@ -26,14 +26,14 @@ async def test_the_sums_are_those_of_the_session_and_begin_where_they_are_told_t
 
 
 async def test_requests_without_a_price_are_counted_and_their_models_named() -> None:
-    async with talking("passthrough") as talk:
+    async with run_conversation("passthrough") as talk:
         made = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
         assert (made.unpriced, made.unpriced_models, made.cost) == (made.requests, ["m"], 0.0)
         assert made.tokens_before == made.tokens_after > 0
 
 
 async def test_requests_that_failed_are_counted_apart() -> None:
-    async with talking("passthrough") as talk:
+    async with run_conversation("passthrough") as talk:
         before = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
         await talk.proxy.rows("UPDATE exchanges SET status = 'failed', prompt_tokens = NULL, meter = NULL")
         made = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
@@ -42,7 +42,7 @@ async def test_requests_that_failed_are_counted_apart() -> None:
 
 
 async def test_an_imported_conversation_is_no_request() -> None:
-    async with talking("passthrough") as talk:
+    async with run_conversation("passthrough") as talk:
         before = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
         old = [b'{"role":"user","content":"One."}', b'{"role":"assistant","content":"First."}']
         await import_conversation(talk.parts, talk.tenant, read_conversation("old", old))
@@ -55,6 +55,6 @@ async def test_an_imported_conversation_is_no_request() -> None:
 
 async def test_more_sessions_than_are_added_up_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(savings, "MAX_SESSIONS", 0)
-    async with talking("passthrough") as talk:
+    async with run_conversation("passthrough") as talk:
         made = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
         assert (made.more, made.requests) == (True, 0)

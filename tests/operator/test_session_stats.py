@@ -9,7 +9,7 @@ from proxy.operator import edit_messages, session_stats, timeline
 from proxy.operator.session_stats import SessionTotals
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionItem
-from tests.operator.agent import POLICIES, talking
+from tests.operator.agent import POLICIES, run_conversation
 
 MODEL = Model("m", window=1000, input=1.0, output=2.0, w=1.0, r=0.1, ttl_s=100, min=0, block=1)
 
@@ -68,7 +68,7 @@ def test_without_prices_there_is_no_bill() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_d5_the_figures_of_a_session(policy: str) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         before = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
         assert (before.exchanges, before.groups, before.items, before.messages_stored) == (6, 3, 13, 12)
         assert (before.prompt_tokens, before.completion_tokens) == (66, 18)
@@ -85,7 +85,7 @@ async def test_d5_the_figures_of_a_session(policy: str) -> None:
 
 
 async def test_a_prompt_that_is_too_full_says_so() -> None:
-    async with talking("passthrough") as talk:
+    async with run_conversation("passthrough") as talk:
         model = Model("m", window=100)
         talk.parts.models_by_name["m"] = model
         found = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
@@ -95,7 +95,7 @@ async def test_a_prompt_that_is_too_full_says_so() -> None:
 
 async def test_the_policys_own_budget_is_what_a_prompt_is_measured_by() -> None:
     """N3: as the source of `hierarchical` shows it, with each level's budget."""
-    async with talking("hierarchical") as talk:
+    async with run_conversation("hierarchical") as talk:
         talk.parts.models_by_name["m"] = Model("m", window=272_000)
         found = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
         assert found.limit == 16_000

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from proxy.operator.session_titles import TITLE_CHARS, make_title, read_text, read_title
-from tests.operator.agent import talking
+from tests.operator.agent import run_conversation
 
 
 def test_a_title_is_one_line_without_tags_and_without_the_agent_s_own_context() -> None:
@@ -30,7 +30,7 @@ def test_the_text_of_a_message_is_read_even_where_it_is_cut_off() -> None:
 
 
 async def test_a_session_has_the_title_of_its_first_prompt_that_says_something() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         title = await read_title(talk.parts, talk.tenant, "s")
         assert title
         assert title.startswith(make_title(next(m["content"] for m in talk.agent.messages if m["role"] == "user"))[:40])

@@ -8,13 +8,13 @@ import pytest
 
 from proxy.errors import NotFound
 from proxy.operator import edit_messages, show
-from tests.operator.agent import POLICIES, numbers, of, talking
-from tests.scripted import calls
+from tests.operator.agent import POLICIES, find_messages, list_group_messages, run_conversation
+from tests.scripted_model import make_calls
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_the_next_prompt_is_what_goes_out_next(policy: str) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         await edit_messages.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[1]])
         shown = await show.preview_next_prompt(talk.parts, talk.tenant, "s")
         foreseen = json.loads(shown.body)
@@ -25,7 +25,7 @@ async def test_the_next_prompt_is_what_goes_out_next(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_looking_changes_nothing(policy: str) -> None:
-    async with talking(policy) as talk, talking(policy) as other:
+    async with run_conversation(policy) as talk, run_conversation(policy) as other:
         for _ in range(2):
             await show.preview_next_prompt(talk.parts, talk.tenant, "s")
             await show.list_groups(talk.parts, talk.tenant, "s")
@@ -37,7 +37,7 @@ async def test_looking_changes_nothing(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_every_message_that_is_not_as_it_came_has_a_why(policy: str) -> None:
-    async with talking(policy) as talk:
+    async with run_conversation(policy) as talk:
         first = (await talk.groups())[0]
         await edit_messages.drop(talk.parts, talk.tenant, "s", [first])
         before = await show.preview_next_prompt(talk.parts, talk.tenant, "s")
@@ -61,7 +61,7 @@ async def test_every_message_that_is_not_as_it_came_has_a_why(policy: str) -> No
 
 
 async def test_what_the_policy_left_out_says_which_stage_and_comes_back_when_restored() -> None:
-    async with talking("rolling") as talk:
+    async with run_conversation("rolling") as talk:
         first = (await talk.groups())[0]
         for n in range(4):
             await talk.ask(f"More {n}?")
@@ -73,11 +73,11 @@ async def test_what_the_policy_left_out_says_which_stage_and_comes_back_when_res
         assert [m.whole["content"] for m in shown if m.role == "user"] == ["Prompt number 0?"]
         await edit_messages.restore(talk.parts, talk.tenant, "s", [first])
         for n in range(2):
-            assert of(0) <= numbers(await talk.ask(f"And {n}?"))
+            assert list_group_messages(0) <= find_messages(await talk.ask(f"And {n}?"))
 
 
 async def test_groups_have_their_tokens_as_counted_and_as_reported() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         first, *_ = await show.list_groups(talk.parts, talk.tenant, "s")
         assert first.messages == 4
         assert first.tokens == first.sent > 0
@@ -87,8 +87,8 @@ async def test_groups_have_their_tokens_as_counted_and_as_reported() -> None:
 
 
 async def test_results_are_awaited_where_the_last_answer_called() -> None:
-    async with talking("thrifty") as talk:
-        talk.upstream.answers = [calls(("call_a_12345", "look"), ("call_b_12345", "look")), "Done."]
+    async with run_conversation("thrifty") as talk:
+        talk.upstream.answers = [make_calls(("call_a_12345", "look"), ("call_b_12345", "look")), "Done."]
         await talk.agent.say("Two?")
         shown = await show.preview_next_prompt(talk.parts, talk.tenant, "s")
         assert [(m.role, m.source) for m in shown.messages[-3:]] == [
@@ -97,7 +97,7 @@ async def test_results_are_awaited_where_the_last_answer_called() -> None:
 
 
 async def test_what_is_not_there_is_not_found() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         parts, tenant = talk.parts, talk.tenant
         with pytest.raises(NotFound):
             await show.read_past_prompt(parts, tenant, "s", "none")

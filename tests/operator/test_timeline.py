@@ -4,12 +4,12 @@ import pytest
 
 from proxy.operator import session_stats, timeline
 from proxy.operator.timeline import HOUR_S, PeriodFigures, TimelineCache
-from tests.operator.agent import talking
+from tests.operator.agent import run_conversation
 from tests.operator.test_session_stats import exchange
 
 
 async def test_points_add_up_to_what_the_session_cost() -> None:
-    async with talking("passthrough") as talk:
+    async with run_conversation("passthrough") as talk:
         model = talk.parts.models[0]
         rows = [
             exchange(100, 100, 10.0, cached=0),
@@ -40,7 +40,7 @@ def test_a_period_takes_in_exchanges_and_other_periods() -> None:
 
 
 async def test_a_session_that_is_used_again_is_told_anew() -> None:
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         remembered = TimelineCache()
         (item,) = await talk.parts.store.list_sessions(talk.tenant)
         told = await remembered.find_timeline(talk.parts, item)
@@ -58,7 +58,7 @@ async def test_a_session_that_is_used_again_is_told_anew() -> None:
 
 async def test_only_so_many_sessions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "MAX_CACHED_SESSIONS", 1)
-    async with talking("thrifty") as talk:
+    async with run_conversation("thrifty") as talk:
         remembered = TimelineCache()
         (item,) = await talk.parts.store.list_sessions(talk.tenant)
         await remembered.find_timeline(talk.parts, item)

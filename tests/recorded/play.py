@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faulty import Connection, Request, Upstream, faulty
+from tests.proxy_server import CHAT, RunningProxy
+from tests.raw_upstream import Connection, RawRequest, Upstream, run_upstream
 from tests.recorded.strict import head_changed, text_of, violations
-from tests.running import CHAT, Running
-from tests.scripted import streamed, whole
+from tests.scripted_model import send_completion, send_stream
 
 BLOCK = "### STATE\nGoal: go on\nContext: as before\nResolved: one more step\nTechnical Anchors: none"
 
@@ -58,7 +58,7 @@ class Model:
         self.state = state
         self.wrote = 0
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.bodies.append(request.body)
         body = json.loads(request.body)
         message = self.answer
@@ -71,15 +71,15 @@ class Model:
         usage = {"prompt_tokens": len(request.body) // 4, "completion_tokens": 9, "total_tokens": 9}
         if body.get("stream"):
             wanted = (body.get("stream_options") or {}).get("include_usage")
-            await streamed(there, {**message, "content": text_of(message.get("content"))}, usage if wanted else None)
+            await send_stream(there, {**message, "content": text_of(message.get("content"))}, usage if wanted else None)
         else:
-            await whole(there, message, usage)
+            await send_completion(there, message, usage)
 
 
 @asynccontextmanager
 async def model_on_a_socket(*, state: bool = False) -> AsyncIterator[tuple[Model, Upstream]]:
     model = Model(state=state)
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         yield model, upstream
 
 
@@ -98,7 +98,7 @@ def turns(conversation: Conversation) -> Iterator[tuple[list[dict[str, Any]], di
 
 
 async def play(
-    proxy: Running,
+    proxy: RunningProxy,
     model: Model,
     conversations: Sequence[Conversation],
     *,

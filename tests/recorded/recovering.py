@@ -17,11 +17,11 @@ from proxy.chat import chain
 from proxy.dialects.completions.request import read_message
 from proxy.tools import stored_history
 from proxy.tools.tool_context import ToolContext
+from tests.proxy_server import RunningProxy, run_proxy
 from tests.recorded.play import Conversation, Model, model_on_a_socket, turns
 from tests.recorded.policies import window
 from tests.recorded.strict import text_of
-from tests.running import Running, running
-from tests.tools.stored_session import ask
+from tests.tools.stored_session import run_call
 
 Json = dict[str, Any]
 
@@ -48,15 +48,17 @@ class Recovered:
 
 
 @asynccontextmanager
-async def proxied(folder: Path, policy: str, **tree: Any) -> AsyncIterator[tuple[Running, Model]]:
+async def proxied(folder: Path, policy: str, **tree: Any) -> AsyncIterator[tuple[RunningProxy, Model]]:
     async with (
         model_on_a_socket() as (model, upstream),
-        running(upstream.port, policy=policy, models_file=window(folder, WINDOW), **tree) as proxy,
+        run_proxy(upstream.port, policy=policy, models_file=window(folder, WINDOW), **tree) as proxy,
     ):
         yield proxy, model
 
 
-async def check(proxy: Running, model: Model, conversation: Conversation, *, steps: int, queries: int) -> Recovered:
+async def check(
+    proxy: RunningProxy, model: Model, conversation: Conversation, *, steps: int, queries: int
+) -> Recovered:
     """Play it and read again what was lost: all by `recall` and in the rows that a query works on, and so many at most,
     from all over, by `query_db`, which starts a process each time. steps: requests that are made of it at most."""
     name = f"again-{conversation['id']}"[:100]
@@ -97,7 +99,7 @@ async def check(proxy: Running, model: Model, conversation: Conversation, *, ste
     return found
 
 
-async def _lost(proxy: Running, model: Model, conversation: Conversation, name: str, steps: int) -> set[int]:
+async def _lost(proxy: RunningProxy, model: Model, conversation: Conversation, name: str, steps: int) -> set[int]:
     """The places of messages that the upstream did not get whole."""
     lost: set[int] = set()
     played = list(turns(conversation))
@@ -149,7 +151,7 @@ def same(message: Json, text: str) -> bool:
     )
 
 
-def open_tool_context(proxy: Running, tenant: str, session: str) -> ToolContext:
+def open_tool_context(proxy: RunningProxy, tenant: str, session: str) -> ToolContext:
     """The context in which the model's calls are run in this session."""
     parts = proxy.app.services
     return ToolContext(
@@ -172,7 +174,7 @@ async def recalled(context: ToolContext, public: str) -> str:
     """All pages of a message, the next one as each page says."""
     text, page = "", 1
     while True:
-        head, _, part = (await ask(context, "recall", id=public, page=page)).partition("\n")
+        head, _, part = (await run_call(context, "recall", id=public, page=page)).partition("\n")
         text += part
         more = _NEXT.search(head)
         if more is None:
@@ -185,7 +187,7 @@ async def queried(context: ToolContext, public: str) -> str:
     step = 0
     text, sql = "", f"SELECT content FROM messages WHERE id = '{public}'"
     while True:
-        head, _, part = (await ask(context, "query_db", sql=sql)).partition("\n")
+        head, _, part = (await run_call(context, "query_db", sql=sql)).partition("\n")
         text += part
         more = _MORE.search(head)
         if more is not None:

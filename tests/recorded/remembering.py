@@ -20,8 +20,8 @@ from proxy.notes.topic_words import find_topic_words
 from proxy.tools import sandbox_child
 from proxy.tools.query_db import format_result
 from proxy.tools.sandbox import QueryResult
+from tests.proxy_server import RunningProxy
 from tests.recorded.play import Conversation, Model
-from tests.running import Running
 
 LAST = 50
 """Messages at the end that stay in the prompt; what they hold is not asked for."""
@@ -64,7 +64,9 @@ def names(conversation: Conversation, tenant: str) -> dict[str, int]:
     return {chain.public_id(k): n for n, k in enumerate(chain.compute_keys(tenant, read))}
 
 
-async def asked(proxy: Running, model: Model, conversation: Conversation, question: str) -> list[Mapping[str, Any]]:
+async def asked(
+    proxy: RunningProxy, model: Model, conversation: Conversation, question: str
+) -> list[Mapping[str, Any]]:
     """The messages that the upstream got for a question."""
     model.answer = {"role": "assistant", "content": "Well."}
     model.bodies.clear()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import faulty
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
 from tests.recorded.test_dialects import list_calls, make_messages, read_history, to_blocks
-from tests.running import running
 from tests.strict_messages import StrictMessages
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ async def play(history: list[Json], policy: str, *, marked: bool, breakpoints: b
     model = Billed(*[to_blocks(history[n]) for n in turns])
     model.least_cached = LEAST_CACHED
     tree: Json = {"policy": policy, "cache": {"breakpoints": breakpoints}}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         for n in turns:
             body = make_messages(history[:n], tools) | {"model": MODEL}
             found = await proxy.post(mark_end(body) if marked else body, *LINES, path="/v1/messages")

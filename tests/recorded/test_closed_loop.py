@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.proxy_server import run_proxy_in_thread
 from tests.recorded.test_shared import free_port
-from tests.running import running_beside
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,9 @@ def rows(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Rows:
     """The figures of each episode, by (arm, world, temperament)."""
     folder, port = tmp_path_factory.mktemp("closed-loop"), free_port()
     told = folder / "rows.json"
-    with running_beside(f"http://127.0.0.1:{port}/v1", policy="thrifty", db=str(folder / "store.sqlite3")) as proxy:
+    with run_proxy_in_thread(
+        f"http://127.0.0.1:{port}/v1", policy="thrifty", db=str(folder / "store.sqlite3")
+    ) as proxy:
         command = [sys.executable, str(shared / "replay" / "closed_loop" / "run.py")]
         command += ["--proxy", proxy.url, "--upstream-port", str(port), "--marks", str(HERE / "marks.json")]
         command += ["--worlds", ",".join(WORLDS), "--world-path", str(OURS), "--seeds", str(SEED), "--json", str(told)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import Connection, Request, faulty
-from tests.running import running
-from tests.scripted import reply
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import send_reply
 from tests.strict_gemini import refuse as refuse_gemini
 from tests.strict_messages import refuse
 from tests.strict_responses import check_item, check_pairs
@@ -189,13 +189,13 @@ async def play(form: Form, history: list[Json], policy: str) -> tuple[list[Any],
     bodies: list[Json] = []
     turns = [n for n, message in enumerate(history) if message["role"] == "assistant" and n > 1]
 
-    async def upstream_model(request: Request, there: Connection) -> None:
+    async def upstream_model(request: RawRequest, there: Connection) -> None:
         bodies.append(json.loads(request.body))
         made = json.dumps(answer(history[turns[len(bodies) - 1]])).encode()
-        await reply(there, b"200 OK", made, b"content-type: application/json")
+        await send_reply(there, b"200 OK", made, b"content-type: application/json")
 
     saved = []
-    async with faulty(upstream_model) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(upstream_model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for n in turns:
             lines = (b"x-context-session: a", b"x-api-key: k", b"anthropic-version: 2023-06-01")
             found = await proxy.post(make(history[:n], tools), *lines, path=path)
@@ -259,13 +259,13 @@ async def test_a_conversation_may_change_its_wire_format() -> None:
     forms = list(FORMS.values())
     sizes: list[int] = []
 
-    async def upstream_model(request: Request, there: Connection) -> None:
+    async def upstream_model(request: RawRequest, there: Connection) -> None:
         n = turns[len(sizes)]
         sizes.append(len(request.body))
         made = json.dumps(forms[len(sizes) % len(forms)][2](history[n])).encode()
-        await reply(there, b"200 OK", made, b"content-type: application/json")
+        await send_reply(there, b"200 OK", made, b"content-type: application/json")
 
-    async with faulty(upstream_model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(upstream_model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for k, n in enumerate(turns, 1):
             path, make, _, _ = forms[k % len(forms)]
             lines = (b"x-context-session: a", b"x-api-key: k", b"anthropic-version: 2023-06-01")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from proxy.tools import registry
+from tests.proxy_server import RunningProxy, run_proxy
 from tests.recorded import policies, record
 from tests.recorded.play import model_on_a_socket, play, read, turns
 from tests.recorded.strict import head_changed, violations
-from tests.running import Running, running
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ RECORDINGS = sorted(record.FOLDER.glob("*.jsonl"))
 CONVERSATIONS = [conversation for path in RECORDINGS for conversation in read(path)]
 
 
-async def stored(proxy: Running) -> tuple[int, int, int]:
+async def stored(proxy: RunningProxy) -> tuple[int, int, int]:
     """(messages, sessions, requests) in the store."""
     found = await proxy.rows(
         "SELECT (SELECT count(*) FROM messages), (SELECT count(*) FROM sessions), (SELECT count(*) FROM exchanges)"
@@ -39,7 +39,7 @@ def test_the_recordings_are_those_that_the_generator_makes() -> None:
 @pytest.mark.parametrize("policy", policies.ALL)
 async def test_nothing_is_invalid_altered_or_an_error(tmp_path: Path, policy: str, stream: bool, header: str) -> None:
     tree: dict[str, Any] = {"policy": policy, "policies_dir": policies.write(tmp_path)}
-    async with model_on_a_socket() as (model, upstream), running(upstream.port, **tree) as proxy:
+    async with model_on_a_socket() as (model, upstream), run_proxy(upstream.port, **tree) as proxy:
         played = await play(proxy, model, CONVERSATIONS, stream=stream, header=header)
         messages, sessions, requests = await stored(proxy)
     assert played.problems == []
@@ -57,7 +57,7 @@ async def test_nothing_is_invalid_altered_or_an_error(tmp_path: Path, policy: st
 async def test_a_state_that_the_model_writes_is_never_seen_by_the_client(policy: str, stream: bool) -> None:
     # From the first request on: these conversations come to few edits, and an answer that only calls holds no state.
     own: dict[str, Any] = {"policy": policy, "tools": {"offer": "first_request"}}
-    async with model_on_a_socket(state=True) as (model, upstream), running(upstream.port, **own) as proxy:
+    async with model_on_a_socket(state=True) as (model, upstream), run_proxy(upstream.port, **own) as proxy:
         played = await play(proxy, model, CONVERSATIONS, stream=stream)
         states = await proxy.rows("SELECT count(*) FROM states")
         messages, _, _ = await stored(proxy)
@@ -84,7 +84,7 @@ async def with_restarts(conversation: dict[str, Any], policy: str, db: str, ever
     sent: list[bytes] = []
     async with model_on_a_socket() as (model, upstream):
         for start in range(0, len(steps), every):
-            async with running(upstream.port, policy=policy, db=db) as proxy:
+            async with run_proxy(upstream.port, policy=policy, db=db) as proxy:
                 for history, recorded in steps[start : start + every]:
                     model.answer = recorded
                     body = {"model": "replay", "messages": history, "tools": conversation["tools"]}
@@ -96,7 +96,7 @@ async def with_restarts(conversation: dict[str, Any], policy: str, db: str, ever
 async def test_conversations_at_once_do_not_disturb_each_other() -> None:
     """Six agents at work at the same time, none with a name, send what they send when they are alone."""
     conversation = read(record.FOLDER / "short.jsonl")[0]
-    async with model_on_a_socket() as (model, upstream), running(upstream.port, policy="thrifty") as proxy:
+    async with model_on_a_socket() as (model, upstream), run_proxy(upstream.port, policy="thrifty") as proxy:
         model.answer = {"role": "assistant", "content": "Well."}
 
         async def agent(name: str) -> None:

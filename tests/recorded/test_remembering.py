@@ -10,13 +10,13 @@ from proxy.sessions.locate import derive_tenant
 from proxy.settings.model import ToolSettings
 from proxy.tokenizers import get_token_counter
 from proxy.tools import stored_history, stored_memos
-from tests.faulty import faulty
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
 from tests.recorded.play import Conversation, model_on_a_socket, read
 from tests.recorded.remembering import LAST, Searched, Shares, asked, names, queries, questions, quoted
 from tests.recorded.test_shared import OPEN
-from tests.running import Agent, running
-from tests.scripted import Scripted
-from tests.tools.stored_session import ask, in_memory, make_tool_context, put
+from tests.scripted_model import ScriptedModel
+from tests.tools.stored_session import in_memory, make_tool_context, run_call, store_messages
 
 PATIENT = {"plan_ms": 60_000}
 """Nothing here is about time."""
@@ -29,7 +29,7 @@ def years_of_talk(shared: Path) -> list[Conversation]:
 async def searched(conversation: Conversation) -> tuple[Searched, dict[str, int]]:
     """(the database that a model's queries work on, the place of each message by its id), everything stored."""
     async with in_memory() as store:
-        await put(store, conversation["messages"])
+        await store_messages(store, conversation["messages"])
         tool_context = make_tool_context(store)
         records, is_all = await stored_history.load_newest(tool_context)
         assert is_all
@@ -37,7 +37,7 @@ async def searched(conversation: Conversation) -> tuple[Searched, dict[str, int]
         # The database that is made once says what the tool itself says.
         for question, _ in [*questions(conversation)][:2]:
             for sql in queries(question, 2):
-                assert await ask(tool_context, "query_db", sql=sql) == found.ask(sql)
+                assert await run_call(tool_context, "query_db", sql=sql) == found.ask(sql)
     return found, names(conversation, "t1")
 
 
@@ -66,7 +66,7 @@ async def test_the_chat_policy_brings_it_back_by_itself(shared: Path, capsys: py
     """Within the 2,000 tokens that the policy gives to it."""
     share, most, count = Shares(), 0, get_token_counter("o200k_base")
     tree: Any = {"policy": "chat", "limits": PATIENT, "tokens": {"count": "exact"}}
-    async with model_on_a_socket() as (model, upstream), running(upstream.port, **tree) as proxy:
+    async with model_on_a_socket() as (model, upstream), run_proxy(upstream.port, **tree) as proxy:
         for conversation in years_of_talk(shared):
             known: dict[str, int] = {}
             for question, wanted in questions(conversation):
@@ -103,8 +103,8 @@ def talk() -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_chat_policy_tells_what_left_the_prompt_once_it_is_asked_for(stream: bool) -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="chat") as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="chat") as proxy:
         for fact, question in FACTS.items():
             agent = Agent(proxy, stream=stream, messages=talk())
             await agent.say(question)
@@ -131,12 +131,12 @@ async def test_memos_are_found_again_by_what_they_are_about() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         for text in (*noise, *found):
-            assert "[saved: memo" in await ask(tool_context, "save_memo", content=text, tags=["notes"])
+            assert "[saved: memo" in await run_call(tool_context, "save_memo", content=text, tags=["notes"])
         later = make_tool_context(store, session="s2")
         kept = await stored_memos.load_memos(later)
         assert len(kept) == len(noise) + len(found)
         for text, question in zip(found, FACTS.values(), strict=True):
             assert select_memos(kept, question)[0].content == text
-            assert text in await ask(later, "retrieve_memos", query=question)
+            assert text in await run_call(later, "retrieve_memos", query=question)
         assert select_memos(kept, "What did service number42 listen on?")[0].content == noise[42]
         assert select_memos(kept, "Thank you, go on") == []

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.proxy_server import run_proxy_in_thread
 from tests.recorded import policies
 from tests.recorded.scorer import load_scorer
-from tests.running import running_beside
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def score(
         "limits": {"plan_ms": 60_000},
         **more,
     }
-    with running_beside(f"http://127.0.0.1:{port}/v1", **tree) as proxy:
+    with run_proxy_in_thread(f"http://127.0.0.1:{port}/v1", **tree) as proxy:
         where = ["--proxy", proxy.url, "--upstream-port", str(port)]
         rows = run(shared, folder / "rows.json", *where, *files(data or shared / OPEN, *names), *arguments)
         assert proxy.count("fallbacks_total", reason="error") == 0

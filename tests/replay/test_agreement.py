@@ -23,8 +23,8 @@ from proxy.replay.report import ReportRow, build_row
 from proxy.replay.score import ReplayTotals
 from proxy.settings.load import Settings
 from proxy.web.app import make_policies
+from tests.proxy_server import run_proxy
 from tests.recorded.scorer import load_scorer
-from tests.running import running
 
 SAMPLE = {"entire-cli": 1, "mini-swe-agent": 1, "livemcpbench": 4, "swe-agent": 2, "tau-bench": 3}
 """Number of conversations of each file."""
@@ -77,7 +77,7 @@ async def scored(
     await site.start()
     port = runner.addresses[0][1]
     try:
-        async with running(port, policy=policy, tokens={"count": "exact"}) as proxy, ClientSession() as client:
+        async with run_proxy(port, policy=policy, tokens={"count": "exact"}) as proxy, ClientSession() as client:
             args = arguments(proxy=proxy.url, session_header="x-context-session", **more)
             for one in sample:
                 await scorer.replay(as_recorded(one), args, upstream, client, None, tokens, score)

@@ -14,8 +14,8 @@ from proxy.replay.ask_model import DecisionFile, ModelAsker
 from proxy.replay.decisions import DecisionPoint, DecisionReport
 from proxy.settings.load import Settings
 from proxy.upstream.client import UpstreamClient
-from tests.faulty import Connection, Request, faulty
-from tests.scripted import calls, reply, whole
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import make_calls, send_completion, send_reply
 
 PRICED = Model(input=1.0, output=5.0)
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}'
@@ -29,15 +29,15 @@ class Deciding:
         self.managed = managed
         self.asked = 0
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.asked += 1
         name = self.managed if b"managed" in request.body else "look"
         usage: dict[str, Any] = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
-        await whole(there, calls(("call_1", name), at=1), usage)
+        await send_completion(there, make_calls(("call_1", name), at=1), usage)
 
 
 async def ask(model: Any, dollars: float, path: Path | None = None) -> DecisionReport:
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         client = UpstreamClient(Settings(upstream=f"http://127.0.0.1:{upstream.port}/v1"), Metrics())
         try:
             asker = ModelAsker(client, "m", PRICED, dollars, DecisionFile(path))
@@ -78,8 +78,8 @@ async def test_the_budget_ends_a_run_and_a_later_one_goes_on(tmp_path: Path) -> 
 
 
 async def test_questions_that_fail_are_counted() -> None:
-    async def refuse(request: Request, there: Connection) -> None:
-        await reply(there, b"500 Internal Server Error", b'{"error":{"message":"no"}}')
+    async def refuse(request: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"500 Internal Server Error", b'{"error":{"message":"no"}}')
 
     found = await ask(refuse, 10.0)
     assert (found.points, found.failed) == (0, 4 * len(POINTS))

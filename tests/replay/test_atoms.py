@@ -6,7 +6,7 @@ import pytest
 
 from proxy.replay import atoms
 from proxy.replay.atoms import WireTokenCounter
-from tests.replay.recorded import brings, calls, messages, says
+from tests.replay.recorded import assistant, assistant_call, messages, tool_result
 
 
 def test_values_are_the_leaves_of_arguments_without_null_and_truth() -> None:
@@ -18,10 +18,10 @@ def test_values_are_the_leaves_of_arguments_without_null_and_truth() -> None:
 
 def test_atoms_name_something_and_plain_words_do_not() -> None:
     (message,) = messages(
-        calls(1, path="src/a.py", note="change nothing else", n=12345, tag="fix-it", to="a@b.c", x="v1")
+        assistant_call(1, path="src/a.py", note="change nothing else", n=12345, tag="fix-it", to="a@b.c", x="v1")
     )
     assert atoms.find_atoms(message) == {"src/a.py", "12345", "a@b.c"}
-    (message,) = messages(calls(1, q="id=AB-12 and ٣٤٥٦x7"))
+    (message,) = messages(assistant_call(1, q="id=AB-12 and ٣٤٥٦x7"))
     assert atoms.find_atoms(message) == {"AB-12"}
 
 
@@ -55,7 +55,7 @@ def test_lines_lose_indentation_and_a_listings_number_and_short_ones_are_none() 
 
 
 def test_what_a_message_says_is_its_text_and_its_arguments() -> None:
-    told, called, brought = messages(says("a  b\n c"), calls(1, path="p/q", n=1), brings(1, "r"))
+    told, called, brought = messages(assistant("a  b\n c"), assistant_call(1, path="p/q", n=1), tool_result(1, "r"))
     assert atoms.collect_text(told) == "a  b\n c"
     assert atoms.collapse_text(told) == "a b c"
     assert atoms.collect_text(called) == "\np/q\n1"
@@ -63,7 +63,7 @@ def test_what_a_message_says_is_its_text_and_its_arguments() -> None:
 
 
 def test_a_message_is_measured_as_the_model_reads_it() -> None:
-    told, called, brought = messages(says("hello"), calls(7, path="p"), brings(7, "text"))
+    told, called, brought = messages(assistant("hello"), assistant_call(7, path="p"), tool_result(7, "text"))
     assert atoms.render_message(told) == "<|assistant|>hello"
     assert atoms.render_message(brought) == "<|tool|>[c7]text"
     call = {"function": {"arguments": '{"path": "p"}', "name": "read"}, "id": "c7", "type": "function"}

@@ -5,10 +5,10 @@ import json
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.replay.baselines import BASELINES, STUB
 from tests.recorded.strict import violations
-from tests.replay.recorded import brings, messages, says, user, work
+from tests.replay.recorded import assistant, make_run, messages, tool_result, user
 
 WEIGH = TokenCounter(estimate_text_tokens)
-HISTORY = messages(*work(40)[:-1])
+HISTORY = messages(*make_run(40)[:-1])
 
 
 def contents(name: str) -> list[str | None]:
@@ -41,13 +41,13 @@ def test_the_newest_half_is_the_newest() -> None:
 
 
 def test_short_histories_stay_as_they_are() -> None:
-    short = messages(user("a"), says("b"), user("c"))
+    short = messages(user("a"), assistant("b"), user("c"))
     for name in BASELINES:
         assert BASELINES[name](short, WEIGH)[-1] == short[-1].raw
         assert BASELINES[name](short[:1], WEIGH) == [short[0].raw]
 
 
 def test_a_result_without_text_is_left_as_it_is() -> None:
-    empty = {**brings(1, ""), "content": None}
-    history = messages(user("a"), empty, *[brings(n, "x") for n in range(10)])
+    empty = {**tool_result(1, ""), "content": None}
+    history = messages(user("a"), empty, *[tool_result(n, "x") for n in range(10)])
     assert BASELINES["mask-10"](history, WEIGH)[1] == history[1].raw

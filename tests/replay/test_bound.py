@@ -7,21 +7,21 @@ from proxy.replay.atoms import WireTokenCounter
 from proxy.replay.bound import BOUNDS, BoundInput, compute_bound, find_last_uses, find_removable
 from proxy.replay.score import ReplayTotals
 from proxy.replay.wanted_references import WantedReferences
-from tests.replay.recorded import brings, calls, messages, says, system, user
+from tests.replay.recorded import assistant, assistant_call, messages, system, tool_result, user
 
 MODEL = Model(min=1, block=1)
 SAID = messages(
     system("s"),  # 0
     user("look at both"),  # 1
-    calls(1, path="src/a.py"),  # 2, first request
-    brings(1, "token-123 " + "a" * 90),  # 3
-    calls(2, path="src/b.py"),  # 4
-    brings(2, "b" * 100),  # 5
-    says("well"),  # 6
+    assistant_call(1, path="src/a.py"),  # 2, first request
+    tool_result(1, "token-123 " + "a" * 90),  # 3
+    assistant_call(2, path="src/b.py"),  # 4
+    tool_result(2, "b" * 100),  # 5
+    assistant("well"),  # 6
     user("and the first"),  # 7
-    calls(3, token="token-123"),  # 8
-    brings(3, "c" * 100),  # 9
-    says("done"),  # 10
+    assistant_call(3, token="token-123"),  # 8
+    tool_result(3, "c" * 100),  # 9
+    assistant("done"),  # 10
 )
 
 
@@ -35,7 +35,7 @@ def test_a_result_is_carried_until_its_last_use_and_at_least_once() -> None:
 
 
 def test_a_message_that_no_request_follows_is_carried_by_none() -> None:
-    said = messages(user("a"), says("b"), brings(1, "c"))
+    said = messages(user("a"), assistant("b"), tool_result(1, "c"))
     assert find_last_uses(WantedReferences(said, None), [True] * 3) == {0: 1}
 
 
@@ -45,7 +45,7 @@ def test_all_messages_but_the_system_prompt_and_the_newest_user_message_may_leav
 
 
 def test_user_messages_that_are_really_results_may_leave() -> None:
-    said = messages(user("do it"), says("ls"), user("OBSERVATION: a"), says("done"))
+    said = messages(user("do it"), assistant("ls"), user("OBSERVATION: a"), assistant("done"))
     assert find_removable("results", said, [re.compile("^OBSERVATION")]) == [False, False, True, False]
     assert find_removable("messages", said, []) == [True] * 4
     assert BOUNDS == ("results", "messages")

@@ -10,7 +10,7 @@ from proxy.chat.message import Message
 from proxy.context.models import Model
 from proxy.replay.atoms import WireTokenCounter
 from proxy.replay.cache import ProviderCache, count_common_characters, count_served_tokens
-from tests.replay.recorded import messages, says, user
+from tests.replay.recorded import assistant, messages, user
 
 PLAIN = Model(min=1, block=1)
 ROLE = len("<|user|>")
@@ -48,10 +48,10 @@ def test_the_last_four_prompts_are_remembered() -> None:
     found, first = cache(), users("a" * 50)
     found.send_prompt(first, 0)
     for n in range(3):
-        found.send_prompt(list(messages(says(f"{n}"))), 0)
+        found.send_prompt(list(messages(assistant(f"{n}"))), 0)
     assert found.send_prompt(first, 0)[1] == ROLE + 50
     for n in range(4):
-        found.send_prompt(list(messages(says(f"{n}"))), 0)
+        found.send_prompt(list(messages(assistant(f"{n}"))), 0)
     assert found.send_prompt(first, 0)[1] == len("<|")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.replay.read import count_requests, read_conversations
-from tests.replay.recorded import calls, line, says, user
+from tests.replay.recorded import assistant, assistant_call, make_line, user
 
 TOOLS = [{"type": "function", "function": {"name": "read"}}]
 
@@ -19,7 +19,7 @@ def read(tmp_path: Path, text: str) -> Path:
 
 
 def test_each_line_is_a_conversation_and_blank_lines_are_none(tmp_path: Path) -> None:
-    file = read(tmp_path, line(user("a"), says("b"), tools=TOOLS) + "\n\n" + line(user("c")) + "\n")
+    file = read(tmp_path, make_line(user("a"), assistant("b"), tools=TOOLS) + "\n\n" + make_line(user("c")) + "\n")
     first, second = read_conversations(file)
     assert (first.id, first.source) == ("one", "runs.jsonl")
     assert first.messages == (b'{"role": "user", "content": "a"}', b'{"role": "assistant", "content": "b"}')
@@ -56,7 +56,7 @@ def test_an_id_may_be_a_number(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_conversation_is_told_with_its_file_and_line(tmp_path: Path, wrong: str, key: str) -> None:
-    file = read(tmp_path, line(user("a"), calls(1)) + "\n" + wrong + "\n")
+    file = read(tmp_path, make_line(user("a"), assistant_call(1)) + "\n" + wrong + "\n")
     with pytest.raises(ConfigError) as told:
         count_requests([file])
     assert (told.value.key, told.value.line, told.value.source) == (key, 2, str(file))

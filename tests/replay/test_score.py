@@ -9,7 +9,7 @@ from proxy.chat.message import Message
 from proxy.replay.atoms import WireTokenCounter
 from proxy.replay.score import FETCH_LIFETIME, PriceScale, PromptScorer, ReplayTotals
 from proxy.replay.wanted_references import WantedReferences
-from tests.replay.recorded import brings, calls, messages, says, system, user
+from tests.replay.recorded import assistant, assistant_call, messages, system, tool_result, user
 
 LINE = "def thefunctioninquestion(argument):"
 SCALE = PriceScale(((1.25, 0.1), (1.0, 0.5)), 5.0)
@@ -31,9 +31,9 @@ def judged(said: list[dict[str, Any]], *prompts: list[dict[str, Any]] | None, **
     return judge.totals
 
 
-READ = calls(1, path="src/long/name.py")
-RESULT = brings(1, f"src/long/name.py has 31337 lines\n7:  {LINE}\n" + "and more of it " * 20)
-EDIT = calls(2, path="src/long/name.py", line=31337, old=LINE)
+READ = assistant_call(1, path="src/long/name.py")
+RESULT = tool_result(1, f"src/long/name.py has 31337 lines\n7:  {LINE}\n" + "and more of it " * 20)
+EDIT = assistant_call(2, path="src/long/name.py", line=31337, old=LINE)
 SAID = [system("s"), user("go on"), READ, RESULT, EDIT]
 
 
@@ -47,7 +47,7 @@ def test_doing_nothing_keeps_everything() -> None:
 
 
 def test_what_left_the_prompt_is_lost_and_has_to_be_fetched_again() -> None:
-    tally = judged(SAID, None, [*SAID[:3], brings(1, "[gone]")])
+    tally = judged(SAID, None, [*SAID[:3], tool_result(1, "[gone]")])
     assert (tally.atoms_kept, tally.in_place, tally.lines_kept, tally.faults) == (1, 0, 0, 1)
     again = len("<|tool|>[c1]") + len(RESULT["content"])
     assert tally.fetching == [
@@ -57,36 +57,36 @@ def test_what_left_the_prompt_is_lost_and_has_to_be_fetched_again() -> None:
 
 def test_an_edited_message_keeps_what_it_still_says() -> None:
     kept = f"src/long/name.py has 31337 lines\n{LINE}\n[more is gone]"
-    tally = judged(SAID, None, [*SAID[:3], brings(1, kept)])
+    tally = judged(SAID, None, [*SAID[:3], tool_result(1, kept)])
     assert (tally.atoms_kept, tally.lines_kept, tally.faults) == (2, 1, 0)
     assert tally.in_place == 0  # what stood around both of them is not there any more
     kept = RESULT["content"][:130]
-    assert judged(SAID, None, [*SAID[:3], brings(1, kept)]).in_place == 2
+    assert judged(SAID, None, [*SAID[:3], tool_result(1, kept)]).in_place == 2
 
 
 def test_a_text_of_ours_counts_like_any_other() -> None:
-    tally = judged(SAID, None, [system("s\n\nnumber 31337"), *SAID[1:3], brings(1, "[gone]")])
+    tally = judged(SAID, None, [system("s\n\nnumber 31337"), *SAID[1:3], tool_result(1, "[gone]")])
     assert (tally.atoms_kept, tally.in_place) == (2, 0)
 
 
 def test_a_passage_that_stands_elsewhere_is_in_place_there() -> None:
-    twin = brings(1, RESULT["content"])
-    said = [user("go on"), READ, twin, calls(3), {**RESULT, "tool_call_id": "c3"}, EDIT]
-    without = [*said[:4], brings(3, "[gone]")]
+    twin = tool_result(1, RESULT["content"])
+    said = [user("go on"), READ, twin, assistant_call(3), {**RESULT, "tool_call_id": "c3"}, EDIT]
+    without = [*said[:4], tool_result(3, "[gone]")]
     tally = judged(said, None, None, without)
     assert (tally.atoms_kept, tally.in_place, tally.lines_kept, tally.faults) == (2, 2, 1, 0)
 
 
 def test_each_message_that_is_missed_is_fetched() -> None:
     # Each answer repeats the number, so it is the newest one that holds it; that one is not in the prompts either.
-    said = [user("go on"), READ, RESULT, *[calls(9, n=31337) for _ in range(3)]]
-    tally = judged(said, None, *[[user("go on"), says("nothing is here")]] * 3)
+    said = [user("go on"), READ, RESULT, *[assistant_call(9, n=31337) for _ in range(3)]]
+    tally = judged(said, None, *[[user("go on"), assistant("nothing is here")]] * 3)
     assert (tally.atoms, tally.atoms_kept, tally.faults) == (3, 0, 3)
 
 
 def test_the_same_message_is_not_fetched_twice_in_five_requests() -> None:
-    said: list[dict[str, Any]] = [user("go on"), READ, brings(1, "\n".join(f"id-{n:05}" for n in range(20)))]
-    said += [calls(n, id=f"id-{n:05}") for n in range(10, 10 + FETCH_LIFETIME + 2)]
+    said: list[dict[str, Any]] = [user("go on"), READ, tool_result(1, "\n".join(f"id-{n:05}" for n in range(20)))]
+    said += [assistant_call(n, id=f"id-{n:05}") for n in range(10, 10 + FETCH_LIFETIME + 2)]
     tally = judged(said, None, *[[user("go on")]] * (FETCH_LIFETIME + 2))
     assert tally.atoms_kept == 0
     assert tally.faults == 2  # the first, and the one after five more

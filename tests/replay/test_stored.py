@@ -16,10 +16,10 @@ from proxy.replay.play import Contender, ReplaySettings, play_conversation
 from proxy.replay.read import RecordedConversation
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.readonly import ReadOnlyStore
-from tests.faulty import faulty
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
 from tests.replay.recorded import user
-from tests.running import Agent, running
-from tests.scripted import Scripted, calls
+from tests.scripted_model import ScriptedModel, make_calls
 
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
 MATCH = ReplaySettings((Contender("nothing"),), Model(tokenizer="estimate"), ((1.25, 0.1),))
@@ -44,8 +44,8 @@ def history(one: RecordedConversation) -> list[dict[str, Any]]:
 
 async def test_a_branch_is_what_its_client_sent_and_the_answer_that_followed(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite3"
-    model = Scripted(calls(("c1", "read"), path="src/a.py"), "It says 31337.", "You are welcome.")
-    async with faulty(model) as upstream, running(upstream.port, db=str(file), policy="thrifty") as proxy:
+    model = ScriptedModel(make_calls(("c1", "read"), path="src/a.py"), "It says 31337.", "You are welcome.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, db=str(file), policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: mine",), more={"tools": TOOLS})
         agent.messages.append({"role": "system", "content": "You read."})
         await agent.say("What does src/a.py say?")
@@ -77,7 +77,7 @@ async def test_a_branch_is_what_its_client_sent_and_the_answer_that_followed(tmp
 
 async def test_a_branch_counts_its_own_requests_alone(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite3"
-    async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, db=str(file)) as proxy:
         agent = Agent(proxy, (b"x-context-session: mine",))
         for text in ("one", "two", "three"):
             await agent.say(text)
@@ -91,7 +91,7 @@ async def test_a_branch_counts_its_own_requests_alone(tmp_path: Path) -> None:
 
 async def test_sessions_are_found_by_their_names_and_a_wrong_name_is_told(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite3"
-    async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, db=str(file)) as proxy:
         for name in (b"a", b"b"):
             await Agent(proxy, (b"x-context-session: " + name,)).say("hello " + name.decode())
     assert [one.id[0] for one in await found(file)] == ["a", "b"]
@@ -113,7 +113,7 @@ async def test_an_empty_store_has_no_conversations() -> None:
 async def test_a_branch_of_which_a_part_is_missing_is_left_out(tmp_path: Path) -> None:
 
     file = tmp_path / "store.sqlite3"
-    async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, db=str(file)) as proxy:
         for name in (b"a", b"b"):
             await Agent(proxy, (b"x-context-session: " + name,)).say("hello")
     with sqlite3.connect(file) as connection:
@@ -125,7 +125,7 @@ async def test_a_branch_of_which_a_part_is_missing_is_left_out(tmp_path: Path) -
 async def test_many_exchanges_are_read_by_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "PAGE_SIZE", 2)
     file = tmp_path / "store.sqlite3"
-    async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, db=str(file)) as proxy:
         agent = Agent(proxy, (b"x-context-session: mine",))
         for n in range(3):
             await agent.say(f"{n}")

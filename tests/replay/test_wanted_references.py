@@ -7,7 +7,7 @@ from proxy.replay.wanted_references import (
     WantedReferences,
     find_request_positions,
 )
-from tests.replay.recorded import brings, calls, messages, says, system, user
+from tests.replay.recorded import assistant, assistant_call, messages, system, tool_result, user
 
 LINE = "    return the_sum_of(everything)"
 
@@ -17,15 +17,23 @@ def wants(*said: dict[str, object], tools: bytes | None = None) -> WantedReferen
 
 
 def test_a_request_is_made_before_each_answer_that_a_user_message_precedes() -> None:
-    found = messages(system("s"), says("hi, I am here"), user("a"), says("b"), calls(1), brings(1, "c"), says("d"))
+    found = messages(
+        system("s"),
+        assistant("hi, I am here"),
+        user("a"),
+        assistant("b"),
+        assistant_call(1),
+        tool_result(1, "c"),
+        assistant("d"),
+    )
     assert find_request_positions(found) == [3, 4, 6]
-    assert find_request_positions(messages(says("nobody asked"))) == []
+    assert find_request_positions(messages(assistant("nobody asked"))) == []
 
 
 def test_what_the_next_answer_refers_to_is_wanted_with_its_last_holder() -> None:
     found = wants(
-        user("look at src/a.py"), calls(1, path="src/a.py"), brings(1, "src/a.py holds 31337"),
-        calls(2, path="src/a.py", n=31337, new="src/b.py"), brings(2, "x"), says("done"),
+        user("look at src/a.py"), assistant_call(1, path="src/a.py"), tool_result(1, "src/a.py holds 31337"),
+        assistant_call(2, path="src/a.py", n=31337, new="src/b.py"), tool_result(2, "x"), assistant("done"),
     )  # fmt: skip
     first, second, last = found.requests
     assert first.atoms == (Reference("src/a.py", 0, far=False),)
@@ -37,7 +45,7 @@ def test_what_stands_in_the_system_prompt_or_the_tools_is_not_wanted() -> None:
     said = (
         system("use etc/x.conf"),
         user("etc/x.conf, var/y.log, z_1"),
-        calls(1, a="etc/x.conf", b="var/y.log", c="z_1"),
+        assistant_call(1, a="etc/x.conf", b="var/y.log", c="z_1"),
     )
     assert [w.text for w in wants(*said).requests[0].atoms] == ["var/y.log"]
     (step,) = wants(*said, tools=b'[{"description": "writes var/y.log"}]').requests
@@ -46,16 +54,16 @@ def test_what_stands_in_the_system_prompt_or_the_tools_is_not_wanted() -> None:
 
 def test_lines_are_wanted_without_their_numbers_and_once() -> None:
     (_, step) = wants(
-        user("go on"), calls(1, path="p/q.py"), brings(1, f"1\tdef f():\n2\t{LINE}\n3\t"),
-        calls(2, old=f"{LINE}\n{LINE}", new="return what_nobody_has_seen_before"),
+        user("go on"), assistant_call(1, path="p/q.py"), tool_result(1, f"1\tdef f():\n2\t{LINE}\n3\t"),
+        assistant_call(2, old=f"{LINE}\n{LINE}", new="return what_nobody_has_seen_before"),
     ).requests  # fmt: skip
     assert step.lines == (Reference(LINE.strip(), 2, far=False),)
 
 
 def test_far_is_more_than_twenty_messages_since_the_last_sight() -> None:
     def after(count: int) -> Reference:
-        between = [says(f"thinking {n}") for n in range(count)]
-        found = wants(user(f"see src/a.py\n{LINE}"), *between, calls(1, path="src/a.py", old=LINE))
+        between = [assistant(f"thinking {n}") for n in range(count)]
+        found = wants(user(f"see src/a.py\n{LINE}"), *between, assistant_call(1, path="src/a.py", old=LINE))
         step = found.requests[-1]
         assert step.atoms[0].far is step.lines[0].far
         return step.atoms[0]
@@ -65,22 +73,22 @@ def test_far_is_more_than_twenty_messages_since_the_last_sight() -> None:
 
 
 def test_an_atom_inside_a_longer_one_holds_it_and_is_no_sight_of_it() -> None:
-    found = wants(user("run ./src/a.py,src/a.py:7"), *[says("m")] * 30, calls(1, path="src/a.py"))
+    found = wants(user("run ./src/a.py,src/a.py:7"), *[assistant("m")] * 30, assistant_call(1, path="src/a.py"))
     (atom,) = found.requests[-1].atoms
     assert (atom.holder, atom.far) == (0, False)
 
 
 def test_a_line_of_the_system_prompt_is_there_but_wanted_only_where_it_stands_elsewhere() -> None:
-    (step,) = wants(system(LINE), user("go"), calls(1, old=LINE)).requests
+    (step,) = wants(system(LINE), user("go"), assistant_call(1, old=LINE)).requests
     assert step.lines == ()
-    found = wants(system(LINE), user(LINE), calls(1, old=LINE))
+    found = wants(system(LINE), user(LINE), assistant_call(1, old=LINE))
     assert found.requests[0].lines == (Reference(LINE.strip(), 1, far=False),)
     assert found.find_line(LINE.strip()) == [0, 1, 2]
     assert found.find_line("another") == []
 
 
 def test_the_window_of_an_atom_is_what_stands_around_it() -> None:
-    found = wants(user("a" * 80 + "  src/x.py\n" + "b" * 80), calls(1, path="src/x.py"))
+    found = wants(user("a" * 80 + "  src/x.py\n" + "b" * 80), assistant_call(1, path="src/x.py"))
     (atom,) = found.requests[0].atoms
     window = found.read_window(atom)
     assert window == "a" * 59 + " src/x.py " + "b" * 59

@@ -18,7 +18,7 @@ from proxy.replay.play import Contender, ReplaySettings
 from proxy.replay.read import RecordedConversation
 from proxy.replay.work import play_conversations
 from proxy.settings.policy_files import find_own_classes, read_policy_file
-from tests.replay.recorded import conversation, says, user, work
+from tests.replay.recorded import assistant, make_conversation, make_run, user
 from tests.settings.test_policy_files import write
 
 MATCH = ReplaySettings(
@@ -27,7 +27,7 @@ MATCH = ReplaySettings(
 
 
 def runs(count: int = 12) -> Iterator[RecordedConversation]:
-    return (conversation(*work(12, name=f"n{n}_"), source=f"{n}") for n in range(count))
+    return (make_conversation(*make_run(12, name=f"n{n}_"), source=f"{n}") for n in range(count))
 
 
 def test_little_work_is_done_here_and_starts_nothing() -> None:
@@ -89,7 +89,7 @@ def test_whoever_stops_reading_ends_the_workers(monkeypatch: pytest.MonkeyPatch)
     )
 
     def two_then_ctrl_c() -> Iterator[RecordedConversation]:
-        yield from (conversation(user("a"), says("b")) for _ in range(4))
+        yield from (make_conversation(user("a"), assistant("b")) for _ in range(4))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), closing(play_conversations(two_then_ctrl_c(), slow, 2)) as played:

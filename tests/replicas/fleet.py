@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.faults.fork_server import ForkServer
-from tests.faulty import Request, read_request
+from tests.raw_upstream import RawRequest, read_request
 
 
 @dataclass(eq=False)
@@ -80,7 +80,7 @@ class Fleet:
             self.tasks.discard(task)
             writer.close()
 
-    async def _pass(self, request: Request, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, request: RawRequest, writer: asyncio.StreamWriter) -> None:
         replica = self.replicas[next(self._turn) % len(self.replicas)]
         replica.busy += 1
         replica.served += 1

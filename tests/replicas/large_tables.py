@@ -22,7 +22,7 @@ from proxy.store.postgres import PostgresStore
 from proxy.store.postgres_partitions import DAY_S, find_id_start
 from tests.postgres import Server, drop_database, execute, new_database, server
 from tests.replicas.sizing import of_server
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import postgres_store
 
 DAYS = 10
@@ -114,7 +114,7 @@ async def write(store: PostgresStore, count: int, name: str) -> None:
     """So many small exchanges, one commit each."""
     for n in range(count):
         make, exchange = (
-            Make(session=f"{name}{n}"),
+            RowFactory(session=f"{name}{n}"),
             find_id_start(time.time()) + f"{n:08}".replace("0", "a").replace("1", "b"),
         )
         key, answer = digest(name, n), digest(name, n, "answer")

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.fork_server import ForkServer
-from tests.faulty import HEAD, Connection, Request, ask, faulty, post
 from tests.postgres import Server, execute, new_database, server
-from tests.running import CHAT, heard
+from tests.proxy_server import CHAT, parse_answer
+from tests.raw_upstream import HEAD, Connection, RawRequest, make_post, run_upstream, send_raw
 
 TICK = os.sysconf("SC_CLK_TCK")
 WARM = 40
@@ -32,7 +32,7 @@ TOOLS = [
 ]
 
 
-async def model(_: Request, there: Connection) -> None:
+async def model(_: RawRequest, there: Connection) -> None:
     message = {"role": "assistant", "content": "It is so, as far as can be seen. " * 10}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     body = json.dumps({"id": "c", "object": "chat.completion", "choices": [choice]}).encode()
@@ -75,7 +75,7 @@ async def long(port: int, count: int, start: int, history: list[dict[str, Any]])
 
 async def said(port: int, body: dict[str, Any], line: bytes, messages: list[dict[str, Any]]) -> int:
     raw = json.dumps(body).encode()
-    found = heard(await ask(port, post(CHAT, raw, b"content-type: application/json", line), 60))
+    found = parse_answer(await send_raw(port, make_post(CHAT, raw, b"content-type: application/json", line), 60))
     assert found.status == 200, found.body
     messages.append(found.message)
     return sum(len(json.dumps(m)) for m in messages[-2:])
@@ -128,7 +128,7 @@ async def stored(where: str) -> tuple[dict[str, int], int]:
 async def main() -> None:
     fork_server = ForkServer()
     try:
-        async with faulty(model) as upstream:
+        async with run_upstream(model) as upstream:
             with tempfile.TemporaryDirectory() as folder, server() as postgres:
                 for name, at in (("SQLite", None), ("PostgreSQL", postgres)):
                     for size, row in (await measure(fork_server, f"{folder}/s", upstream.port, at)).items():

@@ -11,9 +11,9 @@ import json
 import random
 from typing import Any
 
-from tests.faulty import Connection, Request, ask, post
-from tests.running import CHAT, Heard, heard
-from tests.scripted import streamed, whole
+from tests.proxy_server import CHAT, RawAnswer, parse_answer
+from tests.raw_upstream import Connection, RawRequest, make_post, send_raw
+from tests.scripted_model import send_completion, send_stream
 
 Json = dict[str, Any]
 
@@ -31,15 +31,15 @@ class Model:
     def __init__(self) -> None:
         self.received: list[bytes] = []
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.received.append(request.body)
         body = json.loads(request.body)
         message = said(body)
         usage = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
         if body.get("stream"):
-            await streamed(there, message, usage)
+            await send_stream(there, message, usage)
         else:
-            await whole(there, message, usage)
+            await send_completion(there, message, usage)
 
 
 def said(body: Json) -> Json:
@@ -76,7 +76,7 @@ class Client:
         self.sessions: set[str] = set()
         self.step = 0
 
-    async def turn(self, port: int) -> Heard:
+    async def turn(self, port: int) -> RawAnswer:
         """The next request: a new prompt, or the results of what was called."""
         self.step += 1
         calls = self.messages[-1].get("tool_calls") or ()
@@ -94,13 +94,13 @@ class Client:
         self.messages.append(found.message)
         return found
 
-    async def again(self, port: int, *lines: bytes) -> Heard:
+    async def again(self, port: int, *lines: bytes) -> RawAnswer:
         """The request as the history stands."""
         body: Json = {"model": "m", "messages": self.messages, "tools": TOOLS}
         if self.stream:
             body["stream"] = True
         head = (b"content-type: application/json", b"authorization: Bearer k", *self.lines, *lines)
-        found = heard(await ask(port, post(CHAT, json.dumps(body).encode(), *head)))
+        found = parse_answer(await send_raw(port, make_post(CHAT, json.dumps(body).encode(), *head)))
         assert found.status == 200, found.body
         assert found.header("x-context-fallback") is None
         self.sessions.add(found.session)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.postgres import execute
+from tests.proxy_server import PATIENT_LIMITS
 from tests.recorded.test_shared import AGENTS, OPEN, PRICES, SAMPLE, Rows, assert_sound, files, free_port, run, score
 from tests.replicas.fleet import Fleet, fleet
-from tests.running import PATIENT
 
 pytestmark = pytest.mark.long
 
@@ -38,7 +38,7 @@ async def test_replicas_that_come_and_go_cost_what_one_process_costs(
         "policy": "thrifty",
         "db": database,
         "upstream": f"http://127.0.0.1:{port}/v1",
-        **PATIENT,
+        **PATIENT_LIMITS,
         "log_level": "error",
     }
     began = time.monotonic()

@@ -10,11 +10,11 @@ import pytest
 
 from proxy.notes.state_block import build_prompt as ask_for_state
 from proxy.operator import session_stats
-from tests.faulty import faulty
 from tests.postgres import execute
+from tests.proxy_server import PATIENT_LIMITS, run_proxy
+from tests.raw_upstream import run_upstream
 from tests.replicas.fleet import fleet
 from tests.replicas.talk import Client, Model
-from tests.running import PATIENT, running
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ TURNS = 18
 TREE: dict[str, Any] = {
     "tokens": {"count": "estimate"},
     "tools": {"offer": "first_request"},
-    **PATIENT,
+    **PATIENT_LIMITS,
 }
 
 
@@ -33,7 +33,7 @@ def clients(*, stream: bool) -> list[Client]:
 async def by_one(policy: str, *, stream: bool) -> list[bytes]:
     """The prompts that a single process with a store of its own sends to the model."""
     model = Model()
-    async with faulty(model) as upstream, running(upstream.port, policy=policy, **TREE) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy, **TREE) as proxy:
         for client in clients(stream=stream):
             for _ in range(TURNS):
                 await client.turn(proxy.port)
@@ -44,7 +44,7 @@ async def by_one(policy: str, *, stream: bool) -> list[bytes]:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_three_replicas_send_what_one_process_sends(database: str, policy: str, stream: bool) -> None:
     model = Model()
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         tree = {**TREE, "db": database, "upstream": f"http://127.0.0.1:{upstream.port}/v1", "policy": policy}
         async with fleet(3, **tree) as proxies:
             played = clients(stream=stream)
@@ -69,9 +69,9 @@ async def test_three_replicas_send_what_one_process_sends(database: str, policy:
 
 async def test_each_replica_shows_what_another_has_edited(database: str) -> None:
     model = Model()
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         tree = {**TREE, "db": database, "policy": "thrifty"}
-        async with running(upstream.port, **tree) as one, running(upstream.port, **tree) as other:
+        async with run_proxy(upstream.port, **tree) as one, run_proxy(upstream.port, **tree) as other:
             client = Client(1, stream=False, named=True)
             for _ in range(2):
                 await client.turn(one.port)
@@ -88,7 +88,7 @@ async def test_each_replica_shows_what_another_has_edited(database: str) -> None
 
 async def test_requests_that_several_replicas_answer_at_once_agree_on_their_edits(database: str) -> None:
     model = Model()
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         tree = {**TREE, "db": database, "upstream": f"http://127.0.0.1:{upstream.port}/v1", "policy": "thrifty"}
         async with fleet(3, **tree) as proxies:
             client, _ = clients(stream=False)

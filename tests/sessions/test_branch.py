@@ -10,7 +10,7 @@ from proxy.sessions.hidden_rounds import HiddenRound
 from proxy.sessions.packing import Node
 from proxy.store.base import EditRow
 from proxy.store.branch_positions import BranchPosition
-from tests.conversations import message, user
+from tests.conversations import make_message, user
 
 
 def branch() -> Branch:
@@ -80,7 +80,7 @@ def test_hidden_rounds_count_as_long_as_they_are_remembered() -> None:
 
 def test_it_tells_the_tokens_of_a_message_only_in_the_form_and_for_the_counter_that_it_knows() -> None:
     counter, other = TokenCounter(len), TokenCounter(len)
-    known, again = message(user("Hello")), message(user("Hello"))
+    known, again = make_message(user("Hello")), make_message(user("Hello"))
     live_session = LiveSession("me", "s", False, token_counter=counter)
     live_session.nodes[b"k"] = Node(known.form, "t", False, "openai", 0.0, 77)
     live_session.nodes[b"new"] = Node(known.form, "t", False, "openai")
@@ -89,9 +89,9 @@ def test_it_tells_the_tokens_of_a_message_only_in_the_form_and_for_the_counter_t
     assert counter(known) == 9
     for key, one, token_counter in (
         (b"k", again, other),
-        (b"k", message(user("Hallo")), counter),
-        (b"new", message(user("Hello")), counter),
-        (b"none", message(user("Hello")), counter),
+        (b"k", make_message(user("Hallo")), counter),
+        (b"new", make_message(user("Hello")), counter),
+        (b"none", make_message(user("Hello")), counter),
     ):
         assert not live_session.restore_token_count(key, one, token_counter)
         assert not token_counter.has_count(one)

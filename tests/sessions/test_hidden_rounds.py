@@ -21,7 +21,7 @@ from proxy.sessions.hidden_rounds import (
     match_rounds,
     splice_hidden_rounds,
 )
-from tests.conversations import assistant, call, dump, result, system, user
+from tests.conversations import assistant, call, encode_json, result, system, user
 
 TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {}}}]
 OURS = b'{"type":"function","function":{"name":"recall"}},{"type":"function","function":{"name":"query_db"}}'
@@ -34,7 +34,7 @@ def asking(*calls: tuple[str, str], text: Any = None, **more: Any) -> dict[str, 
 
 
 def read(history: Sequence[Any], **more: Any) -> tuple[Request, list[bytes]]:
-    request = read_request(dump({"model": "m", "messages": history, "tools": TOOLS, **more}))
+    request = read_request(encode_json({"model": "m", "messages": history, "tools": TOOLS, **more}))
     return request, chain.compute_keys("t", request.messages)
 
 
@@ -43,8 +43,8 @@ def behind(
 ) -> HiddenRound:
     """The round that stands behind the answer history[at]."""
     _, keys = read(history)
-    hidden = tuple(dump(m) for m in replaces)
-    return HiddenRound(keys[at], keys[at - 1], hidden, tuple(dump(m) for m in results), tuple(calls), 5.0)
+    hidden = tuple(encode_json(m) for m in replaces)
+    return HiddenRound(keys[at], keys[at - 1], hidden, tuple(encode_json(m) for m in results), tuple(calls), 5.0)
 
 
 def put(history: Sequence[Any], *rounds: HiddenRound, tools: bytes = b"", **more: Any) -> Any:
@@ -85,7 +85,7 @@ def test_hidden_rounds_stand_again_in_front_of_the_answer_that_they_led_to() -> 
     made, messages = put(history, behind(history, 2, *ONLY_OURS))
     assert messages == [*history[:2], *ONLY_OURS, history[3]]
     assert made.round_count == 1
-    assert [m.raw for m in made.request.messages[2:5]] == [dump(m) for m in ONLY_OURS]
+    assert [m.raw for m in made.request.messages[2:5]] == [encode_json(m) for m in ONLY_OURS]
 
 
 def test_the_clients_messages_keep_their_keys_and_hidden_ones_get_their_own() -> None:
@@ -93,8 +93,8 @@ def test_the_clients_messages_keep_their_keys_and_hidden_ones_get_their_own() ->
     _, keys = read(history)
     made, _ = put(history, behind(history, 1, *ONLY_OURS))
     assert [made.keys[0], made.keys[3], made.keys[4]] == keys
-    asked = chain.derive_next_key(keys[0], read_message(dump(ONLY_OURS[0])).digest)
-    assert made.keys[1:3] == [asked, chain.derive_next_key(asked, read_message(dump(ONLY_OURS[1])).digest)]
+    asked = chain.derive_next_key(keys[0], read_message(encode_json(ONLY_OURS[0])).digest)
+    assert made.keys[1:3] == [asked, chain.derive_next_key(asked, read_message(encode_json(ONLY_OURS[1])).digest)]
     assert made.hidden_at == dict.fromkeys(made.keys[1:3], 5.0)
 
 
@@ -209,7 +209,7 @@ def test_what_is_no_round_is_a_value_error() -> None:
 
 
 def test_more_messages_come_behind_those_that_were_sent() -> None:
-    more = [dump(user("So?")), dump(assistant("é"))]
+    more = [encode_json(user("So?")), encode_json(assistant("é"))]
     for body in (b'{"messages":[{"role":"user"}],"n":1}', b'{"n": 1, "messages" : [ {"role":"user"} \n] }'):
         made = json.loads(append_messages(body, more))
         assert made == {"n": 1, "messages": [{"role": "user"}, user("So?"), assistant("é")]}
@@ -222,7 +222,7 @@ def test_what_is_spliced_in_is_what_the_rounds_had_sent() -> None:
     """The body of a second round and the next request begin with the same bytes."""
     history = [user("Hi")]
     request, _ = read(history)
-    second = append_messages(request.body, [dump(m) for m in ONLY_OURS[:2]])
+    second = append_messages(request.body, [encode_json(m) for m in ONLY_OURS[:2]])
     later = [*history, ONLY_OURS[2], user("So?")]
     made, _ = put(later, behind(later, 1, *ONLY_OURS))
     sent = [m.raw for m in read_request(second).messages]
@@ -232,8 +232,8 @@ def test_what_is_spliced_in_is_what_the_rounds_had_sent() -> None:
 def test_answers_are_looked_for_by_the_head_of_what_they_answer() -> None:
     history = [assistant("Hello!"), user("Hi"), assistant("Yes.")]
     request, keys = read(history)
-    first = HiddenRound(keys[0], b"", (dump(history[0]),))
-    second = HiddenRound(keys[2], keys[1], (dump(history[2]),))
+    first = HiddenRound(keys[0], b"", (encode_json(history[0]),))
+    second = HiddenRound(keys[2], keys[1], (encode_json(history[2]),))
     assert match_rounds(request, keys, {b"": [first], keys[1]: [second]}) == {2: second}
 
 

@@ -16,9 +16,9 @@ from proxy.sessions.packing import Node
 from proxy.store.base import BranchRow, BranchTipRow, EditRow, Row, SessionRow, StateRow
 from proxy.store.branch_positions import BranchPosition
 from proxy.store.in_memory import InMemoryStore
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 NODE = Node(b"form", "t", True, "openai")
 
@@ -162,7 +162,10 @@ async def test_a_branch_is_read_back_with_its_edits_and_states() -> None:
 
 
 async def test_memory_stays_bounded_whatever_comes() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, limits={"live_branches": 5}) as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, limits={"live_branches": 5}) as proxy,
+    ):
         branches = proxy.app.services.live_sessions
         agents = [Agent(proxy) for _ in range(20)]
         for n, agent in enumerate(agents):
@@ -178,8 +181,8 @@ async def test_memory_stays_bounded_whatever_comes() -> None:
 
 
 async def test_first_requests_at_once_are_sessions_of_their_own() -> None:
-    model = Scripted(*(f"Answer {n}." for n in range(40)))
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    model = ScriptedModel(*(f"Answer {n}." for n in range(40)))
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         agents = [Agent(proxy, stream=bool(n % 2)) for n in range(10)]
         first = await asyncio.gather(*(agent.say("Hello") for agent in agents))
         second = await asyncio.gather(*(agent.say("Go on") for agent in agents))
@@ -188,8 +191,8 @@ async def test_first_requests_at_once_are_sessions_of_their_own() -> None:
 
 
 async def test_first_requests_at_once_under_one_name_are_twins_in_one_session() -> None:
-    model = Scripted(*(f"Answer {n}." for n in range(40)))
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    model = ScriptedModel(*(f"Answer {n}." for n in range(40)))
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         agents = [Agent(proxy, (b"x-session-id: s",)) for n in range(5)]
         await asyncio.gather(*(agent.say("Hello") for agent in agents))
         await asyncio.gather(*(agent.say("Go on") for agent in agents))

@@ -13,9 +13,9 @@ import pytest
 from proxy.dialects.completions.request import read_request
 from proxy.sessions.locate import MAX_NAME_BYTES, derive_tenant, find_session_name, make_id
 from proxy.settings.load import Settings
-from tests.faulty import faulty
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls, whole
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls, send_completion
 
 SYSTEM = {"role": "system", "content": "Be."}
 IDENTITY = Settings().identity
@@ -111,13 +111,13 @@ def test_ids_sort_by_the_time_at_which_they_were_made(monkeypatch: pytest.Monkey
     assert all(re.fullmatch("[a-z2-7]{16}", one) for one in made)
 
 
-async def branches(proxy: Running) -> list[tuple[str, str]]:
+async def branches(proxy: RunningProxy) -> list[tuple[str, str]]:
     """(session, kind) of each branch, oldest first."""
     return [(s, k) for s, k in await proxy.rows("SELECT session, kind FROM branches ORDER BY created_at, rowid")]
 
 
 async def test_without_a_name_a_conversation_is_known_by_an_answer_of_ours() -> None:
-    async with faulty(Scripted("One.", "Two.", "Three.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("One.", "Two.", "Three.")) as upstream, run_proxy(upstream.port) as proxy:
         for stream in (False, True):
             agent = Agent(proxy, stream=stream, messages=[SYSTEM])
             found = [await agent.say(text) for text in ("Hello", "Go on", "And?")]
@@ -126,7 +126,10 @@ async def test_without_a_name_a_conversation_is_known_by_an_answer_of_ours() -> 
 
 
 async def test_two_first_requests_that_are_alike_are_two_sessions() -> None:
-    async with faulty(Scripted("One.", "Two.", "Three.", "Four.")) as upstream, running(upstream.port) as proxy:
+    async with (
+        run_upstream(ScriptedModel("One.", "Two.", "Three.", "Four.")) as upstream,
+        run_proxy(upstream.port) as proxy,
+    ):
         first, second = Agent(proxy), Agent(proxy)
         one, two = (await first.say("Hello")).session, (await second.say("Hello")).session
         assert one != two
@@ -136,14 +139,14 @@ async def test_two_first_requests_that_are_alike_are_two_sessions() -> None:
 
 async def test_what_no_answer_of_ours_is_in_is_nobodys() -> None:
     foreign = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "From elsewhere."}]
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         one = await Agent(proxy, messages=list(foreign)).say("Go on")
         two = await Agent(proxy, messages=list(foreign)).say("Go on")
         assert one.session != two.session
 
 
 async def test_the_same_name_under_two_credentials_is_two_sessions() -> None:
-    async with faulty(Scripted("One.", "Two.", "Three.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("One.", "Two.", "Three.")) as upstream, run_proxy(upstream.port) as proxy:
         line = (b"x-context-session: shared",)
         mine, theirs = Agent(proxy, line, key="sk-a"), Agent(proxy, line, key="sk-b")
         await mine.say("Hello")
@@ -154,7 +157,7 @@ async def test_the_same_name_under_two_credentials_is_two_sessions() -> None:
 
 
 async def test_a_history_under_another_credential_belongs_to_nobody() -> None:
-    async with faulty(Scripted("One.", "Two.", "Three.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("One.", "Two.", "Three.")) as upstream, run_proxy(upstream.port) as proxy:
         mine = Agent(proxy, key="sk-a")
         session = (await mine.say("Hello")).session
         theirs = Agent(proxy, key="sk-b", messages=list(mine.messages))
@@ -163,7 +166,10 @@ async def test_a_history_under_another_credential_belongs_to_nobody() -> None:
 
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
 async def test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin(line: tuple[bytes, ...]) -> None:
-    async with faulty(Scripted("One.", "Two.", "Three.", "Four.")) as upstream, running(upstream.port) as proxy:
+    async with (
+        run_upstream(ScriptedModel("One.", "Two.", "Three.", "Four.")) as upstream,
+        run_proxy(upstream.port) as proxy,
+    ):
         agent = Agent(proxy, line)
         await agent.say("Hello")
         agent.messages.append({"role": "user", "content": "Go on"})
@@ -175,7 +181,7 @@ async def test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin(line: t
 
 
 async def test_after_a_failed_attempt_the_same_again_is_a_retry() -> None:
-    async with faulty(Scripted("One.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("One.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy)
         await agent.say("Hello")
         agent.messages.append({"role": "user", "content": "Go on"})
@@ -185,7 +191,7 @@ async def test_after_a_failed_attempt_the_same_again_is_a_retry() -> None:
 
         upstream.script = busy
         assert (await agent.send()).status == 503
-        upstream.script = Scripted("Two.")
+        upstream.script = ScriptedModel("Two.")
         assert (await agent.send()).status == 200
         assert [kind for _, kind in await branches(proxy)] == ["main"]
 
@@ -200,10 +206,10 @@ async def test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is
     async def slow(_: Any, there: Any) -> None:
         begun.set()
         await go.wait()
-        await whole(there, {"role": "assistant", "content": "Two."}, None)
+        await send_completion(there, {"role": "assistant", "content": "Two."}, None)
 
-    model = Scripted("One.", busy, slow, "Three.")
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    model = ScriptedModel("One.", busy, slow, "Three.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy)
         await agent.say("Hello")
         agent.messages.append({"role": "user", "content": "Go on"})
@@ -218,7 +224,10 @@ async def test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is
 
 
 async def test_an_answer_asked_for_again_leaves_both_to_go_on_from() -> None:
-    async with faulty(Scripted("One.", "Two.", "Three.", "Four.")) as upstream, running(upstream.port) as proxy:
+    async with (
+        run_upstream(ScriptedModel("One.", "Two.", "Three.", "Four.")) as upstream,
+        run_proxy(upstream.port) as proxy,
+    ):
         agent = Agent(proxy, (b"x-session-id: s",))
         first = (await agent.say("Hello")).message
         second = (await agent.send()).message if agent.messages.pop() else None
@@ -231,8 +240,8 @@ async def test_an_answer_asked_for_again_leaves_both_to_go_on_from() -> None:
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
 async def test_an_edit_of_an_earlier_message_forks_and_the_old_branch_stays(line: tuple[bytes, ...]) -> None:
     async with (
-        faulty(Scripted("One.", "Two.", "Three.", "Four.", "Five.")) as upstream,
-        running(upstream.port) as proxy,
+        run_upstream(ScriptedModel("One.", "Two.", "Three.", "Four.", "Five.")) as upstream,
+        run_proxy(upstream.port) as proxy,
     ):
         agent = Agent(proxy, line)
         session = (await agent.say("Hello")).session
@@ -250,7 +259,7 @@ async def test_an_edit_of_an_earlier_message_forks_and_the_old_branch_stays(line
 async def test_a_title_made_under_the_same_name_is_a_side_call() -> None:
     line = (b"x-session-affinity: ses_1", b"x-session-id: ses_1")
     title = [{"role": "system", "content": "You make titles."}, {"role": "user", "content": "Make a title for: Hello"}]
-    async with faulty(Scripted("One.", "A title", "Two.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("One.", "A title", "Two.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, line, messages=[SYSTEM])
         await agent.say("Hello")
         await Agent(proxy, line, messages=title).send()
@@ -259,7 +268,7 @@ async def test_a_title_made_under_the_same_name_is_a_side_call() -> None:
 
 
 async def test_a_system_prompt_that_changes_does_not_part_a_conversation() -> None:
-    async with faulty(Scripted("One.", "Two.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("One.", "Two.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, messages=[{"role": "system", "content": "It is Monday."}])
         session = (await agent.say("Hello")).session
         agent.messages[0] = {"role": "system", "content": "It is Tuesday."}
@@ -289,8 +298,8 @@ def recalled(call: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("how", REWRITES)
 async def test_an_answer_that_the_client_writes_in_its_own_way_is_still_ours(how: str, line: tuple[bytes, ...]) -> None:
     text = "I will look." if how == "parts" else None
-    step = calls(("call_abcdef01", "look"), text=text, path="a.txt", depth=2) | {"reasoning_content": "Hm."}
-    async with faulty(Scripted(step, "Done.", "Fine.")) as upstream, running(upstream.port) as proxy:
+    step = make_calls(("call_abcdef01", "look"), text=text, path="a.txt", depth=2) | {"reasoning_content": "Hm."}
+    async with run_upstream(ScriptedModel(step, "Done.", "Fine.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, line)
         session = (await agent.say("Look")).session
         agent.brings("It is there.")
@@ -301,7 +310,7 @@ async def test_an_answer_that_the_client_writes_in_its_own_way_is_still_ours(how
 
 
 async def test_without_a_name_an_answer_in_other_words_and_without_calls_is_not_ours() -> None:
-    async with faulty(Scripted("One.", "Two.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("One.", "Two.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy)
         session = (await agent.say("Hello")).session
         agent.messages[1] = {"role": "assistant", "content": "Something else."}
@@ -311,9 +320,9 @@ async def test_without_a_name_an_answer_in_other_words_and_without_calls_is_not_
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
 async def test_after_a_restart_every_branch_goes_on_where_it_was(tmp_path: Path, line: tuple[bytes, ...]) -> None:
     db = str(tmp_path / "store.sqlite3")
-    model = Scripted(*(f"Answer {n}." for n in range(50)))
-    async with faulty(model) as upstream:
-        async with running(upstream.port, db=db) as proxy:
+    model = ScriptedModel(*(f"Answer {n}." for n in range(50)))
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, db=db) as proxy:
             agent = Agent(proxy, line)
             session = (await agent.say("Hello")).session
             await agent.say("Go on")
@@ -322,7 +331,7 @@ async def test_after_a_restart_every_branch_goes_on_where_it_was(tmp_path: Path,
             other = Agent(proxy, line, messages=[SYSTEM | {"content": "You explore."}])
             explored = (await other.say("Explore")).session
             kinds = await branches(proxy)
-        async with running(upstream.port, db=db) as proxy:
+        async with run_proxy(upstream.port, db=db) as proxy:
             for one in (branch, agent, other, agent, branch):
                 one.proxy = proxy
                 assert (await one.say("And?")).session == (explored if one is other else session)
@@ -331,8 +340,8 @@ async def test_after_a_restart_every_branch_goes_on_where_it_was(tmp_path: Path,
 
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
 async def test_after_leaving_memory_a_conversation_is_read_back(line: tuple[bytes, ...]) -> None:
-    model = Scripted(*(f"Answer {n}." for n in range(50)))
-    async with faulty(model) as upstream, running(upstream.port, limits={"live_branches": 1}) as proxy:
+    model = ScriptedModel(*(f"Answer {n}." for n in range(50)))
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, limits={"live_branches": 1}) as proxy:
         agents = [Agent(proxy, tuple(b"%b%d" % (one, n) for one in line)) for n in range(3)]
         sessions = [(await agent.say("Hello")).session for agent in agents]
         for _ in range(2):
@@ -343,10 +352,10 @@ async def test_after_leaving_memory_a_conversation_is_read_back(line: tuple[byte
 
 async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tmp_path: Path) -> None:
     """Of a long request the first rows may be on disk, and not where its branch stands."""
-    db, model = f"{tmp_path}/a.sqlite3", Scripted("Yes.", "Well.")
+    db, model = f"{tmp_path}/a.sqlite3", ScriptedModel("Yes.", "Well.")
     said = [("user", "One"), ("assistant", "So"), ("user", "Two"), ("assistant", "And"), ("user", "Three")]
-    async with faulty(model) as upstream:
-        async with running(upstream.port, db=db) as proxy:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, db=db) as proxy:
             talk = [{"role": role, "content": text} for role, text in said]
             agent = Agent(proxy, (b"x-context-session: a",), messages=talk)
             assert (await agent.send()).status == 200
@@ -354,7 +363,7 @@ async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tm
             there.execute("DELETE FROM exchanges")
             there.execute("DELETE FROM messages WHERE position > 2")
             there.execute("UPDATE branches SET tip = x'', answer = NULL")
-        async with running(upstream.port, db=db) as agent.proxy:
+        async with run_proxy(upstream.port, db=db) as agent.proxy:
             await agent.say()
             await agent.say("Four")
             rows = await agent.proxy.rows("SELECT position, role, branch FROM messages ORDER BY seq")
@@ -364,6 +373,6 @@ async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tm
 
 
 async def test_mistral_vibe_names_its_session_by_x_affinity() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}, b"x-affinity: s1")
         assert found.session == "s1"

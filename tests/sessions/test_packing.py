@@ -16,9 +16,9 @@ from proxy.sessions.hidden_rounds import HiddenRound
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.packing import Node
 from proxy.store.in_memory import InMemoryStore
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 
 def key(number: int) -> bytes:
@@ -278,8 +278,8 @@ def test_a_packed_session_leaves_with_its_index() -> None:
 
 async def talk(*, packs: bool) -> list[bytes]:
     """The bodies that go upstream from two agents that take turns."""
-    async with faulty(Scripted(*(f"Done, {n}." for n in range(40)))) as upstream:
-        async with running(upstream.port, policy="rolling") as proxy:
+    async with run_upstream(ScriptedModel(*(f"Done, {n}." for n in range(40)))) as upstream:
+        async with run_proxy(upstream.port, policy="rolling") as proxy:
             agents = [Agent(proxy, (f"x-session-id: {name}".encode(),)) for name in "ab"]
             live_sessions = proxy.app.services.live_sessions
             for n in range(14):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from proxy.sessions.locate import BranchTraits, classify_branch
-from tests.faulty import HANGS_S, Connection, Request, ask, faulty
 from tests.postgres import drop_database, new_store_database
-from tests.running import Agent, Running, heard, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import HANGS_S, Connection, RawRequest, run_upstream, send_raw
+from tests.scripted_model import ScriptedModel, make_calls
 
 LINE = (b"x-session-id: ses_1",)
 TITLE = [
@@ -23,7 +23,7 @@ TITLE = [
 CODER = {"role": "system", "content": "You are a coding agent. Today's date: Sat Nov 21 2026."}
 EXPLORER = {"role": "system", "content": "You are a file search specialist. Report what you find."}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
-LOOK = calls(("call_abcdef01", "look"), path="a.py")
+LOOK = make_calls(("call_abcdef01", "look"), path="a.py")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -38,37 +38,37 @@ async def db(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[st
 
 
 @asynccontextmanager
-async def served(port: int, db: str, **tree: Any) -> AsyncIterator[Running]:
-    async with running(port, db=db, policy="rolling", tools={"offer": "first_request"}, **tree) as proxy:
+async def served(port: int, db: str, **tree: Any) -> AsyncIterator[RunningProxy]:
+    async with run_proxy(port, db=db, policy="rolling", tools={"offer": "first_request"}, **tree) as proxy:
         yield proxy
 
 
-def titler(proxy: Running) -> Agent:
+def titler(proxy: RunningProxy) -> Agent:
     return Agent(proxy, LINE, stream=True, more={"model": "small"}, messages=list(TITLE))
 
 
-def worker(proxy: Running, system: dict[str, Any] = CODER) -> Agent:
+def worker(proxy: RunningProxy, system: dict[str, Any] = CODER) -> Agent:
     return Agent(proxy, LINE, stream=True, more={"tools": TOOLS}, messages=[system])
 
 
-async def kinds(proxy: Running) -> list[str]:
+async def kinds(proxy: RunningProxy) -> list[str]:
     """Of the session's branches as the API shows them, oldest first."""
     return [line["kind"] for line in (await shown(proxy, ""))["branches"]]
 
 
-async def shown(proxy: Running, path: str) -> Any:
+async def shown(proxy: RunningProxy, path: str) -> Any:
     """The answer of the API; of the session, if the path begins with a slash."""
     path = "sessions/ses_1" + path if path[:1] in ("", "/") else path
     async with asyncio.timeout(HANGS_S):
         while proxy.app.store.queued:
             await asyncio.sleep(0.005)
     raw = b"GET /api/%b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n" % path.encode()
-    found = heard(await ask(proxy.port, raw))
+    found = parse_answer(await send_raw(proxy.port, raw))
     assert found.status == 200, found.body
     return found.json()
 
 
-async def page(proxy: Running) -> str:
+async def page(proxy: RunningProxy) -> str:
     """The system prompt that the session's page shows; its parts agree on the branch."""
     prompt, branches = await shown(proxy, "/prompt"), (await shown(proxy, "/branches"))["items"]
     assert [one["branch"] for one in branches if one["is_newest"]] == [prompt["branch"]]
@@ -78,14 +78,14 @@ async def page(proxy: Running) -> str:
     return json.dumps(prompt["messages"][0]["content"])
 
 
-def offered(model: Scripted) -> list[list[str]]:
+def offered(model: ScriptedModel) -> list[list[str]]:
     """The tools of each request that reached the model."""
     return [[tool["function"]["name"] for tool in chat.get("tools", [])] for chat in model.chats]
 
 
 async def test_the_work_after_a_title_request_is_the_conversation(db: str) -> None:
-    model = Scripted("Mending the parser", LOOK, "Done.", "Fine.")
-    async with faulty(model) as upstream:
+    model = ScriptedModel("Mending the parser", LOOK, "Done.", "Fine.")
+    async with run_upstream(model) as upstream:
         async with served(upstream.port, db) as proxy:
             await titler(proxy).send()
             agent = worker(proxy)
@@ -104,8 +104,8 @@ async def test_the_work_after_a_title_request_is_the_conversation(db: str) -> No
 
 
 async def test_a_restart_between_the_title_and_the_work_changes_nothing(db: str) -> None:
-    model = Scripted("Mending the parser", "Hello! What shall I do?", LOOK, "Done.")
-    async with faulty(model) as upstream:
+    model = ScriptedModel("Mending the parser", "Hello! What shall I do?", LOOK, "Done.")
+    async with run_upstream(model) as upstream:
         async with served(upstream.port, db) as proxy:
             await titler(proxy).send()
         async with served(upstream.port, db) as proxy:
@@ -124,12 +124,12 @@ async def test_a_title_request_beside_the_first_answer_ends_as_the_side_call(db:
     """The title is asked for first, and its answer comes after the work has begun."""
     late = asyncio.Event()
 
-    async def title(request: Request, there: Connection) -> None:
+    async def title(request: RawRequest, there: Connection) -> None:
         await late.wait()
-        await Scripted("Mending the parser")(request, there)
+        await ScriptedModel("Mending the parser")(request, there)
 
-    model = Scripted(title, LOOK, "Done.")
-    async with faulty(model) as upstream, served(upstream.port, db) as proxy:
+    model = ScriptedModel(title, LOOK, "Done.")
+    async with run_upstream(model) as upstream, served(upstream.port, db) as proxy:
         asked = asyncio.create_task(titler(proxy).send())
         while not model.received:
             await asyncio.sleep(0.005)
@@ -142,7 +142,7 @@ async def test_a_title_request_beside_the_first_answer_ends_as_the_side_call(db:
 
 
 async def test_a_title_request_after_the_work_is_a_side_call(db: str) -> None:
-    async with faulty(Scripted(LOOK, "A title", "Done.", "Another title")) as upstream:
+    async with run_upstream(ScriptedModel(LOOK, "A title", "Done.", "Another title")) as upstream:
         async with served(upstream.port, db) as proxy:
             agent = worker(proxy)
             await agent.say("Mend the parser")
@@ -158,8 +158,8 @@ async def test_a_title_request_after_the_work_is_a_side_call(db: str) -> None:
 
 
 async def test_a_sub_agent_that_calls_tools_is_no_side_call_and_one_that_only_answers_is(db: str) -> None:
-    model = Scripted(LOOK, LOOK, "It is in b.py.", "Nothing there.", "Done.")
-    async with faulty(model) as upstream:
+    model = ScriptedModel(LOOK, LOOK, "It is in b.py.", "Nothing there.", "Done.")
+    async with run_upstream(model) as upstream:
         async with served(upstream.port, db) as proxy:
             agent, explorer = worker(proxy), worker(proxy, EXPLORER)
             await agent.say("Mend the parser")
@@ -179,8 +179,8 @@ async def test_a_sub_agent_that_calls_tools_is_no_side_call_and_one_that_only_an
 
 @pytest.mark.parametrize("tools", [True, False])
 async def test_a_name_that_is_used_again_the_next_day_is_no_side_call(db: str, tools: bool) -> None:
-    model = Scripted("One.", "Two.", "Three.", "Four.")
-    async with faulty(model) as upstream:
+    model = ScriptedModel("One.", "Two.", "Three.", "Four.")
+    async with run_upstream(model) as upstream:
         days = ["Today's date: Sat Nov 21 2026, 23:59.", "Today's date: Sunday, December 1 2026, 8:00 AM."]
         for n, day in enumerate(days, 1):
             async with served(upstream.port, db) as proxy:
@@ -196,7 +196,7 @@ async def test_a_name_that_is_used_again_the_next_day_is_no_side_call(db: str, t
 
 async def test_a_short_call_without_tools_that_goes_on_is_the_conversation_after_all(db: str) -> None:
     """A chat without tools, whose client asks for the title first."""
-    async with faulty(Scripted("A title", "Hello!", "Well.")) as upstream:
+    async with run_upstream(ScriptedModel("A title", "Hello!", "Well.")) as upstream:
         async with served(upstream.port, db) as proxy:
             await titler(proxy).send()
             chat = Agent(proxy, LINE, messages=[{"role": "system", "content": "Be kind."}])
@@ -209,14 +209,16 @@ async def test_a_short_call_without_tools_that_goes_on_is_the_conversation_after
 
 
 async def test_an_operators_note_reaches_the_work_after_a_title_request() -> None:
-    model = Scripted("A title", LOOK, "Done.")
-    async with faulty(model) as upstream, served(upstream.port, ":memory:", commands={"in_band": False}) as proxy:
+    model = ScriptedModel("A title", LOOK, "Done.")
+    async with run_upstream(model) as upstream, served(upstream.port, ":memory:", commands={"in_band": False}) as proxy:
         await titler(proxy).send()
         agent = worker(proxy)
         await agent.say("Mend the parser")
         body = json.dumps({"text": "Mind the encoding."}).encode()
         raw = b"POST /api/sessions/ses_1/notes HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        told = heard(await ask(proxy.port, raw + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body))
+        told = parse_answer(
+            await send_raw(proxy.port, raw + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
+        )
         assert told.status < 300, told.body
         agent.brings("def parse(): ...")
         await agent.say()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from proxy.context.branch_state import BranchState
 from proxy.sessions.live import MAX_SORTS, MAX_TENANTS, TenantFaults
 from tests.exchange.test_page_faults import HITS, asks
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 
 def test_what_a_session_counts_is_there_for_others_and_not_for_itself() -> None:
@@ -31,8 +31,8 @@ def test_tenants_and_sorts_are_bounded() -> None:
 
 async def test_the_proxy_remembers_them_by_tenant() -> None:
     calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
-    model = Scripted(*calls, asks("grep", 8, pattern="value"), "Done.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel(*calls, asks("grep", 8, pattern="value"), "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("Look for it")
         for text in (HITS, *(f"nothing {n}" for n in range(2, 8)), HITS):

@@ -12,20 +12,20 @@ from proxy.dialects.completions.request import read_request
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.tool_offer import NO_TOOLS, ToolOffer
 from proxy.tools import registry
-from tests.conversations import dump, user
-from tests.exchange.hidden_calls import OURS, TOOLS, Played, offering, says
+from tests.conversations import encode_json, user
+from tests.exchange.hidden_calls import OURS, TOOLS, PlayedConversation, make_answer, run_proxy_with_tools
 from tests.exchange.test_tool_loop import offered
-from tests.faulty import faulty
-from tests.running import Agent, running, settings_for
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, make_settings, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 CLIENTS = ["look", "write_file"]
-SETTINGS = settings_for(1)
+SETTINGS = make_settings(1)
 ALL = Policy("all", tools=OURS, offer="first_request")
 
 
 def request(**more: Any) -> Request:
-    return read_request(dump({"model": "m", "messages": [user("Hi")], "tools": TOOLS, **more}))
+    return read_request(encode_json({"model": "m", "messages": [user("Hi")], "tools": TOOLS, **more}))
 
 
 def names(**more: Any) -> tuple[str, ...]:
@@ -41,17 +41,17 @@ def test_all_that_the_policy_enables_is_offered_in_the_catalogs_order() -> None:
 
 
 def test_settings_go_before_the_policy() -> None:
-    own = settings_for(1, tools={"enabled": ["describe_db"], "offer": "first_edit"})
+    own = make_settings(1, tools={"enabled": ["describe_db"], "offer": "first_edit"})
     assert offers.choose_tools(own, ALL, request(), explicit=True).names == ("describe_db",)
     assert (offers.find_offer_time(own, ALL), offers.find_offer_time(SETTINGS, ALL)) == ("first_edit", "first_request")
-    assert offers.find_offer_time(settings_for(1, tools={"offer": "never"}), ALL) == "never"
+    assert offers.find_offer_time(make_settings(1, tools={"offer": "never"}), ALL) == "never"
     assert offers.find_offer_time(SETTINGS, Policy("p", mode="observe", offer="first_request")) == "never"
 
 
 def test_memos_need_a_session_that_the_client_named_or_the_operators_word() -> None:
     guessed = offers.choose_tools(SETTINGS, ALL, request(), explicit=False).names
     assert guessed == OURS[:4]
-    shared = settings_for(1, memos={"scope": "tenant"})
+    shared = make_settings(1, memos={"scope": "tenant"})
     assert offers.choose_tools(shared, ALL, request(), explicit=False).names == OURS
 
 
@@ -125,14 +125,14 @@ def test_taking_names_out_keeps_the_bytes_of_the_others() -> None:
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
 async def test_from_the_first_request_on_the_tools_are_the_same_bytes(policy: str, tmp_path: Path) -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     db = str(tmp_path / "store.sqlite3")
-    async with faulty(model) as upstream:
+    async with run_upstream(model) as upstream:
         played: Any = None
         for n in range(3):  # a restart between any two
-            async with offering(upstream.port, policy, db=db) as proxy:
+            async with run_proxy_with_tools(upstream.port, policy, db=db) as proxy:
                 if n == 0:
-                    played = Played(proxy, model, stream=False)
+                    played = PlayedConversation(proxy, model, stream=False)
                 played.agent.proxy = proxy
                 await played.turn(f"Prompt {n}", b"x-session-id: a")
                 await played.turn(f"And {n}", b"x-session-id: a", b"x-context-policy: thrifty")
@@ -142,26 +142,26 @@ async def test_from_the_first_request_on_the_tools_are_the_same_bytes(policy: st
 
 
 async def test_a_branch_that_began_without_tools_of_ours_never_gets_any() -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         for first in ({"tools": None}, {"tool_choice": "none"}):
-            played = Played(proxy, model, stream=False)
+            played = PlayedConversation(proxy, model, stream=False)
             played.agent.more |= first
             await played.turn("Hello")
             played.agent.more = {"tools": TOOLS}
             await played.turn("And now?")
             assert offered(model) == CLIENTS
-        bypassing = Played(proxy, model, stream=False)
+        bypassing = PlayedConversation(proxy, model, stream=False)
         await bypassing.turn("Hello", b"x-context-policy: passthrough", b"x-session-id: b")
         await bypassing.turn("And now?", b"x-session-id: b")
         assert offered(model) == CLIENTS
 
 
 async def test_forks_and_twins_offer_what_they_left_with_and_side_calls_nothing() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     named = b"x-session-id: a"
-    async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        played = Played(proxy, model, stream=False)
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         played.agent.messages.append({"role": "system", "content": "Be."})
         await played.turn("Hello", named)
         history = list(played.agent.messages)
@@ -184,10 +184,10 @@ async def test_with_the_first_edit_the_tools_come_and_stay() -> None:
     """A long result is shortened in the third group; the hint then names the tool that brings it back."""
     long = "\n".join(f"line {n} of a long result" for n in range(400))
     call = {"id": "call_000001", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    model = Scripted(says(None, call), "Well.")
+    model = ScriptedModel(make_answer(None, call), "Well.")
     first_edit = {"offer": "first_edit"}
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling", tools=first_edit) as proxy:
-        played = Played(proxy, model, stream=False)
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling", tools=first_edit) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
         await played.turn("Hello", b"x-session-id: a")
         played.agent.brings(long)
         for text in (None, "Two", "Three", "Four", "Five"):
@@ -209,10 +209,10 @@ async def test_where_tools_are_needed_the_next_conversation_of_the_kind_has_them
     long = "\n".join(f"line {n} of a long result" for n in range(400))
     call = {"id": "call_000001", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     other = [{"type": "function", "function": {"name": "fetch", "parameters": {}}}]
-    model = Scripted(says(None, call), "Well.")
+    model = ScriptedModel(make_answer(None, call), "Well.")
     needed = {"offer": "when_needed"}
 
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling", tools=needed) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling", tools=needed) as proxy:
 
         async def first(session: bytes, key: str = "sk-one", **more: Any) -> bool:
             agent = Agent(proxy, stream=False, key=key, more={"tools": TOOLS, **more})

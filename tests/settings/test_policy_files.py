@@ -13,9 +13,9 @@ from proxy.errors import ConfigError
 from proxy.settings.load import find_shipped_file
 from proxy.settings.policy_files import find_own_classes, read_policy_file
 from tests.conversations import assistant, user
-from tests.faulty import faulty
-from tests.running import running
-from tests.scripted import Scripted
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 CODE = """
 from __future__ import annotations
@@ -124,12 +124,12 @@ async def test_the_running_proxy_uses_it_and_its_log_names_the_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path)
-    model = Scripted()
+    model = ScriptedModel()
     messages = [user("a secret"), assistant("yes"), user("well?")]
     with caplog.at_level("INFO"):
         async with (
-            faulty(model) as upstream,
-            running(upstream.port, policies_dir=str(tmp_path), policy="mine") as proxy,
+            run_upstream(model) as upstream,
+            run_proxy(upstream.port, policies_dir=str(tmp_path), policy="mine") as proxy,
         ):
             await proxy.post({"model": "m", "messages": messages})
     [sent] = model.chats

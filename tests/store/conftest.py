@@ -49,7 +49,7 @@ def digest(*parts: object) -> bytes:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
 
 
-class Make:
+class RowFactory:
     """Rows of one tenant and session with the fields that a test does not care about filled in."""
 
     def __init__(self, tenant: str = "t1", session: str = "s1") -> None:
@@ -148,5 +148,5 @@ class Make:
 
 
 @pytest.fixture
-def make() -> Make:
-    return Make()
+def make() -> RowFactory:
+    return RowFactory()

@@ -20,16 +20,16 @@ from proxy.store.gap_file import GapFile
 from proxy.store.schema import MIGRATIONS
 from tests.conversations import Json, user
 from tests.documentation.commands import POSTGRES_LINES
-from tests.faulty import faulty
-from tests.postgres import binaries, drop_database, new_database
-from tests.running import Running, running
-from tests.scripted import Scripted
+from tests.postgres import drop_database, find_binaries, new_database
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 from tests.store.test_maintenance import made
 
 SESSIONS = 4
 
 
-async def talk(proxy: Running, name: str, acknowledged: list[str], stop: asyncio.Event) -> None:
+async def talk(proxy: RunningProxy, name: str, acknowledged: list[str], stop: asyncio.Event) -> None:
     """Turns of a session until `stop`. Each text is noted once the client has the whole answer."""
     messages: list[Json] = []
     for n in range(10_000):
@@ -47,8 +47,8 @@ async def talk(proxy: Running, name: str, acknowledged: list[str], stop: asyncio
 async def test_a_backup_under_load_has_every_turn_that_was_acknowledged_before_it(tmp_path: Path) -> None:
     db, copy, restored = (tmp_path / name for name in ("a.sqlite3", "copy.sqlite3", "b.sqlite3"))
     acknowledged: list[str] = []
-    async with faulty(Scripted("Well.")) as upstream:
-        async with running(upstream.port, db=str(db)) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream:
+        async with run_proxy(upstream.port, db=str(db)) as proxy:
             stop = asyncio.Event()
             talks = [asyncio.create_task(talk(proxy, f"s{n}", acknowledged, stop)) for n in range(SESSIONS)]
             while len(acknowledged) < 40:
@@ -64,7 +64,7 @@ async def test_a_backup_under_load_has_every_turn_that_was_acknowledged_before_i
         assert json.loads(out) == {"file": str(copy), "bytes": copy.stat().st_size, "db": str(db)}
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
         assert restore_file(copy, restored) is None
-        async with running(upstream.port, db=str(restored)) as proxy:
+        async with run_proxy(upstream.port, db=str(restored)) as proxy:
             found = await asyncio.to_thread(texts, await proxy.get("/api/export"))
             assert not [text for text in before if text not in found]
             assert (await proxy.post({"model": "m", "messages": [user("On we go.")]})).status == 200
@@ -172,17 +172,17 @@ def test_what_cannot_be_restored_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_the_lines_of_the_page_save_a_postgresql_store_and_bring_it_back(postgres: str, tmp_path: Path) -> None:
-    programs = binaries()
+    programs = find_binaries()
     if programs is None or not (programs / "pg_dump").exists():
         pytest.skip("pg_dump is not beside the server")
     old, new = await new_database(postgres), await new_database(postgres)
     try:
-        async with faulty(Scripted("Well.")) as upstream:
-            async with running(upstream.port, db=old) as proxy:
+        async with run_upstream(ScriptedModel("Well.")) as upstream:
+            async with run_proxy(upstream.port, db=old) as proxy:
                 assert (await proxy.post({"model": "m", "messages": [user("Keep this.")]})).status == 200
                 await asyncio.to_thread(shell, POSTGRES_LINES[0], programs, old, tmp_path)
             await asyncio.to_thread(shell, POSTGRES_LINES[1], programs, new, tmp_path)
-            async with running(upstream.port, db=new) as proxy:
+            async with run_proxy(upstream.port, db=new) as proxy:
                 assert "Keep this." in await asyncio.to_thread(texts, await proxy.get("/api/export"))
     finally:
         for url in (old, new):

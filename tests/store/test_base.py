@@ -8,7 +8,7 @@ from proxy.store import base
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
 
 def test_every_backend_is_a_store(tmp_path: object) -> None:
@@ -21,7 +21,7 @@ def test_rows_start_with_tenant_and_session_and_cannot_be_changed() -> None:
     for row in get_args(base.Row):
         assert row.__struct_fields__[:2] == ("tenant", "session")
     with pytest.raises(AttributeError):
-        Make().form(b"x").body = b"y"  # type: ignore[misc]
+        RowFactory().form(b"x").body = b"y"  # type: ignore[misc]
 
 
 def test_records_are_rows_with_more() -> None:

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 from proxy.store import bindings
 from proxy.store.base import Store
 from proxy.store.bindings import BindingRow
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
 
 def binding(n: int, session: str = "s1", tenant: str = "t1") -> BindingRow:
     return BindingRow(tenant, session, b"token %d" % n, b"tools", b"chain %d" % n, b"", b"client", float(n))
 
 
-async def test_a_binding_is_stored_once_and_stays_as_it_was_first(store: Store, make: Make) -> None:
+async def test_a_binding_is_stored_once_and_stays_as_it_was_first(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), binding(2), binding(1)])
     await store.put([replace(binding(1), chain=b"another"), binding(3, session="s2"), binding(4, tenant="t2")])
     assert await store.read_bindings("t1", "s1") == [binding(1), binding(2)]
@@ -23,7 +23,7 @@ async def test_a_binding_is_stored_once_and_stays_as_it_was_first(store: Store, 
     assert await store.read_bindings("t3", "s1") == []
 
 
-async def test_the_newest_ones_are_read_back(store: Store, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_newest_ones_are_read_back(store: Store, make: RowFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.store.reads.MAX_BINDINGS", 2)
     assert bindings.MAX_BINDINGS > 1000
     await store.put([*make.begin(), *map(binding, range(4))])

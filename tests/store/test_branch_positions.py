@@ -5,7 +5,7 @@ import msgspec
 from proxy.store import create_store
 from proxy.store.base import BranchRow, Row, Store
 from proxy.store.branch_positions import BranchKind, BranchKindRecord, BranchKindRow, BranchPosition, WorkingBranchRow
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
 
 def test_only_a_server_is_shared() -> None:
@@ -14,7 +14,7 @@ def test_only_a_server_is_shared() -> None:
     assert create_store("postgresql://nobody@127.0.0.1:1/none").shared
 
 
-async def test_where_a_branch_stands_is_what_was_stored_last(store: Store, make: Make) -> None:
+async def test_where_a_branch_stands_is_what_was_stored_last(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), make.edit(b"k1"), make.edit(b"k2"), make.state(b"k3", "text")])
     await store.put([make.branch("other"), make.edit(b"k1", branch="other")])
     assert await store.read_branch_position("t1", "s1", "main") == BranchPosition(b"", None, 1.0, 2, 1)
@@ -25,7 +25,7 @@ async def test_where_a_branch_stands_is_what_was_stored_last(store: Store, make:
         assert await store.read_branch_position(*place) is None
 
 
-async def test_the_branches_of_a_session_and_what_they_are(store: Store, make: Make) -> None:
+async def test_the_branches_of_a_session_and_what_they_are(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), make.branch("other", at=2.0)])
     assert await store.read_branch_kinds("t1", "s1") == [
         BranchKindRecord(name, "main", b"system", works=False) for name in ("other", "main")
@@ -33,7 +33,7 @@ async def test_the_branches_of_a_session_and_what_they_are(store: Store, make: M
     assert await store.read_branch_kinds("t1", "s2") == await store.read_branch_kinds("t2", "s1") == []
 
 
-def branch(make: Make, name: str, system: bytes, kind: BranchKind = "main") -> BranchRow:
+def branch(make: RowFactory, name: str, system: bytes, kind: BranchKind = "main") -> BranchRow:
     return msgspec.structs.replace(make.branch(name), system=system, kind=kind)
 
 
@@ -41,7 +41,7 @@ async def kinds(store: Store) -> dict[str, tuple[str, bool]]:
     return {row.branch: (row.kind, row.works) for row in await store.read_branch_kinds("t1", "s1")}
 
 
-async def test_a_branch_that_works_leaves_those_beside_it_that_never_did(store: Store, make: Make) -> None:
+async def test_a_branch_that_works_leaves_those_beside_it_that_never_did(store: Store, make: RowFactory) -> None:
     def said(name: str, *positions: int, answer: int) -> list[Row]:
         return [
             make.message(f"{name} {n}".encode(), position=n, branch=name, answer=n == answer, reached=n >= answer)
@@ -63,7 +63,7 @@ async def test_a_branch_that_works_leaves_those_beside_it_that_never_did(store: 
     }  # fmt: skip
 
 
-async def test_a_branch_turns_out_to_be_a_side_call_and_a_fork_never(store: Store, make: Make) -> None:
+async def test_a_branch_turns_out_to_be_a_side_call_and_a_fork_never(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), make.branch("fork", parent="main")])
     await store.put([BranchKindRow("t1", "s1", "main", "side"), BranchKindRow("t1", "s1", "fork", "side")])
     assert await kinds(store) == {"main": ("side", False), "fork": ("fork", False)}
@@ -71,7 +71,7 @@ async def test_a_branch_turns_out_to_be_a_side_call_and_a_fork_never(store: Stor
     assert (await kinds(store))["main"] == ("main", False)
 
 
-async def test_how_the_newest_request_at_a_message_came_out(store: Store, make: Make) -> None:
+async def test_how_the_newest_request_at_a_message_came_out(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), make.exchange("x1", at=1.0), make.outcome("x1")])
     assert await store.read_last_status("t1", "s1", "main", b"head") == "complete"
     await store.put([make.exchange("x2", at=2.0)])

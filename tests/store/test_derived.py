@@ -17,7 +17,7 @@ from proxy.store.derived import (
 )
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import sqlite_store
 
 
@@ -52,7 +52,7 @@ async def test_the_first_answer_to_an_ask_stands_and_is_found_by_its_name(store:
     assert await store.read_helper_answer("t1", "s1", "b") is None
 
 
-async def test_answers_never_cross_a_session_or_a_tenant(store: Store, make: Make) -> None:
+async def test_answers_never_cross_a_session_or_a_tenant(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), answer("a", session="s2"), answer("a", tenant="t2")])
     assert await store.read_helper_answer("t1", "s1", "a") is None
     record = await store.read_branch("t1", "s1", "main")
@@ -60,7 +60,7 @@ async def test_answers_never_cross_a_session_or_a_tenant(store: Store, make: Mak
     assert record.helper_answers == {}
 
 
-async def test_a_branch_comes_back_with_the_newest_answers_of_its_session(store: Store, make: Make) -> None:
+async def test_a_branch_comes_back_with_the_newest_answers_of_its_session(store: Store, make: RowFactory) -> None:
     count = sql.MAX_HELPER_ANSWERS + 5
     await store.put([*make.begin(), *(answer(f"a{n}", f"text {n}", at=float(n)) for n in range(count))])
     record = await store.read_branch("t1", "s1", "main")

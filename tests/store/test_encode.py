@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from proxy.store import encode, sql
 from proxy.store.base import GapRow, Store
 from proxy.store.write_queue import ROW_OVERHEAD, count_bytes
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 
-make = Make()
+make = RowFactory()
 
 
 def test_rows_of_a_type_that_follow_each_other_are_one_statement() -> None:
@@ -65,7 +65,7 @@ def test_there_is_no_gap_of_a_gap_or_of_nothing() -> None:
 
 
 def test_a_gap_can_be_stored_even_where_its_label_could_not() -> None:
-    gap = encode.make_gap([Make(session="s\ud800\x00").message(digest("k"))], 1, "bad")
+    gap = encode.make_gap([RowFactory(session="s\ud800\x00").message(digest("k"))], 1, "bad")
     assert gap is not None
     assert gap.session == "s??"
 
@@ -88,7 +88,7 @@ async def test_labels_of_clients_and_upstreams_lose_only_what_no_text_column_tak
 
 
 def test_of_the_heads_of_a_transaction_a_branches_last_one_counts() -> None:
-    make = Make()
+    make = RowFactory()
     tips: encode.BranchTips = {}
     first = encode.build_statements([make.tip(b"1", 1.0), make.tip(b"fork", 2.0, "fork"), make.form(b"x")], tips)
     assert [text for text, _ in first] == [sql.INSERT_FORM]

@@ -7,7 +7,7 @@ from proxy.store.base import Row, Store
 from proxy.store.derived import EmbeddingRow, HelperAnswerRow, IterationRow
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
 from proxy.store.session_notes import HiddenRoundRow
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 
 GONE = b'{"role":"user","content":"gone"}'
 
@@ -28,7 +28,7 @@ def answer(name: str, kind: str) -> HelperAnswerRow:
     return HelperAnswerRow("t1", "s1", name, kind, "m", 1, 1, 0.0, 1.0, "text")
 
 
-async def test_all_that_was_made_of_a_message_is_blank(store: Store, make: Make) -> None:
+async def test_all_that_was_made_of_a_message_is_blank(store: Store, make: RowFactory) -> None:
     secret = b'{"role":"user","content":"zanzibar"}'
     first, second = make.message(digest("a"), body=secret), make.message(digest("b"), digest("a"), 1)
     await store.put(
@@ -67,15 +67,15 @@ async def test_all_that_was_made_of_a_message_is_blank(store: Store, make: Make)
     assert await store.read_form("t1", "s1", digest(b"zanzibar too")) == b"gone"
 
 
-async def test_a_message_that_comes_again_stays_blank(store: Store, make: Make) -> None:
+async def test_a_message_that_comes_again_stays_blank(store: Store, make: RowFactory) -> None:
     row = make.message(digest("a"))
     await store.put([*make.begin(), row, EraseMessageRow("t1", "s1", row.key, GONE)])
     await store.put([row])
     assert [one.body for one in await store.read_chain("t1", "s1", row.key)] == [GONE]
 
 
-async def test_other_sessions_and_tenants_keep_theirs(store: Store, make: Make) -> None:
-    other, stranger = Make(session="s2"), Make("t2")
+async def test_other_sessions_and_tenants_keep_theirs(store: Store, make: RowFactory) -> None:
+    other, stranger = RowFactory(session="s2"), RowFactory("t2")
     for one in (make, other, stranger):
         await store.put([*one.begin(), one.message(digest("a")), one.form(b"form")])
     await store.put([EraseMessageRow("t1", "s1", digest("a"), GONE), EraseFormRow("t1", "s1", digest(b"form"), b"")])

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from proxy.store.expected_reads import ExpectedReads
 from proxy.store.in_memory import InMemoryStore
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 
-make = Make()
+make = RowFactory()
 
 
 async def test_a_store_without_a_network_reads_as_if_nothing_was_announced() -> None:

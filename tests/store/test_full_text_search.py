@@ -12,15 +12,15 @@ from proxy.errors import StoreUnavailable
 from proxy.store import full_text_search
 from proxy.store.base import EditRow, MessageRow, Store
 from proxy.store.in_memory import InMemoryStore
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 
 
-def said(make: Make, n: int, text: Any, **more: Any) -> MessageRow:
+def said(make: RowFactory, n: int, text: Any, **more: Any) -> MessageRow:
     body = json.dumps({"role": "user", "content": text, **more}).encode()
     return make.message(digest("m", n), digest("m", n - 1), n, body=body)
 
 
-def summary(make: Make, n: int, text: str, version: int = 1, stage: str = "compress_levels") -> EditRow:
+def summary(make: RowFactory, n: int, text: str, version: int = 1, stage: str = "compress_levels") -> EditRow:
     return EditRow(
         make.tenant, make.session, "main", digest("m", n), version, stage, "full", "text", text, 9, 1, "x", 1.0
     )
@@ -35,7 +35,7 @@ async def fetch(store: Any, text: str, *args: Any) -> list[tuple[Any, ...]]:
     return found
 
 
-async def test_e6_messages_are_found_by_any_of_their_words_the_best_first(store: Store, make: Make) -> None:
+async def test_e6_messages_are_found_by_any_of_their_words_the_best_first(store: Store, make: RowFactory) -> None:
     texts = ["the parser of config.toml fails", "a walk in the park", "the parser, again the parser", "nothing"]
     await store.put([*make.begin(), *(said(make, n, t) for n, t in enumerate(texts))])
     found = await store.search("t1", "s1", "Parser CONFIG")
@@ -46,7 +46,7 @@ async def test_e6_messages_are_found_by_any_of_their_words_the_best_first(store:
     assert len(await store.search("t1", "s1", "parser", limit=1)) == 1
 
 
-async def test_e6_parts_calls_and_escapes_are_read_as_words(store: Store, make: Make) -> None:
+async def test_e6_parts_calls_and_escapes_are_read_as_words(store: Store, make: RowFactory) -> None:
     parts = [{"type": "text", "text": "first\nsecond"}, {"type": "text", "text": "third \u00e9t\u00e9"}]
     call = {"id": "c", "type": "function", "function": {"name": "grep", "arguments": '{"pattern": "needle"}'}}
     await store.put([said(make, 0, parts), said(make, 1, None, tool_calls=[call]), said(make, 2, "x\nsixth")])
@@ -68,7 +68,9 @@ async def test_e6_parts_calls_and_escapes_are_read_as_words(store: Store, make: 
         ("目的", "目的"),
     ],
 )
-async def test_e6_a_word_of_a_script_without_blanks_is_found(store: Store, make: Make, text: str, query: str) -> None:
+async def test_e6_a_word_of_a_script_without_blanks_is_found(
+    store: Store, make: RowFactory, text: str, query: str
+) -> None:
     await store.put([*make.begin(), said(make, 0, text), said(make, 1, "另外的内容 other ほかの話")])
     await store.put([summary(make, 1, f"summary: {text}")])
     found = await store.search("t1", "s1", query)
@@ -77,7 +79,7 @@ async def test_e6_a_word_of_a_script_without_blanks_is_found(store: Store, make:
     assert await store.search("t1", "s1", "不存在 存在しない 없는것") == []
 
 
-async def test_e6_what_says_a_word_of_such_a_script_more_often_comes_first(store: Store, make: Make) -> None:
+async def test_e6_what_says_a_word_of_such_a_script_more_often_comes_first(store: Store, make: RowFactory) -> None:
     texts = ["今天的天气很好，数据放在别处了", "数据迁移之后的数据和备份数据", "今天没有别的事情可以说"]
     await store.put([*make.begin(), *(said(make, n, text) for n, text in enumerate([*texts, *["别的话"] * 5]))])
     found = await store.search("t1", "s1", "数据")
@@ -85,7 +87,7 @@ async def test_e6_what_says_a_word_of_such_a_script_more_often_comes_first(store
     assert found[0].rank < found[1].rank < 0
 
 
-async def test_e6_summaries_are_found_beside_what_they_stand_for(store: Store, make: Make) -> None:
+async def test_e6_summaries_are_found_beside_what_they_stand_for(store: Store, make: RowFactory) -> None:
     await store.put([said(make, 0, "a long result"), summary(make, 0, "summary of the migration")])
     await store.put([summary(make, 0, "a stub of the migration", 2, stage="truncate_results")])
     (found,) = await store.search("t1", "s1", "migration")
@@ -94,7 +96,7 @@ async def test_e6_summaries_are_found_beside_what_they_stand_for(store: Store, m
 
 async def test_e6_no_search_sees_another_session_or_tenant(store: Store) -> None:
     for tenant, session in (("t1", "s1"), ("t1", "s2"), ("t2", "s1")):
-        make = Make(tenant, session)
+        make = RowFactory(tenant, session)
         await store.put([*make.begin(), said(make, 0, f"secret of {tenant} {session}")])
     for tenant, session in (("t1", "s1"), ("t1", "s2"), ("t2", "s1")):
         assert [m.text.strip() for m in await store.search(tenant, session, "secret")] == [
@@ -109,14 +111,14 @@ async def test_e6_no_search_sees_another_session_or_tenant(store: Store) -> None
     "text",
     ["", "   ", "?!", '"', 'a" OR scope : "x', "secret NOT x", "secret*", "NEAR(secret x)", "(secret", "-secret"],
 )
-async def test_e6_nothing_in_a_query_is_an_operator(store: Store, make: Make, text: str) -> None:
+async def test_e6_nothing_in_a_query_is_an_operator(store: Store, make: RowFactory, text: str) -> None:
     await store.put([*make.begin(), said(make, 0, "secret")])
     found = await store.search("t1", "s1", text)
     assert len(found) == ("secret" in text.lower())
 
 
 async def test_e6_the_index_costs_nothing_until_it_is_searched_and_then_only_what_is_new(
-    store: Store, make: Make
+    store: Store, make: RowFactory
 ) -> None:
     await store.put([*make.begin(), *(said(make, n, f"word {n}") for n in range(20))])
     assert await indexed(store) == 0
@@ -129,7 +131,7 @@ async def test_e6_the_index_costs_nothing_until_it_is_searched_and_then_only_wha
     assert await indexed(store) == 22
 
 
-async def test_e6_bodies_that_are_no_json_do_no_harm(store: Store, make: Make) -> None:
+async def test_e6_bodies_that_are_no_json_do_no_harm(store: Store, make: RowFactory) -> None:
     deep = b'{"role":"user","content":"deep","x":' + b"[" * 1500 + b"]" * 1500 + b"}"
     rows = [
         make.message(digest("m", 0), body=b"\xff\xfe not json"),
@@ -143,7 +145,7 @@ async def test_e6_bodies_that_are_no_json_do_no_harm(store: Store, make: Make) -
     assert [m.key for m in await store.search("t1", "s1", "json")] == [digest("m", 0)]
 
 
-async def test_e6_what_is_deleted_is_not_found_any_more(make: Make) -> None:
+async def test_e6_what_is_deleted_is_not_found_any_more(make: RowFactory) -> None:
     store = InMemoryStore()
     await store.open()
     gone = "gone soon, 数据库迁移, 서버를, half a pair: \ud83d"
@@ -162,7 +164,7 @@ async def test_e6_what_is_deleted_is_not_found_any_more(make: Make) -> None:
 
 
 async def test_e6_a_store_that_cannot_be_written_is_searched_as_it_is(
-    store: Store, make: Make, monkeypatch: pytest.MonkeyPatch
+    store: Store, make: RowFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.put([*make.begin(), said(make, 0, "here")])
     await store.search("t1", "s1", "here")
@@ -174,16 +176,16 @@ async def _refused() -> None:
     raise StoreUnavailable("full")
 
 
-async def test_e6_filling_grows_with_what_is_new(store: Store, make: Make) -> None:
+async def test_e6_filling_grows_with_what_is_new(store: Store, make: RowFactory) -> None:
     """Forty times as many sessions beside it do not make a session's index dearer."""
     text = " ".join(f"word{n}" for n in range(200))
     spent = []
     for round_ in range(3):
         for other in range(20):
-            beside = Make("t1", f"other{round_}-{other}")
+            beside = RowFactory("t1", f"other{round_}-{other}")
             await store.put([said(beside, n, text) for n in range(5)])
             await store.search("t1", beside.session, "word1")
-        mine = Make("t1", f"mine{round_}")
+        mine = RowFactory("t1", f"mine{round_}")
         await store.put([said(mine, n, text) for n in range(40)])
         began = time.perf_counter()
         assert await store.search("t1", mine.session, "word1")

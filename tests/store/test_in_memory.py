@@ -8,13 +8,13 @@ from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import create_store
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
 
 async def test_a_put_is_done_when_it_returns() -> None:
     store = InMemoryStore()
     await store.open()
-    assert store.put(Make().begin()).done()
+    assert store.put(RowFactory().begin()).done()
     await store.close()
 
 
@@ -22,7 +22,7 @@ async def test_two_stores_in_memory_share_nothing() -> None:
     one, two = InMemoryStore(), InMemoryStore()
     await one.open()
     await two.open()
-    await one.put(Make().begin())
+    await one.put(RowFactory().begin())
     assert (await two.count_rows())["sessions"] == 0
     await one.close()
     await two.close()

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from proxy.store import encode, write_queue
 from proxy.store.base import Store
 from proxy.store.derived import HelperAnswerRow, IterationRow
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
 ROW = IterationRow("t1", "s1", "main", b"k1", 1, "", 1.0, b"{}")
 
@@ -22,7 +22,7 @@ def test_the_row_fills_the_placeholders_of_its_statement() -> None:
     assert write_queue.count_bytes([replace(ROW, body=b"x" * 50)]) == 50 + write_queue.ROW_OVERHEAD
 
 
-async def test_c1_an_iteration_is_stored_once_and_read_in_order(store: Store, make: Make) -> None:
+async def test_c1_an_iteration_is_stored_once_and_read_in_order(store: Store, make: RowFactory) -> None:
     second = replace(ROW, key=b"k2", number=2, created_at=2.0)
     await store.put([*make.begin(), second, ROW, replace(ROW, body=b"other"), replace(ROW, branch="fork")])
     found = await store.read_iterations("t1", "s1", "main")
@@ -36,7 +36,7 @@ async def test_c1_an_iteration_is_stored_once_and_read_in_order(store: Store, ma
     assert (await store.count_rows())["iterations"] == 3
 
 
-async def test_c2_the_reflection_may_come_before_or_after_and_its_name_too(store: Store, make: Make) -> None:
+async def test_c2_the_reflection_may_come_before_or_after_and_its_name_too(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), ROW, replace(ROW, key=b"k2", number=2, ask="b", created_at=2.0)])
     await store.put([replace(ROW, ask="a"), answer("a", "x\ud800"), answer("b", "y", session="s2")])
     await store.put([ROW])

@@ -30,7 +30,7 @@ from proxy.store.response_names import ResponseNameRow
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from proxy.store.sqlite import MAX_RECENT_ANSWERS, RecentAnswers, SqliteStore, concerns_one_session
 from tests.snapshot import snapshot
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import sqlite_store
 
 
@@ -46,7 +46,7 @@ async def opened(path: Path) -> SqliteStore:
     return store
 
 
-def all_kinds(make: Make) -> list[Row]:
+def all_kinds(make: RowFactory) -> list[Row]:
     """A row of each type that is journaled."""
     place, key = ("t1", "s1"), digest("m", 1)
     return [
@@ -77,7 +77,7 @@ def all_kinds(make: Make) -> list[Row]:
     ]
 
 
-def test_each_type_of_row_comes_back_as_it_was(make: Make) -> None:
+def test_each_type_of_row_comes_back_as_it_was(make: RowFactory) -> None:
     rows = all_kinds(make)
     assert {type(row) for row in rows} == set(journal.KINDS.values())
     packed = journal.pack([rows[:3], rows[3:]])
@@ -85,7 +85,7 @@ def test_each_type_of_row_comes_back_as_it_was(make: Make) -> None:
     assert journal.unpack(packed) == [rows[:3], rows[3:]]
 
 
-def test_what_is_long_or_removes_is_not_journaled(make: Make) -> None:
+def test_what_is_long_or_removes_is_not_journaled(make: RowFactory) -> None:
     assert journal.pack([[make.form(b"x" * journal.MAX_ITEM_BYTES)]]) is None
     assert journal.pack([make.begin(), [RemovalStepRow("t1", "s1", "forms")]]) is None
     assert journal.pack([[]]) is None
@@ -109,11 +109,15 @@ class Word(StrEnum):
         ("status", Word.HEARD),
     ],
 )
-def test_a_value_that_a_column_might_not_take_is_left_to_the_tables(make: Make, field: str, value: object) -> None:
+def test_a_value_that_a_column_might_not_take_is_left_to_the_tables(
+    make: RowFactory, field: str, value: object
+) -> None:
     assert journal.pack([[replace(make.message(b"key"), **{field: value})]]) is None
 
 
-async def test_a_member_of_an_enum_is_stored_and_a_number_of_65_bits_is_refused(tmp_path: Path, make: Make) -> None:
+async def test_a_member_of_an_enum_is_stored_and_a_number_of_65_bits_is_refused(
+    tmp_path: Path, make: RowFactory
+) -> None:
     store = await opened(tmp_path / "db")
     await store.put([replace(make.message(b"key"), status=Word.HEARD)])
     with pytest.raises(StoreUnavailable):
@@ -123,7 +127,7 @@ async def test_a_member_of_an_enum_is_stored_and_a_number_of_65_bits_is_refused(
 
 
 async def test_a_small_transaction_is_one_page_and_is_read_as_if_it_were_in_the_tables(
-    tmp_path: Path, make: Make
+    tmp_path: Path, make: RowFactory
 ) -> None:
     store = await opened(tmp_path / "db")
     await store.put([*make.begin(), *make.line(2)])
@@ -142,7 +146,7 @@ async def test_a_small_transaction_is_one_page_and_is_read_as_if_it_were_in_the_
     await store.close()
 
 
-async def test_a_read_of_another_session_does_not_wait_for_the_journal(tmp_path: Path, make: Make) -> None:
+async def test_a_read_of_another_session_does_not_wait_for_the_journal(tmp_path: Path, make: RowFactory) -> None:
     store = await opened(tmp_path / "db")
     await store.put([*make.begin(), make.form(b"mine")])
     assert await store.read_form("t1", "other", b"f") is None
@@ -152,7 +156,9 @@ async def test_a_read_of_another_session_does_not_wait_for_the_journal(tmp_path:
     await store.close()
 
 
-async def test_a_look_up_of_answers_leaves_the_journal_where_it_has_none_of_them(tmp_path: Path, make: Make) -> None:
+async def test_a_look_up_of_answers_leaves_the_journal_where_it_has_none_of_them(
+    tmp_path: Path, make: RowFactory
+) -> None:
     store = await opened(tmp_path / "db")
     line = make.line(4)
     await store.put([*make.begin(), *line])
@@ -172,7 +178,7 @@ async def test_a_look_up_of_answers_leaves_the_journal_where_it_has_none_of_them
     await store.close()
 
 
-async def test_answers_that_are_not_written_yet_are_found(tmp_path: Path, make: Make) -> None:
+async def test_answers_that_are_not_written_yet_are_found(tmp_path: Path, make: RowFactory) -> None:
     store = await opened(tmp_path / "db")
     line = make.line(4)
     await store.put([*make.begin(), *line[:2]])
@@ -183,7 +189,7 @@ async def test_answers_that_are_not_written_yet_are_found(tmp_path: Path, make: 
     await store.close()
 
 
-def test_more_answers_than_are_remembered_count_as_not_written(make: Make) -> None:
+def test_more_answers_than_are_remembered_count_as_not_written(make: RowFactory) -> None:
     answers = [make.message(digest(f"a{n}"), answer=True) for n in range(MAX_RECENT_ANSWERS)]
     recent = RecentAnswers()
     recent.add(answers)
@@ -215,7 +221,7 @@ def test_a_statement_says_which_session_it_reads(text: str, one: bool) -> None:
 
 
 async def test_the_journal_is_applied_when_it_is_full_or_old(
-    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: RowFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await opened(tmp_path / "db")
     for n in range(journal.MAX_ITEMS):
@@ -232,7 +238,7 @@ async def test_the_journal_is_applied_when_it_is_full_or_old(
 
 
 async def test_what_a_killed_process_left_in_the_journal_is_applied_once_by_the_next(
-    tmp_path: Path, make: Make
+    tmp_path: Path, make: RowFactory
 ) -> None:
     """The copy of the files is what a process that is killed there leaves."""
     store = await opened(tmp_path / "db")
@@ -254,7 +260,7 @@ async def test_what_a_killed_process_left_in_the_journal_is_applied_once_by_the_
         await after.close()
 
 
-async def test_the_order_of_puts_is_kept_where_some_are_not_journaled(tmp_path: Path, make: Make) -> None:
+async def test_the_order_of_puts_is_kept_where_some_are_not_journaled(tmp_path: Path, make: RowFactory) -> None:
     store = await opened(tmp_path / "db")
     await asyncio.gather(
         store.put([*make.begin(), make.exchange("x1")]),
@@ -271,7 +277,7 @@ async def test_the_order_of_puts_is_kept_where_some_are_not_journaled(tmp_path: 
     await store.close()
 
 
-async def test_removed_content_is_not_left_in_the_journal(tmp_path: Path, make: Make) -> None:
+async def test_removed_content_is_not_left_in_the_journal(tmp_path: Path, make: RowFactory) -> None:
     path = tmp_path / "db"
     store = await opened(path)
     for n in range(5):
@@ -302,7 +308,9 @@ async def test_a_deleted_memo_and_a_withdrawn_note_are_not_left_in_the_journal(
     assert b"canary" not in path.read_bytes()
 
 
-async def test_a_record_that_cannot_be_read_is_a_gap_and_the_others_are_applied(tmp_path: Path, make: Make) -> None:
+async def test_a_record_that_cannot_be_read_is_a_gap_and_the_others_are_applied(
+    tmp_path: Path, make: RowFactory
+) -> None:
     path, dead = tmp_path / "db", tmp_path / "dead"
     store = await opened(path)
     await store.put([make.form(b"before")])
@@ -323,7 +331,7 @@ async def test_a_record_that_cannot_be_read_is_a_gap_and_the_others_are_applied(
         await after.close()
 
 
-def test_a_record_of_an_earlier_version_is_read(make: Make) -> None:
+def test_a_record_of_an_earlier_version_is_read(make: RowFactory) -> None:
     """The text is a record as version 11 of the schema writes it. It is never changed: see the docstring of the
     journal."""
     record = base64.b64decode((Path(__file__).parent / "journal_record.txt").read_text())
@@ -332,7 +340,7 @@ def test_a_record_of_an_earlier_version_is_read(make: Make) -> None:
 
 
 async def test_an_item_that_no_table_takes_after_all_is_lost_alone_and_recorded(
-    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: RowFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await opened(tmp_path / "db")
     monkeypatch.setattr(journal, "has_plain_values", lambda _row, _values: True)
@@ -349,7 +357,7 @@ async def test_an_item_that_no_table_takes_after_all_is_lost_alone_and_recorded(
 
 
 async def test_while_the_disk_takes_nothing_journaled_rows_are_unavailable_and_not_missing(
-    tmp_path: Path, make: Make
+    tmp_path: Path, make: RowFactory
 ) -> None:
     path = tmp_path / "db"
     store = await opened(path)
@@ -367,7 +375,7 @@ async def test_while_the_disk_takes_nothing_journaled_rows_are_unavailable_and_n
     await store.close()
 
 
-async def test_a_snapshot_has_what_is_durable(tmp_path: Path, make: Make) -> None:
+async def test_a_snapshot_has_what_is_durable(tmp_path: Path, make: RowFactory) -> None:
     store = await opened(tmp_path / "db")
     await store.put([*make.begin(), make.tip(b"tip", 7.0)])
     with closing(snapshot(tmp_path / "db")) as found:

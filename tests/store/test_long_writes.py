@@ -11,10 +11,10 @@ from proxy.errors import StoreUnavailable
 from proxy.store import write_queue
 from proxy.store.base import BranchRow, BranchTipRow, EditRow, ExchangeRow, FormRow, GapRow, Row, SessionRow
 from proxy.store.write_queue import PIECE_BYTES, PIECE_GROWTH, PIECE_ROWS, LongWrite, WriteItem, WriteQueue
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 from tests.store.test_write_queue import take
 
-make = Make()
+make = RowFactory()
 
 
 def form(session: str, body: bytes) -> FormRow:

@@ -16,13 +16,13 @@ from proxy.store.journal import MAX_SLOTS
 from proxy.store.migrate import APPLICATION_ID, DamagedDatabase, migrate
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
 from tests.exchange.hidden_calls import TOOLS
-from tests.faulty import faulty
-from tests.running import running
-from tests.scripted import Scripted
-from tests.store.conftest import Make, digest
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
+from tests.store.conftest import RowFactory, digest
 from tests.stores import sqlite_store
 
-make = Make()
+make = RowFactory()
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def write_as_version_8(path: Path, sessions: int, each: int, text: str) -> None:
     doc = 0
     with sqlite3.connect(path) as old:
         for number in range(sessions):
-            beside = Make("t1", f"s{number}")
+            beside = RowFactory("t1", f"s{number}")
             for seq in range(1, each + 1):
                 doc += 1
                 body = json.dumps({"role": "user", "content": f"{text} {seq}"}).encode()
@@ -154,14 +154,14 @@ async def test_a_store_of_version_8_is_searched_as_it_is_where_it_cannot_be_writ
 
 async def test_a_store_that_1a07500_wrote_is_migrated_and_served(tmp_path: Path) -> None:
     """The proxy of that commit wrote the file: an agent with a fork beside it, edits, a search, notes, a memo."""
-    file, model = tmp_path / "old.sqlite3", Scripted("The tests pass.")
+    file, model = tmp_path / "old.sqlite3", ScriptedModel("The tests pass.")
     file.write_bytes(gzip.decompress((Path(__file__).parent / "written_by_1a07500.sqlite3.gz").read_bytes()))
     assert ask(file, "PRAGMA user_version") == [(6,)]
     before = {table: ask(file, f"SELECT count(*) FROM {table}")[0][0] for table in ("threads", "messages", "exchanges")}
     texts = {str(text) for (text,) in ask(file, "SELECT CAST(text AS TEXT) FROM edits")}
     assert len(texts) == 2
     place = "/api/sessions/fix-the-build"
-    async with faulty(model) as upstream, running(upstream.port, db=str(file), policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, db=str(file), policy="thrifty") as proxy:
         counted = await proxy.app.store.count_rows()
         assert (counted["branches"], counted["messages"], counted["exchanges"]) == tuple(before.values())
         exported = [json.loads(line) for line in (await proxy.get(f"{place}/export")).body.splitlines()]
@@ -190,7 +190,7 @@ async def test_a_store_that_1a07500_wrote_is_migrated_and_served(tmp_path: Path)
 async def test_a_store_that_a5ad36d_wrote_is_migrated_and_served(tmp_path: Path) -> None:
     """The proxy of that commit wrote the file and was killed: hidden rounds, a fork, edits, a scratchpad, a memo, a
     helper's answer, a context window; the last exchange and a note are in the journal alone."""
-    file, model = tmp_path / "old.sqlite3", Scripted("All is green.")
+    file, model = tmp_path / "old.sqlite3", ScriptedModel("All is green.")
     file.write_bytes(gzip.decompress((Path(__file__).parent / "written_by_a5ad36d.sqlite3.gz").read_bytes()))
     assert ask(file, "PRAGMA user_version") == [(12,)]
     old = {
@@ -214,7 +214,10 @@ async def test_a_store_that_a5ad36d_wrote_is_migrated_and_served(tmp_path: Path)
     assert len(texts) == 1, "both branches have the same edit"
     place = "/api/sessions/fix-the-build"
     tools = {"enabled": ["recall", "manage_scratchpad", "save_memo"], "offer": "first_request"}
-    async with faulty(model) as upstream, running(upstream.port, db=str(file), policy="thrifty", tools=tools) as proxy:
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, db=str(file), policy="thrifty", tools=tools) as proxy,
+    ):
         assert (await proxy.app.store.count_rows())["exchanges"] == 7, "with that of the journal"
         branches = (await proxy.get(f"{place}/branches")).json()["items"]
         assert len(branches) == 2

@@ -18,7 +18,7 @@ from proxy.store import sql
 from proxy.store.base import BranchTipRow, EditRow, MessageRow, StateRow, Store
 from proxy.store.in_memory import InMemoryStore
 from tests.postgres import drop_database, new_database
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import postgres_store, sqlite_store
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for tenant, session in PLACES:
-            one = Make(tenant, session)
+            one = RowFactory(tenant, session)
             self.put([*one.begin(), one.branch("fork", 2.0, "main")])
 
     @rule(place=places, pick=picks, count=st.integers(1, 4), branch=branches)
@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
             position = known[parent].position + 1 if parent in known else 0
             at = self.tick()
             key = digest(parent, at % 7)
-            row = Make(*place).message(
+            row = RowFactory(*place).message(
                 key, parent, position, body=b"%f" % at, branch=branch, at=at, answer=position % 2 == 1
             )
             rows.append(row)
@@ -87,7 +87,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(place=places, pick=picks, version=st.integers(1, 3), branch=branches, text=st.none() | st.text(max_size=5))
     def edit(self, place: Place, pick: int, version: int, branch: str, text: str | None) -> None:
-        row = Make(*place).edit(digest("edited", pick % 5), version, text, branch)
+        row = RowFactory(*place).edit(digest("edited", pick % 5), version, text, branch)
         self.put([row])
         rows = self.edits.setdefault((place, branch), [])
         if all((row.key, row.version) != (old.key, old.version) for old in rows):
@@ -95,7 +95,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(place=places, pick=picks, branch=branches, text=st.text(max_size=5))
     def state(self, place: Place, pick: int, branch: str, text: str) -> None:
-        row = Make(*place).state(digest("answer", pick % 5), text, branch)
+        row = RowFactory(*place).state(digest("answer", pick % 5), text, branch)
         self.put([row])
         rows = self.states.setdefault((place, branch), [])
         if all(row.key != old.key for old in rows):
@@ -103,13 +103,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(place=places, pick=picks, branch=branches)
     def move(self, place: Place, pick: int, branch: str) -> None:
-        row = Make(*place).tip(digest("tip", pick), self.tick(), branch)
+        row = RowFactory(*place).tip(digest("tip", pick), self.tick(), branch)
         self.put([row])
         self.tips[place, branch] = row
 
     @rule(place=places)
     def fail(self, place: Place) -> None:
-        one = Make(*place)
+        one = RowFactory(*place)
         with pytest.raises(StoreUnavailable):
             self.put([one.message(digest("never"), at=self.tick()), one.message(digest("bad"), position=1 << 80)])
 

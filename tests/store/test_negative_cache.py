@@ -15,7 +15,7 @@ from proxy.store.reads import StoreReads
 from proxy.store.removal import RemovalStepRow
 from proxy.store.session_notes import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
 from proxy.store.sqlite import NegativeCache, SqliteStore
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
 
 def pad(session: str, tenant: str = "t1", number: int = 1) -> ScratchpadRow:
@@ -53,7 +53,7 @@ async def test_who_has_nothing_is_not_asked_for(tmp_path: Path) -> None:
     assert await store.read_hidden_rounds("t1", "s1", [b"tip"]) == []
     assert await store.read_memos("t1") == []
     assert store.asked == 0
-    await store.put([*Make().begin(), pad("s1"), memo("m"), hidden("s1")])
+    await store.put([*RowFactory().begin(), pad("s1"), memo("m"), hidden("s1")])
     assert await store.read_scratchpad("t1", "s1") == pad("s1")
     assert await store.read_hidden_rounds("t1", "s1", [b"tip"]) == [hidden("s1")]
     assert await store.read_memos("t1") == [memo("m")]
@@ -137,7 +137,7 @@ def test_it_never_hides_what_was_put(taken: list[tuple[str, Any]]) -> None:
                 await store.close()
                 store = await opened(path)
             elif step == "look":
-                await store.put([Make().form(b"all that was put before is stored now")])
+                await store.put([RowFactory().form(b"all that was put before is stored now")])
                 for tenant in ("t1", "t2"):
                     assert await store.read_memos(tenant) == await StoreReads.read_memos(store, tenant)
                     for session in SESSIONS:

@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store.postgres import PostgresStore
 from proxy.store.session_lists import MessageFilter
-from tests.faulty import faulty
-from tests.postgres import at, execute, free_port, server
-from tests.running import running
-from tests.scripted import Scripted
-from tests.store.conftest import Make
+from tests.postgres import execute, free_port, replace_database, server
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
+from tests.store.conftest import RowFactory
 from tests.store.test_postgres_writer import eventually
 from tests.stores import postgres_store
 
-make = Make()
+make = RowFactory()
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def store(database: str) -> AsyncIterator[PostgresStore]:
 async def test_what_cannot_be_opened_is_refused_without_its_password(postgres: str, place: str) -> None:
     url = {
         "nowhere": f"postgresql://me:canary@127.0.0.1:{free_port()}/db",
-        "no database": at(postgres, "missing").replace("//tests", "//tests:canary"),
+        "no database": replace_database(postgres, "missing").replace("//tests", "//tests:canary"),
         "no url": "postgresql://me:canary@127.0.0.1:port/db",
     }[place]
     store = postgres_store(url, connect_s=2.0)
@@ -200,8 +200,8 @@ async def garbling(url: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
 async def test_r3_what_the_driver_cannot_read_is_a_loss_of_the_store_like_any_other(database: str) -> None:
     async with (
         garbling(database) as (url, garbled),
-        faulty(Scripted()) as upstream,
-        running(upstream.port, db=url, policy="thrifty", store={"read_s": 10.0}) as proxy,
+        run_upstream(ScriptedModel()) as upstream,
+        run_proxy(upstream.port, db=url, policy="thrifty", store={"read_s": 10.0}) as proxy,
     ):
         hello = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
         assert (await proxy.post(hello)).header("x-context-fallback") is None

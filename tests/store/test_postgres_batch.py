@@ -9,11 +9,11 @@ import pytest
 from proxy.store import encode, postgres_batch
 from proxy.store.full_text_search import IndexRow
 from tests.postgres import execute
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.store.round_trips import counted
 from tests.stores import postgres_store
 
-make = Make()
+make = RowFactory()
 
 LETTERS = {"text": 0, "bytea": 1, "bigint": 2, "double precision": 3, "boolean": 4}
 

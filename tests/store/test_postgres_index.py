@@ -9,7 +9,7 @@ from proxy.store import postgres_index
 from proxy.store.postgres_schema import migrate
 from proxy.store.schema import MIGRATIONS
 from tests.postgres import execute
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import postgres_store
 
 
@@ -54,7 +54,7 @@ def test_what_a_message_says(body: bytes, said: str) -> None:
     assert postgres_index.extract_text("message", body) == said
 
 
-async def test_what_is_deleted_is_not_found_any_more(database: str, make: Make) -> None:
+async def test_what_is_deleted_is_not_found_any_more(database: str, make: RowFactory) -> None:
     store = postgres_store(database)
     await store.open()
     bodies = [json.dumps({"content": text}).encode() for text in ("gone soon", "stays soon")]
@@ -75,7 +75,7 @@ async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_i
     store = postgres_store(database)
     await store.open()
     text = "修复了数据库迁移 parser"
-    for place in (Make("t1", "s1"), Make("t1", "s2")):
+    for place in (RowFactory("t1", "s1"), RowFactory("t1", "s2")):
         bodies = [json.dumps({"role": "user", "content": f"{text} {n}"}).encode() for n in range(3)]
         await store.put([place.message(digest("m", n), digest("m", n - 1), n, body=b) for n, b in enumerate(bodies)])
         for n in range(3):  # as the code of schema 8 did
@@ -93,7 +93,9 @@ async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_i
     await store.close()
 
 
-async def test_a_long_session_is_indexed_by_pages(database: str, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_session_is_indexed_by_pages(
+    database: str, make: RowFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres_index, "_PAGE", 10)
     store = postgres_store(database)
     await store.open()
@@ -104,7 +106,7 @@ async def test_a_long_session_is_indexed_by_pages(database: str, make: Make, mon
     await store.close()
 
 
-async def test_a_text_of_any_length_is_indexed(database: str, make: Make) -> None:
+async def test_a_text_of_any_length_is_indexed(database: str, make: RowFactory) -> None:
     store = postgres_store(database)
     await store.open()
     long = json.dumps({"content": " ".join(f"{n:x}{'z' * 30}" for n in range(100_000))}).encode()

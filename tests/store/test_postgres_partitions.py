@@ -17,7 +17,7 @@ from proxy.store.postgres_partitions import DAY_S, Partition, find_id_start
 from proxy.store.postgres_schema import migrate
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, PARTITION_MIGRATION, Migration
 from tests.postgres import execute
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import postgres_store
 
 NOW = time.time()
@@ -34,7 +34,7 @@ async def store(database: str) -> AsyncIterator[PostgresStore]:
 
 def make_rows(session: str, used: float) -> list[Row]:
     """Rows of one session in each partitioned table, and in others."""
-    make, branch, key = Make(session=session), make_id(), digest(session)
+    make, branch, key = RowFactory(session=session), make_id(), digest(session)
     rows: list[Any] = [
         *make.begin(used, branch), replace(make.message(key), branch=branch), make.form(b"form"),
         make.edit(key, branch=branch), make.state(key, "state", branch), make.edit(key, branch=""),
@@ -112,7 +112,7 @@ async def test_rows_of_the_schema_before_are_kept_where_they_are(database: str) 
         assert await execute(database, held) == [(f"{table.name}_default", 1), (f"{table.name}_first", 3)]
     found = await store.read_exchanges("t1", "s1")
     assert [one.exchange for one in found] == names[::-1]
-    make = Make()
+    make = RowFactory()
     await store.put([make.exchange(names[0]), make.outcome(names[0]), make.outcome(names[2])])
     again = await store.read_exchanges("t1", "s1")
     assert [one.status for one in again] == ["open", "complete", "open", "complete"]
@@ -151,12 +151,12 @@ async def test_after_a_long_stop_one_partition_has_the_time_between(store: Postg
 
 async def test_rows_in_the_default_partition_are_no_obstacle(store: PostgresStore, database: str) -> None:
     late = find_id_start(NOW + 15 * DAY_S) + "22222222"
-    await store.put([*Make().begin(), Make().exchange(late)])
+    await store.put([*RowFactory().begin(), RowFactory().exchange(late)])
     assert await execute(database, "SELECT count(*) FROM exchanges_default") == [(1,)]
     connection = await asyncpg.connect(database)
     assert await partitions.extend_partitions(connection, NOW + 20 * DAY_S, 1) > 0
     await connection.close()
-    await store.put([Make().outcome(late)])
+    await store.put([RowFactory().outcome(late)])
     record = await store.read_exchange("t1", "s1", late)
     assert record is not None
     assert record.status == "complete"
@@ -180,7 +180,7 @@ async def test_what_is_past_its_time_leaves_with_its_partition_and_what_is_used_
     assert await execute(database, "SELECT count(*) FROM exchanges_default") == [(1,)]
     # The session goes on, and is removed like any other when its time has come.
     (branch,) = [row[0] for row in await execute(database, "SELECT branch FROM branches WHERE session = 'used'")]
-    make = Make(session="used")
+    make = RowFactory(session="used")
     await store.put([make.edit(digest("more"), branch=str(branch)), make.exchange(make_id())])
     assert [number for _, number in await store.read_edits("t1", "used", str(branch))] == [1, 2]
     assert await store.remove_expired(before + DAY_S) == 1

@@ -11,11 +11,11 @@ from proxy.errors import StoreUnavailable
 from proxy.store.expected_reads import ExpectedReads
 from proxy.store.postgres import _AHEAD, PostgresStore
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, ToolOfferRow
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.store.round_trips import RoundTrips, counted
 from tests.stores import postgres_store
 
-make = Make()
+make = RowFactory()
 KEYS = [row.key for row in make.line(4)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from proxy.errors import StoreRefused
 from proxy.store.postgres_schema import migrate, translate_statement
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
-from tests.postgres import at, execute
+from tests.postgres import execute, replace_database
 from tests.stores import postgres_store
 
 VERSION = "SELECT version FROM context_proxy_schema"
@@ -113,6 +113,6 @@ async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: str) 
     await execute(postgres, "CREATE DATABASE latin ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
     try:
         with pytest.raises(StoreRefused, match="UTF8"):
-            await run(at(postgres, "latin"))
+            await run(replace_database(postgres, "latin"))
     finally:
         await execute(postgres, "DROP DATABASE latin WITH (FORCE)")

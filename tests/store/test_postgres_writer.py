@@ -17,10 +17,10 @@ from proxy.store.postgres import PostgresStore
 from proxy.store.postgres_writer import PostgresWriter, compute_lock_id
 from proxy.store.removal import RemovalStepRow
 from tests.postgres import execute
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import postgres_store
 
-make = Make()
+make = RowFactory()
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def test_an_item_resolves_only_when_another_connection_can_read_it(store: 
 
 async def test_a_row_that_cannot_be_stored_fails_its_own_item_and_leaves_a_gap(store: PostgresStore) -> None:
     bad: list[Row] = [make.form(b"lost"), replace(make.message(digest("bad")), position=1 << 80)]
-    odd = [Make(session="a\x00b").form(b"no session has such a name")]
+    odd = [RowFactory(session="a\x00b").form(b"no session has such a name")]
     futures = [store.put(rows) for rows in ([make.form(b"one")], bad, odd, [make.form(b"two")])]
     results = await asyncio.gather(*futures, return_exceptions=True)
     assert [type(result) for result in results] == [type(None), StoreUnavailable, StoreUnavailable, type(None)]
@@ -109,7 +109,7 @@ async def test_numbers_of_replicas_that_write_at_once_have_neither_gaps_nor_clas
             key = digest(name, number)
             puts.append(one.put([make.message(key), make.edit(key), make.state(key, "text")]))
             puts.append(
-                one.put([Make(session="s2").message(key), SpendingRow(*NO_CONVERSATION, 1, name, 1, 1, 1, 1.0)])
+                one.put([RowFactory(session="s2").message(key), SpendingRow(*NO_CONVERSATION, 1, name, 1, 1, 1, 1.0)])
             )
             if number % 10 == 0:
                 await asyncio.sleep(0.002)  # so that both commit many times

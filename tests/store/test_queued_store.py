@@ -15,10 +15,10 @@ from proxy.store.removal import RemovalStepRow
 from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_store_database
 from tests.snapshot import snapshot
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import postgres_store, sqlite_store
 
-make = Make()
+make = RowFactory()
 Either = SqliteStore | PostgresStore
 
 

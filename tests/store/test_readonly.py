@@ -10,19 +10,19 @@ import pytest
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store.base import Store
 from proxy.store.readonly import ReadOnlyStore
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import sqlite_store
 
 
 async def test_sessions_are_listed_by_pages_in_the_order_of_their_names(store: Store) -> None:
     for tenant, session in (("t2", "b"), ("t1", "b"), ("t1", "a"), ("t2", "a")):
-        await store.put(Make(tenant, session).begin())
+        await store.put(RowFactory(tenant, session).begin())
     assert await store.read_session_names() == [("t1", "a"), ("t1", "b"), ("t2", "a"), ("t2", "b")]
     assert await store.read_session_names(limit=1) == [("t1", "a")]
     assert await store.read_session_names(("t1", "b"), 2) == [("t2", "a"), ("t2", "b")]
 
 
-async def test_it_reads_while_another_store_writes(tmp_path: Path, make: Make) -> None:
+async def test_it_reads_while_another_store_writes(tmp_path: Path, make: RowFactory) -> None:
     file = tmp_path / "store.sqlite3"
     serving = sqlite_store(file)
     await serving.open()
@@ -41,7 +41,7 @@ async def test_it_reads_while_another_store_writes(tmp_path: Path, make: Make) -
         await serving.close()
 
 
-async def test_it_reads_what_a_proxy_that_has_stopped_left_behind(tmp_path: Path, make: Make) -> None:
+async def test_it_reads_what_a_proxy_that_has_stopped_left_behind(tmp_path: Path, make: RowFactory) -> None:
     file = tmp_path / "store.sqlite3"
     serving = sqlite_store(file)
     await serving.open()
@@ -55,7 +55,7 @@ async def test_it_reads_what_a_proxy_that_has_stopped_left_behind(tmp_path: Path
     assert reading.trouble == "closed"
 
 
-async def test_what_is_put_into_it_is_refused(tmp_path: Path, make: Make) -> None:
+async def test_what_is_put_into_it_is_refused(tmp_path: Path, make: RowFactory) -> None:
     file = tmp_path / "store.sqlite3"
     serving = sqlite_store(file)
     await serving.open()

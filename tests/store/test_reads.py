@@ -12,10 +12,10 @@ from proxy.store import sql
 from proxy.store.base import DecisionRows, SessionRow, Store
 from proxy.store.erasure import EraseMessageRow
 from proxy.store.session_notes import NoteRow, SettingsRow
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 
 
-async def test_a_message_is_stored_once_however_often_it_is_put(store: Store, make: Make) -> None:
+async def test_a_message_is_stored_once_however_often_it_is_put(store: Store, make: RowFactory) -> None:
     rows = make.line(5)
     for upto in range(1, 6):
         await store.put([*make.begin(), *rows[:upto]])
@@ -23,22 +23,22 @@ async def test_a_message_is_stored_once_however_often_it_is_put(store: Store, ma
     assert [record.seq for record in await store.read_chain("t1", "s1", rows[-1].key)] == [1, 2, 3, 4, 5]
 
 
-async def test_seq_counts_in_the_order_of_storing_and_by_session(store: Store, make: Make) -> None:
-    other = Make(session="s2")
+async def test_seq_counts_in_the_order_of_storing_and_by_session(store: Store, make: RowFactory) -> None:
+    other = RowFactory(session="s2")
     for row in make.line(3):
         await store.put([row, other.message(row.key, row.parent, row.position)])
     for place in ("s1", "s2"):
         assert [record.seq for record in await store.read_chain("t1", place, digest("m", 2))] == [1, 2, 3]
 
 
-async def test_what_is_put_first_stays(store: Store, make: Make) -> None:
+async def test_what_is_put_first_stays(store: Store, make: RowFactory) -> None:
     key = digest("k")
     await store.put([make.message(key, body=b"first")])
     await store.put([make.message(key, body=b"second")])
     assert (await store.read_chain("t1", "s1", key))[0].body == b"first"
 
 
-async def test_a_message_comes_back_field_for_field(store: Store, make: Make) -> None:
+async def test_a_message_comes_back_field_for_field(store: Store, make: RowFactory) -> None:
     row = make.message(digest("k"), body=b'\xff\x00{"nan":NaN}', answer=True, reached=False)
     await store.put([row])
     (record,) = await store.read_chain("t1", "s1", row.key)
@@ -48,7 +48,7 @@ async def test_a_message_comes_back_field_for_field(store: Store, make: Make) ->
     assert record.reached is False
 
 
-async def test_a_chain_runs_from_the_root_to_the_node_and_leaves_branches_out(store: Store, make: Make) -> None:
+async def test_a_chain_runs_from_the_root_to_the_node_and_leaves_branches_out(store: Store, make: RowFactory) -> None:
     rows = make.line(6)
     branch = make.message(digest("branch"), rows[2].key, 3, body=b"branch")
     await store.put([*rows, branch])
@@ -64,14 +64,14 @@ async def test_a_chain_runs_from_the_root_to_the_node_and_leaves_branches_out(st
     assert await store.read_chain("t2", "s1", rows[5].key) == []
 
 
-async def test_a_chain_ends_where_a_message_is_its_own_parent(store: Store, make: Make) -> None:
+async def test_a_chain_ends_where_a_message_is_its_own_parent(store: Store, make: RowFactory) -> None:
     key = digest("loop")
     await store.put([make.message(key, key)])
     assert [record.key for record in await store.read_chain("t1", "s1", key)] == [key]
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 64, 65, 130, 500])
-async def test_find_gives_the_deepest_stored_nodes_first(store: Store, make: Make, count: int) -> None:
+async def test_find_gives_the_deepest_stored_nodes_first(store: Store, make: RowFactory, count: int) -> None:
     rows = make.line(count)
     unknown = [digest("new", n) for n in range(3)]
     await store.put([*make.begin(), *rows])
@@ -84,7 +84,7 @@ async def test_find_gives_the_deepest_stored_nodes_first(store: Store, make: Mak
         assert {hit.branch for hit in hits} <= {"main"}
 
 
-async def test_find_reaches_a_node_far_behind_many_unknown_keys(store: Store, make: Make) -> None:
+async def test_find_reaches_a_node_far_behind_many_unknown_keys(store: Store, make: RowFactory) -> None:
     rows = make.line(3)
     await store.put([*make.begin(), *rows])
     keys = [*(row.key for row in rows), *(digest("new", n) for n in range(600))]
@@ -96,7 +96,7 @@ async def test_find_reaches_a_node_far_behind_many_unknown_keys(store: Store, ma
 async def test_find_prefers_the_branch_that_was_used_last(store: Store) -> None:
     key = digest("shared")
     for number, last in ((1, 30.0), (2, 50.0), (3, 40.0)):
-        one = Make(session=f"s{number}")
+        one = RowFactory(session=f"s{number}")
         await store.put([*one.begin(), one.message(key, answer=True), one.tip(key, last)])
     hits = await store.find_chain_hits("t1", [key], None)
     assert [(hit.session, hit.last_at) for hit in hits] == [("s2", 50.0), ("s3", 40.0), ("s1", 30.0)]
@@ -105,9 +105,9 @@ async def test_find_prefers_the_branch_that_was_used_last(store: Store) -> None:
 async def test_find_gives_the_newest_of_very_many_sessions_that_share_their_first_answer(store: Store) -> None:
     root, second = digest("the daily check is done"), digest("second")
     for number in range(150):
-        one = Make(session=f"s{number:03}")
+        one = RowFactory(session=f"s{number:03}")
         await store.put([*one.begin(float(number)), one.message(root, at=float(number), answer=True)])
-    deep = Make(session="s007")
+    deep = RowFactory(session="s007")
     await store.put([deep.message(second, root, 1, answer=True)])
     hits = await store.find_chain_hits("t1", [root], None)
     assert [hit.session for hit in hits] == [f"s{n:03}" for n in range(149, 149 - sql.MAX_HITS, -1)]
@@ -116,7 +116,7 @@ async def test_find_gives_the_newest_of_very_many_sessions_that_share_their_firs
     assert len(hits) == sql.MAX_HITS
 
 
-async def test_find_and_known_never_cross_a_tenant_or_a_named_session(store: Store, make: Make) -> None:
+async def test_find_and_known_never_cross_a_tenant_or_a_named_session(store: Store, make: RowFactory) -> None:
     rows = make.line(4)
     keys = [row.key for row in rows]
     await store.put([*make.begin(), *rows])
@@ -129,7 +129,7 @@ async def test_find_and_known_never_cross_a_tenant_or_a_named_session(store: Sto
     assert all(one.form and one.branch and one.strategy for one in found.values())
 
 
-async def test_a_branch_comes_back_with_its_head_edits_and_states(store: Store, make: Make) -> None:
+async def test_a_branch_comes_back_with_its_head_edits_and_states(store: Store, make: RowFactory) -> None:
     keys = [digest("k", n) for n in range(3)]
     await store.put(make.begin())
     fresh = await store.read_branch("t1", "s1", "main")
@@ -149,7 +149,7 @@ async def test_a_branch_comes_back_with_its_head_edits_and_states(store: Store, 
     assert await store.read_branch("t1", "s1", "other") is None
 
 
-async def test_the_first_edit_of_a_version_stands(store: Store, make: Make) -> None:
+async def test_the_first_edit_of_a_version_stands(store: Store, make: RowFactory) -> None:
     key = digest("k")
     await store.put([make.edit(key, text="mine")])
     await store.put([make.edit(key, text="theirs")])
@@ -157,7 +157,7 @@ async def test_the_first_edit_of_a_version_stands(store: Store, make: Make) -> N
     assert (edit, number) == (make.edit(key, text="mine"), 1)
 
 
-async def test_edits_as_they_were_when_a_past_exchange_ran(store: Store, make: Make) -> None:
+async def test_edits_as_they_were_when_a_past_exchange_ran(store: Store, make: RowFactory) -> None:
     a, b = digest("a"), digest("b")
     await store.put([make.edit(a), make.edit(b), make.edit(a, 2, "shorter"), make.edit(a, branch="other")])
     assert [e.text for e, _ in await store.read_edits("t1", "s1", "main", 1)] == ["short"]
@@ -167,7 +167,7 @@ async def test_edits_as_they_were_when_a_past_exchange_ran(store: Store, make: M
     assert [number for _, number in await store.read_edits("t1", "s1", "other")] == [1]
 
 
-async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store: Store, make: Make) -> None:
+async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store: Store, make: RowFactory) -> None:
     odd = "a\ud800b\x00c\U0001f600"
     await store.put([make.branch(), make.edit(digest("k"), text=odd), make.state(digest("k"), odd)])
     record = await store.read_branch("t1", "s1", "main")
@@ -176,7 +176,7 @@ async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store:
     assert record.states[0].text == odd
 
 
-async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: Make) -> None:
+async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: RowFactory) -> None:
     await store.put([make.exchange("x1")])
     opened = await store.read_exchange("t1", "s1", "x1")
     assert opened is not None
@@ -192,7 +192,7 @@ async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: M
     assert await store.read_exchange("t1", "s1", "x2") is None
 
 
-async def test_exchanges_are_listed_newest_first_and_by_pages(store: Store, make: Make) -> None:
+async def test_exchanges_are_listed_newest_first_and_by_pages(store: Store, make: RowFactory) -> None:
     await store.put([make.exchange(f"x{n}", at=float(n)) for n in range(10)])
     first = await store.read_exchanges("t1", "s1", 4)
     assert [e.exchange for e in first] == ["x9", "x8", "x7", "x6"]
@@ -201,7 +201,7 @@ async def test_exchanges_are_listed_newest_first_and_by_pages(store: Store, make
     assert await store.read_exchanges("t2", "s1") == []
 
 
-async def test_a_session_comes_back_with_its_branches_and_counts(store: Store, make: Make) -> None:
+async def test_a_session_comes_back_with_its_branches_and_counts(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), make.branch("fork", 2.0, "main"), *make.line(3), make.exchange("x1")])
     await store.put([SessionRow("t1", "s1", False, 99.0, '{"later":1}')])
     record = await store.read_session("t1", "s1")
@@ -217,7 +217,7 @@ async def test_a_session_comes_back_with_its_branches_and_counts(store: Store, m
     assert await store.read_session("t2", "s1") is None
 
 
-async def test_forms_are_kept_by_their_hash(store: Store, make: Make) -> None:
+async def test_forms_are_kept_by_their_hash(store: Store, make: RowFactory) -> None:
     await store.put([make.form(b"tools"), make.form(b"tools"), make.form(b"\x00\xff")])
     assert await store.read_form("t1", "s1", digest(b"tools")) == b"tools"
     assert await store.read_form("t1", "s1", digest(b"\x00\xff")) == b"\x00\xff"
@@ -225,7 +225,7 @@ async def test_forms_are_kept_by_their_hash(store: Store, make: Make) -> None:
     assert (await store.count_rows())["forms"] == 2
 
 
-async def test_an_item_is_stored_whole_or_not_at_all(store: Store, make: Make) -> None:
+async def test_an_item_is_stored_whole_or_not_at_all(store: Store, make: RowFactory) -> None:
     bad = make.exchange("x1", model=None)  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable):
         await store.put([*make.line(2), bad])
@@ -233,7 +233,7 @@ async def test_an_item_is_stored_whole_or_not_at_all(store: Store, make: Make) -
     assert (counts["messages"], counts["exchanges"]) == (0, 0)
 
 
-async def test_one_bad_row_spoils_only_its_own_future(store: Store, make: Make) -> None:
+async def test_one_bad_row_spoils_only_its_own_future(store: Store, make: RowFactory) -> None:
     bad = [
         [make.exchange("x1", model=None)],  # type: ignore[arg-type]
         [make.exchange("\ud800")],
@@ -252,7 +252,7 @@ async def test_one_bad_row_spoils_only_its_own_future(store: Store, make: Make) 
     assert store.dropped == 4
 
 
-async def test_a_lost_item_leaves_a_gap_with_its_exchange_and_size(store: Store, make: Make) -> None:
+async def test_a_lost_item_leaves_a_gap_with_its_exchange_and_size(store: Store, make: RowFactory) -> None:
     with pytest.raises(StoreUnavailable):
         await store.put([make.form(b"x" * 1000), make.exchange("x7", model=None)])  # type: ignore[arg-type]
     await store.put(make.begin())
@@ -265,7 +265,7 @@ async def test_a_lost_item_leaves_a_gap_with_its_exchange_and_size(store: Store,
     assert record.counts["gaps"] == 1
 
 
-async def test_a_put_that_nobody_waits_for_is_stored(store: Store, make: Make) -> None:
+async def test_a_put_that_nobody_waits_for_is_stored(store: Store, make: RowFactory) -> None:
     future = store.put(make.line(1))
     future.cancel()
     await store.put(make.begin())
@@ -276,7 +276,7 @@ async def test_nothing_to_put_is_done_at_once(store: Store) -> None:
     await store.put([])
 
 
-async def test_a_closed_store_refuses(store: Store, make: Make) -> None:
+async def test_a_closed_store_refuses(store: Store, make: RowFactory) -> None:
     await store.close()
     await store.close()
     with pytest.raises(StoreUnavailable):
@@ -285,14 +285,16 @@ async def test_a_closed_store_refuses(store: Store, make: Make) -> None:
         await store.count_rows()
 
 
-async def test_what_cannot_be_asked_is_unavailable_and_not_a_fault(store: Store, make: Make) -> None:
+async def test_what_cannot_be_asked_is_unavailable_and_not_a_fault(store: Store, make: RowFactory) -> None:
     with pytest.raises(StoreUnavailable):
         await store.read_branch("t1", "\ud800", "main")
     await store.put(make.begin())
     assert store.healthy
 
 
-async def test_d7_what_is_out_of_a_branches_prompt_is_listed_with_stage_and_reason(store: Store, make: Make) -> None:
+async def test_d7_what_is_out_of_a_branches_prompt_is_listed_with_stage_and_reason(
+    store: Store, make: RowFactory
+) -> None:
     rows = make.line(4)
     gone = [replace(make.edit(row.key, text=None), action="gone", reason=f"r{n}") for n, row in enumerate(rows)]
     back = replace(make.edit(rows[1].key, 2, None), action="withdrawn")
@@ -307,7 +309,7 @@ async def test_d7_what_is_out_of_a_branches_prompt_is_listed_with_stage_and_reas
     assert await store.read_left_out("t2", "s1", "main") == []
 
 
-async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, make: Make) -> None:
+async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, make: RowFactory) -> None:
     assert await store.read_decisions("t1", "s1", "") == DecisionRows("{}", [], [])
     odd = "a\ud800b\x00c"
     notes = [
@@ -329,7 +331,7 @@ async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, ma
 
 
 async def test_the_newest_states_of_a_session_are_those_of_its_branches_with_one_system_prompt(
-    store: Store, make: Make
+    store: Store, make: RowFactory
 ) -> None:
     other = replace(make.branch("other"), system=b"another")
     side = replace(make.branch("side"), kind="side")
@@ -360,10 +362,12 @@ async def test_the_newest_states_of_a_session_are_those_of_its_branches_with_one
     )
 
 
-async def test_a_message_that_a_gateway_got_back_is_found_by_the_beginning_of_its_key(store: Store, make: Make) -> None:
+async def test_a_message_that_a_gateway_got_back_is_found_by_the_beginning_of_its_key(
+    store: Store, make: RowFactory
+) -> None:
     key, asked = digest("returned"), digest("asked by the client")
     text = b'{"role":"tool","tool_call_id":"c","content":"whole"}'
-    other = Make(session="s2")
+    other = RowFactory(session="s2")
     await store.put([*make.begin(), make.message(key, body=text, answer=True), make.message(asked, answer=False)])
     await store.put([*other.begin(), other.message(key, body=text, at=9.0, answer=True)])
     found = await store.find_returned_message("t1", key[:8])

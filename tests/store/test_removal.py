@@ -16,14 +16,14 @@ from proxy.store.removal import RemovalStepRow
 from proxy.store.response_names import ResponseNameRow
 from proxy.store.schema import TABLES
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 
 FIRST, OTHER_SESSION, OTHER_TENANT = ("t1", "s1"), ("t1", "s2"), ("t2", "s1")
 
 
 def everything(tenant: str, session: str, at: float = 5.0) -> list[Row]:
     """Some rows in every table that a session has rows in."""
-    make = Make(tenant, session)
+    make = RowFactory(tenant, session)
     key = digest("m", 1)
     return [
         *make.begin(),
@@ -118,7 +118,7 @@ async def of_branch(store: Store, branch: str) -> int:
 
 def aside(branch: str, at: float, first: bytes = b"root", parent: str | None = None) -> list[Row]:
     """A branch of 300 messages with some of everything, last used at a time."""
-    make = Make()
+    make = RowFactory()
     keys = [digest(branch, n) for n in range(300)]
     line = [make.message(key, keys[n - 1] if n else first, n, branch=branch) for n, key in enumerate(keys)]
     return [
@@ -149,7 +149,9 @@ async def test_retention_takes_branches_that_no_other_stands_on_out_of_sessions_
         ("pointed at", 9.0, b"root", None),
     ):
         await store.put(aside(branch, at, first, parent))
-    await store.put([Make().branch("pointer"), replace(Make().tip(digest("pointed at", 5), 62.0, "pointer"))])
+    await store.put(
+        [RowFactory().branch("pointer"), replace(RowFactory().tip(digest("pointed at", 5), 62.0, "pointer"))]
+    )
     kept = {name: await of_branch(store, name) for name in ("main", "late", "parent", "fork", "base", "on top")}
     assert await store.remove_expired(20.0, limit=1) == 1
     assert await store.remove_expired(20.0) == 1
@@ -161,7 +163,9 @@ async def test_retention_takes_branches_that_no_other_stands_on_out_of_sessions_
     assert left == {"x1", *(f"x-{name}" for name in (*kept, "pointed at") if name != "main")}
 
 
-async def test_a_session_that_is_written_to_while_it_is_removed_is_gone_over_again(store: Store, make: Make) -> None:
+async def test_a_session_that_is_written_to_while_it_is_removed_is_gone_over_again(
+    store: Store, make: RowFactory
+) -> None:
     await store.put(everything(*FIRST))
 
     async def write() -> None:

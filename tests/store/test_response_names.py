@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from proxy.store import encode
 from proxy.store.base import Store
 from proxy.store.response_names import MAX_NAME_BYTES, ResponseNameRow, is_storable
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
 
 def named(name: str, exchange: str = "x1", at: float = 1.0, session: str = "s1") -> ResponseNameRow:
@@ -19,7 +19,7 @@ def test_a_row_fills_the_placeholders_of_its_statement() -> None:
     assert {len(one) for one in args} == {text.count("$")}
 
 
-async def test_a_name_is_found_in_every_session_of_its_tenant_and_in_no_other(store: Store, make: Make) -> None:
+async def test_a_name_is_found_in_every_session_of_its_tenant_and_in_no_other(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), named("resp_1"), named("resp_2", "x2")])
     assert await store.read_response_name("t1", "resp_1") == named("resp_1")
     assert await store.read_response_name("t1", "resp_2") == named("resp_2", "x2")
@@ -41,7 +41,7 @@ async def test_the_newest_row_of_a_name_counts(store: Store) -> None:
     assert (found.session, found.exchange) == ("s2", "x9")
 
 
-async def test_a_name_goes_with_its_session(store: Store, make: Make) -> None:
+async def test_a_name_goes_with_its_session(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), named("resp_1")])
     await store.delete_session("t1", "s1")
     assert await store.read_response_name("t1", "resp_1") is None

@@ -13,19 +13,19 @@ from proxy.store.base import Row, Store
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
 from proxy.store.session_lists import MessageFilter, SessionFilter, contains_text
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import sqlite_store
 
 
 async def fill(store: Store) -> None:
     """Ten sessions of one tenant, the odd ones named and of another policy, and one of another tenant."""
     for n in range(10):
-        one = Make(session=f"Task_{n}%")
+        one = RowFactory(session=f"Task_{n}%")
         begin = [replace(row, explicit=n % 2 == 1) if hasattr(row, "explicit") else row for row in one.begin()]
         line = [one.message(digest("m", i), digest("m", i - 1) if i else b"root", i) for i in range(n)]
         exchange = replace(one.exchange(f"x{n}"), policy="rolling" if n % 2 else "thrifty")
         await store.put([*begin, *line, exchange, one.tip(digest("m", n - 1), 100.0 + n)])
-    await store.put(Make("t2", "theirs").begin(at=105.5))
+    await store.put(RowFactory("t2", "theirs").begin(at=105.5))
 
 
 async def test_sessions_are_listed_by_their_last_use_and_by_pages(store: Store) -> None:
@@ -70,7 +70,7 @@ async def test_a_list_of_sessions_is_filtered(store: Store, only: SessionFilter,
         assert [item.session for item in listed if item.tenant == "t1"] == [f"Task_{n}%" for n in found]
 
 
-async def test_a_session_is_used_as_late_as_its_latest_branch(store: Store, make: Make) -> None:
+async def test_a_session_is_used_as_late_as_its_latest_branch(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), make.tip(b"h", 50.0), make.tip(b"h", 40.0)])
     (item,) = await store.list_sessions("t1")
     assert item.last_at == 50.0
@@ -79,7 +79,7 @@ async def test_a_session_is_used_as_late_as_its_latest_branch(store: Store, make
     assert (record.last_at, record.policy) == (50.0, "")
 
 
-async def branching(store: Store, make: Make) -> None:
+async def branching(store: Store, make: RowFactory) -> None:
     """Two groups of three on the main branch; a fork at the second message with a group of its own."""
     rows = [replace(row, group_id=f"g{row.position // 3}") for row in make.line(6)]
     rows[1:2] = [replace(rows[1], role="assistant", body=b'{"content":"Caf\\u00e9 \\"au\\" lait"}')]
@@ -96,7 +96,7 @@ async def branching(store: Store, make: Make) -> None:
     await store.put(tips)
 
 
-async def test_messages_are_listed_by_pages_either_way(store: Store, make: Make) -> None:
+async def test_messages_are_listed_by_pages_either_way(store: Store, make: RowFactory) -> None:
     await branching(store, make)
     for only in (MessageFilter(), MessageFilter(branch="main")):
         count = 6 if only.branch else 8
@@ -120,13 +120,15 @@ async def test_messages_are_listed_by_pages_either_way(store: Store, make: Make)
         (MessageFilter(text="nothing"), []),
     ],
 )
-async def test_a_list_of_messages_is_filtered(store: Store, make: Make, only: MessageFilter, found: list[int]) -> None:
+async def test_a_list_of_messages_is_filtered(
+    store: Store, make: RowFactory, only: MessageFilter, found: list[int]
+) -> None:
     await branching(store, make)
     assert [row.seq for row in await store.read_messages("t1", "s1", only=only)] == found
     assert [row.seq for row in await store.read_messages("t1", "s1", only=only, newest=True)] == found[::-1]
 
 
-async def test_a_text_is_found_behind_many_messages_without_it(store: Store, make: Make) -> None:
+async def test_a_text_is_found_behind_many_messages_without_it(store: Store, make: RowFactory) -> None:
     await store.put(make.line(700))
     only = MessageFilter(text="body 69")
     assert [row.seq for row in await store.read_messages("t1", "s1", limit=3, only=only)] == [70, 691, 692]
@@ -165,16 +167,16 @@ async def test_the_sessions_of_an_older_store_are_listed_by_what_their_branches_
 
 
 async def test_whose_a_session_is_can_be_asked_by_its_name_alone(store: Store) -> None:
-    await store.put(Make("t1", "both").begin())
-    await store.put(Make("t2", "both").begin())
-    await store.put(Make("t2", "theirs").begin())
+    await store.put(RowFactory("t1", "both").begin())
+    await store.put(RowFactory("t2", "both").begin())
+    await store.put(RowFactory("t2", "theirs").begin())
     assert await store.read_session_tenants("both") == ["t1", "t2"]
     assert await store.read_session_tenants("both", limit=1) == ["t1"]
     assert await store.read_session_tenants("theirs") == ["t2"]
     assert await store.read_session_tenants("bot") == []
 
 
-async def test_an_answer_and_results_of_its_calls_have_what_was_reported_for_it(store: Store, make: Make) -> None:
+async def test_an_answer_and_results_of_its_calls_have_what_was_reported_for_it(store: Store, make: RowFactory) -> None:
     def message(name: bytes, parent: bytes, role: str) -> Row:
         return replace(make.message(name, parent), role=role)
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from proxy.store import encode, texts, write_queue
 from proxy.store.base import Row, Store
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 
 ODD = "a\ud800b\x00c\U0001f600"
 
@@ -62,7 +62,7 @@ async def test_rounds_are_found_by_the_answer_or_by_what_it_answers(store: Store
     assert await store.read_hidden_rounds("t2", "s1", [digest("k", 3)]) == []
 
 
-async def test_what_a_branch_is_offered_is_decided_once(store: Store, make: Make) -> None:
+async def test_what_a_branch_is_offered_is_decided_once(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), make.branch("fork", 2.0, "main")])
     record = await store.read_branch("t1", "s1", "main")
     assert record is not None
@@ -118,7 +118,7 @@ async def test_of_a_deleted_memo_nothing_is_left_and_it_does_not_come_back(store
     assert [tuple(row) for row in rows] == [(b"", "[]", "", "")]
 
 
-async def test_settings_of_a_session_are_kept_with_it(store: Store, make: Make) -> None:
+async def test_settings_of_a_session_are_kept_with_it(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), SettingsRow("t1", "s1", '{"policy":"rolling"}'), SettingsRow("t1", "s9", "{}")])
     await store.put(make.begin(at=9.0))
     record = await store.read_session("t1", "s1")

@@ -13,10 +13,10 @@ from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import sql
 from proxy.store.journal import MAX_SLOTS
 from proxy.store.sqlite import SqliteStore
-from tests.store.conftest import Make, digest
+from tests.store.conftest import RowFactory, digest
 from tests.stores import sqlite_store
 
-make = Make()
+make = RowFactory()
 
 
 async def opened(path: Path, **settings: object) -> SqliteStore:
@@ -177,7 +177,7 @@ async def test_searches_stay_quick_with_many_sessions(tmp_path: Path) -> None:
     root = digest("the same first answer")
     futures = []
     for number in range(3000):
-        one = Make(session=f"s{number}")
+        one = RowFactory(session=f"s{number}")
         own = digest("own", number)
         futures.append(
             store.put(

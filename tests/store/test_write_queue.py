@@ -11,9 +11,9 @@ from proxy.errors import StoreUnavailable
 from proxy.store import write_queue as module
 from proxy.store.base import GapRow
 from proxy.store.write_queue import WriteItem, WriteQueue
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
-make = Make()
+make = RowFactory()
 
 
 def take(spool: WriteQueue) -> list[WriteItem]:

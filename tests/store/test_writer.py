@@ -19,9 +19,9 @@ from proxy.store.removal import RemovalStepRow
 from proxy.store.write_queue import WriteItem
 from proxy.store.writer import SqliteWriter
 from tests.snapshot import snapshot
-from tests.store.conftest import Make
+from tests.store.conftest import RowFactory
 
-make = Make()
+make = RowFactory()
 
 
 @pytest.fixture

@@ -36,11 +36,11 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def said(text: str) -> dict[str, Any]:
+def assistant(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def calls(name: str, arguments: str, at: str = "c1", text: str | None = None) -> dict[str, Any]:
+def assistant_call(name: str, arguments: str, at: str = "c1", text: str | None = None) -> dict[str, Any]:
     call = {"id": at, "type": "function", "function": {"name": name, "arguments": arguments}}
     return {"role": "assistant", "content": text, "tool_calls": [call]}
 
@@ -49,7 +49,7 @@ def result(text: str, at: str = "c1") -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": at, "content": text}
 
 
-def rows_of(
+def make_message_rows(
     messages: Sequence[dict[str, Any]], tenant: str = "t1", session: str = "s1", at: float = 1_700_000_000.0
 ) -> list[MessageRow]:
     """The messages as the proxy stores them."""
@@ -69,24 +69,26 @@ def rows_of(
     return made
 
 
-def opening(tenant: str = "t1", session: str = "s1") -> list[SessionRow | BranchRow]:
+def make_session_rows(tenant: str = "t1", session: str = "s1") -> list[SessionRow | BranchRow]:
     return [
         SessionRow(tenant, session, True, 1.0),
         BranchRow(tenant, session, "main", None, None, "main", b"system", 1.0),
     ]
 
 
-def gone(row: MessageRow) -> EditRow:
+def make_dropped_edit(row: MessageRow) -> EditRow:
     """The message is out of the prompt."""
     return EditRow(
         *(row.tenant, row.session, "main", row.key, 1, "close_window", "old", "gone", None, 10, 0, "x1", 2.0)
     )
 
 
-async def put(store: Store, messages: Sequence[dict[str, Any]], tenant: str = "t1", session: str = "s1") -> list[str]:
+async def store_messages(
+    store: Store, messages: Sequence[dict[str, Any]], tenant: str = "t1", session: str = "s1"
+) -> list[str]:
     """Stores them; gives their public ids."""
-    rows = rows_of(messages, tenant, session)
-    await store.put([*opening(tenant, session), *rows])
+    rows = make_message_rows(messages, tenant, session)
+    await store.put([*make_session_rows(tenant, session), *rows])
     return [chain.public_id(row.key) for row in rows]
 
 
@@ -106,7 +108,9 @@ async def shared_file(folder: Path) -> AsyncIterator[SqliteStore]:
     await store.open()
     try:
         for tenant, session in (("t1", "s2"), ("t2", "s1"), ("t2", "s3")):
-            await put(store, [user(f"{CANARY} of {tenant} {session}"), said(f"{CANARY} answer")], tenant, session)
+            await store_messages(
+                store, [user(f"{CANARY} of {tenant} {session}"), assistant(f"{CANARY} answer")], tenant, session
+            )
         yield store
     finally:
         await store.close()
@@ -122,12 +126,12 @@ async def in_memory() -> AsyncIterator[InMemoryStore]:
         await store.close()
 
 
-async def ask(context: ToolContext, name: str, **arguments: Any) -> str:
+async def run_call(context: ToolContext, name: str, **arguments: Any) -> str:
     """Run a call; return the result that the model gets."""
     return await run_tool_call(Call(name, json.dumps(arguments)), context)
 
 
-def error(text: str) -> str:
+def read_error(text: str) -> str:
     """The error text of a result."""
     found = json.loads(text)
     assert list(found) == ["error"], found

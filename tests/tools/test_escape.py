@@ -13,13 +13,23 @@ from proxy.tools import stored_history
 from proxy.tools.sandbox import Sandbox
 from proxy.tools.tool_context import ToolContext
 from tests.tools.attacks import ALLOWED, BOMBS, RESULT, Grammar, Many, changed, escapes, lag
-from tests.tools.stored_session import CANARY, ask, calls, make_tool_context, put, result, said, shared_file, user
+from tests.tools.stored_session import (
+    CANARY,
+    assistant,
+    assistant_call,
+    make_tool_context,
+    result,
+    run_call,
+    shared_file,
+    store_messages,
+    user,
+)
 
 MINE = [
     user("please read a.py"),
-    calls("read", '{"path": "a.py"}'),
+    assistant_call("read", '{"path": "a.py"}'),
     result("def parse(): pass\n" * 40),
-    said("It defines a parser; e is in it. " * 5),
+    assistant("It defines a parser; e is in it. " * 5),
 ] * 15
 
 NAMES = list(escapes(Path("store"), Path("target")))
@@ -42,7 +52,7 @@ LAYERS: dict[str, list[tuple[str, str]]] = {
 async def context(tmp_path: Path) -> AsyncIterator[ToolContext]:
     (tmp_path / "db").mkdir()
     async with shared_file(tmp_path / "db") as store:
-        await put(store, MINE)
+        await store_messages(store, MINE)
         yield make_tool_context(store, tools={"result_chars": 64_000})
 
 
@@ -70,21 +80,21 @@ async def test_no_statement_gets_out(context: ToolContext, target: Path, tmp_pat
     before = written(tmp_path / "db")
     sql = escapes(tmp_path / "db" / "store.sqlite3", target)[name]
     began = time.monotonic()
-    found = await ask(context, "query_db", sql=sql)
+    found = await run_call(context, "query_db", sql=sql)
     assert time.monotonic() - began < ALLOWED
     assert CANARY not in found
     assert len(found) <= RESULT
     if not name.startswith("a CTE"):
         assert found.startswith('{"error": '), found
     assert written(tmp_path / "db") == before
-    assert "parse" in await ask(context, "query_db", sql="SELECT max(content) FROM messages WHERE role = 'tool'")
+    assert "parse" in await run_call(context, "query_db", sql="SELECT max(content) FROM messages WHERE role = 'tool'")
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("name", BOMBS)
 async def test_no_statement_holds_anything_up(context: ToolContext, target: Path, name: str) -> None:
     began = time.monotonic()
-    found = await ask(context, "query_db", sql=BOMBS[name])
+    found = await run_call(context, "query_db", sql=BOMBS[name])
     assert time.monotonic() - began < ALLOWED
     assert len(found) <= RESULT
     assert found.startswith('{"error": ') or name == "a large result"
@@ -96,7 +106,7 @@ async def test_the_event_loop_goes_on_meanwhile(context: ToolContext) -> None:
     for _ in range(3):  # the machine's own pauses are no concern of ours
         async with lag() as away:
             await asyncio.gather(
-                *(ask(context, "query_db", sql=sql) for sql in ["SELECT * FROM messages", *BOMBS.values()][:3])
+                *(run_call(context, "query_db", sql=sql) for sql in ["SELECT * FROM messages", *BOMBS.values()][:3])
             )
             worst.append(away())
         if worst[-1] < 4 * 0.02:

@@ -6,22 +6,22 @@ from typing import Any
 
 from proxy.store.session_notes import ScratchpadRow
 from tests.stores import sqlite_store
-from tests.tools.stored_session import ask, error, in_memory, make_tool_context, opening
+from tests.tools.stored_session import in_memory, make_session_rows, make_tool_context, read_error, run_call
 
 
 async def test_it_is_read_replaced_and_added_to() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
-        assert await ask(tool_context, "manage_scratchpad", action="read") == "[the scratchpad is empty]"
-        assert "has 5 of 8000 characters" in await ask(
+        assert await run_call(tool_context, "manage_scratchpad", action="read") == "[the scratchpad is empty]"
+        assert "has 5 of 8000 characters" in await run_call(
             tool_context, "manage_scratchpad", action="append", content="- one"
         )
-        await ask(tool_context, "manage_scratchpad", action="append", content="- two")
-        assert await ask(tool_context, "manage_scratchpad", action="read") == "- one\n- two"
-        await ask(tool_context, "manage_scratchpad", action="update", content="# Plan")
-        assert await ask(tool_context, "manage_scratchpad", action="read") == "# Plan"
-        await ask(tool_context, "manage_scratchpad", action="update", content="")
-        assert await ask(tool_context, "manage_scratchpad", action="read") == "[the scratchpad is empty]"
+        await run_call(tool_context, "manage_scratchpad", action="append", content="- two")
+        assert await run_call(tool_context, "manage_scratchpad", action="read") == "- one\n- two"
+        await run_call(tool_context, "manage_scratchpad", action="update", content="# Plan")
+        assert await run_call(tool_context, "manage_scratchpad", action="read") == "# Plan"
+        await run_call(tool_context, "manage_scratchpad", action="update", content="")
+        assert await run_call(tool_context, "manage_scratchpad", action="read") == "[the scratchpad is empty]"
         kept = await store.read_scratchpad_versions("t1", "s1")
         assert [(row.text, row.author) for row in kept] == [
             ("", "model"), ("# Plan", "model"), ("- one\n- two", "model"), ("- one", "model"),
@@ -32,15 +32,15 @@ async def test_it_is_the_sessions_own_and_outlives_a_restart(tmp_path: Path) -> 
     file = tmp_path / "store.sqlite3"
     store = sqlite_store(file)
     await store.open()
-    await store.put(opening())
-    await ask(make_tool_context(store), "manage_scratchpad", action="update", content="mine")
+    await store.put(make_session_rows())
+    await run_call(make_tool_context(store), "manage_scratchpad", action="update", content="mine")
     await store.close()
     store = sqlite_store(file)
     await store.open()
     try:
-        assert await ask(make_tool_context(store), "manage_scratchpad", action="read") == "mine"
+        assert await run_call(make_tool_context(store), "manage_scratchpad", action="read") == "mine"
         for other in ({"session": "s2"}, {"tenant": "t2"}):
-            assert "empty" in await ask(make_tool_context(store, **other), "manage_scratchpad", action="read")
+            assert "empty" in await run_call(make_tool_context(store, **other), "manage_scratchpad", action="read")
     finally:
         await store.close()
 
@@ -48,28 +48,30 @@ async def test_it_is_the_sessions_own_and_outlives_a_restart(tmp_path: Path) -> 
 async def test_what_does_not_fit_changes_nothing() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store, tools={"scratchpad_chars": 200})
-        await ask(tool_context, "manage_scratchpad", action="update", content="x" * 150)
-        text = error(await ask(tool_context, "manage_scratchpad", action="append", content="y" * 100))
+        await run_call(tool_context, "manage_scratchpad", action="update", content="x" * 150)
+        text = read_error(await run_call(tool_context, "manage_scratchpad", action="append", content="y" * 100))
         assert "251 characters, 200 are allowed; nothing was changed" in text
-        assert await ask(tool_context, "manage_scratchpad", action="read") == "x" * 150
+        assert await run_call(tool_context, "manage_scratchpad", action="read") == "x" * 150
 
 
 async def test_wrong_arguments_are_told() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
-        assert "action (string), content (string, optional)" in error(
-            await ask(tool_context, "manage_scratchpad", action="erase")
+        assert "action (string), content (string, optional)" in read_error(
+            await run_call(tool_context, "manage_scratchpad", action="erase")
         )
-        assert "takes the text" in error(await ask(tool_context, "manage_scratchpad", action="append", content=" \n"))
+        assert "takes the text" in read_error(
+            await run_call(tool_context, "manage_scratchpad", action="append", content=" \n")
+        )
 
 
 async def test_two_that_add_at_once_both_stand() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         await asyncio.gather(
-            *(ask(tool_context, "manage_scratchpad", action="append", content=f"- {n}") for n in range(3))
+            *(run_call(tool_context, "manage_scratchpad", action="append", content=f"- {n}") for n in range(3))
         )
-        text = await ask(tool_context, "manage_scratchpad", action="read")
+        text = await run_call(tool_context, "manage_scratchpad", action="read")
         assert sorted(text.split("\n")) == ["- 0", "- 1", "- 2"]
 
 
@@ -85,5 +87,5 @@ async def test_where_another_was_first_its_text_is_read_again(monkeypatch: Any) 
             return put(rows)
 
         monkeypatch.setattr(store, "put", first_the_operator)
-        await ask(tool_context, "manage_scratchpad", action="append", content="model's")
-        assert await ask(tool_context, "manage_scratchpad", action="read") == "operator's\nmodel's"
+        await run_call(tool_context, "manage_scratchpad", action="append", content="model's")
+        assert await run_call(tool_context, "manage_scratchpad", action="read") == "operator's\nmodel's"

@@ -13,43 +13,45 @@ from proxy.tools.query_db import HEADER_CHARS, QUERY_DB, format_result, strip_fe
 from proxy.tools.sandbox import QueryResult
 from tests.tools.stored_session import (
     CANARY,
-    ask,
-    calls,
-    error,
-    gone,
+    assistant,
+    assistant_call,
     in_memory,
+    make_dropped_edit,
+    make_message_rows,
     make_tool_context,
-    put,
+    read_error,
     result,
-    rows_of,
-    said,
+    run_call,
     shared_file,
+    store_messages,
     user,
 )
 
 LONG = "".join(f"{n}: what stands in line {n}\n" for n in range(3000))
 TALK = [
     user("read it"),
-    calls("read", '{"path": "a.py"}'),
+    assistant_call("read", '{"path": "a.py"}'),
     result(LONG),
-    said("The parser lives in a.py."),
+    assistant("The parser lives in a.py."),
     user("thanks"),
 ]
 
 
 async def test_a_model_finds_what_was_said_by_words_and_reads_it_whole() -> None:
     async with in_memory() as store:
-        names = await put(store, TALK)
+        names = await store_messages(store, TALK)
         tool_context = make_tool_context(store)
-        found = await ask(
+        found = await run_call(
             tool_context, "query_db", sql="SELECT id FROM messages_fts WHERE messages_fts MATCH 'parsers OR lives'"
         )
         assert found.endswith("\n" + names[3])
         sql = "SELECT seq, snippet(messages_fts, -1, '[', ']', '...', 9) FROM messages_fts('read')"
-        assert (await ask(tool_context, "query_db", sql=sql + " WHERE role = 'user'")).endswith('\n[1, "[read] it"]')
-        rows = await ask(tool_context, "query_db", sql="SELECT seq, role FROM messages ORDER BY seq DESC LIMIT 2")
+        assert (await run_call(tool_context, "query_db", sql=sql + " WHERE role = 'user'")).endswith(
+            '\n[1, "[read] it"]'
+        )
+        rows = await run_call(tool_context, "query_db", sql="SELECT seq, role FROM messages ORDER BY seq DESC LIMIT 2")
         assert rows == '[2 rows; columns: seq, role]\n[5, "user"]\n[4, "assistant"]'
-        assert await ask(tool_context, "query_db", sql="SELECT 1 WHERE 0") == "[no rows]"
+        assert await run_call(tool_context, "query_db", sql="SELECT 1 WHERE 0") == "[no rows]"
 
 
 async def test_a_word_in_a_script_without_blanks_is_found_as_the_descriptions_say() -> None:
@@ -58,10 +60,10 @@ async def test_a_word_in_a_script_without_blanks_is_found_as_the_descriptions_sa
     assert "Chinese, Japanese, Korean or Thai is one word" in SCHEMA_TEXT
     async with in_memory() as store:
         tool_context = make_tool_context(store)
-        await put(store, [user("修复了数据库迁移的问题"), user("another thing")])
+        await store_messages(store, [user("修复了数据库迁移的问题"), user("another thing")])
         by_words = "SELECT seq FROM messages_fts WHERE messages_fts MATCH '数据库'"
-        assert "no rows" in await ask(tool_context, "query_db", sql=by_words)
-        found = await ask(
+        assert "no rows" in await run_call(tool_context, "query_db", sql=by_words)
+        found = await run_call(
             tool_context, "query_db", sql="SELECT seq FROM messages WHERE content LIKE '%数据库%' LIMIT 5"
         )
         assert found.splitlines()[1:] == ["[1]"]
@@ -69,17 +71,17 @@ async def test_a_word_in_a_script_without_blanks_is_found_as_the_descriptions_sa
 
 async def test_a_long_text_is_read_in_pieces_as_the_result_itself_says() -> None:
     async with in_memory() as store:
-        names = await put(store, TALK)
+        names = await store_messages(store, TALK)
         tool_context = make_tool_context(store)
         text, at = "", 1
         while at <= len(LONG):
             sql = f"SELECT substr(content, {at}, 7700) FROM messages WHERE id = '{names[2]}'"
-            head, piece = (await ask(tool_context, "query_db", sql=sql)).split("\n", 1)
+            head, piece = (await run_call(tool_context, "query_db", sql=sql)).split("\n", 1)
             assert head == f"[1 row, {len(piece)} characters]"
             text, at = text + piece, at + len(piece)
         assert text == LONG
         # This is what `rolling` writes behind a shortened result.
-        whole = await ask(tool_context, "query_db", sql=f"SELECT content FROM messages WHERE id='{names[2]}'")
+        whole = await run_call(tool_context, "query_db", sql=f"SELECT content FROM messages WHERE id='{names[2]}'")
         head, piece = whole.split("\n", 1)
         assert head == (
             f"[1 row, the first 7700 of {len(LONG)} characters; for more select substr(content, 7701, 7700)]"
@@ -90,7 +92,7 @@ async def test_a_long_text_is_read_in_pieces_as_the_result_itself_says() -> None
 
 async def test_the_operators_limit_on_results_is_kept() -> None:
     async with in_memory() as store:
-        await put(store, TALK * 20)
+        await store_messages(store, TALK * 20)
         for limit in (500, 2000, 64_000):
             tool_context = make_tool_context(store, tools={"result_chars": limit})
             for sql in (
@@ -98,20 +100,20 @@ async def test_the_operators_limit_on_results_is_kept() -> None:
                 "SELECT content FROM messages WHERE seq = 3",
                 "SELECT id FROM messages",
             ):
-                assert len(await ask(tool_context, "query_db", sql=sql)) <= limit
+                assert len(await run_call(tool_context, "query_db", sql=sql)) <= limit
 
 
 async def test_what_has_left_is_found_by_the_question_of_the_source_and_what_was_taken_back_is_not() -> None:
     async with in_memory() as store:
-        await put(store, TALK)
-        first, _, _, answer, _ = rows_of(TALK)
-        taken = msgspec.structs.replace(gone(answer), branch="", stage="operator")
-        await store.put([gone(first), taken])
+        await store_messages(store, TALK)
+        first, _, _, answer, _ = make_message_rows(TALK)
+        taken = msgspec.structs.replace(make_dropped_edit(answer), branch="", stage="operator")
+        await store.put([make_dropped_edit(first), taken])
         sql = "SELECT content FROM messages WHERE status != 'dropped' AND content LIKE '%{}%' ORDER BY seq DESC LIMIT 1"
         tool_context = make_tool_context(store)
-        assert (await ask(tool_context, "query_db", sql=sql.format("read it"))).endswith("\nread it")
-        assert await ask(tool_context, "query_db", sql=sql.format("parser lives")) == "[no rows]"
-        found = await ask(
+        assert (await run_call(tool_context, "query_db", sql=sql.format("read it"))).endswith("\nread it")
+        assert await run_call(tool_context, "query_db", sql=sql.format("parser lives")) == "[no rows]"
+        found = await run_call(
             tool_context, "query_db", sql="SELECT seq, status FROM messages WHERE in_prompt = 0 ORDER BY seq"
         )
         assert found.endswith('\n[1, "completed"]\n[4, "dropped"]')
@@ -131,7 +133,7 @@ async def test_what_has_left_is_found_by_the_question_of_the_source_and_what_was
 )
 async def test_code_fences_and_comments_in_front_are_taken_off(sql: str) -> None:
     async with in_memory() as store:
-        found = await ask(make_tool_context(store), "query_db", sql=sql)
+        found = await run_call(make_tool_context(store), "query_db", sql=sql)
         assert found.endswith("\n[1]"), found
 
 
@@ -140,7 +142,7 @@ async def test_code_fences_and_comments_in_front_are_taken_off(sql: str) -> None
 )
 async def test_what_is_behind_them_is_judged_as_ever(sql: str) -> None:
     async with in_memory() as store:
-        assert "begins with SELECT" in error(await ask(make_tool_context(store), "query_db", sql=sql))
+        assert "begins with SELECT" in read_error(await run_call(make_tool_context(store), "query_db", sql=sql))
 
 
 @pytest.mark.timed
@@ -154,30 +156,32 @@ def test_taking_them_off_is_linear() -> None:
 async def test_json_in_a_result_is_taken_apart() -> None:
     listed = json.dumps({"files": [{"name": "a.py", "size": 3}, {"name": "b.py", "size": 5}]})
     async with in_memory() as store:
-        await put(store, [user("list"), calls("list", "{}"), result(listed), said("There are two.")])
+        await store_messages(
+            store, [user("list"), assistant_call("list", "{}"), result(listed), assistant("There are two.")]
+        )
         tool_context = make_tool_context(store)
         rows = "FROM messages m, json_each(m.content, '$.files') f WHERE m.role = 'tool' AND json_valid(m.content)"
-        found = await ask(tool_context, "query_db", sql=f"SELECT f.value ->> '$.name', f.value ->> 'size' {rows}")
+        found = await run_call(tool_context, "query_db", sql=f"SELECT f.value ->> '$.name', f.value ->> 'size' {rows}")
         assert found.endswith('\n["a.py", 3]\n["b.py", 5]')
         sql = "SELECT content -> '$.files[0]' FROM messages WHERE role = 'tool'"
-        assert (await ask(tool_context, "query_db", sql=sql)).endswith('\n{"name":"a.py","size":3}')
+        assert (await run_call(tool_context, "query_db", sql=sql)).endswith('\n{"name":"a.py","size":3}')
         sql = "SELECT count(*) FROM json_tree('[1,[2]]')"
-        assert (await ask(tool_context, "query_db", sql=sql)).endswith("[4]")
+        assert (await run_call(tool_context, "query_db", sql=sql)).endswith("[4]")
 
 
 async def test_others_of_the_same_file_are_not_there(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
-        await put(store, TALK)
+        await store_messages(store, TALK)
         for tool_context, many in (
             (make_tool_context(store), 5),
             (make_tool_context(store, session="s9"), 0),
             (make_tool_context(store, tenant="t9"), 0),
         ):
             assert (
-                await ask(tool_context, "query_db", sql="SELECT count(*) FROM messages")
+                await run_call(tool_context, "query_db", sql="SELECT count(*) FROM messages")
                 == f"[1 row; columns: count(*)]\n[{many}]"
             )
-            found = await ask(
+            found = await run_call(
                 tool_context, "query_db", sql=f"SELECT * FROM messages_fts WHERE messages_fts MATCH '\"{CANARY}\"'"
             )
             assert found == "[no rows]"
@@ -186,11 +190,11 @@ async def test_others_of_the_same_file_are_not_there(tmp_path: Path) -> None:
 async def test_what_sqlite_refuses_is_told_in_its_words() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
-        assert "no such column: contents" in error(
-            await ask(tool_context, "query_db", sql="SELECT contents FROM messages")
+        assert "no such column: contents" in read_error(
+            await run_call(tool_context, "query_db", sql="SELECT contents FROM messages")
         )
-        assert "syntax error" in error(await ask(tool_context, "query_db", sql="SELECT FROM WHERE"))
-        assert "begins with SELECT" in error(await ask(tool_context, "query_db", sql="DELETE FROM messages"))
+        assert "syntax error" in read_error(await run_call(tool_context, "query_db", sql="SELECT FROM WHERE"))
+        assert "begins with SELECT" in read_error(await run_call(tool_context, "query_db", sql="DELETE FROM messages"))
 
 
 def test_rows_that_do_not_fit_are_cut_first_and_left_out_then() -> None:

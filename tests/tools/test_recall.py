@@ -11,16 +11,16 @@ from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools.recall import HEADER_CHARS, RECALL
 from tests.tools.stored_session import (
     CANARY,
-    ask,
-    calls,
-    error,
+    assistant,
+    assistant_call,
     in_memory,
+    make_message_rows,
     make_tool_context,
-    put,
+    read_error,
     result,
-    rows_of,
-    said,
+    run_call,
     shared_file,
+    store_messages,
     user,
 )
 
@@ -35,10 +35,10 @@ def body_of(text: str) -> str:
 @pytest.mark.parametrize("text", ["short", "", "é\U0001f600\n\n[page 2 of 3]", LONG])
 async def test_all_pages_together_are_the_message(text: str) -> None:
     async with in_memory() as store:
-        names = await put(store, [user("go"), calls("read", "{}"), result(text)])
+        names = await store_messages(store, [user("go"), assistant_call("read", "{}"), result(text)])
         tool_context = make_tool_context(store)
         pages = -(-len(text) // (tool_context.settings.tools.result_chars - HEADER_CHARS)) or 1
-        got = [await ask(tool_context, "recall", id=names[2], page=n) for n in range(1, pages + 1)]
+        got = [await run_call(tool_context, "recall", id=names[2], page=n) for n in range(1, pages + 1)]
         assert "".join(map(body_of, got)) == text
         assert all(len(page) <= tool_context.settings.tools.result_chars for page in got)
         assert got[0].startswith(f"[message {names[2]} of role tool, page 1 of {pages}, {len(text)} characters in all")
@@ -48,13 +48,13 @@ async def test_all_pages_together_are_the_message(text: str) -> None:
 
 async def test_a_message_that_calls_is_told_with_its_calls_its_thoughts_and_what_is_no_text() -> None:
     async with in_memory() as store:
-        thinking = calls("read", '{"path": "a.py"}', text="I read it.") | {"reasoning_content": "Where is it?"}
+        thinking = assistant_call("read", '{"path": "a.py"}', text="I read it.") | {"reasoning_content": "Where is it?"}
         picture = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]}
-        names = await put(store, [picture, thinking])
-        assert body_of(await ask(make_tool_context(store), "recall", id=names[1])) == (
+        names = await store_messages(store, [picture, thinking])
+        assert body_of(await run_call(make_tool_context(store), "recall", id=names[1])) == (
             'I read it.\n\n[reasoning]\nWhere is it?\n\n[call c1] read {"path": "a.py"}'
         )
-        assert body_of(await ask(make_tool_context(store), "recall", id=names[0])) == (
+        assert body_of(await run_call(make_tool_context(store), "recall", id=names[0])) == (
             "see\n\n[an image or file of this message cannot be shown here]"
         )
 
@@ -62,38 +62,46 @@ async def test_a_message_that_calls_is_told_with_its_calls_its_thoughts_and_what
 @pytest.mark.parametrize("written", ["{0}", " {0} ", '"{0}"', "<{0}>"])
 async def test_an_id_is_found_however_it_is_quoted(written: str) -> None:
     async with in_memory() as store:
-        names = await put(store, [user("found")])
-        assert body_of(await ask(make_tool_context(store), "recall", id=written.format(names[0]).upper())) == "found"
+        names = await store_messages(store, [user("found")])
+        assert (
+            body_of(await run_call(make_tool_context(store), "recall", id=written.format(names[0]).upper())) == "found"
+        )
 
 
 async def test_what_is_wrong_is_said_with_what_to_do() -> None:
     async with in_memory() as store:
-        names = await put(store, [user("hi")])
+        names = await store_messages(store, [user("hi")])
         tool_context = make_tool_context(store)
-        assert "copy it exactly" in error(await ask(tool_context, "recall", id="aaaaaaaaaa"))
-        assert "copy it exactly" in error(await ask(tool_context, "recall", id="../../etc/passwd"))
-        assert "has one page; there is no page 2" in error(await ask(tool_context, "recall", id=names[0], page=2))
-        assert "no page 0" in error(await ask(tool_context, "recall", id=names[0], page=0))
-        assert "`id`" in error(await ask(tool_context, "recall"))
+        assert "copy it exactly" in read_error(await run_call(tool_context, "recall", id="aaaaaaaaaa"))
+        assert "copy it exactly" in read_error(await run_call(tool_context, "recall", id="../../etc/passwd"))
+        assert "has one page; there is no page 2" in read_error(
+            await run_call(tool_context, "recall", id=names[0], page=2)
+        )
+        assert "no page 0" in read_error(await run_call(tool_context, "recall", id=names[0], page=0))
+        assert "`id`" in read_error(await run_call(tool_context, "recall"))
 
 
 async def test_messages_of_other_sessions_and_tenants_are_not_there(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
-        await put(store, [user("mine")])
+        await store_messages(store, [user("mine")])
         for tenant, session in (("t1", "s2"), ("t2", "s1")):
-            theirs = await put(store, [user(f"{CANARY} of {tenant} {session}")], tenant, session)
-            assert CANARY not in await ask(make_tool_context(store), "recall", id=theirs[0])
+            theirs = await store_messages(store, [user(f"{CANARY} of {tenant} {session}")], tenant, session)
+            assert CANARY not in await run_call(make_tool_context(store), "recall", id=theirs[0])
 
 
 async def test_what_the_client_never_saw_is_found_by_its_id_too() -> None:
     async with in_memory() as store:
-        shown = rows_of([user("go"), said("It is 42.")])
-        spliced = rows_of([user("go"), calls("query_db", "{}", "q1"), result("hidden rows", "q1"), said("It is 42.")])
-        await put(store, [user("go"), said("It is 42.")])
+        shown = make_message_rows([user("go"), assistant("It is 42.")])
+        spliced = make_message_rows(
+            [user("go"), assistant_call("query_db", "{}", "q1"), result("hidden rows", "q1"), assistant("It is 42.")]
+        )
+        await store_messages(store, [user("go"), assistant("It is 42.")])
         replaces = [row.body.decode() for row in spliced[1:]]
         body = json.dumps({"replaces": replaces}).encode()
         await store.put([HiddenRoundRow("t1", "s1", shown[1].key, shown[0].key, "x1", body, 1.0)])
-        assert body_of(await ask(make_tool_context(store), "recall", id=public_id(spliced[2].key))) == "hidden rows"
+        assert (
+            body_of(await run_call(make_tool_context(store), "recall", id=public_id(spliced[2].key))) == "hidden rows"
+        )
 
 
 def test_its_definition_is_short() -> None:
@@ -103,36 +111,36 @@ def test_its_definition_is_short() -> None:
 
 STEPS = [
     user("go"),
-    calls("read", '{"path": "src/a.py"}'),
+    assistant_call("read", '{"path": "src/a.py"}'),
     result("x = 1"),
-    calls("edit", '{"path": "src/a.py", "new": "x = 2"}'),
+    assistant_call("edit", '{"path": "src/a.py", "new": "x = 2"}'),
     result("edited"),
-    calls("edit", '{"path": "/w/src/a.py", "new": "x = 3"}'),
+    assistant_call("edit", '{"path": "/w/src/a.py", "new": "x = 3"}'),
     result("edited"),
-    calls("edit", '{"path": "src/b.py", "new": "x = 3"}'),
+    assistant_call("edit", '{"path": "src/b.py", "new": "x = 3"}'),
     result("edited"),
 ]
 
 
 def prompt_of(values: list[dict[str, object]]) -> dict[str, object]:
     """The values of a tool context for a request with these messages."""
-    rows = rows_of(values)
+    rows = make_message_rows(values)
     return {"prompt": [read_message(row.body) for row in rows], "prompt_keys": [row.key for row in rows]}
 
 
 @pytest.mark.parametrize("in_prompt", [True, False], ids=["in the prompt", "in the store alone"])
 async def test_it_says_which_call_it_was_how_long_ago_and_what_was_changed_since(in_prompt: bool) -> None:
     async with in_memory() as store:
-        names = await put(store, STEPS)
+        names = await store_messages(store, STEPS)
         tool_context = make_tool_context(store, **(prompt_of(STEPS) if in_prompt else {}))
-        head, text = (await ask(tool_context, "recall", id=names[2])).split("\n")
+        head, text = (await run_call(tool_context, "recall", id=names[2])).split("\n")
         assert head == (
             f"[message {names[2]} of role tool, page 1 of 1, 5 characters in all; the result of read "
             '{"path": "src/a.py"}, 4 steps ago; edited 2 times since: read it again for its present text; '
             "the old text follows]"
         )
         assert text == "x = 1"
-        fresh = await ask(tool_context, "recall", id=names[8])
+        fresh = await run_call(tool_context, "recall", id=names[8])
         assert fresh.startswith(
             f"[message {names[8]} of role tool, page 1 of 1, 6 characters in all; the result of edit "
         )
@@ -142,7 +150,7 @@ async def test_it_says_which_call_it_was_how_long_ago_and_what_was_changed_since
 
 async def test_other_sessions_say_nothing_of_its_age(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
-        names = await put(store, STEPS[:3])
-        await put(store, STEPS, "t1", "s2")
-        await put(store, STEPS, "t2", "s1")
-        assert "no call has changed it since]" in await ask(make_tool_context(store), "recall", id=names[2])
+        names = await store_messages(store, STEPS[:3])
+        await store_messages(store, STEPS, "t1", "s2")
+        await store_messages(store, STEPS, "t2", "s1")
+        assert "no call has changed it since]" in await run_call(make_tool_context(store), "recall", id=names[2])

@@ -9,7 +9,7 @@ from proxy.store.base import Store
 from proxy.tools import stored_memos
 from proxy.tools.retrieve_memos import MOST
 from tests.notes.memos import parse_memos
-from tests.tools.stored_session import CANARY, ask, error, in_memory, make_tool_context
+from tests.tools.stored_session import CANARY, in_memory, make_tool_context, read_error, run_call
 
 MEMOS = [
     Memo("a", "The billing service retries webhooks three times", ("billing", "webhooks"), "s2", 1.0, 1.0),
@@ -38,26 +38,26 @@ def found(text: str) -> list[object]:
 
 async def test_memos_are_found_by_tag_by_words_or_newest_first(store: Store) -> None:
     tool_context = make_tool_context(store)
-    assert found(await ask(tool_context, "retrieve_memos", tags=["billing"])) == ["c", "a"]
-    assert found(await ask(tool_context, "retrieve_memos", tags=["Billing", "webhooks"])) == ["a", "c"]
-    assert found(await ask(tool_context, "retrieve_memos", tags="search")) == ["b"]
-    assert found(await ask(tool_context, "retrieve_memos", query="where is the index, on which disk?")) == ["b"]
-    assert found(await ask(tool_context, "retrieve_memos")) == ["c", "b", "a"]
+    assert found(await run_call(tool_context, "retrieve_memos", tags=["billing"])) == ["c", "a"]
+    assert found(await run_call(tool_context, "retrieve_memos", tags=["Billing", "webhooks"])) == ["a", "c"]
+    assert found(await run_call(tool_context, "retrieve_memos", tags="search")) == ["b"]
+    assert found(await run_call(tool_context, "retrieve_memos", query="where is the index, on which disk?")) == ["b"]
+    assert found(await run_call(tool_context, "retrieve_memos")) == ["c", "b", "a"]
 
 
 async def test_where_none_fits_the_tags_are_named(store: Store) -> None:
-    text = await ask(make_tool_context(store), "retrieve_memos", tags=["deploy"])
+    text = await run_call(make_tool_context(store), "retrieve_memos", tags=["deploy"])
     assert text == "[none of 3 memos fits. Tags: billing, webhooks, search.]"
-    assert await ask(make_tool_context(store, project="x"), "retrieve_memos") == "[none of 0 memos fits.]"
+    assert await run_call(make_tool_context(store, project="x"), "retrieve_memos") == "[none of 0 memos fits.]"
 
 
 async def test_other_tenants_memos_are_not_there(store: Store) -> None:
     for arguments in ({}, {"tags": ["billing"]}, {"query": f"{CANARY} alone"}):
-        assert CANARY not in await ask(make_tool_context(store), "retrieve_memos", **arguments)
+        assert CANARY not in await run_call(make_tool_context(store), "retrieve_memos", **arguments)
 
 
 async def test_a_guessed_session_gets_none(store: Store) -> None:
-    assert "not open" in error(await ask(make_tool_context(store, explicit=False), "retrieve_memos"))
+    assert "not open" in read_error(await run_call(make_tool_context(store, explicit=False), "retrieve_memos"))
 
 
 async def test_many_are_cut_to_a_few_whole_ones(store: Store) -> None:
@@ -65,7 +65,7 @@ async def test_many_are_cut_to_a_few_whole_ones(store: Store) -> None:
     await store.put([stored_memos.make_memo_row("t1", memo) for memo in more])
     shown: list[object] = []
     for limit in (2000, 64_000):
-        text = await ask(make_tool_context(store, tools={"result_chars": limit}), "retrieve_memos", tags=["zeta"])
+        text = await run_call(make_tool_context(store, tools={"result_chars": limit}), "retrieve_memos", tags=["zeta"])
         assert len(text) <= limit
         block, more_fit = text.rsplit("\n", 1)
         shown = found(block)
@@ -78,9 +78,9 @@ async def test_a_chinese_memo_is_saved_and_found_again() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         assert (
-            await ask(tool_context, "save_memo", content="支付服务的密钥保存在金库中不在配置里", tags=["支付"])
+            await run_call(tool_context, "save_memo", content="支付服务的密钥保存在金库中不在配置里", tags=["支付"])
         ).startswith("[saved")
         for query in ("密钥", "支付服务的密钥在哪里"):
-            assert len(found(await ask(tool_context, "retrieve_memos", query=query))) == 1
-        assert len(found(await ask(tool_context, "retrieve_memos", tags=["支付"]))) == 1
-        assert "[none of 1 memos fits." in await ask(tool_context, "retrieve_memos", query="天气")
+            assert len(found(await run_call(tool_context, "retrieve_memos", query=query))) == 1
+        assert len(found(await run_call(tool_context, "retrieve_memos", tags=["支付"]))) == 1
+        assert "[none of 1 memos fits." in await run_call(tool_context, "retrieve_memos", query="天气")

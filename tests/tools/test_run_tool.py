@@ -13,13 +13,13 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.tools.registry import TOOLS
 from proxy.tools.run_tool import run_tool_call, truncate_result
 from proxy.tools.tool_context import ToolContext
-from tests.tools.stored_session import Call, ask, error, in_memory, make_tool_context, put, user
+from tests.tools.stored_session import Call, in_memory, make_tool_context, read_error, run_call, store_messages, user
 
 
 @pytest.fixture
 async def context() -> AsyncIterator[ToolContext]:
     async with in_memory() as store:
-        await put(store, [user("hi")])
+        await store_messages(store, [user("hi")])
         yield make_tool_context(store)
 
 
@@ -31,14 +31,14 @@ def count(context: ToolContext, tool: str, outcome: str) -> float:
     "arguments", ["", "  ", "{", "[]", "null", '"x"', "{}", '{"id": 5}', '{"id": "a", "page": "x"}', "\x00"]
 )
 async def test_arguments_that_cannot_be_used_are_a_result_that_says_so(context: ToolContext, arguments: str) -> None:
-    text = error(await run_tool_call(Call("recall", arguments), context))
+    text = read_error(await run_tool_call(Call("recall", arguments), context))
     assert "the arguments of recall cannot be used" in text
     assert "They are: id (string), page (integer, optional)." in text
     assert count(context, "recall", "refused") == 1
 
 
 async def test_a_number_as_text_and_arguments_that_are_not_known_do_no_harm(context: ToolContext) -> None:
-    names = await put(context.store, [user("hi")])
+    names = await store_messages(context.store, [user("hi")])
     assert (await run_tool_call(Call("recall", f'{{"id": "{names[0]}", "page": "1", "why": "x"}}'), context)).endswith(
         "\nhi"
     )
@@ -58,16 +58,16 @@ def test_nothing_that_a_model_writes_is_raised(name: str, arguments: str) -> Non
 
 async def test_what_is_not_ours_or_not_offered_is_never_run(context: ToolContext) -> None:
     for name in ("rm", "", "Recall", "__class__"):
-        assert "no such tool" in error(await ask(context, name))
+        assert "no such tool" in read_error(await run_call(context, name))
     narrow = replace(context, offered_tools=frozenset({"recall"}))
-    assert "no such tool" in error(await ask(narrow, "query_db", sql="SELECT 1"))
-    assert "copy it exactly" in error(await ask(narrow, "recall", id="aaaaaaaaaa"))
+    assert "no such tool" in read_error(await run_call(narrow, "query_db", sql="SELECT 1"))
+    assert "copy it exactly" in read_error(await run_call(narrow, "recall", id="aaaaaaaaaa"))
 
 
 async def test_a_store_that_is_away_is_a_result_that_says_so(context: ToolContext) -> None:
     await context.store.close()
     for name, arguments in (("recall", {"id": "aaaaaaaaaa"}), ("query_db", {"sql": "SELECT 1"}), ("describe_db", {})):
-        assert "cannot be read or written" in error(await ask(context, name, **arguments))
+        assert "cannot be read or written" in read_error(await run_call(context, name, **arguments))
         assert count(context, name, "failed") == 1
 
 
@@ -80,7 +80,7 @@ class Broken(InMemoryStore):
 
 async def test_a_fault_of_ours_is_a_result_that_gives_nothing_away() -> None:
     context = make_tool_context(Broken())
-    text = error(await ask(context, "recall", id="aaaaaaaaaa"))
+    text = read_error(await run_call(context, "recall", id="aaaaaaaaaa"))
     assert text == "recall failed. Go on without it."
     assert context.metrics.internal_errors_total.labels("tool")._value.get() == 1
 
@@ -94,12 +94,12 @@ class Slow(InMemoryStore):
 
 async def test_a_tool_that_takes_too_long_is_ended() -> None:
     context = make_tool_context(Slow(), tools={"seconds": 0.05})
-    assert "took too long" in error(await ask(context, "recall", id="aaaaaaaaaa"))
+    assert "took too long" in read_error(await run_call(context, "recall", id="aaaaaaaaaa"))
     assert count(context, "recall", "limited") == 1
 
 
 async def test_who_leaves_is_not_answered() -> None:
-    asking = asyncio.ensure_future(ask(make_tool_context(Slow()), "recall", id="aaaaaaaaaa"))
+    asking = asyncio.ensure_future(run_call(make_tool_context(Slow()), "recall", id="aaaaaaaaaa"))
     await asyncio.sleep(0.01)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):

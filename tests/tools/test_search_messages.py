@@ -6,7 +6,7 @@ import pytest
 
 from proxy.errors import ToolRefused
 from proxy.tools.search_messages import SEARCH, SHOWN_CHARS
-from tests.tools.stored_session import in_memory, make_tool_context, put, user
+from tests.tools.stored_session import in_memory, make_tool_context, store_messages, user
 
 
 async def search(tool_context: Any, arguments: str) -> str:
@@ -15,7 +15,9 @@ async def search(tool_context: Any, arguments: str) -> str:
 
 async def test_messages_are_found_by_their_words_with_the_ids_that_recall_takes() -> None:
     async with in_memory() as store:
-        names = await put(store, [user("The printer is old."), user("Lunch at noon."), user("printer " * 200)])
+        names = await store_messages(
+            store, [user("The printer is old."), user("Lunch at noon."), user("printer " * 200)]
+        )
         tool_context = make_tool_context(store)
         lines = (await search(tool_context, '{"query": "printer"}')).splitlines()
         assert {line[9:19] for line in lines} == {names[0], names[2]}

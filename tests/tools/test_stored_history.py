@@ -14,19 +14,19 @@ from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools import stored_history
 from tests.tools.stored_session import (
     CANARY,
-    calls,
-    gone,
+    assistant,
+    assistant_call,
     in_memory,
+    make_dropped_edit,
+    make_message_rows,
     make_tool_context,
-    put,
     result,
-    rows_of,
-    said,
     shared_file,
+    store_messages,
     user,
 )
 
-TALK = [user("go"), calls("read", '{"p": 1}', text="reading"), result("the file"), said("done")]
+TALK = [user("go"), assistant_call("read", '{"p": 1}', text="reading"), result("the file"), assistant("done")]
 
 
 def table(lines: list[bytes]) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def table(lines: list[bytes]) -> list[dict[str, Any]]:
 
 async def test_rows_are_the_sessions_messages_in_order(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
-        names = await put(store, TALK)
+        names = await store_messages(store, TALK)
         records, is_all = await stored_history.load_newest(make_tool_context(store))
         lines = stored_history.make_table_rows(records, [])
         assert is_all
@@ -54,9 +54,9 @@ async def test_rows_are_the_sessions_messages_in_order(tmp_path: Path) -> None:
 
 async def test_what_has_left_the_prompt_is_marked() -> None:
     async with in_memory() as store:
-        await put(store, TALK)
-        stored = rows_of(TALK)
-        await store.put([gone(stored[1])])
+        await store_messages(store, TALK)
+        stored = make_message_rows(TALK)
+        await store.put([make_dropped_edit(stored[1])])
         tool_context = make_tool_context(store)
         records, _ = await stored_history.load_newest(tool_context)
         read = table(
@@ -71,9 +71,9 @@ async def test_what_has_left_the_prompt_is_marked() -> None:
 
 async def test_what_was_taken_back_is_dropped_and_what_was_given_back_is_not() -> None:
     async with in_memory() as store:
-        await put(store, TALK)
-        stored = rows_of(TALK)
-        wide = [msgspec.structs.replace(gone(row), branch="", stage="operator") for row in stored]
+        await store_messages(store, TALK)
+        stored = make_message_rows(TALK)
+        wide = [msgspec.structs.replace(make_dropped_edit(row), branch="", stage="operator") for row in stored]
         back = msgspec.structs.replace(wide[3], version=2, action="withdrawn")
         await store.put([wide[1], wide[3], back])
         tool_context = make_tool_context(store)
@@ -87,8 +87,8 @@ async def test_what_was_taken_back_is_dropped_and_what_was_given_back_is_not() -
 
 async def test_what_the_operator_removed_for_good_is_not_there() -> None:
     async with in_memory() as store:
-        await put(store, TALK)
-        await store.put([EraseMessageRow("t1", "s1", rows_of(TALK)[0].key, b'{"role":"user","content":""}')])
+        await store_messages(store, TALK)
+        await store.put([EraseMessageRow("t1", "s1", make_message_rows(TALK)[0].key, b'{"role":"user","content":""}')])
         records, _ = await stored_history.load_newest(make_tool_context(store))
         assert [row["content"] for row in table(stored_history.make_table_rows(records, []))][-2:] == [
             "the file",
@@ -100,7 +100,7 @@ async def test_what_the_operator_removed_for_good_is_not_there() -> None:
 async def test_the_newest_come_first_where_not_all_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_history, "PAGE", 7)
     async with in_memory() as store:
-        await put(store, [user(f"message {n}") for n in range(50)])
+        await store_messages(store, [user(f"message {n}") for n in range(50)])
         tool_context = make_tool_context(store)
         assert len((await stored_history.load_newest(tool_context))[0]) == 50
         records, is_all = await stored_history.load_newest(tool_context, 2500)
@@ -111,15 +111,15 @@ async def test_the_newest_come_first_where_not_all_can_be_copied(monkeypatch: py
 
 
 def a_round(answer: str, **body: list[dict[str, Any]]) -> HiddenRoundRow:
-    visible = rows_of([user("go"), said(answer)])
+    visible = make_message_rows([user("go"), assistant(answer)])
     texts = {name: [json.dumps(message) for message in messages] for name, messages in body.items()}
     return HiddenRoundRow("t1", "s1", visible[1].key, visible[0].key, "x1", json.dumps(texts).encode(), 1.0)
 
 
 async def test_rounds_that_the_client_never_saw_stand_before_their_answer() -> None:
     async with in_memory() as store:
-        await put(store, [user("go"), said("It is 42.")])
-        hidden = [calls("query_db", '{"sql": "x"}', "q1"), result("42", "q1"), said("It is 42.")]
+        await store_messages(store, [user("go"), assistant("It is 42.")])
+        hidden = [assistant_call("query_db", '{"sql": "x"}', "q1"), result("42", "q1"), assistant("It is 42.")]
         row = a_round("It is 42.", replaces=hidden)
         records, _ = await stored_history.load_newest(make_tool_context(store))
         read = table(stored_history.make_table_rows(records, [row]))
@@ -130,13 +130,15 @@ async def test_rounds_that_the_client_never_saw_stand_before_their_answer() -> N
             (2, "assistant", "completed"),
         ]
         # The ids are those that the woven history has.
-        spliced = rows_of([user("go"), *hidden])
+        spliced = make_message_rows([user("go"), *hidden])
         assert [one["id"] for one in read[1:3]] == [public_id(one.key) for one in spliced[1:3]]
 
 
 def test_our_results_beside_a_clients_calls_follow_the_answer_in_the_order_of_their_calls() -> None:
-    both = calls("query_db", "{}", "q1")
-    both["tool_calls"] += calls("read", "{}", "c1")["tool_calls"] + calls("recall", "{}", "q2")["tool_calls"]
+    both = assistant_call("query_db", "{}", "q1")
+    both["tool_calls"] += (
+        assistant_call("read", "{}", "c1")["tool_calls"] + assistant_call("recall", "{}", "q2")["tool_calls"]
+    )
     row = a_round("x", replaces=[both], results=[result("second", "q2"), result("first", "q1")])
     assert [message.text for _, message in stored_history.read_hidden_messages(row)] == ["first", "second"]
     assert len({name for name, _ in stored_history.read_hidden_messages(row)}) == 2
@@ -154,7 +156,7 @@ def test_a_round_that_cannot_be_read_hides_nothing(body: bytes) -> None:
 
 async def test_a_message_longer_than_a_cell_says_where_the_rest_is() -> None:
     async with in_memory() as store:
-        names = await put(store, [user("é" * 600_000)])
+        names = await store_messages(store, [user("é" * 600_000)])
         records, _ = await stored_history.load_newest(make_tool_context(store))
         content = table(stored_history.make_table_rows(records, []))[0]["content"]
         assert len(content.encode()) < 1_000_000 - 1000

@@ -17,14 +17,14 @@ from proxy.metrics import Metrics
 from proxy.settings.load import PoolSettings, Settings, TimeoutSettings
 from proxy.upstream.client import Reply, UpstreamClient
 from proxy.upstream.transport import AiohttpTransport
-from tests.faulty import HEAD, Connection, Request
+from tests.raw_upstream import HEAD, Connection, RawRequest
 
 EVENTS = [b'data: {"n":%d,"text":"\xc3\xa4"}\n\n' % n for n in range(20)]
 JSON = [(b"content-type", b"application/json")]
 
 
 @asynccontextmanager
-async def client_of(
+async def make_client(
     port: int, connections: int = 10, keepalive: int = 10, /, **timeouts: float
 ) -> AsyncIterator[UpstreamClient]:
     pool = PoolSettings(connections=connections, keepalive=keepalive)
@@ -81,7 +81,7 @@ def errors(client: UpstreamClient, kind: str) -> float:
     return value or 0.0
 
 
-async def answer_json(_: Request, there: Connection) -> None:
+async def answer_json(_: RawRequest, there: Connection) -> None:
     await there.send(HEAD, b"content-length: 2\r\n\r\n{}")
 
 

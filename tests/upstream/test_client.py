@@ -15,15 +15,15 @@ from proxy.errors import BadRequest, ConfigError, UpstreamBroken, UpstreamError,
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings, UpstreamSettings
 from proxy.upstream.client import UpstreamClient
-from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
-from tests.upstream.conftest import EVENTS, JSON, answer_json, client_of, errors, send, sound, transport_of
+from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, run_upstream, wait_until
+from tests.upstream.conftest import EVENTS, JSON, answer_json, errors, make_client, send, sound, transport_of
 
 
 @pytest.mark.timed
 async def test_u1_a_refused_connection_is_told_at_once_and_tried_twice_at_most() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound and not listening: refused
-        async with client_of(bound.getsockname()[1]) as client:
+        async with make_client(bound.getsockname()[1]) as client:
             started = time.monotonic()
             with pytest.raises(UpstreamUnreachable) as caught:
                 await send(client)
@@ -49,7 +49,7 @@ async def test_a_connection_that_is_never_accepted_ends_at_the_connect_timeout()
             one.setblocking(False)
             with suppress(BlockingIOError):
                 one.connect(deaf.getsockname())
-        async with client_of(deaf.getsockname()[1], connect_s=0.3) as client:
+        async with make_client(deaf.getsockname()[1], connect_s=0.3) as client:
             started = time.monotonic()
             with pytest.raises(UpstreamTimeout) as caught:
                 await send(client)
@@ -60,29 +60,29 @@ async def test_a_connection_that_is_never_accepted_ends_at_the_connect_timeout()
 
 
 async def test_u3_a_reset_before_the_headers_is_unreachable_and_not_sent_again() -> None:
-    async def reset(_: Request, there: Connection) -> None:
+    async def reset(_: RawRequest, there: Connection) -> None:
         await there.reset()
 
-    async with faulty(reset) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(reset) as upstream, make_client(upstream.port) as client:
         with pytest.raises(UpstreamUnreachable):
             await send(client)
         assert len(upstream.requests) == 1
 
 
 async def test_a_connection_closed_without_an_answer_is_unreachable() -> None:
-    async def close(_: Request, there: Connection) -> None:
+    async def close(_: RawRequest, there: Connection) -> None:
         there.writer.close()
 
-    async with faulty(close) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(close) as upstream, make_client(upstream.port) as client:
         with pytest.raises(UpstreamUnreachable):
             await send(client)
 
 
 async def test_u7_silence_before_the_headers_ends_at_the_idle_timeout_and_frees_the_connection() -> None:
-    async def nothing(_: Request, there: Connection) -> None:
+    async def nothing(_: RawRequest, there: Connection) -> None:
         await there.left()
 
-    async with faulty(nothing) as upstream, client_of(upstream.port, idle_s=0.2) as client:
+    async with run_upstream(nothing) as upstream, make_client(upstream.port, idle_s=0.2) as client:
         with pytest.raises(UpstreamTimeout):
             await send(client)
         assert await upstream.none_open()
@@ -90,10 +90,10 @@ async def test_u7_silence_before_the_headers_ends_at_the_idle_timeout_and_frees_
 
 
 async def test_what_is_not_http_is_broken_and_no_answer() -> None:
-    async def say(_: Request, there: Connection) -> None:
+    async def say(_: RawRequest, there: Connection) -> None:
         await there.send(b"220 smtp ready\r\n\r\n")
 
-    async with faulty(say) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         with pytest.raises(UpstreamBroken):
             await send(client)
 
@@ -103,11 +103,11 @@ async def test_what_is_not_http_is_broken_and_no_answer() -> None:
 async def test_u12_an_upstreams_error_is_passed_on_once_with_its_headers(status: int, after: str) -> None:
     body = b'{"error":{"message":"busy"}}'
 
-    async def busy(_: Request, there: Connection) -> None:
+    async def busy(_: RawRequest, there: Connection) -> None:
         head = b"HTTP/1.1 %d X\r\nretry-after: %b\r\ncontent-length: %d\r\n\r\n" % (status, after.encode(), len(body))
         await there.send(head + body)
 
-    async with faulty(busy) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(busy) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
         assert reply.status == status
         assert (b"retry-after", after.encode()) in reply.headers
@@ -117,7 +117,7 @@ async def test_u12_an_upstreams_error_is_passed_on_once_with_its_headers(status:
 
 
 async def test_the_clients_accept_encoding_goes_on_where_the_answer_is_not_read() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         headers = [(b"accept-encoding", b"br;q=1, gzip")]
         reply = await client.send(client.targets[0], "GET", "/v1/models", b"", headers, None, identity=False)
         await reply.read_body(10)
@@ -126,10 +126,10 @@ async def test_the_clients_accept_encoding_goes_on_where_the_answer_is_not_read(
 
 
 async def test_u16_a_redirect_is_passed_on_and_not_followed() -> None:
-    async def move(_: Request, there: Connection) -> None:
+    async def move(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n")
 
-    async with faulty(move) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(move) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
         assert reply.status == 302
         assert (b"location", b"http://169.254.169.254/") in reply.headers
@@ -138,7 +138,7 @@ async def test_u16_a_redirect_is_passed_on_and_not_followed() -> None:
 
 
 async def test_u17_informational_answers_trailers_and_listed_headers_stay_on_their_hop() -> None:
-    async def say(_: Request, there: Connection) -> None:
+    async def say(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
         await there.send(
             b"HTTP/1.1 200 OK\r\nconnection: x-secret, keep-alive\r\nx-secret: 1\r\nkeep-alive: timeout=5\r\n"
@@ -146,14 +146,14 @@ async def test_u17_informational_answers_trailers_and_listed_headers_stay_on_the
             b"2\r\n{}\r\n0\r\nx-sum: 1\r\n\r\n"
         )
 
-    async with faulty(say) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
         assert reply.headers == [(b"x-kept", b"a"), (b"x-kept", b"b")]
         assert await reply.read_body(10) == b"{}"
 
 
 async def test_the_path_goes_where_the_base_says() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         for path, query in (("/v1/models", b""), ("/models", b"a=%2F&b"), ("/v1/a%2Fb//c", b"")):
             reply = await client.send(client.targets[0], "GET", path, query, [], None)
             await reply.read_body(10)
@@ -168,7 +168,7 @@ async def test_a_body_that_comes_in_pieces_keeps_its_length_or_goes_in_chunks() 
         yield b"abc"
         yield b"def"
 
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         for headers in ([(b"content-length", b"6")], [(b"transfer-encoding", b"chunked")]):
             reply = await client.send(client.targets[0], "POST", "/v1/files", b"", headers, pieces())
             await reply.read_body(10)
@@ -182,7 +182,7 @@ async def test_an_error_of_the_bodys_source_comes_out_as_it_is_and_closes_the_up
         yield b"abc"
         raise KeyError("gone")
 
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         with pytest.raises(KeyError):
             await client.send(client.targets[0], "POST", "/v1/files", b"", [(b"content-length", b"6")], pieces())
         assert await upstream.none_open()
@@ -191,7 +191,7 @@ async def test_an_error_of_the_bodys_source_comes_out_as_it_is_and_closes_the_up
 async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> None:
     chance = random.Random(3)
 
-    async def work(_: Request, there: Connection) -> None:
+    async def work(_: RawRequest, there: Connection) -> None:
         await asyncio.sleep(chance.uniform(0, 0.01))
         await there.send(STREAM)
         for event in EVENTS[:5]:
@@ -199,7 +199,7 @@ async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> N
             await asyncio.sleep(chance.uniform(0, 0.004))
         await there.send(b"0\r\n\r\n")
 
-    async with faulty(work) as upstream, client_of(upstream.port, connect_s=2) as client:
+    async with run_upstream(work) as upstream, make_client(upstream.port, connect_s=2) as client:
 
         async def one() -> bytes:
             reply = await send(client)
@@ -227,7 +227,7 @@ async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> N
 
 
 async def test_a_pool_that_has_leaked_is_made_anew() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port, connect_s=0.1) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port, connect_s=0.1) as client:
         transport = transport_of(client)
         transport._slots = asyncio.Semaphore(0)  # as if every slot were held by nobody
         with pytest.raises(UpstreamTimeout, match="in use"):
@@ -237,12 +237,12 @@ async def test_a_pool_that_has_leaked_is_made_anew() -> None:
 
 
 async def test_cancelling_before_the_first_byte_closes_the_upstream_within_half_a_second() -> None:
-    async def nothing(_: Request, there: Connection) -> None:
+    async def nothing(_: RawRequest, there: Connection) -> None:
         await there.left()
 
-    async with faulty(nothing) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(nothing) as upstream, make_client(upstream.port) as client:
         task = asyncio.create_task(send(client))
-        await until(lambda: upstream.open == 1)
+        await wait_until(lambda: upstream.open == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -250,7 +250,7 @@ async def test_cancelling_before_the_first_byte_closes_the_upstream_within_half_
 
 
 async def test_headers_that_cannot_be_sent_are_the_clients_mistake() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         with pytest.raises(BadRequest):
             await client.send(client.targets[0], "GET", "/v1/x", b"", [(b"bad name", b"x")], None)
 
@@ -258,10 +258,10 @@ async def test_headers_that_cannot_be_sent_are_the_clients_mistake() -> None:
 async def test_questions_of_our_own_add_no_headers_keep_no_cookies_and_follow_no_redirect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def move(_: Request, there: Connection) -> None:
+    async def move(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 302 Found\r\nset-cookie: a=b\r\nlocation: /other\r\ncontent-length: 2\r\n\r\n{}")
 
-    async with faulty(move) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(move) as upstream, make_client(upstream.port) as client:
         for _ in range(2):
             request = client.build_request(client.targets[0], "POST", "/v1/secret", b"", JSON, b"{}")
             response = await client.create_http_client(client.targets[0]).send(request, stream=True)
@@ -283,12 +283,12 @@ async def test_no_secret_is_in_what_is_printed_of_a_target(monkeypatch: pytest.M
 async def test_the_targets_own_key_replaces_the_clients_and_its_echo_is_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def echo(request: Request, there: Connection) -> None:
+    async def echo(request: RawRequest, there: Connection) -> None:
         [authorization] = request.all(b"authorization")
         await there.send(HEAD, b"x-echo: ", authorization, b"\r\nx-other: 1\r\ncontent-length: 2\r\n\r\n{}")
 
     monkeypatch.setenv("SOME_KEY", "sk-canary-0123456789")
-    async with faulty(echo) as upstream:
+    async with run_upstream(echo) as upstream:
         base = f"http://127.0.0.1:{upstream.port}/v1"
         client = UpstreamClient(
             Settings(upstreams={"a": UpstreamSettings(base_url=base, api_key_env="SOME_KEY")}), Metrics()
@@ -315,9 +315,9 @@ async def test_a_model_goes_to_the_first_target_that_wants_it() -> None:
 async def test_the_environments_proxy_is_not_used_and_the_targets_own_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         await (await send(client)).read_body(10)
-    async with faulty(answer_json) as outbound:
+    async with run_upstream(answer_json) as outbound:
         there = {"a": UpstreamSettings(base_url="http://api.invalid/v1", proxy=f"http://u:p@127.0.0.1:{outbound.port}")}
         client = UpstreamClient(Settings(upstreams=there), Metrics())
         await (await send(client)).read_body(10)

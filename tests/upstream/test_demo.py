@@ -19,7 +19,7 @@ from proxy.upstream.demo import CACHE_BLOCK_BYTES, MAX_CACHE_BLOCKS, DemoTranspo
 from proxy.web.asgi import Receive, Scope, Send
 from proxy.web.error_responses import answer_errors
 from proxy.web.passthrough import serve_passthrough
-from tests.faulty import serving
+from tests.raw_upstream import serve_app
 
 USER = {"role": "user", "content": "Look at src/main.py"}
 READ: ChatCompletionToolParam = {
@@ -176,7 +176,7 @@ async def test_the_openai_sdk_holds_a_conversation_with_tools_streaming_and_not(
         await serve_passthrough(scope, receive, send, client, metrics, path=scope["path"])
 
     async with (
-        serving(answer_errors(app, metrics)) as port,
+        serve_app(answer_errors(app, metrics)) as port,
         openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as sdk,
     ):
         assert [model.id async for model in sdk.models.list()] == ["demo"]

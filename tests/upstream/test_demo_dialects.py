@@ -13,7 +13,7 @@ from proxy.upstream.demo import DemoTransport
 from proxy.upstream.demo_dialects import find_demo_dialect
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.gemini_agent import GeminiAgent, join_gemini_chunks
-from tests.running import running
+from tests.proxy_server import run_proxy
 
 Json = dict[str, Any]
 PROMPT = "Read src/main.py"
@@ -109,7 +109,7 @@ def _list_numbers(value: Any, name: str = "") -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_agents_of_each_form_work_on_it_through_the_proxy(stream: bool) -> None:
-    async with running("demo") as proxy:
+    async with run_proxy("demo") as proxy:
         for agent in (
             MessagesAgent(proxy, read, stream=stream),
             ResponsesAgent(proxy, read, stream=stream),

@@ -10,15 +10,15 @@ import uvloop
 from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.http1 import HEAD_LIMIT, HIGH_WATER, JOINED_BODY_BYTES, ResponseStream
-from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
+from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, run_upstream, wait_until
 from tests.upstream.conftest import (
     EVENTS,
     answer_json,
-    client_of,
     connections,
     gathered,
     idle,
     listening,
+    make_client,
     send,
     transport_of,
 )
@@ -43,24 +43,24 @@ async def asked(client: UpstreamClient, method: str = "GET") -> tuple[int, bytes
 async def test_an_answer_may_be_cut_into_pieces_anywhere(answer: bytes, body: bytes) -> None:
     at = 0
 
-    async def say(_: Request, there: Connection) -> None:
+    async def say(_: RawRequest, there: Connection) -> None:
         await there.send(answer[:at])
         await asyncio.sleep(0.001)
         await there.send(answer[at:])
 
-    async with faulty(say) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for at in range(1, len(answer)):  # noqa: B007  # `say` looks at it
             assert await asked(client) == (200, body, None)
         assert upstream.connections == 1
 
 
 async def test_an_answer_may_come_byte_by_byte() -> None:
-    async def say(_: Request, there: Connection) -> None:
+    async def say(_: RawRequest, there: Connection) -> None:
         for at in range(len(WHOLE)):
             await there.send(WHOLE[at : at + 1])
             await asyncio.sleep(0)
 
-    async with faulty(say) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         assert await asked(client) == (200, b"".join(EVENTS[:3]), None)
 
 
@@ -71,7 +71,7 @@ async def test_an_answer_may_come_byte_by_byte() -> None:
 async def test_an_answer_that_ends_too_early_is_never_a_whole_one(answer: bytes, body: bytes, ending: str) -> None:
     at = 0
 
-    async def say(_: Request, there: Connection) -> None:
+    async def say(_: RawRequest, there: Connection) -> None:
         await there.send(answer[:at])
         if ending == "reset":
             await there.reset()
@@ -79,7 +79,7 @@ async def test_an_answer_that_ends_too_early_is_never_a_whole_one(answer: bytes,
             there.writer.close()
 
     head = answer.index(b"\r\n\r\n", answer.index(b" 200 ")) + 4
-    async with faulty(say) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for at in range(0, len(answer), 1 if ending == "close" else 9):
             status, came, error = await asked(client)
             assert (status, type(error)) == ((0, UpstreamUnreachable) if at < head else (200, UpstreamBroken)), at
@@ -103,14 +103,14 @@ async def test_an_answer_that_ends_too_early_is_never_a_whole_one(answer: bytes,
     ],
 )
 async def test_an_answer_that_cannot_be_passed_on_is_broken_and_its_connection_closed(answer: bytes) -> None:
-    async def say(_: Request, there: Connection) -> None:
+    async def say(_: RawRequest, there: Connection) -> None:
         with suppress(ConnectionError):
             for at in range(0, len(answer), 10_000):
                 await there.send(answer[at : at + 10_000])
                 await asyncio.sleep(0.001)
         await there.left()
 
-    async with faulty(say) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         async with asyncio.timeout(30):
             status, _, error = await asked(client)
         assert (status, type(error)) == (0, UpstreamBroken)
@@ -134,10 +134,10 @@ async def test_an_answer_that_cannot_be_passed_on_is_broken_and_its_connection_c
     ],
 )
 async def test_a_connection_is_used_again_where_nothing_is_left_on_it(method: str, answer: bytes, again: bool) -> None:
-    async def say(_: Request, there: Connection) -> None:
+    async def say(_: RawRequest, there: Connection) -> None:
         await there.send(answer)
 
-    async with faulty(say) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for _ in range(3):
             status, came, error = await asked(client, method)
             assert (status in (200, 204, 304), came, error) == (True, b"", None)
@@ -145,12 +145,12 @@ async def test_a_connection_is_used_again_where_nothing_is_left_on_it(method: st
 
 
 async def test_a_connection_whose_answer_was_not_heard_to_its_end_is_closed() -> None:
-    async def say(_: Request, there: Connection) -> None:
+    async def say(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(EVENTS[0])
         await there.left()
 
-    async with faulty(say) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
         async for _ in reply.iter_bytes():
             break
@@ -171,7 +171,7 @@ def watched(client: UpstreamClient) -> list[ResponseStream]:
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged", b"\r\n", None])
 async def test_what_is_said_on_an_idle_connection_closes_it(said: bytes | None) -> None:
-    async def say(request: Request, there: Connection) -> None:
+    async def say(request: RawRequest, there: Connection) -> None:
         await answer_json(request, there)
         await asyncio.sleep(0.02)
         if said is None:
@@ -179,7 +179,7 @@ async def test_what_is_said_on_an_idle_connection_closes_it(said: bytes | None) 
         else:
             await there.send(said)
 
-    async with faulty(say) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for _ in range(2):
             assert (await asked(client))[:2] == (200, b"{}")
             await asyncio.sleep(0.1)
@@ -199,7 +199,7 @@ async def test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_i
             pieces.append((await there.reader.read(1 << 22)).count(b"x"))
         await there.send(SIZED)
 
-    async with listening(count) as port, client_of(port) as client:
+    async with listening(count) as port, make_client(port) as client:
         reply = await client.send(client.targets[0], "POST", "/v1/y", b"", [], b"x" * size)
         assert await reply.read_body(100) == b"hello, world"
     assert pieces[0] == size or size >= JOINED_BODY_BYTES
@@ -213,7 +213,7 @@ async def upload(*parts: bytes, wait: float = 0.0) -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("parts", [[b"abc"], [b"abc", b"defg"], [b"abcdefgh"], []])
 async def test_an_upload_of_another_length_than_it_says_is_the_clients_mistake(parts: list[bytes]) -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         with pytest.raises(BadRequest, match="Content-Length"):
             await client.send(client.targets[0], "POST", "/x", b"", [(b"content-length", b"6")], upload(*parts))
         assert await upstream.none_open()
@@ -233,7 +233,7 @@ async def test_an_answer_that_comes_before_the_body_was_sent_is_told(pieces: boo
             await asyncio.sleep(60)
 
     body = upload(*[b"x" * 1_000_000] * 50) if pieces else b"x" * 50_000_000
-    async with listening(refuse) as port, client_of(port) as client, asyncio.timeout(30):
+    async with listening(refuse) as port, make_client(port) as client, asyncio.timeout(30):
         reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
         assert (reply.status, await reply.read_body(100)) == (413, b"too ")
         assert connections(client) == 0, "with a body half sent it is good for nothing"
@@ -246,7 +246,7 @@ async def test_a_reset_while_the_body_is_sent_is_unreachable(pieces: bool) -> No
         await there.reset()
 
     body = upload(*[b"x" * 1_000_000] * 50) if pieces else b"x" * 50_000_000
-    async with listening(reset) as port, client_of(port) as client, asyncio.timeout(30):
+    async with listening(reset) as port, make_client(port) as client, asyncio.timeout(30):
         with pytest.raises(UpstreamUnreachable):
             await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
 
@@ -270,7 +270,7 @@ async def test_an_upload_in_which_nothing_moves_ends_in_time(who: str, limits: d
         there.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(60)
 
-    async with listening(deaf) as port, client_of(port, **limits) as client:
+    async with listening(deaf) as port, make_client(port, **limits) as client:
         async with asyncio.timeout(30):
             with pytest.raises(UpstreamTimeout):
                 await client.send(client.targets[0], "POST", "/x", b"", [(b"transfer-encoding", b"chunked")], endless())
@@ -284,7 +284,7 @@ async def test_a_refusal_while_the_clients_part_is_waited_for_is_told_and_the_co
         await there.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\ntoo ")
         await there.left()
 
-    async with listening(refuse) as port, client_of(port) as client, asyncio.timeout(30):
+    async with listening(refuse) as port, make_client(port) as client, asyncio.timeout(30):
         body = upload(b"abc", b"def", wait=60)
         reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"6")], body)
         assert (reply.status, await reply.read_body(100)) == (413, b"too ")
@@ -304,7 +304,7 @@ async def test_a_body_whose_upstream_has_gone_is_closed_with_it() -> None:
             closed.append(True)
 
     closed: list[bool] = []
-    async with listening(reset) as port, client_of(port) as client, asyncio.timeout(30):
+    async with listening(reset) as port, make_client(port) as client, asyncio.timeout(30):
         body = endless()
         with pytest.raises(UpstreamUnreachable):
             await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"transfer-encoding", b"chunked")], body)
@@ -312,11 +312,11 @@ async def test_a_body_whose_upstream_has_gone_is_closed_with_it() -> None:
 
 
 async def test_a_body_that_ends_with_its_connection_does_not_end_with_a_reset() -> None:
-    async def break_off(_: Request, there: Connection) -> None:
+    async def break_off(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
         await there.reset()
 
-    async with faulty(break_off) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(break_off) as upstream, make_client(upstream.port) as client:
         status, came, error = await asked(client)
         assert (status, came, type(error)) == (200, b"until the end", UpstreamBroken)
 
@@ -332,7 +332,7 @@ async def test_of_a_request_that_is_cancelled_nothing_more_is_sent() -> None:
             while data := await there.reader.read(1 << 20):
                 came += len(data)
 
-    async with listening(deaf) as port, client_of(port) as client:
+    async with listening(deaf) as port, make_client(port) as client:
         task = asyncio.create_task(send(client, b"x" * 50_000_000))
         await asyncio.sleep(0.1)
         task.cancel()
@@ -347,10 +347,10 @@ async def test_of_a_request_that_is_cancelled_nothing_more_is_sent() -> None:
 
 
 async def test_no_more_than_the_high_water_mark_is_taken_from_the_kernel() -> None:
-    async def flood(_: Request, there: Connection) -> None:
+    async def flood(_: RawRequest, there: Connection) -> None:
         await there.send(HEAD + b"content-length: %d\r\n\r\n" % (8 << 20), b"x" * (8 << 20))
 
-    async with faulty(flood) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(flood) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
         await asyncio.sleep(0.2)
         [answer] = transport_of(client)._answers
@@ -361,7 +361,7 @@ async def test_no_more_than_the_high_water_mark_is_taken_from_the_kernel() -> No
 
 
 async def test_the_timer_of_an_answer_ends_with_it() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port, idle_s=0.15) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port, idle_s=0.15) as client:
         for _ in range(20):
             assert (await asked(client))[:2] == (200, b"{}")
             assert not watched(client), "nothing is checked while nothing is under way"
@@ -369,13 +369,13 @@ async def test_the_timer_of_an_answer_ends_with_it() -> None:
 
 
 async def test_one_timer_keeps_the_limit_of_each_answer() -> None:
-    async def say(request: Request, there: Connection) -> None:
+    async def say(request: RawRequest, there: Connection) -> None:
         if request.body == b"whole":
             await answer_json(request, there)
         else:
             await there.left()
 
-    async with faulty(say) as upstream, client_of(upstream.port, idle_s=0.4) as client:
+    async with run_upstream(say) as upstream, make_client(upstream.port, idle_s=0.4) as client:
         loop, begun, ended = asyncio.get_running_loop(), [0.0] * 3, [0.0] * 3
 
         async def stay_silent(n: int) -> None:
@@ -392,13 +392,13 @@ async def test_one_timer_keeps_the_limit_of_each_answer() -> None:
 
 
 async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten() -> None:
-    async def drip(_: Request, there: Connection) -> None:
+    async def drip(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         for event in EVENTS:
             await there.chunk(event)
             await asyncio.sleep(0.03)
 
-    async with faulty(drip) as upstream, client_of(upstream.port, total_s=0.3) as client:
+    async with run_upstream(drip) as upstream, make_client(upstream.port, total_s=0.3) as client:
         parts = (await send(client)).iter_bytes()
         assert await anext(parts) == EVENTS[0]
         await asyncio.sleep(0.4)
@@ -414,8 +414,8 @@ def test_the_same_holds_on_the_loop_that_is_served_with() -> None:
         await test_what_is_said_on_an_idle_connection_closes_it(None)
         await test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_its_head(3_000_000)
         await test_no_more_than_the_high_water_mark_is_taken_from_the_kernel()
-        async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+        async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
             await asyncio.gather(*(asked(client) for _ in range(50)))
-            await until(lambda: upstream.open <= 10)
+            await wait_until(lambda: upstream.open <= 10)
 
     uvloop.run(run())

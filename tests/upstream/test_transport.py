@@ -22,16 +22,16 @@ from proxy.metrics import Metrics
 from proxy.settings.load import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
 from proxy.upstream import transport as transports
 from proxy.upstream.client import UpstreamClient
-from tests.faulty import HEAD, STREAM, Connection, Request, faulty, read_request, until
+from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, read_request, run_upstream, wait_until
 from tests.upstream.conftest import (
     EVENTS,
     answer_json,
     asked,
-    client_of,
     connections,
     gathered,
     idle,
     listening,
+    make_client,
     send,
     serving,
     sound,
@@ -40,7 +40,7 @@ from tests.upstream.conftest import (
 
 
 async def test_a_connection_that_came_back_is_used_before_a_new_one() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         one, two = await send(client), await send(client)
         for reply in (one, two, await send(client), await send(client)):
             assert await reply.read_body(10) == b"{}"
@@ -54,11 +54,11 @@ async def test_a_connection_that_came_back_is_used_before_a_new_one() -> None:
 async def test_who_waits_is_served_in_order_with_what_comes_back() -> None:
     gates = {n: asyncio.Event() for n in range(6)}
 
-    async def wait(request: Request, there: Connection) -> None:
+    async def wait(request: RawRequest, there: Connection) -> None:
         await gates[int(request.body)].wait()
         await answer_json(request, there)
 
-    async with faulty(wait) as upstream, client_of(upstream.port, 2, connect_s=5) as client:
+    async with run_upstream(wait) as upstream, make_client(upstream.port, 2, connect_s=5) as client:
         tasks = []
         for n in range(6):
             tasks.append(asyncio.create_task(send(client, b"%d" % n)))
@@ -67,14 +67,14 @@ async def test_who_waits_is_served_in_order_with_what_comes_back() -> None:
         for n in range(6):
             gates[n].set()
             assert await (await tasks[n]).read_body(10) == b"{}"
-            await until(lambda n=n: len(upstream.requests) == min(n + 3, 6))  # type: ignore[misc]
+            await wait_until(lambda n=n: len(upstream.requests) == min(n + 3, 6))  # type: ignore[misc]
         assert [request.body for request in upstream.requests] == [b"%d" % n for n in range(6)]
         assert upstream.connections == 2
         assert sound(client, 2)
 
 
 async def test_the_time_to_wait_ends_and_what_is_freed_after_goes_to_the_next() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port, 1, connect_s=0.2) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port, 1, connect_s=0.2) as client:
         one = await send(client)
         late = asyncio.create_task(send(client))
         await asyncio.sleep(0.15)
@@ -90,7 +90,7 @@ async def test_the_time_to_wait_ends_and_what_is_freed_after_goes_to_the_next() 
 
 
 async def test_what_comes_back_in_the_moment_in_which_the_wait_ends_is_taken_and_no_leak() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port, 1, connect_s=0.1) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port, 1, connect_s=0.1) as client:
         [held, transport] = await send(client), transport_of(client)
         waits = asyncio.create_task(send(client))
         await asyncio.sleep(0.01)
@@ -103,11 +103,11 @@ async def test_what_comes_back_in_the_moment_in_which_the_wait_ends_is_taken_and
 
 
 async def test_who_reads_while_all_is_closed_is_told() -> None:
-    async def stall(_: Request, there: Connection) -> None:
+    async def stall(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.left()
 
-    async with faulty(stall) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(stall) as upstream, make_client(upstream.port) as client:
         reading = asyncio.create_task((await send(client)).read_body(1000))
         await asyncio.sleep(0.01)
         await client.close()
@@ -117,7 +117,7 @@ async def test_who_reads_while_all_is_closed_is_told() -> None:
 
 @pytest.mark.parametrize("closed", [True, False])
 async def test_what_is_given_in_the_moment_of_a_cancel_is_handed_on(closed: bool) -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port, 1) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port, 1) as client:
         one = await send(client)
         first, second = asyncio.create_task(send(client)), asyncio.create_task(send(client))
         await asyncio.sleep(0.01)
@@ -135,7 +135,7 @@ async def test_what_is_given_in_the_moment_of_a_cancel_is_handed_on(closed: bool
 async def test_a_connection_that_does_not_come_about_frees_its_place() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound and not listening: refused
-        async with client_of(bound.getsockname()[1], 1) as client:
+        async with make_client(bound.getsockname()[1], 1) as client:
             for _ in range(3):
                 with pytest.raises(UpstreamError, match="cannot be reached") as told:
                     await asyncio.wait_for(send(client), 20)
@@ -148,11 +148,11 @@ async def test_a_connection_that_does_not_come_about_frees_its_place() -> None:
 
 async def test_idle_ones_are_kept_for_so_long_and_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "KEPT_S", 0.3)
-    async with faulty(answer_json) as upstream, client_of(upstream.port, 10, 3) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port, 10, 3) as client:
         for reply in [await send(client) for _ in range(5)]:
             await reply.read_body(10)
         assert idle(client) == 3
-        await until(lambda: upstream.open == 3)
+        await wait_until(lambda: upstream.open == 3)
         for _ in range(5):
             await asyncio.sleep(0.1)
             await (await send(client)).read_body(10)
@@ -160,13 +160,13 @@ async def test_idle_ones_are_kept_for_so_long_and_so_many(monkeypatch: pytest.Mo
         await asyncio.sleep(0.4)
         await (await send(client)).read_body(10)
         assert upstream.connections == 6
-        await until(lambda: upstream.open == 0)
+        await wait_until(lambda: upstream.open == 0)
         assert connections(client) == 0
         assert sound(client)
 
 
 async def test_closing_closes_all_and_what_comes_back_after() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         three = [await send(client) for _ in range(3)]
         await three[0].read_body(10)
         await client.close()
@@ -179,11 +179,11 @@ async def test_closing_closes_all_and_what_comes_back_after() -> None:
 
 @pytest.mark.slow
 async def test_a_thousand_at_once_each_get_their_own_answer() -> None:
-    async def echo(request: Request, there: Connection) -> None:
+    async def echo(request: RawRequest, there: Connection) -> None:
         await asyncio.sleep(0.05)
         await there.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(request.body), request.body))
 
-    async with faulty(echo) as upstream, client_of(upstream.port, 1000, 1000, connect_s=20) as client:
+    async with run_upstream(echo) as upstream, make_client(upstream.port, 1000, 1000, connect_s=20) as client:
 
         async def one(number: int) -> None:
             reply = await send(client, b"%d" % number)
@@ -198,13 +198,13 @@ async def test_a_thousand_at_once_each_get_their_own_answer() -> None:
 async def test_with_all_in_use_others_wait_and_then_are_told() -> None:
     gate = asyncio.Event()
 
-    async def wait(request: Request, there: Connection) -> None:
+    async def wait(request: RawRequest, there: Connection) -> None:
         await gate.wait()
         await answer_json(request, there)
 
-    async with faulty(wait) as upstream, client_of(upstream.port, connect_s=0.2) as client:
+    async with run_upstream(wait) as upstream, make_client(upstream.port, connect_s=0.2) as client:
         held = [asyncio.create_task(send(client)) for _ in range(10)]
-        await until(lambda: len(upstream.requests) == 10)
+        await wait_until(lambda: len(upstream.requests) == 10)
         with pytest.raises(UpstreamTimeout, match=r"all 10 connections .* are in use"):
             await send(client)
         waits = asyncio.create_task(send(client))
@@ -219,7 +219,7 @@ async def test_with_all_in_use_others_wait_and_then_are_told() -> None:
 async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
     chance = random.Random(seed)
 
-    async def work(_: Request, there: Connection) -> None:
+    async def work(_: RawRequest, there: Connection) -> None:
         await asyncio.sleep(chance.uniform(0, 0.01))
         await there.send(STREAM)
         for event in EVENTS[:5]:
@@ -231,7 +231,7 @@ async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
 
     process = psutil.Process()
     tasks, files = len(asyncio.all_tasks()), process.num_fds()
-    async with faulty(work) as upstream, client_of(upstream.port, connect_s=0.05) as client:
+    async with run_upstream(work) as upstream, make_client(upstream.port, connect_s=0.05) as client:
 
         async def one() -> None:
             reply = await send(client)
@@ -256,14 +256,14 @@ async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
         await asyncio.gather(*(cut_off() for _ in range(200)))
         assert client._transports["default"].open_responses == 0
         assert sound(client)
-        await until(lambda: upstream.open == idle(client))
-        assert len([t for t in asyncio.all_tasks() if "faulty" not in repr(t)]) <= tasks + 1
-    await until(lambda: process.num_fds() <= files)
+        await wait_until(lambda: upstream.open == idle(client))
+        assert len([t for t in asyncio.all_tasks() if "raw_upstream" not in repr(t)]) <= tasks + 1
+    await wait_until(lambda: process.num_fds() <= files)
     assert len(asyncio.all_tasks()) == tasks
 
 
 async def test_an_answer_that_is_over_cannot_touch_the_one_that_comes_after() -> None:
-    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+    async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         first = await send(client)
         assert await first.read_body(10) == b"{}"
         second = await send(client)
@@ -318,7 +318,7 @@ async def test_a_name_whose_addresses_all_refuse_is_told_at_once() -> None:
 
 
 async def test_the_environments_proxy_is_used_where_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with faulty(answer_json) as outbound:
+    async with run_upstream(answer_json) as outbound:
         monkeypatch.setenv("http_proxy", f"http://u:p@127.0.0.1:{outbound.port}")
         monkeypatch.setenv("no_proxy", "near.invalid")
         for host, through in (("far.invalid", True), ("near.invalid", False)):
@@ -346,7 +346,7 @@ def httpx2_of(base: str, *, proxy: str = "", bundle: str = "", **timeouts: float
 async def test_httpx2s_own_sends_and_gives_out_the_same_bytes() -> None:
     packed = gzip.compress(b"{}")
 
-    async def say(request: Request, there: Connection) -> None:
+    async def say(request: RawRequest, there: Connection) -> None:
         if request.body == b"packed":
             await there.send(HEAD, b"X-A: 1\r\nx-a: 2\r\ncontent-encoding: gzip\r\n")
             await there.send(b"content-length: %d\r\n\r\n" % len(packed), packed)
@@ -360,7 +360,7 @@ async def test_httpx2s_own_sends_and_gives_out_the_same_bytes() -> None:
         yield b"ab"
         yield b"cd"
 
-    async with faulty(say) as upstream:
+    async with run_upstream(say) as upstream:
         client = httpx2_of(f"http://127.0.0.1:{upstream.port}/v1")
         [target], headers = client.targets, [(b"X-Odd", b"\xe4"), (b"x-odd", b"2"), (b"cookie", b"a=b")]
         reply = await client.send(target, "POST", "/v1/a%2Fb", b"c=%20", headers, b"packed", identity=False)
@@ -382,7 +382,7 @@ async def test_httpx2s_own_sends_and_gives_out_the_same_bytes() -> None:
 
 
 async def test_httpx2s_own_tells_each_failure_as_ours_does() -> None:
-    async def fail(request: Request, there: Connection) -> None:
+    async def fail(request: RawRequest, there: Connection) -> None:
         if request.body == b"silent":
             await there.left()
         elif request.body == b"reset":
@@ -397,7 +397,7 @@ async def test_httpx2s_own_tells_each_failure_as_ours_does() -> None:
                 await there.chunk(b".")
             await there.left()
 
-    async with faulty(fail) as upstream:
+    async with run_upstream(fail) as upstream:
         client = httpx2_of(f"http://127.0.0.1:{upstream.port}", idle_s=0.2, total_s=0.5)
         for body, kind in ((b"silent", UpstreamTimeout), (b"reset", UpstreamUnreachable)):
             with pytest.raises(kind):
@@ -407,7 +407,7 @@ async def test_httpx2s_own_tells_each_failure_as_ours_does() -> None:
             assert came.startswith(EVENTS[0])
             assert type(error) is late
         task = asyncio.create_task(send(client, b"silent"))
-        await until(lambda: upstream.open == 1)
+        await wait_until(lambda: upstream.open == 1)
         for _ in range(2):
             task.cancel()
             await asyncio.sleep(0)

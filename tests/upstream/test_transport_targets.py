@@ -15,7 +15,7 @@ from proxy.settings.load import PoolSettings, Settings, TimeoutSettings, Upstrea
 from proxy.upstream import transport
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.transport import Target, create_client_context, create_transport, parse_address, read_targets
-from tests.faulty import HEAD, STREAM, Connection, Request, faulty, read_request
+from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, read_request, run_upstream
 from tests.upstream.conftest import EVENTS, asked, connections, listening, serving, sound, transport_of
 
 
@@ -178,14 +178,14 @@ async def test_large_bodies_and_streams_go_through_tls_as_they_are(certificate: 
 
 
 async def test_a_tls_handshake_with_something_else_fails_and_closes() -> None:
-    async def silent(_: Request, there: Connection) -> None:
+    async def silent(_: RawRequest, there: Connection) -> None:
         raise AssertionError("no request can be read from a handshake")
 
     async def other(there: Connection) -> None:
         await there.send(b"220 smtp ready\r\n")
         await there.left()
 
-    async with faulty(silent) as upstream:
+    async with run_upstream(silent) as upstream:
         client = client_of(f"https://localhost:{upstream.port}", connect_s=0.1)
         assert isinstance(await asked(client), UpstreamTimeout)
         assert await upstream.none_open()

@@ -9,8 +9,8 @@ from proxy.errors import UpstreamTimeout, UpstreamUnreachable
 from proxy.settings.load import DEMO
 from proxy.upstream.transport import Target
 from proxy.upstream.websocket_client import Closed, HandshakeRefused, UpstreamWebSocket, is_sendable, open_websocket
-from tests.faulty import Connection, Request, faulty
-from tests.scripted import reply
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import send_reply
 
 
 def target(url: str, key: str | None = None) -> Target:
@@ -49,10 +49,10 @@ async def test_the_base_path_and_the_operators_key_take_the_place_of_the_clients
 
 
 async def test_a_redirect_is_no_answer_that_is_followed() -> None:
-    async def redirect(_: Request, there: Connection) -> None:
-        await reply(there, b"302 Found", b"", b"location: http://127.0.0.1:1/elsewhere")
+    async def redirect(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"302 Found", b"", b"location: http://127.0.0.1:1/elsewhere")
 
-    async with faulty(redirect) as upstream:
+    async with run_upstream(redirect) as upstream:
         with pytest.raises(HandshakeRefused) as refused:
             await opened(f"http://127.0.0.1:{upstream.port}/v1")
         assert (refused.value.status, refused.value.is_final) == (302, False)
@@ -62,21 +62,21 @@ async def test_an_upstream_that_is_away_or_silent_is_told() -> None:
     with pytest.raises(UpstreamUnreachable):
         await opened("http://127.0.0.1:1/v1")
 
-    async def silent(_: Request, there: Connection) -> None:
+    async def silent(_: RawRequest, there: Connection) -> None:
         await there.left()
 
-    async with faulty(silent) as upstream:
+    async with run_upstream(silent) as upstream:
         with pytest.raises(UpstreamTimeout):
             await opened(f"http://127.0.0.1:{upstream.port}/v1", seconds=0.3)
         assert await upstream.none_open(2.0)
 
 
 async def test_something_that_is_no_http_is_a_refusal() -> None:
-    async def noise(_: Request, there: Connection) -> None:
+    async def noise(_: RawRequest, there: Connection) -> None:
         await there.send(b"hello\r\n\r\n")
         await there.reset()
 
-    async with faulty(noise) as upstream:
+    async with run_upstream(noise) as upstream:
         with pytest.raises((HandshakeRefused, UpstreamUnreachable)):
             await opened(f"http://127.0.0.1:{upstream.port}/v1")
     with pytest.raises(HandshakeRefused):
@@ -89,10 +89,10 @@ def test_codes_that_only_report_are_not_sent(code: int, wanted: bool) -> None:
 
 
 async def test_a_cancelled_handshake_leaves_no_connection() -> None:
-    async def silent(_: Request, there: Connection) -> None:
+    async def silent(_: RawRequest, there: Connection) -> None:
         await there.left()
 
-    async with faulty(silent) as upstream:
+    async with run_upstream(silent) as upstream:
         task = asyncio.create_task(opened(f"http://127.0.0.1:{upstream.port}/v1"))
         await asyncio.sleep(0.1)
         task.cancel()

@@ -13,7 +13,7 @@ from proxy.web.asgi import Receive, Scope, Send
 from proxy.web.error_responses import answer_errors
 from proxy.web.limits import limit_heads
 from proxy.web.passthrough import serve_passthrough
-from tests.faulty import Script, Upstream, faulty, serving
+from tests.raw_upstream import Script, Upstream, run_upstream, serve_app
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Edge:
 @asynccontextmanager
 async def edge(script: Script, **timeouts: float) -> AsyncIterator[Edge]:
     metrics = Metrics()
-    async with faulty(script) as upstream:
+    async with run_upstream(script) as upstream:
         settings = Settings(
             upstream=f"http://127.0.0.1:{upstream.port}",
             timeouts=TimeoutSettings(**timeouts),
@@ -47,6 +47,6 @@ async def edge(script: Script, **timeouts: float) -> AsyncIterator[Edge]:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await serve_passthrough(scope, receive, send, client, metrics, path=scope["raw_path"].decode())
 
-        async with serving(answer_errors(limit_heads(app, settings), metrics)) as port:
+        async with serve_app(answer_errors(limit_heads(app, settings), metrics)) as port:
             yield Edge(port, upstream, client, metrics)
         await client.close()

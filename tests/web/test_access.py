@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from proxy.upstream.headers import CREDENTIAL_HEADERS
-from tests.exchange.helper_setup import LONG, running_with_helper
-from tests.faulty import Request, ask, faulty, post
-from tests.running import Running, heard, running
-from tests.scripted import Scripted
+from tests.exchange.helper_setup import LONG, run_proxy_with_helper
+from tests.proxy_server import RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import RawRequest, make_post, run_upstream, send_raw
+from tests.scripted_model import ScriptedModel
 from tests.web.api.calls import CALLS
 from tests.web.test_auth import entry
 
@@ -41,17 +41,17 @@ ROUTES: dict[tuple[str, str], set[str] | str] = {
 HEADERS = (b"content-type: application/json",)
 
 
-async def status(proxy: Running, method: str, path: str, *lines: bytes, host: bytes = b"localhost") -> int:
+async def status(proxy: RunningProxy, method: str, path: str, *lines: bytes, host: bytes = b"localhost") -> int:
     body = json.dumps(HELLO).encode() if method != "GET" else b""
     head = [f"{method} {path} HTTP/1.1".encode(), b"connection: close", *([b"host: " + host] if host else [])]
     if body:
         head += [*HEADERS, b"content-length: %d" % len(body)]
-    return heard(await ask(proxy.port, b"\r\n".join([*head, *lines, b"", b""]) + body)).status
+    return parse_answer(await send_raw(proxy.port, b"\r\n".join([*head, *lines, b"", b""]) + body)).status
 
 
 @pytest.fixture
 async def keyed() -> Any:
-    async with faulty(Scripted()) as upstream, running(upstream.port, keys=KEYS) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, keys=KEYS) as proxy:
         yield proxy, upstream
 
 
@@ -129,7 +129,7 @@ async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_
     own = f"x-context-key: {canary}".encode()
     admin = f"x-context-key: {canary}-2".encode()
     keys = [entry(canary, "acme"), entry(canary + "-2", "acme", "admin")]
-    async with running_with_helper(tmp_path, "A summary.", db=str(tmp_path / "a.sqlite3"), keys=keys) as there:
+    async with run_proxy_with_helper(tmp_path, "A summary.", db=str(tmp_path / "a.sqlite3"), keys=keys) as there:
         port = there.proxy.port
         for line in (
             b"authorization: Bearer sk-own",
@@ -137,16 +137,16 @@ async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_
         ):
             for prompt in (LONG, f"{LONG} {line.decode().partition(':')[0]}"):
                 body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}]}).encode()
-                got = heard(await ask(port, post("/v1/chat/completions", body, *HEADERS, own, line)))
+                got = parse_answer(await send_raw(port, make_post("/v1/chat/completions", body, *HEADERS, own, line)))
                 assert got.status == 200
                 assert canary.encode() not in b"".join(k + v for k, v in got.headers) + got.body
             for path in ("/api/import", "/v1/files"):
-                await ask(port, post(path, b"{}", *HEADERS, own, line))
+                await send_raw(port, make_post(path, b"{}", *HEADERS, own, line))
         async with asyncio.timeout(30):
             while not there.helper.received:
                 await asyncio.sleep(0.01)  # it is asked beside the requests
         for path in ("/metrics", "/api/sessions", "/api/stats", "/api/nothing"):
-            assert canary.encode() not in await ask(port, get(path, admin))
+            assert canary.encode() not in await send_raw(port, get(path, admin))
     asked = [*there.model.received, *there.helper.received]
     assert len(asked) > 8
     assert [r.all(b"authorization") for r in there.model.received[:1]] == [[b"Bearer sk-own"]], "the upstream's stays"
@@ -160,5 +160,5 @@ def get(path: str, line: bytes) -> bytes:
     return b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%b\r\n\r\n" % (path.encode(), line)
 
 
-def _carries(request: Request, canary: str) -> bool:
+def _carries(request: RawRequest, canary: str) -> bool:
     return any(canary.encode() in value or name.lower() == b"x-context-key" for name, value in request.headers)

@@ -14,9 +14,9 @@ from proxy.settings.load import Settings
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
 from proxy.web.app import ContextProxy, create_app, make_policies, make_store
-from tests.faulty import Connection, Request, ask, faulty, post
-from tests.running import Agent, heard, running, settings_for
-from tests.scripted import Scripted, reply
+from tests.proxy_server import Agent, make_settings, parse_answer, run_proxy
+from tests.raw_upstream import Connection, RawRequest, make_post, run_upstream, send_raw
+from tests.scripted_model import ScriptedModel, send_reply
 from tests.stores import sqlite_store
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
@@ -34,8 +34,8 @@ def get(path: str) -> bytes:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
 @pytest.mark.parametrize("scope", ["", "/s/alpha"])
 async def test_chat_is_found_with_and_without_v1_on_either_side(scope: str, path: str, base: str) -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(f"http://127.0.0.1:{upstream.port}{base}") as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(f"http://127.0.0.1:{upstream.port}{base}") as proxy:
         found = await proxy.post(HELLO, path=scope + path)
         assert found.status == 200
         assert found.header("x-context-session") is not None
@@ -58,13 +58,13 @@ async def test_every_other_path_and_method_goes_through_byte_for_byte(scope: str
         ("PATCH", "/somewhere/else", b"abc"),
     ]
 
-    async def echo(request: Request, there: Connection) -> None:
-        await reply(there, b"201 Made", request.line + b"|" + request.body, b"x-own: 1", b"x-own: 2")
+    async def echo(request: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"201 Made", request.line + b"|" + request.body, b"x-own: 1", b"x-own: 2")
 
-    async with faulty(echo) as upstream, running(f"http://127.0.0.1:{upstream.port}") as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(f"http://127.0.0.1:{upstream.port}") as proxy:
         for method, path, body in said:
-            raw = post(scope + path, body).replace(b"POST", method.encode(), 1)
-            found = heard(await ask(proxy.port, raw))
+            raw = make_post(scope + path, body).replace(b"POST", method.encode(), 1)
+            found = parse_answer(await send_raw(proxy.port, raw))
             assert found.status == 201
             assert found.body == f"{method} {path} HTTP/1.1|".encode() + body
             assert [v for k, v in found.headers if k == b"x-own"] == [b"1", b"2"]
@@ -72,15 +72,15 @@ async def test_every_other_path_and_method_goes_through_byte_for_byte(scope: str
 
 
 async def test_our_own_pages_are_not_the_upstreams() -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         for path in ("/healthz", "/readyz", "/metrics", "/api/nothing", "/dashboard"):
-            found = heard(await ask(proxy.port, get(path)))
+            found = parse_answer(await send_raw(proxy.port, get(path)))
             assert found.status in (200, 308, 404)
     assert upstream.requests == []
 
 
 async def test_a_session_in_the_path_may_be_percent_encoded() -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         plain = await proxy.post(HELLO, path="/s/two%20words/v1/chat/completions")
         slash = await proxy.post(HELLO, path="/s/a%2Fb/v1/chat/completions")
     assert plain.session == "two words"
@@ -88,7 +88,7 @@ async def test_a_session_in_the_path_may_be_percent_encoded() -> None:
 
 
 async def test_unmanaged_traffic_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         with caplog.at_level(logging.WARNING, "proxy.web.app"):
             for _ in range(3):
                 await proxy.post({"prompt": "a"}, path="/v1/completions")
@@ -97,31 +97,31 @@ async def test_unmanaged_traffic_is_counted_and_said_once(caplog: pytest.LogCapt
 
 
 async def test_requests_are_counted_by_route_and_status() -> None:
-    async def refusing(request: Request, there: Connection) -> None:
-        await reply(there, b"429 Slow down", b"{}")
+    async def refusing(request: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"429 Slow down", b"{}")
 
-    async with faulty(refusing) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(refusing) as upstream, run_proxy(upstream.port) as proxy:
         assert (await proxy.post(HELLO)).status == 429
-        await ask(proxy.port, get("/v1/models"))
+        await send_raw(proxy.port, get("/v1/models"))
         assert proxy.count("requests_total", route="chat", status="429") == 1
         assert proxy.count("requests_total", route="passthrough", status="429") == 1
 
 
 async def test_several_upstreams_are_told_apart_by_the_model() -> None:
-    first, second = Scripted("I am the first."), Scripted("I am the second.")
-    async with faulty(first) as one, faulty(second) as two:
+    first, second = ScriptedModel("I am the first."), ScriptedModel("I am the second.")
+    async with run_upstream(first) as one, run_upstream(second) as two:
         upstreams = {
             "one": {"base_url": url(one.port), "models": ["gpt-*"]},
             "two": {"base_url": url(two.port), "models": ["claude-*", "other"], "policy": "thrifty"},
         }
-        async with running("", upstreams=upstreams) as proxy:
+        async with run_proxy("", upstreams=upstreams) as proxy:
             for model, text in (("gpt-5", "first"), ("claude-x", "second"), ("other", "second"), ("nobody's", "first")):
                 found = await proxy.post(HELLO | {"model": model})
                 assert text in found.message["content"]
             odd = await proxy.post(b'{"model":"claude-x","messages":[]}')
             assert odd.message["content"] == "I am the second."
             await proxy.post({"model": "claude-x", "input": "a"}, path="/v1/embeddings")
-            await ask(proxy.port, get("/v1/models"))
+            await send_raw(proxy.port, get("/v1/models"))
             policies = await proxy.rows("SELECT upstream, policy FROM exchanges ORDER BY started_at")
     assert policies == [("one", "passthrough"), ("two", "thrifty"), ("two", "thrifty"), ("one", "passthrough")]
     assert second.received[-1].line == b"POST /v1/embeddings HTTP/1.1"
@@ -130,32 +130,32 @@ async def test_several_upstreams_are_told_apart_by_the_model() -> None:
 
 async def test_an_upstream_with_a_key_of_its_own_never_sees_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPSTREAM_KEY", "sk-the-upstreams-own")
-    model = Scripted()
-    async with faulty(model) as upstream:
+    model = ScriptedModel()
+    async with run_upstream(model) as upstream:
         upstreams = {"a": {"base_url": url(upstream.port), "api_key_env": "UPSTREAM_KEY"}}
-        async with running("", upstreams=upstreams) as proxy:
+        async with run_proxy("", upstreams=upstreams) as proxy:
             await proxy.post(HELLO, key="sk-the-clients")
     assert model.received[0].all(b"authorization") == [b"Bearer sk-the-upstreams-own"]
     assert b"sk-the-clients" not in model.received[0].raw
 
 
 async def test_our_own_headers_do_not_reach_the_upstream() -> None:
-    model = Scripted()
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    model = ScriptedModel()
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         await proxy.post(HELLO, b"x-context-session: a", b"x-context-key: b", b"x-session-id: c")
     assert b"x-context" not in model.received[0].raw
     assert model.received[0].all(b"x-session-id") == [b"c"]
 
 
 async def test_the_demo_answers_where_no_upstream_is_named() -> None:
-    async with running("") as proxy:
+    async with run_proxy("") as proxy:
         agent = Agent(proxy, stream=True)
         assert "demo" in (await agent.say("Hello")).message["content"]
 
 
 async def test_a_websocket_that_no_upstream_serves_is_refused() -> None:
     said: list[Any] = []
-    app = create_app(settings_for("demo"))
+    app = create_app(make_settings("demo"))
 
     async def receive() -> Any:
         return {"type": "websocket.connect"}
@@ -185,7 +185,7 @@ async def test_a_store_that_cannot_be_opened_refuses_the_start_and_leaves_the_re
     async def send(message: Any) -> None:
         said.append(message)
 
-    await create_app(settings_for("demo", db=str(path)))({"type": "lifespan"}, receive, send)
+    await create_app(make_settings("demo", db=str(path)))({"type": "lifespan"}, receive, send)
     await held.close()
     assert said[0]["type"] == "lifespan.startup.failed"
     assert str(path) in said[0]["message"]
@@ -201,7 +201,9 @@ def test_the_store_is_the_one_that_the_settings_name(tmp_path: Path) -> None:
 
 
 def test_settings_go_into_every_policy() -> None:
-    settings = settings_for("demo", state={"ask": "never", "guidelines": "Read on."}, groups={"observation": ["^OUT:"]})
+    settings = make_settings(
+        "demo", state={"ask": "never", "guidelines": "Read on."}, groups={"observation": ["^OUT:"]}
+    )
     for policy in make_policies(settings).values():
         assert policy.ask == "never"
         assert policy.guidelines == "Read on."
@@ -211,10 +213,10 @@ def test_settings_go_into_every_policy() -> None:
 
 def test_a_policy_of_the_users_own_is_found_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('name = "mine"\nschedule = "over_budget"\n')
-    assert make_policies(settings_for("demo", policies_dir=str(tmp_path)))["mine"].schedule == "over_budget"
+    assert make_policies(make_settings("demo", policies_dir=str(tmp_path)))["mine"].schedule == "over_budget"
     (tmp_path / "mine.toml").write_text('name = "mine"\nschedule = "sometimes"\n')
     with pytest.raises(ConfigError, match="sometimes"):
-        make_policies(settings_for("demo", policies_dir=str(tmp_path)))
+        make_policies(make_settings("demo", policies_dir=str(tmp_path)))
 
 
 def test_an_app_can_be_made_of_settings_or_of_single_values() -> None:
@@ -225,7 +227,7 @@ def test_an_app_can_be_made_of_settings_or_of_single_values() -> None:
 async def test_an_app_that_has_ended_leaves_nothing_in_memory() -> None:
     """Frameworks remember functions for ever: one of an app's own among them would keep all its conversations."""
     left: list[weakref.ref[object]] = []
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         for stream in (False, True):
             assert (await proxy.post(HELLO | {"stream": stream})).status == 200
         for path in ("/healthz", "/readyz", "/metrics", "/api/openapi.json", "/api/sessions", "/dashboard/"):
@@ -241,7 +243,7 @@ async def test_an_app_that_has_ended_leaves_nothing_in_memory() -> None:
 
 async def test_what_was_stored_is_on_disk_after_a_stop(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(path)) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=str(path)) as proxy:
         await proxy.post(HELLO, b"x-context-session: a")
     again = sqlite_store(path)
     await again.open()
@@ -255,7 +257,7 @@ async def test_the_store_is_closed_whatever_else_fails_at_the_end(tmp_path: Path
     async def fails() -> None:
         raise ZeroDivisionError
 
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(path)) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=str(path)) as proxy:
         await proxy.post(HELLO)
         close = proxy.app.services.client.close
         proxy.app.services.client.close = fails  # type: ignore[method-assign]
@@ -268,7 +270,7 @@ async def test_the_store_is_closed_whatever_else_fails_at_the_end(tmp_path: Path
 
 @pytest.mark.timed
 async def test_the_settings_bound_a_read_of_the_store(tmp_path: Path) -> None:
-    store: Any = make_store(settings_for("demo", db=str(tmp_path / "a.sqlite3"), store={"read_s": 0.2}))
+    store: Any = make_store(make_settings("demo", db=str(tmp_path / "a.sqlite3"), store={"read_s": 0.2}))
     await store.open()
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
     with pytest.raises(StoreUnavailable, match=r"longer than 0\.2 s"):

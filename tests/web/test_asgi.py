@@ -34,9 +34,9 @@ from proxy.web.asgi import (
     with_write_timeout,
 )
 from proxy.web.error_responses import answer_errors
-from tests.faulty import STREAM, Connection, Request, ask, connect, faulty, post, serving
-from tests.running import CHAT, Agent, running
-from tests.scripted import Scripted, reply
+from tests.proxy_server import CHAT, Agent, run_proxy
+from tests.raw_upstream import STREAM, Connection, RawRequest, connect, make_post, run_upstream, send_raw, serve_app
+from tests.scripted_model import ScriptedModel, send_reply
 
 GONE: Message = {"type": "http.disconnect"}
 
@@ -203,7 +203,7 @@ async def limited(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.mark.parametrize("how", ["by its length", "by its chunks", "lying length"])
 async def test_c7_on_the_wire_413_comes_before_the_body_has_ended(how: str) -> None:
-    async with serving(answer_errors(limited, Metrics())) as port:
+    async with serve_app(answer_errors(limited, Metrics())) as port:
         client = await connect(port)
         if how == "by its length":
             await client.send(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 70000000\r\n\r\nx")
@@ -213,13 +213,15 @@ async def test_c7_on_the_wire_413_comes_before_the_body_has_ended(how: str) -> N
                 await client.chunk(b"x" * 65536)
                 await asyncio.sleep(0)
         else:
-            await client.send(post("/", b"x" * 100).replace(b"content-length: 100", b"content-length: 99999999999999"))
+            await client.send(
+                make_post("/", b"x" * 100).replace(b"content-length: 100", b"content-length: 99999999999999")
+            )
         async with asyncio.timeout(30):
             head = await client.reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 413")
         assert b"x-should-retry: false" in head
         client.writer.transport.abort()
-        assert (await ask(port, post("/", b"x" * 1000))).endswith(b"1000\r\n0\r\n\r\n")
+        assert (await send_raw(port, make_post("/", b"x" * 1000))).endswith(b"1000\r\n0\r\n\r\n")
 
 
 def scope_of(*headers: tuple[bytes, bytes]) -> Scope:
@@ -399,7 +401,7 @@ async def test_a_whole_answer_is_one_write(monkeypatch: pytest.MonkeyPatch) -> N
         write(held, data)
 
     monkeypatch.setattr(HeldHead, "write", note)
-    async with faulty(Scripted("answered")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("answered")) as upstream, run_proxy(upstream.port) as proxy:
         answer = await Agent(proxy).say("well")
     assert answer.status == 200
     assert len(heads) == 2
@@ -416,7 +418,7 @@ async def test_an_answered_request_needs_no_garbage_collection(monkeypatch: pyte
         hold(held, cycle)
 
     monkeypatch.setattr(HeldHead, "__init__", note)
-    async with faulty(Scripted("answered")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("answered")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy)
         gc.disable()
         try:
@@ -446,9 +448,9 @@ async def test_a_managed_request_has_one_line_with_its_session_policy_tokens_and
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     model.usage = {**model.usage, "prompt_tokens_details": {"cached_tokens": 7}}
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for stream in (True, False):
             agent = Agent(proxy, (b"x-context-session: s",), path=CHAT + "?api_key=canary", stream=stream)
             await agent.say(f"canary {stream}")
@@ -467,7 +469,7 @@ async def test_what_passes_unmanaged_has_a_line_too_and_probes_have_one_at_debug
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         await proxy.get("/healthz")
         await proxy.post({"model": "m", "input": "canary"}, path="/v1/embeddings")
         await Agent(proxy).send(b"x-context-off: 1")
@@ -483,12 +485,12 @@ async def test_what_passes_unmanaged_has_a_line_too_and_probes_have_one_at_debug
 async def test_a_stream_that_the_upstream_cuts_is_a_warning_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    async def cut(_: Request, there: Connection) -> None:
+    async def cut(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"canary"}}]}\n\n')
         await there.reset()
 
-    async with faulty(cut) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(cut) as upstream, run_proxy(upstream.port) as proxy:
         found = await Agent(proxy, stream=True, messages=[{"role": "user", "content": "Hello"}]).send()
         assert not found.whole
         (line,) = await some(caplog, 1)
@@ -506,16 +508,18 @@ async def test_a_stream_that_the_upstream_cuts_is_a_warning_and_no_error(caplog:
 async def test_an_upstream_that_fails_is_told_at_warning(path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    async def failing(_: Request, there: Connection) -> None:
-        await reply(there, b"502 Bad Gateway", b'{"error":{"message":"canary"}}', b"content-type: application/json")
+    async def failing(_: RawRequest, there: Connection) -> None:
+        await send_reply(
+            there, b"502 Bad Gateway", b'{"error":{"message":"canary"}}', b"content-type: application/json"
+        )
 
-    async def silent(_: Request, there: Connection) -> None:
+    async def silent(_: RawRequest, there: Connection) -> None:
         await there.reset()
 
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
     for script, told in ((failing, "upstream default answered 502"), (silent, "upstream default failed: upstream_")):
         caplog.clear()
-        async with faulty(script) as upstream, running(upstream.port) as proxy:
+        async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
             assert (await proxy.post(body, path=path)).status == 502
             (line,) = await some(caplog, 1)
         assert line["status"] == 502
@@ -528,14 +532,14 @@ async def test_a_client_that_leaves_before_its_answer_is_logged_as_gone(caplog: 
     caplog.set_level(logging.INFO)
     asked = asyncio.Event()
 
-    async def waiting(_: Request, there: Connection) -> None:
+    async def waiting(_: RawRequest, there: Connection) -> None:
         asked.set()
         await there.left()
 
-    async with faulty(waiting) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(waiting) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello"}]}).encode()
-        await client.send(post(CHAT, body, b"content-type: application/json"))
+        await client.send(make_post(CHAT, body, b"content-type: application/json"))
         await asyncio.wait_for(asked.wait(), 30)
         client.writer.transport.abort()
         (line,) = await some(caplog, 1)
@@ -547,8 +551,8 @@ async def test_a_path_is_cut_and_cannot_move_a_terminals_cursor(caplog: pytest.L
     assert len(render_path(scope)) == MAX_PATH_CHARS
     assert render_path(scope).isprintable()
     caplog.set_level(logging.INFO)
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
-        await ask(proxy.port, b"GET /v1/models?key=canary HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
+        await send_raw(proxy.port, b"GET /v1/models?key=canary HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         (line,) = await some(caplog, 1)
     assert line["path"] == "/v1/models"
     (record,) = [record for record in caplog.records if record.name == NAME]

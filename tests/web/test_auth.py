@@ -18,9 +18,9 @@ from proxy.web.asgi import Message, Receive, Scope, Send
 from proxy.web.auth import ANY_PLANE, CALLER_KEY, LOCAL_CALLER, ROUTE_KEY, ApiKeys, Caller, require_access
 from proxy.web.error_responses import answer_errors
 from proxy.web.routes import READ, RouteTable
-from tests.faulty import Connection, Request, faulty
-from tests.running import CHAT, running
-from tests.scripted import reply
+from tests.proxy_server import CHAT, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream
+from tests.scripted_model import send_reply
 
 DATA = frozenset({"data"})
 ADMIN = frozenset({"admin"})
@@ -209,11 +209,11 @@ async def test_who_was_let_in_is_told_and_the_key_is_not() -> None:
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/models", "/v1beta/models/g:generateContent"])
 async def test_a_key_of_the_proxy_in_the_query_reaches_no_upstream(path: str) -> None:
-    async def fine(_: Request, there: Connection) -> None:
-        await reply(there, b"200 OK", b"{}", b"content-type: application/json")
+    async def fine(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"200 OK", b"{}", b"content-type: application/json")
 
     keys = [entry("cp-data"), entry("cp +read", plane="read")]
-    async with faulty(fine) as upstream, running(upstream.port, keys=keys) as proxy:
+    async with run_upstream(fine) as upstream, run_proxy(upstream.port, keys=keys) as proxy:
         for query in ("a=1&key=cp-data&b=%20", "a=1&token=cp%20%2Bread&b=%20"):
             found = await proxy.post(b"{}", b"x-context-key: cp-data", path=f"{path}?{query}", key="")
             assert found.status == 200

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from proxy.web import error_responses
-from tests.faulty import STREAM, Connection, Request, ask, connect, faulty, post, until
-from tests.running import CHAT, Running, heard, running
-from tests.scripted import Scripted, calls, chunk, completion, events
+from tests.proxy_server import CHAT, RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import STREAM, Connection, RawRequest, connect, make_post, run_upstream, send_raw, wait_until
+from tests.scripted_model import ScriptedModel, make_calls, make_chunk, make_completion, make_events
 
 REFUSAL = b'{"no": "no"}'
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
@@ -61,42 +61,42 @@ ODD: dict[str, bytes] = {
 
 
 async def test_with_passthrough_the_bytes_upstream_are_the_bytes_sent_and_back() -> None:
-    model = Scripted("Höflich \u2028 gesagt")
+    model = ScriptedModel("Höflich \u2028 gesagt")
     body = b'{ "messages":[{"role":"user","content":"\\u00e4 \xc3\xa4"}] ,"model":"m","unknown":{"a":[1.0,1e2]},"z":0 }'
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(body)
     assert model.received[0].body == body
     assert found.status == 200
     assert found.whole
-    assert found.body == completion({"role": "assistant", "content": "Höflich \u2028 gesagt"}, model.usage)
+    assert found.body == make_completion({"role": "assistant", "content": "Höflich \u2028 gesagt"}, model.usage)
 
 
 async def test_with_passthrough_a_stream_is_the_same_bytes_both_ways() -> None:
-    message = calls(("call_1", "read_file"), text="First this.", path="a.txt")
-    model = Scripted(message)
+    message = make_calls(("call_1", "read_file"), text="First this.", path="a.txt")
+    model = ScriptedModel(message)
     body = json.dumps(HELLO | {"stream": True, "stream_options": {"include_usage": True}}).encode()
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(body)
     assert model.received[0].body == body
-    assert found.body == b"".join(events(message, model.usage))
+    assert found.body == b"".join(make_events(message, model.usage))
     assert found.whole
 
 
 async def test_with_passthrough_nothing_is_asked_for_that_the_client_did_not_ask_for() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     body = json.dumps(HELLO | {"stream": True}).encode()
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(body)
     assert model.received[0].body == body
-    assert found.body == b"".join(events({"content": "Well."}))
+    assert found.body == b"".join(make_events({"content": "Well."}))
 
 
 @pytest.mark.parametrize("policy", ["passthrough", "thrifty", "rolling"])
 async def test_odd_bodies_go_on_untouched_and_upstream_decides(policy: str) -> None:
-    async def refuse(request: Request, there: Connection) -> None:
+    async def refuse(request: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 422 No\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n", REFUSAL)
 
-    async with faulty(refuse) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(refuse) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for name, body in ODD.items():
             upstream.requests.clear()
             found = await proxy.post(body)
@@ -110,8 +110,8 @@ async def test_odd_bodies_go_on_untouched_and_upstream_decides(policy: str) -> N
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_odd_bodies_are_answered_whatever_the_upstream_says_to_them(stream: bool) -> None:
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for name, body in ODD.items():
             asked = body.replace(b'{"model":"m"', b'{"stream":true,"model":"m"') if stream else body
             found = await proxy.post(asked)
@@ -152,7 +152,7 @@ def body_of(dice: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "observe"])
 async def test_no_body_makes_an_error_of_ours(policy: str) -> None:
     dice = random.Random(policy)
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for _ in range(400):
             raw = json.dumps(body_of(dice)).encode()
             found = await proxy.post(raw)
@@ -165,11 +165,11 @@ async def test_no_body_makes_an_error_of_ours(policy: str) -> None:
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(error_responses, "LINGER_S", 0.2)  # what is announced here never comes
-    async with faulty(Scripted()) as upstream, running(upstream.port, limits={"body_mb": 1}) as proxy:
-        claimed = post(CHAT, b"", b"content-length: 2000000").replace(b"content-length: 0\r\n", b"")
-        by_length = heard(await ask(proxy.port, claimed))
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, limits={"body_mb": 1}) as proxy:
+        claimed = make_post(CHAT, b"", b"content-length: 2000000").replace(b"content-length: 0\r\n", b"")
+        by_length = parse_answer(await send_raw(proxy.port, claimed))
         chunked = b"POST %b HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n" % CHAT.encode()
-        by_chunks = heard(await ask(proxy.port, chunked + b"10000\r\n%b\r\n" % (b"a" * 65536) * 17))
+        by_chunks = parse_answer(await send_raw(proxy.port, chunked + b"10000\r\n%b\r\n" % (b"a" * 65536) * 17))
     for found in (by_length, by_chunks):
         assert found.status == 413
         assert found.error["type"] == "invalid_request_error"
@@ -179,9 +179,9 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(monkeypatch: p
 
 
 async def test_a_header_block_over_the_limit_and_a_missing_host_are_refused() -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         large = await proxy.post(HELLO, b"x-large: " + b"a" * 70_000)
-        hostless = heard(await ask(proxy.port, post().replace(b"host: test\r\n", b"")))
+        hostless = parse_answer(await send_raw(proxy.port, make_post().replace(b"host: test\r\n", b"")))
     assert large.status == 431
     assert hostless.status == 400
     for found in (large, hostless):
@@ -190,11 +190,11 @@ async def test_a_header_block_over_the_limit_and_a_missing_host_are_refused() ->
     assert upstream.requests == []
 
 
-async def gone_while(proxy: Running, body: dict[str, Any], seen: asyncio.Event, *, how: str) -> None:
+async def gone_while(proxy: RunningProxy, body: dict[str, Any], seen: asyncio.Event, *, how: str) -> None:
     """Ask, and leave once `seen` is set."""
     client = await connect(proxy.port)
     raw = json.dumps(body).encode()
-    await client.send(post(CHAT, raw, b"authorization: Bearer sk-one", b"content-type: application/json"))
+    await client.send(make_post(CHAT, raw, b"authorization: Bearer sk-one", b"content-type: application/json"))
     await asyncio.wait_for(seen.wait(), 5)
     sock: socket.socket = client.writer.get_extra_info("socket")
     if how == "reset":
@@ -212,12 +212,12 @@ async def gone_while(proxy: Running, body: dict[str, Any], seen: asyncio.Event, 
 async def test_upstream_is_closed_when_the_client_leaves_before_the_first_byte(stream: bool, how: str) -> None:
     asked = asyncio.Event()
 
-    async def silent(_: Request, there: Connection) -> None:
+    async def silent(_: RawRequest, there: Connection) -> None:
         asked.set()
         await there.left()
         there.writer.close()
 
-    async with faulty(silent) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(silent) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         leaving = asyncio.create_task(gone_while(proxy, HELLO | {"stream": stream}, asked, how=how))
         await asked.wait()
         assert await upstream.none_open(0.5 * 4)
@@ -230,14 +230,14 @@ async def test_upstream_is_closed_when_the_client_leaves_before_the_first_byte(s
 async def test_upstream_is_closed_when_the_client_leaves_mid_stream(policy: str) -> None:
     begun = asyncio.Event()
 
-    async def endless(_: Request, there: Connection) -> None:
+    async def endless(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
-        await there.chunk(chunk({"role": "assistant", "content": "On and"}))
+        await there.chunk(make_chunk({"role": "assistant", "content": "On and"}))
         begun.set()
         await there.left()
         there.writer.close()
 
-    async with faulty(endless) as upstream, running(upstream.port, policy=policy) as proxy:
+    async with run_upstream(endless) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         leaving = asyncio.create_task(gone_while(proxy, HELLO | {"stream": True}, begun, how="reset"))
         await begun.wait()
         assert await upstream.none_open(0.5 * 4)
@@ -247,21 +247,24 @@ async def test_upstream_is_closed_when_the_client_leaves_mid_stream(policy: str)
 
 
 async def test_the_next_requests_succeed_after_many_clients_have_left() -> None:
-    async def slow(request: Request, there: Connection) -> None:
+    async def slow(request: RawRequest, there: Connection) -> None:
         if b"wait" in request.body:
             await there.left()
             there.writer.close()
         else:
-            await Scripted("Well.")(request, there)
+            await ScriptedModel("Well.")(request, there)
 
-    async with faulty(slow) as upstream, running(upstream.port, pool={"connections": 5, "keepalive": 5}) as proxy:
+    async with (
+        run_upstream(slow) as upstream,
+        run_proxy(upstream.port, pool={"connections": 5, "keepalive": 5}) as proxy,
+    ):
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "wait"}]}).encode()
         clients = []
         for _ in range(5):
             client = await connect(proxy.port)
-            await client.send(post(CHAT, body))
+            await client.send(make_post(CHAT, body))
             clients.append(client)
-        await until(lambda: upstream.open == 5)
+        await wait_until(lambda: upstream.open == 5)
         for client in clients:
             client.writer.transport.abort()
         assert await upstream.none_open(0.5 * 4)
@@ -272,17 +275,17 @@ async def test_the_next_requests_succeed_after_many_clients_have_left() -> None:
 async def test_a_client_that_reads_slowly_holds_the_upstream_back() -> None:
     sent = 0
 
-    async def fast(_: Request, there: Connection) -> None:
+    async def fast(_: RawRequest, there: Connection) -> None:
         nonlocal sent
         await there.send(STREAM)
-        event = chunk({"content": "a" * 60_000})
+        event = make_chunk({"content": "a" * 60_000})
         for _again in range(2000):
             await there.chunk(event)
             sent += len(event)
 
-    async with faulty(fast) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(fast) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         client = await connect(proxy.port)
-        await client.send(post(CHAT, json.dumps(HELLO | {"stream": True}).encode()))
+        await client.send(make_post(CHAT, json.dumps(HELLO | {"stream": True}).encode()))
         await client.reader.readexactly(1000)
         before = -1
         while before != sent:

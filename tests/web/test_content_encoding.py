@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from proxy.web.content_encoding import MAX_MEMBERS, MAX_SECONDS, NotDecodedError, decode_body, read_codings
-from tests.faulty import faulty
-from tests.running import running
-from tests.scripted import Scripted
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'
 LIMIT = 1000
@@ -115,8 +115,8 @@ def test_without_a_decoder_zstd_is_not_decoded(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_compressed_request_is_managed(way: str) -> None:
     name, pack = WAYS[way]
-    model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(pack(BODY), b"content-encoding: " + name.encode(), b"x-context-session: s")
         assert (found.status, found.session) == (200, "s")
         assert found.header("x-context-fallback") is None
@@ -129,10 +129,10 @@ async def test_a_compressed_request_is_managed(way: str) -> None:
 
 
 async def test_what_cannot_be_decoded_goes_on_as_it_came_and_is_told() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     bomb = gzip.compress(b'{"model":"m","messages":[' + b" " * (3 << 20) + b"]}")
     cases = {b"br": b"\x0b\x02\x80abc\x03", b"gzip": bomb, b"zstd": b"not zstd"}
-    async with faulty(model) as upstream, running(upstream.port, limits={"managed_mb": 1}) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, limits={"managed_mb": 1}) as proxy:
         for name, body in cases.items():
             found = await proxy.post(body, b"content-encoding: " + name)
             assert found.status == 200
@@ -143,9 +143,9 @@ async def test_what_cannot_be_decoded_goes_on_as_it_came_and_is_told() -> None:
 
 
 async def test_a_decoded_body_that_is_no_chat_goes_on_in_the_bytes_it_came_in() -> None:
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     body = gzip.compress(b'{"model":"m","messages":"none"}')
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(body, b"content-encoding: gzip")
         assert found.header("x-context-fallback") not in (None, "encoding")
     assert model.received[-1].body == body

@@ -19,7 +19,7 @@ from proxy.errors import (
 from proxy.metrics import Metrics
 from proxy.web.asgi import Message, Receive, Scope, Send
 from proxy.web.error_responses import answer_errors, render_error, send_error
-from tests.faulty import ask, post, serving
+from tests.raw_upstream import make_post, send_raw, serve_app
 
 
 async def told(error: ProxyError) -> tuple[int, dict[bytes, bytes], dict[str, object]]:
@@ -67,8 +67,8 @@ async def test_an_answer_that_has_begun_is_cut_and_never_completed(error: Except
         await send({"type": "http.response.body", "body": b"part", "more_body": True})
         raise error
 
-    async with serving(answer_errors(app, metrics)) as port:
-        raw = await ask(port, post())
+    async with serve_app(answer_errors(app, metrics)) as port:
+        raw = await send_raw(port, make_post())
         assert raw.endswith(b"4\r\npart\r\n")
         assert b"error" not in raw
 
@@ -79,8 +79,8 @@ async def test_a_mistake_of_ours_is_a_plain_500_and_counted() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise KeyError("sk-secret")
 
-    async with serving(answer_errors(app, metrics)) as port:
-        raw = await ask(port, post())
+    async with serve_app(answer_errors(app, metrics)) as port:
+        raw = await send_raw(port, make_post())
     assert raw.startswith(b"HTTP/1.1 500")
     assert b"sk-secret" not in raw
     assert metrics.registry.get_sample_value("context_proxy_internal_errors_total", {"where": "web"}) == 1

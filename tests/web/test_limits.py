@@ -21,7 +21,7 @@ from proxy.web.limits import (
     find_client_address,
     limit_heads,
 )
-from tests.faulty import ask, serving
+from tests.raw_upstream import send_raw, serve_app
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,8 +31,8 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def status(*lines: bytes, first: bytes = b"GET /v1/models HTTP/1.1") -> int:
     guard = answer_errors(limit_heads(app, Settings(limits=LimitSettings(header_kb=64))), Metrics())
-    async with serving(guard) as port:
-        raw = await ask(port, b"\r\n".join([first, b"connection: close", *lines, b"", b""]))
+    async with serve_app(guard) as port:
+        raw = await send_raw(port, b"\r\n".join([first, b"connection: close", *lines, b"", b""]))
     return int(raw.split()[1])
 
 

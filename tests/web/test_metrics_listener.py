@@ -20,8 +20,8 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.web.metrics_listener import create_metrics_app
 from proxy.web.probes import create_probes
 from tests.cli.test_serve import served
-from tests.faulty import STREAM, Connection, Request, ask, faulty, post, serving, until
-from tests.scripted import Scripted, chunk
+from tests.raw_upstream import STREAM, Connection, RawRequest, make_post, run_upstream, send_raw, serve_app, wait_until
+from tests.scripted_model import ScriptedModel, make_chunk
 
 POD = "127.0.0.2"
 """Stands for the pod's own address: a listener on 127.0.0.1 is not reached there."""
@@ -72,20 +72,20 @@ def test_a_sidecar_can_be_probed_and_scraped_from_outside_its_pod_and_opens_noth
 async def test_it_says_not_ready_until_the_last_answer_has_ended(tmp_path: Path) -> None:
     go = asyncio.Event()
 
-    async def slow(_: Request, there: Connection) -> None:
-        data = b"data: %b\n\n" % chunk({"role": "assistant", "content": "one"})
+    async def slow(_: RawRequest, there: Connection) -> None:
+        data = b"data: %b\n\n" % make_chunk({"role": "assistant", "content": "one"})
         await there.send(STREAM, b"%x\r\n%b\r\n" % (len(data), data))
         await go.wait()
         done = b"data: [DONE]\n\n"
         await there.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(done), done))
 
-    async with faulty(Scripted(slow)) as upstream:
+    async with run_upstream(ScriptedModel(slow)) as upstream:
         file, port = config(tmp_path, f"http://127.0.0.1:{upstream.port}/v1")
         with served(tmp_path, "--config", str(file)) as (process, printed):
             main = int(re.findall(r"http://127\.0\.0\.1:(\d+)/v1", printed)[0])
             body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}).encode()
-            answer = asyncio.create_task(ask(main, post("/v1/chat/completions", body), 30))
-            await until(lambda: bool(upstream.connections))
+            answer = asyncio.create_task(send_raw(main, make_post("/v1/chat/completions", body), 30))
+            await wait_until(lambda: bool(upstream.connections))
             process.send_signal(signal.SIGTERM)
             while (await asyncio.to_thread(fetch, "127.0.0.1", main, "/healthz"))[0]:
                 await asyncio.sleep(0.02)
@@ -107,11 +107,13 @@ async def test_s1_with_keys_the_metrics_need_one_here_too() -> None:
     ]
     settings, metrics = Settings.model_validate({"keys": keys}), Metrics()
     app = create_metrics_app(create_probes(InMemoryStore(), metrics), settings, metrics)
-    async with serving(app) as port:
+    async with serve_app(app) as port:
 
         async def status(path: str, *lines: bytes) -> int:
             head = b"".join(line + b"\r\n" for line in lines)
-            raw = await ask(port, b"GET %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n%b\r\n" % (path.encode(), head))
+            raw = await send_raw(
+                port, b"GET %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n%b\r\n" % (path.encode(), head)
+            )
             return int(raw.split()[1])
 
         assert await status("/healthz") == 200

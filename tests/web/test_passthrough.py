@@ -19,13 +19,24 @@ from proxy.upstream.client import UpstreamClient
 from proxy.web.asgi import Receive, Scope, Send
 from proxy.web.error_responses import answer_errors
 from proxy.web.passthrough import read_model, serve_passthrough
-from tests.faulty import HEAD, STREAM, Connection, Request, ask, connect, faulty, post, serving, until
+from tests.raw_upstream import (
+    HEAD,
+    STREAM,
+    Connection,
+    RawRequest,
+    connect,
+    make_post,
+    run_upstream,
+    send_raw,
+    serve_app,
+    wait_until,
+)
 from tests.web.conftest import edge
 
 EVENT = b'data: {"choices":[{"delta":{"content":"\xc3\xa4"}}]}\n\n'
 
 
-async def echo(request: Request, there: Connection) -> None:
+async def echo(request: RawRequest, there: Connection) -> None:
     digest = sha256(request.body).hexdigest().encode()
     await there.send(HEAD, b"x-sha: %b\r\ncontent-length: 2\r\n\r\n{}" % digest)
 
@@ -42,7 +53,7 @@ async def test_method_path_query_headers_and_body_go_up_as_they_came() -> None:
             b"X-Two: 2\r\nx-context-key: ours\r\nconnection: close, x-hop\r\nx-hop: 1\r\nTE: trailers\r\n"
             b"content-length: 7\r\n\r\n\x00\xff{nojs"
         )
-        head, body = split(await ask(proxy.port, raw))
+        head, body = split(await send_raw(proxy.port, raw))
         assert head.startswith(b"HTTP/1.1 200")
         assert body == b"{}"
         [got] = proxy.upstream.requests
@@ -89,12 +100,12 @@ def test_h7_any_body_arrives_with_the_same_digest(bodies: list[bytes], pieces: i
 async def test_u13_compressed_bytes_come_back_as_they_were_sent() -> None:
     packed = gzip.compress(b"hello" * 100)
 
-    async def pack(request: Request, there: Connection) -> None:
+    async def pack(request: RawRequest, there: Connection) -> None:
         assert request.all(b"accept-encoding") == [b"gzip"]
         await there.send(HEAD, b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
 
     async with edge(pack) as proxy:
-        head, body = split(await ask(proxy.port, post("/v1/x", b"{}", b"accept-encoding: gzip")))
+        head, body = split(await send_raw(proxy.port, make_post("/v1/x", b"{}", b"accept-encoding: gzip")))
         assert b"content-encoding: gzip" in head
         assert body == packed
 
@@ -108,8 +119,8 @@ async def test_u1_an_upstream_that_is_not_there_is_told_in_openais_shape_and_may
             async def app(scope: Scope, receive: Receive, send: Send) -> None:
                 await serve_passthrough(scope, receive, send, lost, proxy.metrics, path="/v1/models")
 
-            async with serving(answer_errors(app, proxy.metrics)) as port:
-                head, body = split(await ask(port, post()))
+            async with serve_app(answer_errors(app, proxy.metrics)) as port:
+                head, body = split(await send_raw(port, make_post()))
         assert head.startswith(b"HTTP/1.1 502")
         assert b"x-should-retry" not in head
         assert json.loads(body)["error"]["code"] == "upstream_unreachable"
@@ -125,14 +136,14 @@ async def test_u1_an_upstream_that_is_not_there_is_told_in_openais_shape_and_may
 )
 @pytest.mark.parametrize("reset", [False, True])
 async def test_u4_u5_u11_a_broken_answer_never_looks_whole(answer: bytes, reset: bool) -> None:
-    async def break_off(_: Request, there: Connection) -> None:
+    async def break_off(_: RawRequest, there: Connection) -> None:
         await there.send(answer)
         if reset:
             await there.reset()
         there.writer.close()
 
     async with edge(break_off) as proxy:
-        head, body = split(await ask(proxy.port, post()))
+        head, body = split(await send_raw(proxy.port, make_post()))
         assert head.startswith(b"HTTP/1.1 200")
         if b"content-length" in head:
             assert body == b"{"
@@ -143,19 +154,19 @@ async def test_u4_u5_u11_a_broken_answer_never_looks_whole(answer: bytes, reset:
 
 
 async def test_u7_a_stall_in_the_middle_ends_and_is_seen_as_truncation() -> None:
-    async def stall(_: Request, there: Connection) -> None:
+    async def stall(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(EVENT)
         await there.left()
 
     async with edge(stall, idle_s=0.2) as proxy:
-        _, body = split(await ask(proxy.port, post()))
+        _, body = split(await send_raw(proxy.port, make_post()))
         assert body.endswith(EVENT + b"\r\n")
         assert await proxy.upstream.none_open()
 
 
 async def test_u12_a_thousand_busy_answers_are_a_thousand_requests_upstream() -> None:
-    async def busy(_: Request, there: Connection) -> None:
+    async def busy(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 529 Overloaded\r\nretry-after: 3\r\ncontent-length: 0\r\n\r\n")
 
     async with edge(busy) as proxy:
@@ -172,7 +183,7 @@ async def test_u12_a_thousand_busy_answers_are_a_thousand_requests_upstream() ->
 @pytest.mark.parametrize("way", ["fin", "rst", "half-close"])
 @pytest.mark.parametrize("begun", [False, True], ids=["before the first byte", "in the middle"])
 async def test_c1_c2_c4_a_client_that_leaves_closes_the_upstream_within_half_a_second(way: str, begun: bool) -> None:
-    async def wait(_: Request, there: Connection) -> None:
+    async def wait(_: RawRequest, there: Connection) -> None:
         if begun:
             await there.send(STREAM)
             await there.chunk(EVENT)
@@ -181,8 +192,8 @@ async def test_c1_c2_c4_a_client_that_leaves_closes_the_upstream_within_half_a_s
     async with edge(wait) as proxy:
         for _ in range(5):
             client = await connect(proxy.port)
-            await client.send(post())
-            await until(lambda: proxy.upstream.open == 1)
+            await client.send(make_post())
+            await wait_until(lambda: proxy.upstream.open == 1)
             if begun:
                 await client.reader.readuntil(EVENT)
             if way == "rst":
@@ -194,7 +205,7 @@ async def test_c1_c2_c4_a_client_that_leaves_closes_the_upstream_within_half_a_s
             else:
                 client.writer.close()
             assert await proxy.upstream.none_open(0.5 * 4)
-            await until(lambda: proxy.busy == 0, 0.5 * 4)
+            await wait_until(lambda: proxy.busy == 0, 0.5 * 4)
             client.writer.transport.abort()
         assert proxy.count("client_gone_total") == 5
 
@@ -203,7 +214,7 @@ async def test_c1_a_client_that_leaves_in_the_middle_of_its_upload_closes_the_up
     async with edge(echo) as proxy:
         client = await connect(proxy.port)
         await client.send(b"POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n" + b"x" * 1000)
-        await until(lambda: proxy.upstream.open == 1)
+        await wait_until(lambda: proxy.upstream.open == 1)
         client.writer.transport.abort()
         assert await proxy.upstream.none_open(0.5 * 4)
         assert proxy.upstream.requests == []
@@ -212,7 +223,7 @@ async def test_c1_a_client_that_leaves_in_the_middle_of_its_upload_closes_the_up
 async def test_c3_after_500_disconnects_at_random_moments_ten_requests_succeed() -> None:
     chance = random.Random(7)
 
-    async def work(_: Request, there: Connection) -> None:
+    async def work(_: RawRequest, there: Connection) -> None:
         await asyncio.sleep(chance.uniform(0, 0.01))
         await there.send(STREAM)
         for _number in range(4):
@@ -224,13 +235,13 @@ async def test_c3_after_500_disconnects_at_random_moments_ten_requests_succeed()
 
         async def cut_off() -> None:
             client = await connect(proxy.port)
-            await client.send(post())
+            await client.send(make_post())
             await asyncio.sleep(chance.uniform(0, 0.04))
             client.writer.transport.abort()
 
         for _ in range(25):
             await asyncio.gather(*(cut_off() for _ in range(20)))
-        answers = await asyncio.gather(*(ask(proxy.port, post()) for _ in range(10)))
+        answers = await asyncio.gather(*(send_raw(proxy.port, make_post()) for _ in range(10)))
         assert all(answer.endswith(b"0\r\n\r\n") and answer.count(EVENT) == 4 for answer in answers)
         assert proxy.count("internal_errors_total", where="upstream_pool") == 0
         assert proxy.busy == 0
@@ -239,7 +250,7 @@ async def test_c3_after_500_disconnects_at_random_moments_ten_requests_succeed()
 async def test_c5_a_client_that_reads_slowly_slows_the_upstream_and_is_given_up_in_the_end() -> None:
     written = 0
 
-    async def flood(_: Request, there: Connection) -> None:
+    async def flood(_: RawRequest, there: Connection) -> None:
         nonlocal written
         await there.send(STREAM)
         while True:
@@ -249,7 +260,7 @@ async def test_c5_a_client_that_reads_slowly_slows_the_upstream_and_is_given_up_
     async with edge(flood, idle_s=0.6) as proxy:
         client = await connect(proxy.port)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await client.send(post())
+        await client.send(make_post())
         await asyncio.sleep(0.4)
         held = written
         assert 0 < held < 40 << 20
@@ -275,7 +286,7 @@ async def test_an_upload_is_passed_on_as_it_comes_and_not_held() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await serve_passthrough(scope, receive, send, client, Metrics(), path="/v1/files")
 
-    async with serving(app) as port:
+    async with serve_app(app) as port:
         there = await connect(port)
         await there.send(b"POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\nconnection: close\r\n\r\nfirst")
         async with asyncio.timeout(20):
@@ -289,7 +300,7 @@ async def test_an_upload_is_passed_on_as_it_comes_and_not_held() -> None:
 
 
 async def test_head_and_empty_answers_stay_without_a_body() -> None:
-    async def say(request: Request, there: Connection) -> None:
+    async def say(request: RawRequest, there: Connection) -> None:
         if request.line.startswith(b"HEAD"):
             await there.send(HEAD + b"content-length: 10\r\n\r\n")
         else:
@@ -297,13 +308,13 @@ async def test_head_and_empty_answers_stay_without_a_body() -> None:
 
     async with edge(say) as proxy:
         for method in (b"HEAD", b"DELETE"):
-            raw = await ask(proxy.port, method + b" /v1/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            raw = await send_raw(proxy.port, method + b" /v1/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
             assert raw.startswith(b"HTTP/1.1 20")
             assert raw.endswith(b"\r\n\r\n")
 
 
 async def test_with_several_upstreams_a_json_body_goes_where_its_model_is() -> None:
-    async with faulty(echo) as one, faulty(echo) as two:
+    async with run_upstream(echo) as one, run_upstream(echo) as two:
         upstreams = {
             "one": UpstreamSettings(base_url=f"http://127.0.0.1:{one.port}", models=("gpt-*",)),
             "two": UpstreamSettings(base_url=f"http://127.0.0.1:{two.port}", models=("embed-*",)),
@@ -313,12 +324,12 @@ async def test_with_several_upstreams_a_json_body_goes_where_its_model_is() -> N
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await serve_passthrough(scope, receive, send, client, Metrics(), path=scope["path"])
 
-        async with serving(app) as port:
+        async with serve_app(app) as port:
             json_type = b"content-type: application/json"
             body = b'{ "model":"embed-3",  "model_x": 1}'
-            await ask(port, post("/v1/embeddings", body, json_type))
-            await ask(port, post("/v1/embeddings", b"not json", json_type))
-            await ask(port, b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            await send_raw(port, make_post("/v1/embeddings", body, json_type))
+            await send_raw(port, make_post("/v1/embeddings", b"not json", json_type))
+            await send_raw(port, b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         assert [request.body for request in two.requests] == [body]
         assert [request.body for request in one.requests] == [b"not json", b""]
         await client.close()

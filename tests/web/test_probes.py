@@ -6,14 +6,14 @@ from collections.abc import Callable
 from proxy.metrics import Metrics
 from proxy.store.in_memory import InMemoryStore
 from proxy.web.probes import create_probes
-from tests.faulty import ask, serving
+from tests.raw_upstream import send_raw, serve_app
 
 
 async def get(
     path: str, store: InMemoryStore, *, draining: Callable[[], bool] = lambda: False
 ) -> tuple[int, bytes, bytes]:
-    async with serving(create_probes(store, Metrics(), draining=draining)) as port:
-        raw = await ask(port, b"GET %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n" % path.encode())
+    async with serve_app(create_probes(store, Metrics(), draining=draining)) as port:
+        raw = await send_raw(port, b"GET %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n" % path.encode())
     head, _, body = raw.partition(b"\r\n\r\n")
     return int(raw.split()[1]), head, body
 

@@ -13,9 +13,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.dialects.responses.frames import Carried
 from proxy.web.response_socket import CarriedHistories, make_http_scope
-from tests.faulty import STREAM, Connection, Request, faulty, until, with_head
-from tests.running import Running, running
-from tests.scripted import reply
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import STREAM, Connection, RawRequest, replace_head, run_upstream, wait_until
+from tests.scripted_model import send_reply
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 from tests.web.test_auth import entry
 
@@ -26,7 +26,7 @@ LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" fo
 
 
 @asynccontextmanager
-async def socket(proxy: Running, path: str = "/v1/responses", **more: Any) -> AsyncIterator[ClientConnection]:
+async def socket(proxy: RunningProxy, path: str = "/v1/responses", **more: Any) -> AsyncIterator[ClientConnection]:
     url = f"ws://127.0.0.1:{proxy.port}{path}"
     headers = {"authorization": "Bearer sk-one", **more.pop("headers", {})}
     async with connect(url, additional_headers=headers, max_size=None, proxy=None, **more) as made:
@@ -69,7 +69,7 @@ async def test_a_loop_in_which_each_frame_has_only_what_is_new(policy: str, tmp_
     model = StrictResponses(*steps, [Think(), Say("All done.")])
     tree: Json = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
     whole: list[Json] = [HELLO]
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy, socket(proxy) as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy, socket(proxy) as there:
         warm = await ask(there, [], generate=False)
         assert model.received == [], "a warm-up is answered here"
         new, before, calls = [HELLO], warm["id"], []
@@ -105,7 +105,7 @@ async def test_a_socket_goes_on_from_a_stored_response_that_it_did_not_carry(tak
     model = StrictResponses("First.", "Second.", "Third.")
     tree: Json = {"policy": "thrifty", "responses": {"takeover": takeover}}
     stored: Json = {"store": True, "include": []}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         async with socket(proxy) as one:
             first = await ask(one, [HELLO], **stored)
         async with socket(proxy) as other:
@@ -124,7 +124,11 @@ async def test_a_socket_goes_on_from_a_stored_response_that_it_did_not_carry(tak
 @pytest.mark.slow
 async def test_a_thousand_responses_on_one_socket() -> None:
     model = StrictResponses("Well.", binds=False)
-    async with faulty(model) as upstream, running(upstream.port, policy="observe") as proxy, socket(proxy) as there:
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="observe") as proxy,
+        socket(proxy) as there,
+    ):
         answer: Json = {}
         for n in range(1000):
             named: Json = {"previous_response_id": answer["id"]} if n % 10 else {}
@@ -137,7 +141,7 @@ async def test_a_thousand_responses_on_one_socket() -> None:
 
 async def test_a_response_that_the_connection_did_not_carry_is_asked_for_whole() -> None:
     model = StrictResponses("First.", "Second.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         async with socket(proxy) as one:
             first = await ask(one, [HELLO])
         async with socket(proxy) as other:
@@ -151,7 +155,7 @@ async def test_a_response_that_the_connection_did_not_carry_is_asked_for_whole()
 
 async def test_an_error_is_a_frame_and_the_connection_goes_on() -> None:
     model = StrictResponses("Well.")
-    async with faulty(model) as upstream, running(upstream.port) as proxy, socket(proxy) as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
         for wrong in ("{", json.dumps({"type": "session.update"}), create([{"type": "message", "role": "user"}])):
             await there.send(wrong)
             (refused,) = await hear(there)
@@ -165,10 +169,10 @@ async def test_an_error_is_a_frame_and_the_connection_goes_on() -> None:
 async def test_an_upstream_that_does_not_stream_is_told_as_events() -> None:
     body = json.dumps({"id": "resp_1", "object": "response", "status": "completed", "output": [{"id": "msg_1"}]})
 
-    async def whole(_: Request, there: Connection) -> None:
-        await reply(there, b"200 OK", body.encode(), b"content-type: application/json")
+    async def whole(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"200 OK", body.encode(), b"content-type: application/json")
 
-    async with faulty(whole) as upstream, running(upstream.port) as proxy, socket(proxy) as there:
+    async with run_upstream(whole) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
         assert (await ask(there, [HELLO]))["output"] == [{"id": "msg_1"}]
         await there.send(create([HELLO], previous_response_id="resp_1"))
         await hear(there)
@@ -183,8 +187,8 @@ async def test_an_upstream_that_does_not_stream_is_told_as_events() -> None:
 )  # fmt: skip
 async def test_a_stream_is_told_as_events_whatever_its_head_says(head: bytes) -> None:
     async with (
-        faulty(with_head(StrictResponses("Well."), head)) as upstream,
-        running(upstream.port) as proxy,
+        run_upstream(replace_head(StrictResponses("Well."), head)) as upstream,
+        run_proxy(upstream.port) as proxy,
         socket(proxy) as there,
     ):
         assert (await ask(there, [HELLO]))["output"][0]["content"][0]["text"] == "Well."
@@ -192,8 +196,8 @@ async def test_a_stream_is_told_as_events_whatever_its_head_says(head: bytes) ->
 
 async def test_a_key_and_an_allowed_page_are_needed_before_the_first_frame() -> None:
     keys = [entry("cp-acme-data", "acme")]
-    async with faulty(StrictResponses("Well.")) as upstream:
-        async with running(upstream.port, keys=keys) as proxy:
+    async with run_upstream(StrictResponses("Well.")) as upstream:
+        async with run_proxy(upstream.port, keys=keys) as proxy:
             with pytest.raises(InvalidStatus) as refused:
                 async with socket(proxy):
                     pass
@@ -201,7 +205,7 @@ async def test_a_key_and_an_allowed_page_are_needed_before_the_first_frame() -> 
             assert b"x-context-key" in (refused.value.response.body or b"")
             async with socket(proxy, headers={"x-context-key": "cp-acme-data"}) as there:
                 assert (await ask(there, [HELLO]))["output"]
-        async with running(upstream.port) as proxy:
+        async with run_proxy(upstream.port) as proxy:
             with pytest.raises(InvalidStatus) as refused:
                 async with socket(proxy, headers={"origin": "https://evil.example", "authorization": ""}):
                     pass
@@ -212,8 +216,8 @@ async def test_a_key_and_an_allowed_page_are_needed_before_the_first_frame() -> 
 async def test_a_session_in_the_path_and_headers_of_a_frame_count() -> None:
     model = StrictResponses("Well.")
     async with (
-        faulty(model) as upstream,
-        running(upstream.port, policy="observe") as proxy,
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="observe") as proxy,
         socket(proxy, "/s/mine/v1/responses", headers={"openai-beta": "responses_websockets=2026-02-06"}) as there,
     ):
         lite = {"ws_request_header_x_openai_internal_codex_responses_lite": "true"}
@@ -226,12 +230,12 @@ async def test_a_session_in_the_path_and_headers_of_a_frame_count() -> None:
 
 
 async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
-    async def slow(_: Request, there: Connection) -> None:
+    async def slow(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(b'event: response.created\ndata: {"type":"response.created","response":{"id":"r"}}\n\n')
         await there.left()
 
-    async with faulty(slow) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(slow) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         async with socket(proxy) as there:
             await there.send(create([HELLO]))
             assert json.loads(await there.recv())["type"] == "response.created"
@@ -242,12 +246,12 @@ async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
 
 
 async def test_an_answer_that_breaks_off_ends_the_connection() -> None:
-    async def breaks(_: Request, there: Connection) -> None:
+    async def breaks(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(b'event: response.created\ndata: {"type":"response.created","response":{"id":"r"}}\n\n')
         await there.reset()
 
-    async with faulty(breaks) as upstream, running(upstream.port) as proxy, socket(proxy) as there:
+    async with run_upstream(breaks) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
         await there.send(create([HELLO]))
         assert (await hear(there))[-1]["type"] == "error"
         with pytest.raises(ConnectionClosed):
@@ -255,10 +259,10 @@ async def test_an_answer_that_breaks_off_ends_the_connection() -> None:
 
 
 async def test_more_frames_than_may_wait_end_the_connection() -> None:
-    async def never(_: Request, there: Connection) -> None:
+    async def never(_: RawRequest, there: Connection) -> None:
         await there.left()
 
-    async with faulty(never) as upstream, running(upstream.port) as proxy, socket(proxy) as there:
+    async with run_upstream(never) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
         for _ in range(4):
             await there.send(create([HELLO]))
         with pytest.raises(ConnectionClosed) as closed:
@@ -271,19 +275,19 @@ async def test_a_server_that_stops_lets_a_response_end() -> None:
     gate = asyncio.Event()
     model = StrictResponses("Well.")
 
-    async def waits(request: Request, there: Connection) -> None:
+    async def waits(request: RawRequest, there: Connection) -> None:
         await gate.wait()
         await model(request, there)
 
     async with (
-        faulty(waits) as upstream,
-        running(upstream.port) as proxy,
+        run_upstream(waits) as upstream,
+        run_proxy(upstream.port) as proxy,
         socket(proxy) as idle,
         socket(proxy) as busy,
     ):
         await ask(idle, [], generate=False)
         await busy.send(create([HELLO]))
-        await until(lambda: len(upstream.requests) == 1)
+        await wait_until(lambda: len(upstream.requests) == 1)
         assert proxy.server is not None
         proxy.app.drain()
         proxy.server.should_exit = True

@@ -9,9 +9,9 @@ from fastapi import APIRouter
 from proxy.errors import BadRequest, Forbidden
 from proxy.settings.model import PassthroughSettings
 from proxy.web.routes import READ, PathRules, RouteTable, check_path, has_dot_segments, is_conversational
-from tests.faulty import faulty
-from tests.running import CHAT, Agent, running
-from tests.scripted import Scripted
+from tests.proxy_server import CHAT, Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 
 router = APIRouter()
 
@@ -174,7 +174,7 @@ async def test_an_unmanaged_conversation_is_named_in_the_answer_and_once_in_the_
 ) -> None:
     monkeypatch.setattr("proxy.web.app.MAX_LOGGED_PATHS", 3)
     with caplog.at_level(logging.WARNING, "proxy.web.app"):
-        async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+        async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
             for path in ("/v1/complete", "/v1/completions", "/s/mine/v1/complete", "/v1/complete"):
                 found = await proxy.post({"model": "m", "messages": []}, path=path)
                 assert found.header(HEADER) == path.removeprefix("/s/mine")

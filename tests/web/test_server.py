@@ -16,16 +16,26 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import faulty as sockets
-from tests.faulty import HANGS_S, HEAD, STREAM, Connection, Request, abort_all, ask, faulty, until
-from tests.running import Running, heard, running
+from tests import raw_upstream as sockets
+from tests.proxy_server import RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import (
+    HANGS_S,
+    HEAD,
+    STREAM,
+    Connection,
+    RawRequest,
+    abort_all,
+    run_upstream,
+    send_raw,
+    wait_until,
+)
 
 QUICK: dict[str, Any] = {"timeouts": {"header_s": 0.4, "body_s": 0.4}}
 SLACK_S = 2.0
 """Seconds by which a deadline may be late here: a quarter of it, and more on a busy machine."""
 
 
-async def echo(request: Request, there: Connection) -> None:
+async def echo(request: RawRequest, there: Connection) -> None:
     await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(request.body) + request.body)
 
 
@@ -69,7 +79,7 @@ async def closed(client: Connection, seconds: float) -> bytes:
     ids=["silent", "empty line", "half a line", "half a head", "no body", "half a body", "half a chunk"],
 )
 async def test_c6_what_never_completes_is_ended(said: bytes, told: bytes) -> None:
-    async with faulty(echo) as upstream, running(upstream.port, **QUICK) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port, **QUICK) as proxy:
         client = await connect(proxy.port)
         if said:
             await client.send(said)
@@ -79,13 +89,13 @@ async def test_c6_what_never_completes_is_ended(said: bytes, told: bytes) -> Non
         if told:
             assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
         assert upstream.requests == []
-        await until(lambda: proxy.app.concurrency.taken == 0)
+        await wait_until(lambda: proxy.app.concurrency.taken == 0)
         assert proxy.count("refused_connections_total", why="408" if told else "silent") == 1
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
 async def test_c6_a_byte_now_and_then_is_not_progress(part: str) -> None:
-    async with faulty(echo) as upstream, running(upstream.port, **QUICK) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port, **QUICK) as proxy:
         client = await connect(proxy.port)
         await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 9999\r\n" + (b"\r\n" * (part == "body")))
         ended = asyncio.create_task(closed(client, 0.4 + SLACK_S))
@@ -97,18 +107,18 @@ async def test_c6_a_byte_now_and_then_is_not_progress(part: str) -> None:
 
 
 async def test_c6_a_body_that_comes_steadily_may_take_longer_than_the_deadline() -> None:
-    async with faulty(echo) as upstream, running(upstream.port, **QUICK) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port, **QUICK) as proxy:
         client = await connect(proxy.port)
         await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 20000\r\n\r\n")
         for _ in range(20):
             await client.send(b"y" * 1000)
             await asyncio.sleep(0.06)
-        assert heard(await closed(client, HANGS_S)).body == b"y" * 20000
+        assert parse_answer(await closed(client, HANGS_S)).body == b"y" * 20000
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_s6_a_body_has_a_deadline_by_its_length(chunked: bool) -> None:
-    async with faulty(echo) as upstream, running(upstream.port, **QUICK) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port, **QUICK) as proxy:
         client = await connect(proxy.port)
         how = b"transfer-encoding: chunked" if chunked else b"content-length: 16384"
         await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n" % how)
@@ -125,7 +135,7 @@ async def test_s6_a_body_has_a_deadline_by_its_length(chunked: bool) -> None:
 
 async def test_s6_half_open_sockets_cost_others_nothing_and_the_oldest_goes_first() -> None:
     limits = {"connections": 50, "half_open": 30}
-    async with faulty(echo) as upstream, running(upstream.port, limits=limits) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port, limits=limits) as proxy:
         silent = [await connect(proxy.port) for _ in range(30)]
         await asyncio.sleep(0.7)
         silent += [await connect(proxy.port) for _ in range(10)]
@@ -136,7 +146,7 @@ async def test_s6_half_open_sockets_cost_others_nothing_and_the_oldest_goes_firs
         assert proxy.count("refused_connections_total", why="half_open") == 10
         for _ in range(5):  # more at once than the server holds in all
             silent += [await connect(proxy.port) for _ in range(100)]
-            got = heard(await ask(proxy.port, say("/v1/x", b"connection: close", body=b"{}")))
+            got = parse_answer(await send_raw(proxy.port, say("/v1/x", b"connection: close", body=b"{}")))
             assert (got.status, got.body) == (200, b"{}")
         half = await connect(proxy.port)
         await half.send(say("/v1/x", body=b"{}")[:30])
@@ -155,7 +165,7 @@ async def answered(client: Connection) -> bytes:
 
 
 async def test_a_connection_stays_open_longer_than_load_balancers_keep_it() -> None:
-    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         assert await answered(client) == b"HTTP/1.1 200 OK"
         assert proxy.server is not None
@@ -163,7 +173,7 @@ async def test_a_connection_stays_open_longer_than_load_balancers_keep_it() -> N
         timer = connections[0].timeout_keep_alive_task
         assert timer.when() - asyncio.get_running_loop().time() > 60 - SLACK_S
         assert await answered(client) == b"HTTP/1.1 200 OK"
-    async with faulty(echo) as upstream, running(upstream.port, timeouts={"keep_alive_s": 0.2}) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port, timeouts={"keep_alive_s": 0.2}) as proxy:
         client = await connect(proxy.port)
         assert await answered(client) == b"HTTP/1.1 200 OK"
         assert await closed(client, 30) == b""
@@ -171,7 +181,7 @@ async def test_a_connection_stays_open_longer_than_load_balancers_keep_it() -> N
 
 async def test_idle_connections_take_no_place_of_others() -> None:
     limits = {"connections": 4, "address_share": 1, "half_open": 7}
-    async with faulty(echo) as upstream, running(upstream.port, limits=limits) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port, limits=limits) as proxy:
         idle = [await connect(proxy.port) for _ in range(7)]
         for _ in range(2):
             assert [await answered(client) for client in idle] == [b"HTTP/1.1 200 OK"] * 7
@@ -183,26 +193,28 @@ async def test_idle_connections_take_no_place_of_others() -> None:
 
 
 async def test_c6_an_answer_may_take_as_long_as_it_likes() -> None:
-    async def slow(request: Request, there: Connection) -> None:
+    async def slow(request: RawRequest, there: Connection) -> None:
         await asyncio.sleep(1.2)
         await echo(request, there)
 
-    async with faulty(slow) as upstream, running(upstream.port, **QUICK) as proxy:
-        got = heard(await ask(proxy.port, say("/v1/x", b"connection: close", body=b"{}")))
+    async with run_upstream(slow) as upstream, run_proxy(upstream.port, **QUICK) as proxy:
+        got = parse_answer(await send_raw(proxy.port, say("/v1/x", b"connection: close", body=b"{}")))
         assert (got.status, got.body) == (200, b"{}")
 
 
 async def test_c6_a_thousand_sockets_that_say_nothing_do_not_stop_others() -> None:
-    async with faulty(echo) as upstream, running(upstream.port, timeouts={"header_s": 1.5}) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port, timeouts={"header_s": 1.5}) as proxy:
         silent = [await connect(proxy.port) for _ in range(1000)]
         for _ in range(20):
-            assert heard(await ask(proxy.port, say("/v1/x", b"connection: close", body=b"{}"))).body == b"{}"
+            assert (
+                parse_answer(await send_raw(proxy.port, say("/v1/x", b"connection: close", body=b"{}"))).body == b"{}"
+            )
         for client in silent:
             assert await closed(client, HANGS_S) == b""
 
 
 async def test_h4_a_head_without_an_end_is_ended_before_it_is_held() -> None:
-    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         sent = 0
         await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\n")
@@ -215,12 +227,12 @@ async def test_h4_a_head_without_an_end_is_ended_before_it_is_held() -> None:
 
 
 async def test_trailers_never_become_headers() -> None:
-    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         head = b"POST /v1/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
         trailers = b"host: b\r\nx-late: 1\r\nauthorization: Bearer other\r\n" + b"x-z: 1\r\n" * 100
         await client.send(head + b"2\r\n{}\r\n0\r\n" + trailers + b"\r\n")
-        assert heard(await closed(client, HANGS_S)).status == 200
+        assert parse_answer(await closed(client, HANGS_S)).status == 200
         [got] = upstream.requests
         names = {name.lower() for name, _ in got.headers}
         assert got.body == b"{}"
@@ -229,7 +241,7 @@ async def test_trailers_never_become_headers() -> None:
 
 
 async def test_c9_pipelined_requests_are_answered_in_their_order_and_each_its_own() -> None:
-    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         await client.send(b"".join(say("/v1/x", body=b"mark %02d" % n) for n in range(10)))
         for n in range(10):
@@ -241,20 +253,20 @@ async def reply(client: Connection) -> Any:
     async with asyncio.timeout(30):
         head = await client.reader.readuntil(b"\r\n\r\n")
         lines = dict(line.lower().split(b": ", 1) for line in head[:-4].split(b"\r\n")[1:])
-        return heard(head + await client.reader.readexactly(int(lines[b"content-length"])))
+        return parse_answer(head + await client.reader.readexactly(int(lines[b"content-length"])))
 
 
 async def test_c9_a_flood_of_pipelined_requests_is_bounded_and_the_first_ones_are_answered() -> None:
     gate = asyncio.Event()
 
-    async def wait(request: Request, there: Connection) -> None:
+    async def wait(request: RawRequest, there: Connection) -> None:
         await gate.wait()
         await echo(request, there)
 
-    async with faulty(wait) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(wait) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         await client.send(b"".join(say("/v1/x", body=b"mark %04d" % n) for n in range(2000)))
-        await until(lambda: bool(upstream.requests))
+        await wait_until(lambda: bool(upstream.requests))
         gate.set()
         got = await closed(client, HANGS_S)
         assert got.count(b"HTTP/1.1 200") == got.count(b"mark ") == len(upstream.requests) == 17
@@ -265,14 +277,14 @@ async def test_c9_a_flood_of_pipelined_requests_is_bounded_and_the_first_ones_ar
 async def test_c9_garbage_behind_a_request_never_gets_into_its_answer(behind: bytes) -> None:
     event = b'data: {"n":1}\n\n'
 
-    async def stream(_: Request, there: Connection) -> None:
+    async def stream(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         for _number in range(5):
             await there.chunk(event)
             await asyncio.sleep(0.03)
         await there.send(b"0\r\n\r\n")
 
-    async with faulty(stream) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(stream) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         await client.send(say("/v1/x", body=b"{}"))
         await client.reader.readuntil(event)
@@ -282,13 +294,13 @@ async def test_c9_garbage_behind_a_request_never_gets_into_its_answer(behind: by
 
 
 async def test_c9_a_client_that_leaves_with_more_requests_waiting_is_noticed() -> None:
-    async def wait(_: Request, there: Connection) -> None:
+    async def wait(_: RawRequest, there: Connection) -> None:
         await there.left()
 
-    async with faulty(wait) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(wait) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         await client.send(say("/v1/x", body=b"1") + say("/v1/x", body=b"2") + say("/v1/x", body=b"3"))
-        await until(lambda: upstream.open == 1)
+        await wait_until(lambda: upstream.open == 1)
         sock: socket.socket = client.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.writer.transport.abort()
@@ -299,30 +311,30 @@ async def test_c9_a_client_that_leaves_with_more_requests_waiting_is_noticed() -
 @pytest.mark.parametrize("size", [1_000, 100_000, 300_000, 4_000_000])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/x"])
 async def test_c2_a_client_that_leaves_before_the_answer_is_noticed_whatever_its_body(path: str, size: int) -> None:
-    async def wait(_: Request, there: Connection) -> None:
+    async def wait(_: RawRequest, there: Connection) -> None:
         await there.left()
 
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "H" * size}]}).encode()
-    async with faulty(wait) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(wait) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         client = await connect(proxy.port)
         head, _, rest = say(path, b"content-type: application/json", body=body).partition(b"\r\n\r\n")
         await client.send(head + b"\r\n\r\n")
         await asyncio.sleep(0.05)
         await client.send(rest)
-        await until(lambda: len(upstream.requests) == 1)
+        await wait_until(lambda: len(upstream.requests) == 1)
         client.writer.close()
         assert await upstream.none_open(0.5 * 4)
-        await until(lambda: proxy.app.body_budget.held == 0 and proxy.app.concurrency.taken == 0)
+        await wait_until(lambda: proxy.app.body_budget.held == 0 and proxy.app.concurrency.taken == 0)
 
 
 async def test_c2_a_client_that_leaves_is_noticed_while_its_next_request_waits_to_be_read() -> None:
-    async def wait(_: Request, there: Connection) -> None:
+    async def wait(_: RawRequest, there: Connection) -> None:
         await there.left()
 
-    async with faulty(wait) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(wait) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         await client.send(say("/v1/x", body=b"1"))
-        await until(lambda: upstream.open == 1)
+        await wait_until(lambda: upstream.open == 1)
         await client.send(say("/v1/x", body=b"2" * 200_000)[:-1])
         await asyncio.sleep(0.1)
         client.writer.close()
@@ -339,17 +351,17 @@ async def test_c2_a_client_that_leaves_is_noticed_while_the_upstream_takes_nothi
 
     server = await asyncio.start_server(deaf, "127.0.0.1", 0)
     try:
-        async with running(server.sockets[0].getsockname()[1]) as proxy:
+        async with run_proxy(server.sockets[0].getsockname()[1]) as proxy:
             client = await connect(proxy.port)
             client.writer.write(say("/v1/x", body=b"x" * 40_000_000))
-            await until(lambda: len(accepted) == 1)
+            await wait_until(lambda: len(accepted) == 1)
             await asyncio.sleep(0.5)
             assert proxy.app.concurrency.taken == 1
             client.writer.transport.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
             )
             client.writer.transport.abort()
-            await until(lambda: proxy.app.concurrency.taken == 0, 0.5 * 4)
+            await wait_until(lambda: proxy.app.concurrency.taken == 0, 0.5 * 4)
     finally:
         for there in accepted:
             there.transport.abort()
@@ -357,7 +369,7 @@ async def test_c2_a_client_that_leaves_is_noticed_while_the_upstream_takes_nothi
 
 
 async def test_c9_expect_100_continue_is_answered_once_and_only_when_the_body_is_wanted() -> None:
-    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         head = b"POST /v1/x HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
         await client.send(head)
@@ -371,7 +383,7 @@ async def test_c9_expect_100_continue_is_answered_once_and_only_when_the_body_is
 
 
 async def test_c9_an_answer_that_comes_before_the_body_leaves_the_connection_usable() -> None:
-    async with faulty(echo) as upstream, running(upstream.port, limits={"requests": 1}) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port, limits={"requests": 1}) as proxy:
         async with held(proxy):
             client = await connect(proxy.port)
             await client.send(say("/v1/x", body=b"x" * 50_000)[:-10_000])
@@ -385,7 +397,7 @@ async def test_c9_an_answer_that_comes_before_the_body_leaves_the_connection_usa
 class held:  # noqa: N801  used as a function
     """The only place that there is is taken."""
 
-    def __init__(self, proxy: Running) -> None:
+    def __init__(self, proxy: RunningProxy) -> None:
         self._place = proxy.app.concurrency
 
     async def __aenter__(self) -> None:
@@ -397,7 +409,7 @@ class held:  # noqa: N801  used as a function
 
 @pytest.mark.parametrize("token", [b"h2c", b"websocket"])
 async def test_an_offer_to_change_the_protocol_is_declined_and_the_connection_goes_on(token: bytes) -> None:
-    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         offer = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: " + token, b"http2-settings: AAMAAABkAAQ")
         for n in range(3):
@@ -411,7 +423,7 @@ async def test_without_the_package_a_websocket_handshake_is_told_to_use_http_bef
     path: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.web.server.find_spec", lambda _: None)
-    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         offer = (b"connection: Upgrade", b"upgrade: websocket", b"sec-websocket-key: x", b"sec-websocket-version: 13")
         await client.send(
@@ -427,18 +439,21 @@ async def test_without_the_package_a_websocket_handshake_is_told_to_use_http_bef
 async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_others_go_on() -> None:
     gate = asyncio.Event()
 
-    async def wait(request: Request, there: Connection) -> None:
+    async def wait(request: RawRequest, there: Connection) -> None:
         await gate.wait()
         await echo(request, there)
 
-    async with faulty(wait) as upstream, running(upstream.port, limits={"requests": 5, "connections": 20}) as proxy:
+    async with (
+        run_upstream(wait) as upstream,
+        run_proxy(upstream.port, limits={"requests": 5, "connections": 20}) as proxy,
+    ):
         working = [asyncio.create_task(proxy.post(b"{}", path="/v1/x")) for _ in range(5)]
-        await until(lambda: len(upstream.requests) == 5)
+        await wait_until(lambda: len(upstream.requests) == 5)
         for path in ("/v1/x", "/v1/chat/completions"):
             refused = await proxy.post(b"{}", path=path)
             assert (refused.status, refused.header("retry-after")) == (503, "1")
             assert refused.header("x-should-retry") is None
-        assert b" 200 " in await ask(proxy.port, b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        assert b" 200 " in await send_raw(proxy.port, b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         idle = [await connect(proxy.port) for _ in range(16)]
         for client in idle:
             await client.send(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -452,7 +467,7 @@ async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_oth
         assert [answer.status for answer in await asyncio.gather(*working)] == [200] * 5
         for client in [*idle, *flood]:
             client.writer.transport.abort()
-        await until(lambda: proxy.app.concurrency.taken == 0)
+        await wait_until(lambda: proxy.app.concurrency.taken == 0)
         assert (await proxy.post(b"{}", path="/v1/x")).status == 200
         assert proxy.count("refused_requests_total") == 2
 
@@ -460,13 +475,13 @@ async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_oth
 async def test_c10_beyond_the_limit_of_connections_with_a_request_503_comes_and_the_connection_closes() -> None:
     gate = asyncio.Event()
 
-    async def wait(request: Request, there: Connection) -> None:
+    async def wait(request: RawRequest, there: Connection) -> None:
         await gate.wait()
         await echo(request, there)
 
-    async with faulty(wait) as upstream, running(upstream.port, limits={"connections": 5}) as proxy:
+    async with run_upstream(wait) as upstream, run_proxy(upstream.port, limits={"connections": 5}) as proxy:
         working = [asyncio.create_task(proxy.post(b"{}", path="/v1/x")) for _ in range(5)]
-        await until(lambda: len(upstream.requests) == 5)
+        await wait_until(lambda: len(upstream.requests) == 5)
         crowd = await proxy.post(b"{}", path="/healthz")
         assert (crowd.status, crowd.header("retry-after"), crowd.header("connection")) == (503, "1", "close")
         assert proxy.count("refused_connections_total", why="crowded") == 1
@@ -477,34 +492,37 @@ async def test_c10_beyond_the_limit_of_connections_with_a_request_503_comes_and_
 async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_the_end() -> None:
     big = b"x" * (8 << 20)
 
-    async def flood(_: Request, there: Connection) -> None:
+    async def flood(_: RawRequest, there: Connection) -> None:
         await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(big) + big)
 
-    async with faulty(flood) as upstream, running(upstream.port, timeouts={"body_s": 0.4, "idle_s": 0.4}) as proxy:
+    async with (
+        run_upstream(flood) as upstream,
+        run_proxy(upstream.port, timeouts={"body_s": 0.4, "idle_s": 0.4}) as proxy,
+    ):
         client = await connect(proxy.port)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await client.send(say("/v1/x", b"connection: close", body=b"{}"))
-        await until(lambda: bool(upstream.requests))
-        await until(lambda: proxy.app.concurrency.taken == 0)
+        await wait_until(lambda: bool(upstream.requests))
+        await wait_until(lambda: proxy.app.concurrency.taken == 0)
         port = client.writer.get_extra_info("sockname")[1]
 
         def kept() -> bool:
             return any(port in found.raddr for found in psutil.Process().net_connections())
 
         assert kept()
-        await until(lambda: not kept())
+        await wait_until(lambda: not kept())
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/x"])
 async def test_an_answer_that_breaks_off_is_reset_for_an_http_1_0_client(path: str) -> None:
-    async def breaks(_: Request, there: Connection) -> None:
+    async def breaks(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Well."}}]}\n\n')
         await there.reset()
 
     asked = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}]}'
     head = b"POST %b HTTP/1.0\r\nhost: a\r\nauthorization: Bearer a\r\n" % path.encode()
-    async with faulty(breaks) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(breaks) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         await client.send(head + b"content-length: %d\r\n\r\n" % len(asked) + asked)
         assert b"Well." in await client.reader.readuntil(b"Well.")
@@ -516,7 +534,7 @@ async def test_an_answer_that_breaks_off_is_reset_for_an_http_1_0_client(path: s
 async def test_the_close_of_the_connection_ends_a_stream_to_an_http_1_0_client(path: str) -> None:
     chunks = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Well."},"finish_reason":"stop"}]}\n\n'
 
-    async def stream(_: Request, there: Connection) -> None:
+    async def stream(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.chunk(chunks)
         await there.chunk(b"data: [DONE]\n\n")
@@ -524,11 +542,11 @@ async def test_the_close_of_the_connection_ends_a_stream_to_an_http_1_0_client(p
 
     asked = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}]}'
     head = b"POST %b HTTP/1.0\r\nhost: a\r\nauthorization: Bearer a\r\nconnection: keep-alive\r\n" % path.encode()
-    async with faulty(stream) as upstream, running(upstream.port) as proxy:
-        raw = await ask(proxy.port, head + b"content-length: %d\r\n\r\n" % len(asked) + asked)
+    async with run_upstream(stream) as upstream, run_proxy(upstream.port) as proxy:
+        raw = await send_raw(proxy.port, head + b"content-length: %d\r\n\r\n" % len(asked) + asked)
         told, _, body = raw.partition(b"\r\n\r\n")
         assert b"transfer-encoding" not in told
         assert b"connection: close" in told
         assert body == chunks + b"data: [DONE]\n\n"
-        raw = await ask(proxy.port, b"GET /healthz HTTP/1.0\r\nhost: a\r\n\r\n")
-        assert heard(raw).whole
+        raw = await send_raw(proxy.port, b"GET /healthz HTTP/1.0\r\nhost: a\r\n\r\n")
+        assert parse_answer(raw).whole

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from tests.exchange.test_chains import body
-from tests.faulty import faulty
-from tests.running import Running, running
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
@@ -20,7 +20,7 @@ TAKES: Json = {"policy": "thrifty", "responses": {"takeover": True}}
 
 
 @asynccontextmanager
-async def client_of(proxy: Running, key: str = "sk-one") -> AsyncIterator[Any]:
+async def client_of(proxy: RunningProxy, key: str = "sk-one") -> AsyncIterator[Any]:
     async with openai.AsyncOpenAI(base_url=proxy.url, api_key=key, max_retries=0) as client:
         yield client
 
@@ -40,8 +40,8 @@ def make_model() -> StrictResponses:
 async def test_a_response_that_only_the_proxy_has_is_the_one_that_was_given(tmp_path: Path) -> None:
     model = make_model()
     tree = {**TAKES, "db": str(tmp_path / "a")}
-    async with faulty(model) as upstream:
-        async with running(upstream.port, **tree) as proxy, client_of(proxy) as client:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, **tree) as proxy, client_of(proxy) as client:
             first, second = await make_chain(client)
             assert second.id not in model.known
             found = await client.responses.retrieve(second.id)
@@ -60,15 +60,15 @@ async def test_a_response_that_only_the_proxy_has_is_the_one_that_was_given(tmp_
             heard = await proxy.post(b"", path=f"/v1/responses/{first.id}/cancel")
             assert heard.error["message"] == "Cannot cancel a synchronous response.", "the provider's own answer"
             assert heard.header("x-context-chain") is None
-        async with running(upstream.port, **tree) as proxy, client_of(proxy) as client:
+        async with run_proxy(upstream.port, **tree) as proxy, client_of(proxy) as client:
             again = await client.responses.retrieve(second.id)
             assert again == found, "another process says the same"
 
 
 async def test_the_input_of_a_response_is_listed_in_pages_with_ids_that_last(tmp_path: Path) -> None:
     async with (
-        faulty(make_model()) as upstream,
-        running(upstream.port, **TAKES) as proxy,
+        run_upstream(make_model()) as upstream,
+        run_proxy(upstream.port, **TAKES) as proxy,
         client_of(proxy) as client,
     ):
         _, second = await make_chain(client)
@@ -96,8 +96,8 @@ async def test_the_input_of_a_response_is_listed_in_pages_with_ids_that_last(tmp
 async def test_a_deleted_response_is_gone_on_every_replica_and_its_session_stays(tmp_path: Path) -> None:
     model = make_model()
     tree = {**TAKES, "db": str(tmp_path / "a")}
-    async with faulty(model) as upstream:
-        async with running(upstream.port, **tree) as proxy, client_of(proxy) as client:
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, **tree) as proxy, client_of(proxy) as client:
             first, second = await make_chain(client)
             await client.responses.delete(second.id)
             with pytest.raises(openai.NotFoundError):
@@ -106,7 +106,7 @@ async def test_a_deleted_response_is_gone_on_every_replica_and_its_session_stays
                 await client.responses.create(**body("And?", previous_response_id=second.id))
             await client.responses.delete(first.id)
             assert first.id not in model.known, "the provider was told too"
-        async with running(upstream.port, **tree) as proxy, client_of(proxy) as client:
+        async with run_proxy(upstream.port, **tree) as proxy, client_of(proxy) as client:
             for name in (first.id, second.id):
                 with pytest.raises(openai.NotFoundError):
                     await client.responses.retrieve(name)
@@ -115,8 +115,8 @@ async def test_a_deleted_response_is_gone_on_every_replica_and_its_session_stays
 
 async def test_what_cannot_be_done_is_said_in_openai_s_form() -> None:
     async with (
-        faulty(make_model()) as upstream,
-        running(upstream.port, **TAKES) as proxy,
+        run_upstream(make_model()) as upstream,
+        run_proxy(upstream.port, **TAKES) as proxy,
         client_of(proxy) as client,
         client_of(proxy, "sk-two") as other,
     ):

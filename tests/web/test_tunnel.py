@@ -13,8 +13,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request, Response
 
-from tests.faulty import faulty, until
-from tests.running import Running, running
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream, wait_until
 from tests.strict_responses import StrictResponses
 from tests.web.test_auth import entry
 
@@ -54,14 +54,14 @@ async def echo(there: ServerConnection) -> None:
 
 
 @asynccontextmanager
-async def open_tunnel(proxy: Running, path: str = REALTIME, **more: Any) -> AsyncIterator[ClientConnection]:
+async def open_tunnel(proxy: RunningProxy, path: str = REALTIME, **more: Any) -> AsyncIterator[ClientConnection]:
     headers = {"authorization": "Bearer sk-one", **more.pop("headers", {})}
     url = f"ws://127.0.0.1:{proxy.port}{path}"
     async with connect(url, additional_headers=headers, max_size=None, proxy=None, **more) as made:
         yield made
 
 
-async def refuse(proxy: Running, path: str = REALTIME, **more: Any) -> Any:
+async def refuse(proxy: RunningProxy, path: str = REALTIME, **more: Any) -> Any:
     """The answer to a handshake that is refused."""
     with pytest.raises(InvalidStatus) as refused:
         async with open_tunnel(proxy, path, **more):
@@ -72,7 +72,7 @@ async def refuse(proxy: Running, path: str = REALTIME, **more: Any) -> Any:
 async def test_messages_subprotocols_headers_and_closes_go_both_ways() -> None:
     async with (
         upstream_of(echo, subprotocols=["realtime"], max_size=None) as upstream,
-        running(upstream.port) as proxy,
+        run_proxy(upstream.port) as proxy,
     ):
         headers = {"x-context-user": "me", "openai-beta": "realtime=v1"}
         async with open_tunnel(proxy, subprotocols=["other", "realtime"], headers=headers) as there:
@@ -81,7 +81,7 @@ async def test_messages_subprotocols_headers_and_closes_go_both_ways() -> None:
                 await there.send(message)
                 assert await asyncio.wait_for(there.recv(), 10) == message
             await there.close(4001, "done")
-        await until(lambda: bool(upstream.closes))
+        await wait_until(lambda: bool(upstream.closes))
         assert upstream.closes == [(4001, "done")]
         (request,) = upstream.requests
         assert request.path == REALTIME
@@ -89,7 +89,7 @@ async def test_messages_subprotocols_headers_and_closes_go_both_ways() -> None:
         assert request.headers["openai-beta"] == "realtime=v1"
         assert "x-context-user" not in request.headers
         assert request.headers["host"] == f"127.0.0.1:{upstream.port}"
-        await until(lambda: proxy.count("requests_total", route="passthrough", status="101") == 1)
+        await wait_until(lambda: proxy.count("requests_total", route="passthrough", status="101") == 1)
         assert proxy.count("unmanaged_total") == 1
 
 
@@ -103,7 +103,7 @@ async def test_a_close_of_the_upstream_reaches_the_client_with_its_code() -> Non
         there.transport.abort()
 
     for handler, wanted in ((closes, (4008, "session expired")), (breaks, (1011, ""))):
-        async with upstream_of(handler) as upstream, running(upstream.port) as proxy, open_tunnel(proxy) as there:
+        async with upstream_of(handler) as upstream, run_proxy(upstream.port) as proxy, open_tunnel(proxy) as there:
             await there.send("go")
             with pytest.raises(ConnectionClosed) as closed:
                 await asyncio.wait_for(there.recv(), 10)
@@ -112,17 +112,17 @@ async def test_a_close_of_the_upstream_reaches_the_client_with_its_code() -> Non
 
 
 async def test_a_client_that_breaks_off_ends_the_upstreams_side() -> None:
-    async with upstream_of(echo) as upstream, running(upstream.port) as proxy:
+    async with upstream_of(echo) as upstream, run_proxy(upstream.port) as proxy:
         async with open_tunnel(proxy) as there:
             await there.send("hello")
             await there.recv()
             there.transport.abort()
-        await until(lambda: bool(upstream.closes))
+        await wait_until(lambda: bool(upstream.closes))
         assert upstream.closes[0][0] == 1001
 
 
 async def test_an_upstream_that_serves_no_websocket_is_answered_with_426() -> None:
-    async with faulty(StrictResponses()) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(StrictResponses()) as upstream, run_proxy(upstream.port) as proxy:
         answer = await refuse(proxy)
         assert answer.status_code == 426
         assert b"WebSocket is not served here; use HTTP." in answer.body
@@ -133,15 +133,15 @@ async def test_an_upstream_that_serves_no_websocket_is_answered_with_426() -> No
 
 @pytest.mark.parametrize("path", ["/api/sessions", "/dashboard/", "/healthz", "/metrics"])
 async def test_the_proxys_own_pages_are_no_websockets(path: str) -> None:
-    async with upstream_of(echo) as upstream, running(upstream.port) as proxy:
+    async with upstream_of(echo) as upstream, run_proxy(upstream.port) as proxy:
         assert (await refuse(proxy, path)).status_code == 426
         assert upstream.requests == []
 
 
 async def test_the_demo_and_an_upstream_that_is_away_are_told() -> None:
-    async with running("demo") as proxy:
+    async with run_proxy("demo") as proxy:
         assert (await refuse(proxy)).status_code == 426
-    async with running(1) as proxy:
+    async with run_proxy(1) as proxy:
         assert (await refuse(proxy)).status_code == 502
 
 
@@ -154,7 +154,7 @@ async def test_a_refusal_of_the_key_is_the_upstreams_own() -> None:
         upstreams = {"one": {"base_url": f"http://127.0.0.1:{upstream.port}/v1", "api_key_env": "TUNNEL_KEY"}}
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("TUNNEL_KEY", "sk-operator-secret")
-            async with running(0, upstreams=upstreams, **tree) as proxy:
+            async with run_proxy(0, upstreams=upstreams, **tree) as proxy:
                 answer = await refuse(proxy)
     assert answer.status_code == 401
     assert b"Incorrect API key: ****" in answer.body
@@ -175,13 +175,13 @@ async def test_the_operators_key_opens_listed_paths_alone_and_is_never_shown(mon
     keys = [entry("cp-acme-data", "acme")]
     async with upstream_of(leaks, process_response=add_leak, select_subprotocol=lambda *_: None) as upstream:
         upstreams = {"one": {"base_url": f"http://127.0.0.1:{upstream.port}/v1", "api_key_env": "TUNNEL_KEY"}}
-        async with running(0, upstreams=upstreams, keys=keys) as proxy:
+        async with run_proxy(0, upstreams=upstreams, keys=keys) as proxy:
             assert (await refuse(proxy)).status_code == 401, "a key of the proxy is needed"
             mine = {"x-context-key": "cp-acme-data"}
             assert (await refuse(proxy, headers=mine)).status_code == 403, "the path is not listed"
             assert (await refuse(proxy, "/v1/../realtime", headers=mine)).status_code == 400
         assert upstream.requests == []
-        async with running(0, upstreams=upstreams, keys=keys, passthrough={"paths": ["GET /v1/realtime"]}) as proxy:
+        async with run_proxy(0, upstreams=upstreams, keys=keys, passthrough={"paths": ["GET /v1/realtime"]}) as proxy:
             names = ["realtime", "openai-insecure-api-key.sk-mine"]
             async with open_tunnel(proxy, headers=mine, subprotocols=names) as there:
                 assert await there.recv() == "your key is Bearer " + "*" * len("sk-operator-secret")
@@ -199,7 +199,7 @@ async def test_the_operators_key_opens_listed_paths_alone_and_is_never_shown(mon
 
 
 async def test_a_page_of_another_site_opens_no_tunnel() -> None:
-    async with upstream_of(echo) as upstream, running(upstream.port) as proxy:
+    async with upstream_of(echo) as upstream, run_proxy(upstream.port) as proxy:
         answer = await refuse(proxy, headers={"origin": "https://evil.example", "authorization": ""})
         assert answer.status_code == 403
         assert upstream.requests == []
@@ -207,7 +207,7 @@ async def test_a_page_of_another_site_opens_no_tunnel() -> None:
 
 async def test_silence_and_long_messages_have_a_bound() -> None:
     tree: dict[str, Any] = {"timeouts": {"idle_s": 0.5}, "limits": {"body_mb": 1}}
-    async with upstream_of(echo, max_size=None) as upstream, running(upstream.port, **tree) as proxy:
+    async with upstream_of(echo, max_size=None) as upstream, run_proxy(upstream.port, **tree) as proxy:
         async with open_tunnel(proxy) as there:
             with pytest.raises(ConnectionClosed) as closed:
                 await asyncio.wait_for(there.recv(), 10)
@@ -220,17 +220,17 @@ async def test_silence_and_long_messages_have_a_bound() -> None:
                 await asyncio.wait_for(there.recv(), 10)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1009
-        await until(lambda: len(upstream.closes) == 2)
+        await wait_until(lambda: len(upstream.closes) == 2)
         assert proxy.count("internal_errors_total", where="web") == 0
 
 
 async def test_as_many_tunnels_as_requests_may_be_open() -> None:
-    async with upstream_of(echo) as upstream, running(upstream.port, limits={"requests": 1}) as proxy:
+    async with upstream_of(echo) as upstream, run_proxy(upstream.port, limits={"requests": 1}) as proxy:
         async with open_tunnel(proxy) as there:
             await there.send("hello")
             await there.recv()
             assert (await refuse(proxy)).status_code == 503
-        await until(lambda: bool(upstream.closes))
+        await wait_until(lambda: bool(upstream.closes))
         async with open_tunnel(proxy) as there:
             await there.send("hello")
             assert await there.recv() == "hello"
@@ -238,7 +238,7 @@ async def test_as_many_tunnels_as_requests_may_be_open() -> None:
 
 async def test_a_server_that_stops_closes_its_tunnels() -> None:
     async with upstream_of(echo) as upstream:
-        async with running(upstream.port) as proxy, open_tunnel(proxy) as there:
+        async with run_proxy(upstream.port) as proxy, open_tunnel(proxy) as there:
             assert proxy.server is not None
             proxy.app.drain()
             proxy.server.should_exit = True
@@ -246,4 +246,4 @@ async def test_a_server_that_stops_closes_its_tunnels() -> None:
                 await asyncio.wait_for(there.recv(), 5)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1012
-        await until(lambda: bool(upstream.closes))
+        await wait_until(lambda: bool(upstream.closes))

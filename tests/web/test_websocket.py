@@ -9,15 +9,15 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.web import websocket
-from tests.faulty import HANGS_S, abort_all, connect, faulty, until
-from tests.running import running
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import HANGS_S, abort_all, connect, run_upstream, wait_until
 from tests.strict_responses import StrictResponses
 from tests.web.test_response_socket import HELLO, ask, create, hear, socket
 
 
 async def test_a_frame_may_be_as_long_as_a_body_and_no_longer() -> None:
     model = StrictResponses("Well.")
-    async with faulty(model) as upstream, running(upstream.port, limits={"body_mb": 1}) as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, limits={"body_mb": 1}) as proxy:
         async with socket(proxy) as there:
             await ask(there, [HELLO], user="a" * 900_000)
             await there.send(create([HELLO], user="a" * 1_100_000))
@@ -29,7 +29,10 @@ async def test_a_frame_may_be_as_long_as_a_body_and_no_longer() -> None:
 
 
 async def test_a_frame_that_grows_when_it_is_decompressed_is_bounded_too() -> None:
-    async with faulty(StrictResponses("Well.")) as upstream, running(upstream.port, limits={"body_mb": 1}) as proxy:
+    async with (
+        run_upstream(StrictResponses("Well.")) as upstream,
+        run_proxy(upstream.port, limits={"body_mb": 1}) as proxy,
+    ):
         async with socket(proxy, compression="deflate") as there:
             await there.send(create([HELLO], user="a" * 50_000_000))
             with pytest.raises(ConnectionClosed) as closed:
@@ -41,8 +44,8 @@ async def test_a_frame_that_grows_when_it_is_decompressed_is_bounded_too() -> No
 
 async def test_a_history_that_is_longer_than_a_body_is_refused_and_the_connection_goes_on() -> None:
     async with (
-        faulty(StrictResponses("Well.")) as upstream,
-        running(upstream.port, limits={"body_mb": 1}) as proxy,
+        run_upstream(StrictResponses("Well.")) as upstream,
+        run_proxy(upstream.port, limits={"body_mb": 1}) as proxy,
         socket(proxy) as there,
     ):
         long = {"type": "message", "role": "user", "content": "a" * 700_000}
@@ -53,7 +56,10 @@ async def test_a_history_that_is_longer_than_a_body_is_refused_and_the_connectio
 
 
 async def test_connections_are_counted_with_the_others_and_leave_their_place() -> None:
-    async with faulty(StrictResponses("Well.")) as upstream, running(upstream.port, limits={"connections": 3}) as proxy:
+    async with (
+        run_upstream(StrictResponses("Well.")) as upstream,
+        run_proxy(upstream.port, limits={"connections": 3}) as proxy,
+    ):
         async with socket(proxy) as one, socket(proxy) as other, socket(proxy):
             await ask(one, [HELLO])
             with pytest.raises(InvalidStatus) as refused:
@@ -64,12 +70,12 @@ async def test_connections_are_counted_with_the_others_and_leave_their_place() -
         async with socket(proxy) as again:
             await ask(again, [HELLO])
         assert proxy.server is not None
-        await until(lambda: proxy.server is not None and not proxy.server.server_state.connections)
+        await wait_until(lambda: proxy.server is not None and not proxy.server.server_state.connections)
 
 
 async def test_a_client_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "PING_S", 0.1)
-    async with faulty(StrictResponses("Well.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(StrictResponses("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         await client.send(
             b"GET /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -83,11 +89,11 @@ async def test_a_client_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyP
                 pass
         await abort_all([client])
         assert proxy.server is not None
-        await until(lambda: proxy.server is not None and not proxy.server.server_state.connections)
+        await wait_until(lambda: proxy.server is not None and not proxy.server.server_state.connections)
 
 
 async def test_frames_behind_the_handshake_are_read() -> None:
-    async with faulty(StrictResponses("Well.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(StrictResponses("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         data = create([HELLO]).encode()
         frame = b"\x81\xfe" + struct.pack("!H", len(data)) + b"\0\0\0\0" + data
@@ -104,8 +110,8 @@ async def test_frames_behind_the_handshake_are_read() -> None:
 async def test_no_path_and_no_query_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with (
-        faulty(StrictResponses("Well.")) as upstream,
-        running(upstream.port) as proxy,
+        run_upstream(StrictResponses("Well.")) as upstream,
+        run_proxy(upstream.port) as proxy,
         socket(proxy, "/v1/responses?secret=1") as there,
     ):
         await ask(there, [HELLO])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from proxy.context.analysis.outcome import ToolOutcome, Verdict, read_outcome
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
-from tests.conversations import message, result
+from tests.conversations import make_message, result
 
 
 class Run(NamedTuple):
@@ -24,7 +24,7 @@ class Run(NamedTuple):
 
 def read_text_outcome(text: str, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
     """The outcome of a call whose result has this text."""
-    return read_outcome(message(result("1", text)), command)
+    return read_outcome(make_message(result("1", text)), command)
 
 
 def xml(code: int, output: str) -> str:

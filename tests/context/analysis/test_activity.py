@@ -9,7 +9,7 @@ import pytest
 from proxy.context.analysis import shell_commands
 from proxy.context.analysis.activity import ActivityRecord, build_activity_record
 from tests.context.analysis.runs import RUNS, Run
-from tests.conversations import Json, assistant, call, look, result, user
+from tests.conversations import Json, assistant, build_view, call, result, user
 
 
 def lines(record: ActivityRecord) -> list[str]:
@@ -157,7 +157,7 @@ def test_open_items_are_those_of_the_last_list() -> None:
 def test_arguments_that_are_no_json_object_tell_nothing() -> None:
     for arguments in ("", "[]", "{", '"x"'):
         values = [user("a"), {**assistant(None), "tool_calls": [call("1", "read", arguments)]}, result("1", "text")]
-        assert lines(build_activity_record(look(values).messages, [False, False, True])) == []
+        assert lines(build_activity_record(build_view(values).messages, [False, False, True])) == []
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def stands(*calls: tuple[str, Json, str, bool]) -> list[str]:
         made = {**assistant(None), "tool_calls": [call(str(n), name, json.dumps(arguments))]}
         values += [made, result(str(n), text)]
         left += [False, gone]
-    return lines(build_activity_record(look(values).messages, left))
+    return lines(build_activity_record(build_view(values).messages, left))
 
 
 @pytest.mark.parametrize("newest", ["=== 1 passed in 0.1s ===", "=== 1 failed in 0.1s ===", "interrupted"])
@@ -398,7 +398,7 @@ def test_a_record_goes_on_from_an_earlier_one(cut: int) -> None:
     for n, command in enumerate(["cd src", "make test", "touch a.py", "make test"]):
         asked = {**assistant(None), "tool_calls": [call("1", "bash", json.dumps({"command": command}))]}
         values += [asked, result("1", "E   KeyError: 1\n=== 1 failed in 0.1s ===" if n == 1 else "ok")]
-    messages, left = look(values).messages, [n in (2, 4, 6) for n in range(9)]
+    messages, left = build_view(values).messages, [n in (2, 4, 6) for n in range(9)]
     first = build_activity_record(messages[:cut], left[:cut])
     told = lines(first)
     whole = build_activity_record(messages, left)
@@ -410,7 +410,7 @@ def test_only_what_has_left_is_recorded() -> None:
     values: list[Json] = [user("a")]
     for n in range(3):
         values += [{**assistant(None), "tool_calls": [call("1", "read", f'{{"path": "{n}.py"}}')]}, result("1", "text")]
-    view = look(values)
+    view = build_view(values)
     assert lines(build_activity_record(view.messages, [n == 2 for n in range(len(values))])) == ["Read: 0.py"]
 
 

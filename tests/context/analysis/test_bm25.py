@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context.analysis import bm25
-from tests.conversations import assistant, message, result, user
+from tests.conversations import assistant, make_message, result, user
 
 
 def documents(*texts: str) -> list[bm25.TermCounts]:
@@ -32,7 +32,7 @@ def test_calls_are_read_as_well_as_text() -> None:
     call = assistant("looking", "c1", tool_calls=[
         {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "deep/inside.py"}'}}
     ])  # fmt: skip
-    assert {"looking", "deep", "inside"} <= bm25.count_message_terms(message(call)).counts.keys()
+    assert {"looking", "deep", "inside"} <= bm25.count_message_terms(make_message(call)).counts.keys()
 
 
 def test_only_the_beginning_of_a_long_text_is_read() -> None:
@@ -99,8 +99,8 @@ def test_e3_references_are_what_counting_gives(mentioned: list[list[int]]) -> No
 
 def test_names_are_the_first_ones_of_a_message() -> None:
     many = " ".join(f"src/{n}.py" for n in range(30))
-    assert bm25.hash_names(message(result("1", many))) == tuple(hash(f"src/{n}.py") for n in range(bm25.MAX_NAMES))
-    assert bm25.hash_names(message(user("no names at all"))) == ()
+    assert bm25.hash_names(make_message(result("1", many))) == tuple(hash(f"src/{n}.py") for n in range(bm25.MAX_NAMES))
+    assert bm25.hash_names(make_message(user("no names at all"))) == ()
 
 
 def test_a_share_of_a_score_goes_to_those_next_to_it() -> None:

@@ -14,23 +14,23 @@ from proxy.context.analysis.call_batches import ReflectionSettings, read_call_ou
 from proxy.context.plan import Ask
 from proxy.errors import ConfigError
 from proxy.notes.call_summaries import QuotedOutcome
-from tests.context.research import step
-from tests.conversations import Json, assistant, message, messages, result, user
+from tests.context.research import make_step
+from tests.conversations import Json, assistant, make_message, make_messages, result, user
 
 
 def batched(values: list[Json], **more: object) -> list[call_batches.CallBatch]:
-    read = messages(*values)
+    read = make_messages(*values)
     return call_batches.find_batches(read, compute_keys("", read), group.split_steps(read), ReflectionSettings(**more))  # type: ignore[arg-type]
 
 
 def test_calls_are_paired_by_id_else_by_place() -> None:
-    read = messages(assistant("", "a", "b"), result("b", "of b"), result("zzz", "of a"))
+    read = make_messages(assistant("", "a", "b"), result("b", "of b"), result("zzz", "of a"))
     found = call_batches.find_answered_calls(read, group.split_steps(read)[0])
     assert [(one.call.id, read[one.result_index].text) for one in found] == [("b", "of b"), ("a", "of a")]
 
 
 def test_c5_low_stakes_calls_are_in_no_batch() -> None:
-    values = [user("x"), *step("think", "ok"), *step("search", "found"), *step("sleep", "ok")]
+    values = [user("x"), *make_step("think", "ok"), *make_step("search", "found"), *make_step("sleep", "ok")]
     assert [one.call.name for batch in batched(values) for one in batch.calls] == ["search"]
     assert [one.call.name for batch in batched(values, low_stakes=("search",)) for one in batch.calls] == [
         "think",
@@ -42,18 +42,18 @@ def test_c5_batches_keep_their_names_while_the_conversation_grows() -> None:
     values = [user("x")]
     seen: list[str] = []
     for n in range(7):
-        values += step("search", f"found {n}")
+        values += make_step("search", f"found {n}")
         found = [batch.ask_id for batch in batched(values, reflect_batch=3)]
         assert len(found) == (n + 1) // 3
         assert found[: len(seen)] == seen
         seen = found
-    read = messages(*values)
+    read = make_messages(*values)
     keys = chain.compute_keys("", read)
     assert seen[0] == Ask("reflection", "", (keys[2], keys[4], keys[6])).id
 
 
 def test_c3_the_goal_is_the_states_else_the_last_user_message() -> None:
-    read = messages(user("first"), assistant("x"), user("second"), user("output"))
+    read = make_messages(user("first"), assistant("x"), user("second"), user("output"))
     assert call_batches.find_goal("Context: c\nGoal: to win\nx", read) == "to win"
     assert call_batches.find_goal("Context: c", read) == "output"
     assert call_batches.find_goal(None, read, [False, False, False, True]) == "second"
@@ -61,8 +61,12 @@ def test_c3_the_goal_is_the_states_else_the_last_user_message() -> None:
 
 
 def test_c3_calls_are_ranked_by_the_words_of_the_goal() -> None:
-    values = [*step("search", "nothing of it"), *step("search", "flask logging setup"), *step("search", "flask is old")]
-    read = messages(*values)
+    values = [
+        *make_step("search", "nothing of it"),
+        *make_step("search", "flask logging setup"),
+        *make_step("search", "flask is old"),
+    ]
+    read = make_messages(*values)
     found = [one for s in group.split_steps(read) for one in call_batches.find_answered_calls(read, s)]
     ranks = call_batches.rank_calls("configure flask logging", read, found)
     assert ranks[:2] == ["low", "high"]
@@ -99,20 +103,20 @@ def test_settings_that_are_wrong_are_named() -> None:
 )
 def test_c1_the_outcome_in_a_record_is_the_one_reading_of_it(name: str, command: str, text: str, how: str) -> None:
     call = Call("1", name, json.dumps({"command": command} if command else {"query": "x"}))
-    assert read_call_outcome(call, message(result("1", text))).outcome == how
+    assert read_call_outcome(call, make_message(result("1", text))).outcome == how
 
 
 def test_c3_the_line_of_a_record_is_the_one_that_says_how_it_ended() -> None:
     call = Call("1", "bash", '{"command": "pytest -q"}')
     long = "\n".join(["<returncode>1</returncode>", *["x"] * 50, "E   assert 1 == 2", "=== 1 failed in 0.1s ==="])
-    assert read_call_outcome(call, message(result("1", long))).quoted_line == "E   assert 1 == 2"
+    assert read_call_outcome(call, make_message(result("1", long))).quoted_line == "E   assert 1 == 2"
     assert (
-        read_call_outcome(call, message(result("1", "start\n=== 3 passed in 0.1s ==="))).quoted_line
+        read_call_outcome(call, make_message(result("1", "start\n=== 3 passed in 0.1s ==="))).quoted_line
         == "=== 3 passed in 0.1s ==="
     )
 
 
 def test_c3_a_record_of_a_command_that_still_runs_says_so() -> None:
     running = "<status>running</status>\n\n<stdout>\n198 passed in 11.0s\n</stdout>"
-    read = read_call_outcome(Call("1", "BashOutput", '{"bash_id": "b1"}'), message(result("1", running)))
+    read = read_call_outcome(Call("1", "BashOutput", '{"bash_id": "b1"}'), make_message(result("1", running)))
     assert read == QuotedOutcome("unknown", "<status>running</status>")

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.context.analysis.dead_arguments import DeadText, find_dead_texts
 from proxy.context.plan import View
-from tests.conversations import Json, assistant, call, look, result, user
+from tests.conversations import Json, assistant, build_view, call, result, user
 
 OK = "The file has been updated."
 
@@ -27,7 +27,7 @@ def write(content: str, path: str = "a.py") -> list[Json]:
 
 def history(*steps: list[Json]) -> View:
     """The steps behind a prompt: the call of step n is message 2n + 1."""
-    return look([user("go"), *(one for step in steps for one in step)])
+    return build_view([user("go"), *(one for step in steps for one in step)])
 
 
 def dead(*steps: list[Json]) -> list[tuple[int, str, str]]:
@@ -90,11 +90,11 @@ def test_arguments_of_tools_that_write_no_file_are_never_dead() -> None:
 def test_a_longer_history_gives_what_the_whole_one_gives() -> None:
     steps = [write("one"), edit("one", "two"), edit("x two", "three"), write("four")]
     values = [user("go"), *(one for step in steps for one in step)]
-    whole = find_dead_texts(look(values))
+    whole = find_dead_texts(build_view(values))
     for cut in range(1, len(values)):
-        first = look(values[:cut])
+        first = build_view(values[:cut])
         find_dead_texts(first)
-        later = look(values)
+        later = build_view(values)
         later.history.memo_values.update(first.history.memo_values)
         assert find_dead_texts(later) == whole
 

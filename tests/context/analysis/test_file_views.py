@@ -8,7 +8,7 @@ from proxy.chat.message import Call
 from proxy.context.analysis.file_views import find_newest_lines, find_spans, make_state_test, read_edit_lines
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, View
-from tests.conversations import Json, assistant, call, look, result, user
+from tests.conversations import Json, assistant, build_view, call, result, user
 
 BODY = [f"def function_{n}(argument): return {n}00000" for n in range(9)]
 OLD, NEW = BODY[4], "def function_4(argument): return 999999"
@@ -31,48 +31,54 @@ def history(*more: list[Json]) -> list[Json]:
 
 
 def stubbed(values: list[Json], *indices: int) -> View:
-    keys = look(values).keys
+    keys = build_view(values).keys
     edits = {keys[n]: Edit(keys[n], "text", "stub", "shorten_results", "", 9, 1) for n in indices}
-    return look(values, state=BranchState(edits=edits))
+    return build_view(values, state=BranchState(edits=edits))
 
 
 def test_the_newest_sight_keeps_its_lines_as_long_as_an_untrue_one_stands() -> None:
     values = history()
     kept = {6: frozenset({NEW})}
-    assert find_newest_lines(look(values), frozenset({6})) == kept
-    assert find_newest_lines(look(values), frozenset({2, 6})) == kept, "the search is still there"
-    assert find_newest_lines(look(values), frozenset({2, 4, 6})) == {}
+    assert find_newest_lines(build_view(values), frozenset({6})) == kept
+    assert find_newest_lines(build_view(values), frozenset({2, 6})) == kept, "the search is still there"
+    assert find_newest_lines(build_view(values), frozenset({2, 4, 6})) == {}
     assert find_newest_lines(stubbed(values, 2, 4), frozenset({6})) == {}
-    assert find_newest_lines(look(values), frozenset({2})) == {}, "the oldest goes first"
+    assert find_newest_lines(build_view(values), frozenset({2})) == {}, "the oldest goes first"
 
 
 def test_an_older_sight_may_go_where_a_newer_one_stays() -> None:
     values = history(step("read_file", {"path": "a.py"}, f"x\n    12\t  {NEW}"))
-    assert find_newest_lines(look(values), frozenset({6})) == {}
-    assert find_newest_lines(look(values), frozenset({8})) == {8: frozenset({NEW})}
+    assert find_newest_lines(build_view(values), frozenset({6})) == {}
+    assert find_newest_lines(build_view(values), frozenset({8})) == {8: frozenset({NEW})}
     assert find_spans(f"x\n    12\t  {NEW}", frozenset({NEW})) == [(1, 2)]
     assert find_spans(f"a.py:12:  {NEW}\n{OLD}", frozenset({NEW})) == [(0, 1)]
 
 
 def test_a_stub_that_shows_an_old_line_is_a_sight_as_well() -> None:
     values = history()
-    keys = look(values).keys
+    keys = build_view(values).keys
     edits = {keys[n]: Edit(keys[n], "text", f"[shortened]\n{OLD}", "shorten_results", "", 9, 1) for n in (2, 4)}
-    assert find_newest_lines(look(values, state=BranchState(edits=edits)), frozenset({6})) == {6: frozenset({NEW})}
+    assert find_newest_lines(build_view(values, state=BranchState(edits=edits)), frozenset({6})) == {
+        6: frozenset({NEW})
+    }
 
 
 def test_of_several_edits_of_one_line_only_the_last_one_is_true() -> None:
     third = "def function_4(argument): return 111111"
     again = step("edit_file", {"path": "a.py", "old": NEW, "new": third}, f"edited\n{third}")
     values = history(again)
-    assert find_newest_lines(look(values), frozenset({6, 8})) == {8: frozenset({third})}, "the first read still stands"
+    assert find_newest_lines(build_view(values), frozenset({6, 8})) == {8: frozenset({third})}, (
+        "the first read still stands"
+    )
     back = step("edit_file", {"path": "a.py", "old": third, "new": OLD}, f"edited\n{OLD}")
-    assert find_newest_lines(look(history(again, back)), frozenset({6, 8, 10})) == {}, "the first read is true again"
+    assert find_newest_lines(build_view(history(again, back)), frozenset({6, 8, 10})) == {}, (
+        "the first read is true again"
+    )
 
 
 def test_without_edits_nothing_has_to_stay() -> None:
     values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]
-    assert find_newest_lines(look(values), frozenset({2})) == {}
+    assert find_newest_lines(build_view(values), frozenset({2})) == {}
 
 
 def test_only_what_differs_counts_and_only_long_lines() -> None:
@@ -86,18 +92,20 @@ def test_only_what_differs_counts_and_only_long_lines() -> None:
 
 
 def test_a_view_is_outdated_once_its_file_was_changed() -> None:
-    state = make_state_test(look(history()))
+    state = make_state_test(build_view(history()))
     # The file at 2; the search at 4 shows no one file, and the echo at 6 is newer than the edit.
     assert [n for n in range(7) if state(n) == "changed"] == [2]
     again = history(step("edit_file", {"path": "./a.py", "old": NEW, "new": OLD}, OLD))
-    assert [n for n in range(9) if make_state_test(look(again))(n) == "changed"] == [2, 6]
+    assert [n for n in range(9) if make_state_test(build_view(again))(n) == "changed"] == [2, 6]
 
 
 @pytest.mark.parametrize(("path", "state"), [("web/a.py", "current"), ("/r/a.py", "changed"), ("./a.py", "changed")])
 def test_a_file_of_the_same_name_in_another_folder_is_another_file(path: str, state: str) -> None:
     """Tools read relative paths from one folder."""
     arguments = {"path": path, "old": OLD, "new": NEW}
-    view = look([user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY)), *step("edit_file", arguments, NEW)])
+    view = build_view(
+        [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY)), *step("edit_file", arguments, NEW)]
+    )
     assert make_state_test(view)(2) == state
 
 
@@ -105,7 +113,7 @@ def test_a_change_of_another_file_and_one_that_failed_leave_a_view_current() -> 
     arguments = {"path": "a.py", "old": "nothing", "new": NEW}
     values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]
     for name, text in (("b.py", "edited"), ("a.py", "Error: nothing was not found in a.py")):
-        view = look([*values, *step("edit_file", {**arguments, "path": name}, text)])
+        view = build_view([*values, *step("edit_file", {**arguments, "path": name}, text)])
         assert make_state_test(view)(2) == "current"
 
 
@@ -144,7 +152,7 @@ def test_a_patch_a_shell_command_or_a_deletion_changes_a_view(
     name: str, arguments: dict[str, object], text: str, state: str
 ) -> None:
     values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY)), *step(name, arguments, text)]
-    assert make_state_test(look(values))(2) == state
+    assert make_state_test(build_view(values))(2) == state
 
 
 def test_a_folder_of_the_same_name_elsewhere_is_not_the_file_s() -> None:
@@ -154,7 +162,7 @@ def test_a_folder_of_the_same_name_elsewhere_is_not_the_file_s() -> None:
             *step("read_file", {"path": path}, "\n".join(BODY)),
             *step("bash", {"command": "rm -rf build"}, ""),
         ]
-        assert make_state_test(look(values))(2) == "current"
+        assert make_state_test(build_view(values))(2) == "current"
 
 
 @pytest.mark.parametrize(
@@ -169,11 +177,11 @@ def test_a_folder_of_the_same_name_elsewhere_is_not_the_file_s() -> None:
 def test_a_shell_that_went_elsewhere_may_have_removed_another_file(earlier: str, removal: str, state: str) -> None:
     values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
     values += [*step("bash", {"command": earlier}, ""), *step("bash", {"command": removal}, "")]
-    assert make_state_test(look(values))(2) == state
+    assert make_state_test(build_view(values))(2) == state
 
 
 def test_a_file_that_was_deleted_and_restored_is_there_again() -> None:
     values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
     for command in ("rm src/a.py", "git checkout src/a.py"):
         values += step("bash", {"command": command}, "")
-    assert make_state_test(look(values))(2) == "changed"
+    assert make_state_test(build_view(values))(2) == "changed"

@@ -12,7 +12,7 @@ from proxy.context.analysis import identifiers
 from proxy.context.analysis.identifiers import PromptIndex
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit
-from tests.conversations import Json, assistant, call, look, result, user
+from tests.conversations import Json, assistant, build_view, call, result, user
 
 
 def test_names_are_words_with_a_digit_or_a_mark_of_paths_and_ids() -> None:
@@ -68,7 +68,7 @@ def conversation() -> list[Json]:
 
 
 def test_what_stands_elsewhere_is_told_from_what_stands_here_alone() -> None:
-    view = look(conversation())
+    view = build_view(conversation())
     standing = PromptIndex(view)
     assert standing.has_line("only_here.py and /a/b.py")
     standing.remove(identifiers.find_facts(view.messages[2], None))
@@ -80,15 +80,15 @@ def test_what_stands_elsewhere_is_told_from_what_stands_here_alone() -> None:
 
 def test_a_line_in_the_arguments_of_a_call_stands_in_the_prompt() -> None:
     written = {**assistant("Done."), "tool_calls": [call("1", "write", '{"text": "a line that was written\\nshort"}')]}
-    standing = PromptIndex(look([user("Write it"), written, result("1", "ok")]))
+    standing = PromptIndex(build_view([user("Write it"), written, result("1", "ok")]))
     assert standing.has_line("a line that was written")
     assert not standing.has_line("short")
 
 
 def test_an_edited_message_holds_what_it_says_now() -> None:
-    view = look(conversation())
+    view = build_view(conversation())
     edit = Edit(view.keys[2], "text", "only other_name.py", "shorten_results", "", 9, 5)
-    edited = look(conversation(), state=BranchState(edits={edit.key: edit}))
+    edited = build_view(conversation(), state=BranchState(edits={edit.key: edit}))
     standing = PromptIndex(edited)
     assert standing.select_missing_names(["other_name.py", "only_here.py"]) == ["only_here.py"]
     gone = Edit(view.keys[2], "gone", None, "close_window", "", 9, 0)

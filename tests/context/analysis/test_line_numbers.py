@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context.analysis.line_numbers import read_lines, split_lines, thin_numbers
-from tests.conversations import message
+from tests.conversations import make_message
 
 ROWS = [f"    return value_{n}" for n in range(40)]
 
@@ -66,13 +66,13 @@ def test_lines_put_together_again_are_the_text(text: str) -> None:
 @pytest.mark.parametrize("mark", ["\t", "\u2192", ": ", "| "])
 def test_the_lines_of_a_message_are_those_of_its_text_each_time(mark: str, rows: list[str], numbered_too: bool) -> None:
     text = "\n".join([*rows, *(numbered(mark).split("\n") if numbered_too else ())])
-    one = message({"role": "tool", "tool_call_id": "c", "content": text})
+    one = make_message({"role": "tool", "tool_call_id": "c", "content": text})
     assert read_lines(one) == split_lines(text) == read_lines(one)
 
 
 def test_what_is_remembered_of_lines_takes_a_tenth_of_them() -> None:
     rows = "\n".join(f"{n:6}\tdef handler_{n}(request): return process_{n}(request)" for n in range(1000, 1100))
-    one = message({"role": "tool", "tool_call_id": "c", "content": rows})
+    one = make_message({"role": "tool", "tool_call_id": "c", "content": rows})
     taken = sum(map(getsizeof, (*read_lines(one).whole, *read_lines(one).bare)))
     facts = [value for value in one.derived_values.values() if hasattr(value, "cuts")]
     assert sum(getsizeof(facts[0].cuts) + getsizeof(facts[0].numbers) for _ in facts) < taken / 10

@@ -11,15 +11,15 @@ from msgspec.structs import replace
 from proxy.context.analysis.lexicon import LoopSettings
 from proxy.context.analysis.loops import LOOP_KINDS, Loop, find_loops
 from tests.context.loops import PLANTED, find_loops_by_request
-from tests.context.research import ask, step, working
-from tests.conversations import Json, assistant, look, messages, result, system, user
+from tests.context.research import make_iterations, make_step, make_tool_call
+from tests.conversations import Json, assistant, build_view, make_messages, result, system, user
 
 START = [system(), user("a")]
 
 
 def seen(values: Sequence[Json], settings: LoopSettings | None = None) -> dict[str, Loop]:
     """The loops at the end of this history."""
-    return {loop.kind: loop for loop in find_loops(look([*START, *values]), settings or LoopSettings())}
+    return {loop.kind: loop for loop in find_loops(build_view([*START, *values]), settings or LoopSettings())}
 
 
 def thrice(*values: Json) -> list[Json]:
@@ -30,7 +30,7 @@ def thrice(*values: Json) -> list[Json]:
 @pytest.mark.parametrize("seed", range(20))
 def test_b5_a_planted_loop_is_found(kind: str, seed: int) -> None:
     chance = random.Random(f"{kind} {seed}")
-    healthy = working(chance.randint(0, 12), before=chance.randint(0, 2), tools=True)[2:]
+    healthy = make_iterations(chance.randint(0, 12), before=chance.randint(0, 2), tools=True)[2:]
     assert kind in seen([*healthy, *PLANTED[kind](chance)])
 
 
@@ -41,7 +41,7 @@ def test_b5_a_loop_is_not_seen_before_it_is_one_nor_once_it_is_over(kind: str, s
     planted = PLANTED[kind](chance)
     last = max(n for n, m in enumerate(planted) if m["role"] == "assistant")
     assert kind not in seen(planted[:last])
-    assert kind not in seen([*planted, *step("search", "something new", "Aha.", "z", q="other")])
+    assert kind not in seen([*planted, *make_step("search", "something new", "Aha.", "z", q="other")])
 
 
 def test_b5_scenario_2_of_the_source() -> None:
@@ -78,7 +78,7 @@ def test_b5_which_themes_can_loop_is_a_setting() -> None:
 
 
 def test_b5_a_theme_goes_on_over_calls_unless_new_results_end_it() -> None:
-    values = [m for n in range(3) for m in step("search", f"r{n}", f"I need to look {n}", f"c{n}", q=n)]
+    values = [m for n in range(3) for m in make_step("search", f"r{n}", f"I need to look {n}", f"c{n}", q=n)]
     assert "theme_loop" in seen(values)
     assert "theme_loop" not in seen(values, LoopSettings(results_end_themes=True))
 
@@ -88,23 +88,23 @@ def test_b5_repeated_planning_counts_across_user_messages_and_a_call_resets_it()
     assert "repeated_planning" in seen([a, user("so?"), a, user("so?"), a])
     assert "repeated_planning" not in seen([a, user("so?"), b, user("so?"), c])
     assert "repeated_planning" in seen([a, b, c, user("so?")])
-    assert "repeated_planning" not in seen([a, b, *step("x", "y"), c])
+    assert "repeated_planning" not in seen([a, b, *make_step("x", "y"), c])
     assert "repeated_planning" not in seen([a, b])
 
 
 def test_b5_no_progress_is_five_iterations_without_a_new_result() -> None:
-    same = [m for n in range(5) for m in step("search", "nothing", f"Try {n}", f"c{n}", q=n)]
-    first = step("search", "nothing", None, "f", q="f")
+    same = [m for n in range(5) for m in make_step("search", "nothing", f"Try {n}", f"c{n}", q=n)]
+    first = make_step("search", "nothing", None, "f", q="f")
     assert seen([*first, *same])["no_progress"].run_length == 5
     assert "no_progress" not in seen([*first, *same[:-2]])
-    assert "no_progress" not in seen([*first, *same, *step("search", "new", None, "z")])
+    assert "no_progress" not in seen([*first, *same, *make_step("search", "new", None, "z")])
     assert "no_progress" not in seen([*first, *same, user("and now?"), *same[:2]])
-    edits = [m for n in range(6) for m in step("edit_file", "ok", None, f"c{n}", path=f"{n}")]
+    edits = [m for n in range(6) for m in make_step("edit_file", "ok", None, f"c{n}", path=f"{n}")]
     assert "no_progress" not in seen(edits)
 
 
 def test_b5_the_same_call_is_told_by_its_arguments_not_by_how_they_are_written() -> None:
-    one, other = ask("read", "1"), ask("read", "2")
+    one, other = make_tool_call("read", "1"), make_tool_call("read", "2")
     one["tool_calls"][0]["function"]["arguments"] = '{"a":1,"b":[2]}'
     other["tool_calls"][0]["function"]["arguments"] = '{ "b": [2], "a": 1 }'
     values = [one, result("1", "x"), other, result("2", "x"), one, result("1", "x")]
@@ -113,39 +113,41 @@ def test_b5_the_same_call_is_told_by_its_arguments_not_by_how_they_are_written()
 
 
 def test_b5_changed_results_do_not_count() -> None:
-    values = [m for n in range(6) for m in step("read", f"x{n % 2}", None, f"c{n}", q=1)]
+    values = [m for n in range(6) for m in make_step("read", f"x{n % 2}", None, f"c{n}", q=1)]
     assert "same_call" not in seen(values)
-    assert not set(seen([m for n in range(12) for m in step("read", f"x{n}", None, f"c{n}", q=n % 2)])) - {"theme_loop"}
+    assert not set(seen([m for n in range(12) for m in make_step("read", f"x{n}", None, f"c{n}", q=n % 2)])) - {
+        "theme_loop"
+    }
 
 
 @pytest.mark.parametrize(
     "between",
     [
-        step("write_file", "ok", None, "w", path="y"),
-        step("Edit", "done", None, "w", path="y"),
-        step("bash", "", None, "w", command="sed -i 's/a/b/' y"),
-        step("run_tool", "ok", None, "w", tool_name="create_issue", params={}),
+        make_step("write_file", "ok", None, "w", path="y"),
+        make_step("Edit", "done", None, "w", path="y"),
+        make_step("bash", "", None, "w", command="sed -i 's/a/b/' y"),
+        make_step("run_tool", "ok", None, "w", tool_name="create_issue", params={}),
     ],
 )
 def test_b5_calls_with_a_write_between_do_not_count(between: list[Json]) -> None:
-    read, fails = step("read", "x", None, "r", path="y"), step("test", "Error: red", None, "t")
+    read, fails = make_step("read", "x", None, "r", path="y"), make_step("test", "Error: red", None, "t")
     for values in ([*read, *between] * 3, [*fails, *between] * 3, [*read, *fails, *between] * 3):
         assert not set(seen(values[: -len(between)])) & {"same_call", "same_error", "cycle"}
 
 
 def test_b5_a_write_that_failed_is_none_and_one_that_is_repeated_is_a_loop_itself() -> None:
-    failing = step("edit", "Error: text not found", None, "w", path="y")
+    failing = make_step("edit", "Error: text not found", None, "w", path="y")
     assert {"same_call", "same_error"} <= set(seen(thrice(*failing)))
-    assert "same_call" in seen([*step("read", "x", None, "r"), *failing] * 3)
-    assert "same_call" in seen(thrice(*step("book_flight", "booked", None, "w", to="X")))
+    assert "same_call" in seen([*make_step("read", "x", None, "r"), *failing] * 3)
+    assert "same_call" in seen(thrice(*make_step("book_flight", "booked", None, "w", to="X")))
 
 
 @pytest.mark.parametrize("name", ["get_status", "wait", "TaskOutput", "poll_job", "press_key", "scroll"])
 def test_b5_polling_tools_do_not_count(name: str) -> None:
-    poll = step(name, "running", None, "p", id=1)
+    poll = make_step(name, "running", None, "p", id=1)
     assert not set(seen(poll * 6)) & {"same_call", "same_call_still", "cycle", "same_error"}
-    assert "same_call" not in seen([*step("read", "x", None, "r"), *poll] * 4)
-    assert "same_call" not in seen(step("bash", "", None, "b", command="sleep 5; cat log") * 4)
+    assert "same_call" not in seen([*make_step("read", "x", None, "r"), *poll] * 4)
+    assert "same_call" not in seen(make_step("bash", "", None, "b", command="sleep 5; cat log") * 4)
     assert "same_call" in seen(poll * 3, LoopSettings(polls=()))
 
 
@@ -153,27 +155,27 @@ def test_b5_polling_tools_do_not_count(name: str) -> None:
     "command", ["kubectl -n web get pods", "kubectl rollout status deploy/web", "docker ps", "gh run view 7"]
 )
 def test_commands_that_ask_for_a_state_are_no_repeated_calls(command: str) -> None:
-    poll = step("bash", "web-1 0/1 ContainerCreating", None, "p", command=command)
+    poll = make_step("bash", "web-1 0/1 ContainerCreating", None, "p", command=command)
     assert not set(seen(poll * 6)) & {"same_call", "same_call_still", "cycle", "same_error"}
 
 
 def test_b5_a_round_of_up_to_four_calls_counts_when_it_was_gone_through_three_times() -> None:
     for length in (2, 3, 4, 5):
-        once = [m for n in range(length) for m in step("read", f"x{n}", None, f"c{n}", q=n)]
+        once = [m for n in range(length) for m in make_step("read", f"x{n}", None, f"c{n}", q=n)]
         found = seen(once * 3)
         assert ("cycle" in found) == (length < 5)
         assert "cycle" not in seen(once * 2)
         if length < 5:
             assert found["cycle"].run_length == 3
             assert seen(once * 6)["cycle"].total == 6
-    assert "cycle" not in seen(step("read", "x") * 12)
+    assert "cycle" not in seen(make_step("read", "x") * 12)
 
 
 def test_b5_the_same_error_is_the_line_that_says_why() -> None:
     one = "Traceback (most recent call last):\n  File 'a.py', line {n}\nImportError: no numpy"
-    values = [m for n in range(3) for m in step("run", one.format(n=n), None, f"c{n}", q=n)]
+    values = [m for n in range(3) for m in make_step("run", one.format(n=n), None, f"c{n}", q=n)]
     assert seen(values)["same_error"].subject == "ImportError: no numpy"
-    plain = [m for n in range(3) for m in step("read", f"{n}: def error(): ...", None, f"c{n}", q=n)]
+    plain = [m for n in range(3) for m in make_step("read", f"{n}: def error(): ...", None, f"c{n}", q=n)]
     assert "same_error" not in seen(plain)
 
 
@@ -181,10 +183,12 @@ def test_b5_a_run_that_fails_again_and_again_is_the_same_error_wherever_it_says_
     text = (
         "collected 3 items {n}\n" + "tests/test_a.py ..F\n" * 5 + "E       assert 1 == 2\n=== 1 failed, {n} passed ==="
     )
-    values = [m for n in range(3) for m in step("bash", text.format(n=n), None, f"c{n}", command=f"pytest -q -p {n}")]
+    values = [
+        m for n in range(3) for m in make_step("bash", text.format(n=n), None, f"c{n}", command=f"pytest -q -p {n}")
+    ]
     assert seen(values)["same_error"].subject == "E       assert 1 == 2"
     passed = "Error: this line is one of a log\n=== 3 passed in 0.{n}s ==="
-    values = [m for n in range(3) for m in step("bash", passed.format(n=n), None, f"c{n}", command="pytest -q")]
+    values = [m for n in range(3) for m in make_step("bash", passed.format(n=n), None, f"c{n}", command="pytest -q")]
     assert "same_error" not in seen(values)
 
 
@@ -240,7 +244,7 @@ MAVEN = """[ERROR]   {n}Test.works:9 expected: <1> but was: <2>
 def test_b5_a_line_that_ends_each_failed_run_is_not_the_error(command: str, text: str, subject: str) -> None:
     def fail(names: str) -> list[Json]:
         runs = [(f"c{n}", name) for n, name in enumerate(names)]
-        return [m for n, k in runs for m in step("bash", text.format(n=k), None, n, command=f"{command} {n}")]
+        return [m for n, k in runs for m in make_step("bash", text.format(n=k), None, n, command=f"{command} {n}")]
 
     assert "same_error" not in seen(fail("abc"))
     assert seen(fail("aaa"))["same_error"].subject == subject
@@ -256,34 +260,34 @@ def test_b5_calls_of_one_step_that_fail_together_are_one_error() -> None:
 def test_b5_the_same_words_count_while_nothing_new_comes() -> None:
     values = thrice(assistant("Let me see."))
     assert seen(values)["same_text"].run_length == 3
-    fresh = [m for n in range(3) for m in step("read", f"new {n}", "Let me see.", f"c{n}", q=n)]
+    fresh = [m for n in range(3) for m in make_step("read", f"new {n}", "Let me see.", f"c{n}", q=n)]
     assert "same_text" not in seen(fresh)
 
 
 def test_b5_results_with_images_are_never_the_same() -> None:
     shot = [{"type": "text", "text": "screen"}, {"type": "image_url", "image_url": {"url": "data:x"}}]
-    values = [m for n in range(4) for m in (ask("look", f"c{n}"), result(f"c{n}", shot))]
+    values = [m for n in range(4) for m in (make_tool_call("look", f"c{n}"), result(f"c{n}", shot))]
     assert "same_call" not in seen(values)
 
 
 def test_b6_what_is_counted_never_falls() -> None:
     loop = [assistant(t) for t in ("I plan", "A plan", "Planning")]
-    values = [*loop, *step("search", "new", "Found it.", "z"), *loop]
+    values = [*loop, *make_step("search", "new", "Found it.", "z"), *loop]
     assert seen(values)["theme_loop"] == Loop("theme_loop", 6, 3, "planning")
 
 
 def test_b5_loops_are_seen_in_the_whole_history() -> None:
-    values = [*step("read", "x", None, "r"), *working(40)[2:], *step("read", "x", None, "r") * 2]
+    values = [*make_step("read", "x", None, "r"), *make_iterations(40)[2:], *make_step("read", "x", None, "r") * 2]
     assert seen(values)["same_call"].run_length == 3
 
 
 def test_a_recording_shows_what_each_of_its_requests_would_have_shown() -> None:
     values = [*START, *(assistant(t) for t in ("I plan", "A plan", "Planning", "Done"))]
-    talk = messages(*values)
+    talk = make_messages(*values)
     along_it = list(find_loops_by_request(talk, LoopSettings()))
     assert [n for n, _ in along_it] == [2, 3, 4, 5, 6]
     assert [[loop.kind for loop in found] for _, found in along_it][3] == ["theme_loop", "repeated_planning"]
     for n, found in along_it:
-        view = look(values[:n])
+        view = build_view(values[:n])
         assert find_loops(view, LoopSettings()) == found
         assert find_loops(replace(view), LoopSettings()) == found

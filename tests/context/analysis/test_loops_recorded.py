@@ -21,7 +21,7 @@ from proxy.context.analysis.lexicon import LoopSettings
 from proxy.context.analysis.loops import LOOP_KINDS
 from proxy.context.injections.warn_of_loops import select_loop
 from tests.context.loops import PLANTED, find_loops_by_request
-from tests.conversations import messages
+from tests.conversations import make_messages
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def succeeded(meta: Mapping[str, Any]) -> bool:
 def notes(values: list[dict[str, Any]], settings: LoopSettings, kinds: tuple[str, ...]) -> Iterator[str]:
     """The kind of each note that the agent would have been given, rate-limited as the injection does it."""
     told: dict[str, int] = {}
-    talk = messages(*values)
+    talk = make_messages(*values)
     for _, found in find_loops_by_request(talk, settings):
         loop = select_loop(found, told, kinds)
         if loop is not None:
@@ -126,7 +126,7 @@ def test_b5_planted_in_recordings_each_loop_is_found(shared: Path, kind: str) ->
         values = chance.choice(every)
         ends = [n for n, m in enumerate(values) if m["role"] == "assistant" and n > 1]
         values = values[: chance.choice(ends)]
-        talk = messages(*values, *PLANTED[kind](chance))
+        talk = make_messages(*values, *PLANTED[kind](chance))
         *_, (_, loops) = find_loops_by_request(talk, LoopSettings())
         if kind not in [loop.kind for loop in loops]:
             missed.append(seed)

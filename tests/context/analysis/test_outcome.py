@@ -20,7 +20,7 @@ from proxy.context.plan import ContentKind
 from proxy.context.summaries.stub import StubLimits, StubWriter
 from proxy.dialects.completions.request import read_message
 from tests.context.analysis.runs import DOTS, GREEN, OFF, RED, RUNS, Run, read_text_outcome, xml
-from tests.conversations import assistant, look, result, user
+from tests.conversations import assistant, build_view, result, user
 
 
 def how(run: Run) -> ShellCommand:
@@ -292,7 +292,7 @@ def test_that_nothing_was_done_stays_of_a_long_result(tool: str, indent: int | N
     }
     call = {"id": "1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
     values = [user("a"), {**assistant(None), "tool_calls": [call]}, result("1", json.dumps(told, indent=indent))]
-    view = look(values)
+    view = build_view(values)
     command = shell_commands.parse_call(Call("1", tool, "{}"))
     message = view.messages[2]
     assert outcome.read_outcome(message, command).verdict != "succeeded"

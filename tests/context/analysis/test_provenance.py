@@ -5,7 +5,7 @@ import json
 import pytest
 
 from proxy.context.analysis.provenance import find_provenance
-from tests.conversations import Json, assistant, call, messages, result, user
+from tests.conversations import Json, assistant, call, make_messages, result, user
 
 
 def history(*steps: tuple[str, Json, str]) -> list[Json]:
@@ -29,7 +29,7 @@ TIER = ("set_tier", {"user_id": "u_17", "tier": "silver"}, "ok")
 
 
 def told(*steps: tuple[str, Json, str]) -> str:
-    return find_provenance(messages(*history(*steps)), 2).describe_origin()
+    return find_provenance(make_messages(*history(*steps)), 2).describe_origin()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_text_is_not_called_unchanged_where_a_call_has_or_may_have_changed_it(
 
 
 def test_an_edit_is_no_older_than_the_edits_after_it() -> None:
-    seen = find_provenance(messages(*history(READ, EDIT, EDIT)), 4)
+    seen = find_provenance(make_messages(*history(READ, EDIT, EDIT)), 4)
     assert (seen.steps, seen.edits, seen.is_file) == (2, 1, True)
 
 
@@ -125,7 +125,7 @@ def test_what_is_told_has_no_brackets_and_stays_short() -> None:
 
 
 def test_a_message_that_is_no_result_has_an_age_alone() -> None:
-    assert find_provenance(messages(*history(READ, EDIT)), 0).describe_origin() == "3 steps ago"
+    assert find_provenance(make_messages(*history(READ, EDIT)), 0).describe_origin() == "3 steps ago"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from proxy.context.analysis.refetch import (
     pair_results,
 )
 from proxy.context.analysis.shell_commands import parse_command
-from tests.conversations import Json, assistant, call, look, messages, result, user
+from tests.conversations import Json, assistant, build_view, call, make_messages, result, user
 
 
 def shell(command: str) -> ResultSource:
@@ -111,29 +111,29 @@ def test_equal_arguments_are_one_call_however_they_are_written() -> None:
 
 
 def test_a_repeated_look_up_is_told_with_its_newest_earlier_result() -> None:
-    view = look(history(LOOK, READ, LOOK, LOOK))
+    view = build_view(history(LOOK, READ, LOOK, LOOK))
     assert find_refetches(view) == {6: Refetch("repeat", 6, 2, 2, 0), 8: Refetch("repeat", 8, 6, 1, 0)}
 
 
 def test_another_range_of_a_file_is_a_reread_and_edits_between_are_counted() -> None:
     part = ("Read", {"file_path": "/r/a.py", "offset": 9})
-    view = look(history(READ, EDIT, EDIT, part, READ))
+    view = build_view(history(READ, EDIT, EDIT, part, READ))
     assert find_refetches(view) == {8: Refetch("reread", 8, 2, 3, 2), 10: Refetch("repeat", 10, 2, 4, 2)}
 
 
 def test_a_recall_is_told_by_the_id_of_the_message() -> None:
-    name = public_id(look(history(READ)).keys[2])
-    view = look(history(READ, LOOK, ("recall", {"id": name})))
+    name = public_id(build_view(history(READ)).keys[2])
+    view = build_view(history(READ, LOOK, ("recall", {"id": name})))
     assert find_refetches(view) == {6: Refetch("recall", 6, 2, 2, 0)}
 
 
 def test_runs_and_changes_are_never_fetched_again() -> None:
     run, book = ("bash", {"command": "pytest -q"}), ("book_flight", {"id": 1})
-    assert find_refetches(look(history(run, run, book, book, EDIT, EDIT))) == {}
+    assert find_refetches(build_view(history(run, run, book, book, EDIT, EDIT))) == {}
 
 
 def test_a_result_belongs_to_the_nearest_call_of_its_id() -> None:
-    values = messages(*history(LOOK, READ))
+    values = make_messages(*history(LOOK, READ))
     assert [(n, found.name) for n, found in pair_results(values)] == [(2, "get_user"), (4, "Read")]
     assert [(n, found.name) for n, found in pair_results(values, 4)] == [(4, "Read")]
 
@@ -149,7 +149,7 @@ def test_relative_paths_of_tools_begin_at_one_folder_and_those_of_a_shell_anywhe
     assert not has_same_file(tool("edit_file", path="a.py"), read)
     assert has_same_file(tool("edit_file", path="/r/src/a.py"), read)
     assert has_same_file(shell("sed -i s/x/y/ a.py"), read)
-    view = look(history(("read_file", {"path": "README.md"}), ("read_file", {"path": "web/README.md"})))
+    view = build_view(history(("read_file", {"path": "README.md"}), ("read_file", {"path": "web/README.md"})))
     assert find_refetches(view) == {}
 
 

@@ -10,8 +10,8 @@ from proxy.context.injections.count_down import CountDown
 from proxy.context.plan import View
 from proxy.context.stage import make_injection
 from proxy.errors import ConfigError
-from tests.context.research import working
-from tests.conversations import look
+from tests.context.research import make_iterations
+from tests.conversations import build_view
 
 
 def told(view: View, injection: CountDown | None = None) -> list[str]:
@@ -31,25 +31,25 @@ def told(view: View, injection: CountDown | None = None) -> list[str]:
     ],
 )
 def test_b3_the_countdown_begins_at_15_and_is_an_emergency_from_20(iterations: int, text: str | None) -> None:
-    assert told(look(working(iterations))) == ([text] if text else [])
+    assert told(build_view(make_iterations(iterations))) == ([text] if text else [])
 
 
 def test_b3_boundaries_are_settings() -> None:
     injection = CountDown(aggressive=2, emergency=3, max_iterations=4)
-    assert told(look(working(2)), injection) == ["[2 iterations left. Complete your answer.]"]
-    assert told(look(working(3)), injection) == ["[EMERGENCY: 1 iterations remaining. Synthesize NOW.]"]
+    assert told(build_view(make_iterations(2)), injection) == ["[2 iterations left. Complete your answer.]"]
+    assert told(build_view(make_iterations(3)), injection) == ["[EMERGENCY: 1 iterations remaining. Synthesize NOW.]"]
 
 
 def test_b2_the_request_overrides_how_many_there_may_be() -> None:
-    view = replace(look(working(15)), options={"max-iterations": "20"})
+    view = replace(build_view(make_iterations(15)), options={"max-iterations": "20"})
     assert told(view) == ["[5 iterations left. Complete your answer.]"]
 
 
 def test_b7_the_words_are_settings() -> None:
     firm, gently = ("Noch <LEFT>.", "Nur noch <LEFT>!"), ("<LEFT>, bitte", "<LEFT>")
     injection = CountDown(firm=firm[0], firm_emergency=firm[1], gentle=gently[0], gentle_emergency=gently[1])
-    assert [told(look(working(n)), injection) for n in (15, 20)] == [["Noch 15."], ["Nur noch 10!"]]
-    gentle = [told(replace(look(working(n)), options={"urgency": "gentle"}), injection) for n in (15, 20)]
+    assert [told(build_view(make_iterations(n)), injection) for n in (15, 20)] == [["Noch 15."], ["Nur noch 10!"]]
+    gentle = [told(replace(build_view(make_iterations(n)), options={"urgency": "gentle"}), injection) for n in (15, 20)]
     assert gentle == [["15, bitte"], ["10"]]
 
 
@@ -62,10 +62,10 @@ def test_b7_words_without_the_number_that_they_need_are_refused_at_the_start(nam
 
 def test_b7_gentle_is_polite_and_off_is_silent() -> None:
     for n in (15, 20):
-        (gentle,) = told(look(working(n)), CountDown(urgency="gentle"))
+        (gentle,) = told(build_view(make_iterations(n)), CountDown(urgency="gentle"))
         assert f"{30 - n} iterations" in gentle
         assert "NOW" not in gentle
-        assert told(look(working(n)), CountDown(urgency="off")) == []
-        assert told(replace(look(working(n)), options={"urgency": "off"})) == []
+        assert told(build_view(make_iterations(n)), CountDown(urgency="off")) == []
+        assert told(replace(build_view(make_iterations(n)), options={"urgency": "off"})) == []
     with pytest.raises(ConfigError, match="urgency"):
         CountDown(urgency="loud")

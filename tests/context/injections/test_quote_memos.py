@@ -12,8 +12,8 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan, RewriteInputs, View
 from proxy.context.policy import Policy
 from proxy.notes.memo_matching import START, Memo, render_memos
-from tests.context.agent import load
-from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
+from tests.context.agent import load_policy
+from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, build_view, make_request, result, system, user
 
 MEMOS = tuple(
     Memo(f"m{n}", f"finding number {n}: the deploy key lives in vault {n}", ("deploy",), f"s{n}", 9e8, 1e9 + n * 86_400)
@@ -26,19 +26,21 @@ def told(view: View, share: float = 0.1) -> list[Insert]:
 
 
 def plan_of(values: list[Json], state: BranchState, memos: tuple[Memo, ...], name: str = "thrifty") -> Plan:
-    plan = rewrite(request(values), state, load(name), PLAIN, 1.0, RewriteInputs(WEIGH, memos=memos))
+    plan = rewrite(
+        make_request(values), state, load_policy(name), PLAIN_MODEL, 1.0, RewriteInputs(COUNTER, memos=memos)
+    )
     assert plan.refusal is None
     return plan
 
 
 def test_a13_they_are_quoted_with_date_and_source_at_the_tail() -> None:
-    (insert,) = told(look([user("a")], memos=MEMOS))
+    (insert,) = told(build_view([user("a")], memos=MEMOS))
     assert (insert.place, insert.persistent, insert.text) == ("tail", True, "\n\n" + render_memos(MEMOS))
     assert '"saved": "2001-09-09"' in insert.text
     assert '"session": "s0"' in insert.text
-    (literal,) = told(look([user("a")], memos=MEMOS, policy=Policy("test", schedule="always")))
+    (literal,) = told(build_view([user("a")], memos=MEMOS, policy=Policy("test", schedule="always")))
     assert not literal.persistent
-    assert told(look([user("a")])) == []
+    assert told(build_view([user("a")])) == []
 
 
 def test_a13_one_is_quoted_once_a_conversation_and_a_changed_one_again() -> None:
@@ -61,10 +63,10 @@ def test_a13_one_is_quoted_once_a_conversation_and_a_changed_one_again() -> None
 def test_a13_those_that_do_not_fit_the_budget_are_left_out_from_the_last_on() -> None:
     size = len("\n\n" + render_memos(MEMOS[:2]))
     model = Model("m", window=int(size * 10 / 0.8) + 13)
-    (insert,) = told(look([user("a")], memos=MEMOS, model=model))
+    (insert,) = told(build_view([user("a")], memos=MEMOS, model=model))
     assert insert.text == "\n\n" + render_memos(MEMOS[:2])
-    assert told(look([user("a")], memos=MEMOS, model=Model("m", window=100))) == []
-    full = look([user("a" * (size * 10 - 40))], memos=MEMOS, model=model)
+    assert told(build_view([user("a")], memos=MEMOS, model=Model("m", window=100))) == []
+    full = build_view([user("a" * (size * 10 - 40))], memos=MEMOS, model=model)
     assert told(full) == [], "the prompt itself has taken the room"
 
 
@@ -76,7 +78,9 @@ def test_a13_never_in_a_system_message_and_never_where_the_tail_takes_no_text() 
         assert START.encode() in messages[-1]
     values = [system("s"), user("a"), assistant(None, "1"), result("1", "x")]
     nowhere = Model("m", after_tool="none")
-    plan = rewrite(request(values), BranchState(), load("thrifty"), nowhere, 1.0, RewriteInputs(WEIGH, memos=MEMOS))
+    plan = rewrite(
+        make_request(values), BranchState(), load_policy("thrifty"), nowhere, 1.0, RewriteInputs(COUNTER, memos=MEMOS)
+    )
     assert plan.messages is None
 
 
@@ -84,11 +88,16 @@ def test_a13_never_in_a_system_message_and_never_where_the_tail_takes_no_text() 
 def test_a9_the_layers_stand_in_their_order_and_only_guidelines_and_state_in_the_system_message(name: str) -> None:
     """System prompt, guidelines, Global Anchor, scratchpad, memos: those after the anchor at the tail."""
     values = [system("s"), user("a"), assistant(None, "1"), result("1", "x" * 9000), assistant("b"), user("c")]
-    keys = chain.compute_keys("", request(values).messages)
+    keys = chain.compute_keys("", make_request(values).messages)
     cut = Edit(keys[3], "text", "[shortened: 1 of 9000 characters]\nx", "shorten_results", "stale", 9004, 40)
     state = BranchState(edits={keys[3]: cut}, states=((keys[4], "Goal: to see the order"),))
     plan = rewrite(
-        request(values), state, load(name), PLAIN, 1.0, RewriteInputs(WEIGH, scratchpad="- pad", memos=MEMOS[:1])
+        make_request(values),
+        state,
+        load_policy(name),
+        PLAIN_MODEL,
+        1.0,
+        RewriteInputs(COUNTER, scratchpad="- pad", memos=MEMOS[:1]),
     )
     assert plan.refusal is None
     assert plan.messages is not None

@@ -20,16 +20,16 @@ from proxy.context.injections.reflect import HEADING, Reflect, count_stuck_itera
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import read_policy
 from proxy.context.stages import BUILT_IN_STAGES
-from tests.context.agent import load
-from tests.context.research import plan, step, texts
+from tests.context.agent import load_policy
+from tests.context.research import list_sent_texts, make_plan, make_step
 from tests.context.stages.test_distil_results import GOAL, lines, reflective, worked
-from tests.conversations import INPUTS, PLAIN, Json, assistant, look, request, system, user
+from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, build_view, make_request, system, user
 
 
 def reflected(values: list[Json], *said: dict[str, Any] | str) -> BranchState:
     """A session in which the first calls were reflected on so."""
-    read = request(values).messages
-    found = look(values)
+    read = make_request(values).messages
+    found = build_view(values)
     named = call_batches.find_batches(read, compute_keys("", read), found.steps, Reflect())
     texts_of = [one if isinstance(one, str) else json.dumps(one) for one in said]
     return BranchState(helper_answers={batch.ask_id: text for batch, text in zip(named, texts_of, strict=False)})
@@ -41,17 +41,17 @@ def item(relevance: str, insight: str) -> dict[str, Any]:
 
 def test_c3_lines_are_ranked_and_in_order_within_a_rank() -> None:
     state = reflected(worked(9), item("low", "A"), item("high", "B"), item("medium", "C"), item("high", "D"))
-    told = lines(texts(worked(9), reflective(), state=state)[-1])
+    told = lines(list_sent_texts(worked(9), reflective(), state=state)[-1])
     assert [line[-1] for line in told] == ["B", "D", "C", "A"]
 
 
 def test_c3_low_ranks_leave_first_and_of_them_the_oldest() -> None:
     state = reflected(worked(9), item("low", "A"), item("high", "B"), item("low", "C"), item("high", "D"))
-    found = texts(worked(9), with_tokens(len(HEADING) + 80), state=state)[-1]
-    whole = lines(texts(worked(9), reflective(), state=state)[-1])
+    found = list_sent_texts(worked(9), with_tokens(len(HEADING) + 80), state=state)[-1]
+    whole = lines(list_sent_texts(worked(9), reflective(), state=state)[-1])
     assert [line[-1] for line in whole] == ["B", "D", "A", "C"]
     assert [line[-1] for line in lines(found)] == ["B", "D", "C"]
-    assert lines(texts(worked(9), with_tokens(10), state=state)[-1]) == []
+    assert lines(list_sent_texts(worked(9), with_tokens(10), state=state)[-1]) == []
 
 
 def with_tokens(tokens: int) -> Any:
@@ -62,52 +62,58 @@ def with_tokens(tokens: int) -> Any:
 
 def test_c3_without_reflections_calls_are_ranked_by_the_goal() -> None:
     values = [system("Be exact."), user(GOAL)]
-    values += step("search", "python basics for all", None, "a", query="python tutorial")
-    values += step("search", "setup of flask production logging", None, "b", query="flask production logging")
+    values += make_step("search", "python basics for all", None, "a", query="python tutorial")
+    values += make_step("search", "setup of flask production logging", None, "b", query="flask production logging")
     for n in range(5):
-        values += step("search", f"other {n}", None, f"c{n}", query=f"x {n}")
-    told = lines(texts(values, reflective())[-1])
+        values += make_step("search", f"other {n}", None, f"c{n}", query=f"x {n}")
+    told = lines(list_sent_texts(values, reflective())[-1])
     assert told == [
         "- searched 'flask production logging' → setup of flask production logging",
         "- searched 'python tutorial' → python basics for all",
     ]
     with_decisions = BranchState(states=((b"k", "Goal: python basics"),))
-    assert lines(texts(values, reflective(), state=with_decisions)[-1])[0].startswith("- searched 'python tutorial'")
+    assert lines(list_sent_texts(values, reflective(), state=with_decisions)[-1])[0].startswith(
+        "- searched 'python tutorial'"
+    )
 
 
 def test_c3_what_a_window_or_truncation_takes_out_is_told_too() -> None:
-    rolling = load("rolling")
+    rolling = load_policy("rolling")
     values: list[Json] = [system()]
     for n in range(7):
-        values += [user(f"prompt {n}"), *step("read_file", f"file {n}\n" + "y" * 500, path=f"f{n}.py"), assistant("ok")]
+        values += [
+            user(f"prompt {n}"),
+            *make_step("read_file", f"file {n}\n" + "y" * 500, path=f"f{n}.py"),
+            assistant("ok"),
+        ]
     values.append(user("and?"))
-    found = texts(values, replace(rolling, injections=(Reflect(),)))[-1]
+    found = list_sent_texts(values, replace(rolling, injections=(Reflect(),)))[-1]
     assert [line.split(" → ")[0] for line in lines(found)] == [f"- read f{n}.py" for n in range(7)]
 
 
 def test_c2_inline_the_model_is_asked_about_the_newest_calls_once() -> None:
-    found = texts(worked(2), reflective(reflect="inline"))[-1]
+    found = list_sent_texts(worked(2), reflective(reflect="inline"))[-1]
     assert found.count("### REFLECTION") == 1
     assert "[1] searched 'topic 1'" in found
     assert "topic 0" not in found
     state = reflected(worked(2), "", "said")
-    assert "REFLECTION" not in texts(worked(2), reflective(reflect="inline"), state=state)[-1]
+    assert "REFLECTION" not in list_sent_texts(worked(2), reflective(reflect="inline"), state=state)[-1]
     later = [*worked(2), assistant("done"), user("more")]
-    assert "REFLECTION" not in texts(later, reflective(reflect="inline"))[-1]
+    assert "REFLECTION" not in list_sent_texts(later, reflective(reflect="inline"))[-1]
     told = [*worked(2), user("no, the other")]
-    assert "REFLECTION" in texts(told, reflective(reflect="inline"))[-1]
+    assert "REFLECTION" in list_sent_texts(told, reflective(reflect="inline"))[-1]
 
 
 def test_c2_nothing_is_asked_that_would_break_the_form_of_the_answer() -> None:
-    asked = request(worked(2), response_format={"type": "json_object"})
-    made = rewrite(asked, BranchState(), reflective(reflect="inline"), PLAIN, 0.0, INPUTS)
+    asked = make_request(worked(2), response_format={"type": "json_object"})
+    made = rewrite(asked, BranchState(), reflective(reflect="inline"), PLAIN_MODEL, 0.0, INPUTS)
     assert made.placed_inserts == ()
 
 
 def test_c5_calls_of_low_stakes_are_not_asked_about() -> None:
-    values = [user(GOAL), *step("think", "ok", None, "a")]
-    assert "REFLECTION" not in texts(values, reflective(reflect="inline"))[-1]
-    assert "REFLECTION" in texts(values, reflective(reflect="inline", low_stakes=()))[-1]
+    values = [user(GOAL), *make_step("think", "ok", None, "a")]
+    assert "REFLECTION" not in list_sent_texts(values, reflective(reflect="inline"))[-1]
+    assert "REFLECTION" in list_sent_texts(values, reflective(reflect="inline", low_stakes=()))[-1]
 
 
 def moving(*said: str) -> list[dict[str, Any]]:
@@ -119,14 +125,14 @@ def test_c4_three_iterations_without_progress_bring_a_recovery_prompt_once() -> 
 
     def told(*said: str, before: dict[str, int] | None = None) -> bool:
         state = msgspec.structs.replace(reflected(worked(8), *moving(*said)), note_counts=before or {})
-        return "[RECOVERY:" in texts(worked(8), policy, state=state)[-1]
+        return "[RECOVERY:" in list_sent_texts(worked(8), policy, state=state)[-1]
 
     assert told("advancing", "stuck", "regressing", "stuck")
     assert not told("stuck", "stuck", "stuck", "advancing")
     assert not told("stuck", "stuck")
     assert not told("stuck", "stuck", "stuck", "stuck", before={"recovery": 3})
     assert told(*["stuck"] * 6, before={"recovery": 3})
-    made = plan(worked(8), policy, reflected(worked(8), *moving(*["stuck"] * 3)))
+    made = make_plan(worked(8), policy, reflected(worked(8), *moving(*["stuck"] * 3)))
     assert ("recovery", 3) in [insert.note_count for _, insert in made.placed_inserts]
 
 
@@ -138,20 +144,20 @@ def test_c4_iterations_that_were_not_assessed_do_not_count() -> None:
 def test_c4_with_reflection_off_the_loop_rules_serve() -> None:
     values = [user(GOAL)]
     for n in range(3):
-        values += step("search", "the same", None, f"c{n}", query="x")
-    assert "[LOOP: search was called 3 times" in texts(values, reflective())[-1]
+        values += make_step("search", "the same", None, f"c{n}", query="x")
+    assert "[LOOP: search was called 3 times" in list_sent_texts(values, reflective())[-1]
     state = reflected(values, *moving("advancing"))
-    assert "[LOOP" not in texts(values, reflective(), state=state)[-1]
+    assert "[LOOP" not in list_sent_texts(values, reflective(), state=state)[-1]
     off = reflective()
     injections = tuple(replace(v, stuck=0) if isinstance(v, Reflect) else v for v in off.injections)
-    assert plan(values, replace(off, injections=injections)).messages is None
+    assert make_plan(values, replace(off, injections=injections)).messages is None
 
 
 def test_c4_a_policy_that_warns_of_loops_itself_does_so_by_its_own_settings() -> None:
     table = tomllib.loads((Path(__file__).parents[3] / "config" / "policies" / "reflective.toml").read_text())
     values = [user(GOAL)]
     for n in range(3):
-        values += step("search", "the same", None, f"c{n}", query="x")
+        values += make_step("search", "the same", None, f"c{n}", query="x")
     for own, wanted in (
         ({"urgency": "gentle"}, "[Note: search was called 3 times"),
         ({"repeats": 4}, None),
@@ -162,8 +168,8 @@ def test_c4_a_policy_that_warns_of_loops_itself_does_so_by_its_own_settings() ->
             BUILT_IN_STAGES,
             BUILT_IN_INJECTIONS,
         )
-        made = plan(values, policy)
-        told = "" if made.messages is None else texts(values, policy)[-1]
+        made = make_plan(values, policy)
+        told = "" if made.messages is None else list_sent_texts(values, policy)[-1]
         assert "[LOOP" not in told, own
         assert wanted is None or told.count(wanted) == 1, told
 
@@ -173,7 +179,7 @@ def _long(count: int) -> list[Json]:
     values: list[Json] = [system(), user(GOAL)]
     for n in range(count // 2 - 1):
         body = "\n".join(f"{n} {i} def name_{n}_{i}(logging): return '/path/{n}/{i}.py'" for i in range(70))
-        values += step("read_file", body, f"look at {n}", f"c{n}", path=f"src/f{n}.py")
+        values += make_step("read_file", body, f"look at {n}", f"c{n}", path=f"src/f{n}.py")
     return values
 
 
@@ -184,14 +190,14 @@ def test_planning_is_quick_and_linear(reflect: str) -> None:
     took = {}
     for count in (400, 4000):
         values = _long(count)
-        asked = request(values)
+        asked = make_request(values)
         said = [item("high" if n % 3 else "low", f"insight {n}") for n in range(count // 2)]
         state = reflected(values, *said) if reflect == "inline" else BranchState()
         policy = reflective(reflect=reflect)
         best = 9.0
         for _ in range(6):
             began = time.process_time()
-            rewrite(asked, state, policy, PLAIN, 0.0, INPUTS)
+            rewrite(asked, state, policy, PLAIN_MODEL, 0.0, INPUTS)
             best = min(best, time.process_time() - began)
         took[count] = best
     print(f"reflective {reflect}: {took[400] * 1000:.1f} ms for 400 messages, {took[4000] * 1000:.1f} ms for 4,000")

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from proxy.context.injections.report_progress import ReportProgress
 from proxy.context.plan import View
 from proxy.errors import ConfigError
-from tests.context.research import step, working
-from tests.conversations import assistant, look, user
+from tests.context.research import make_iterations, make_step
+from tests.conversations import assistant, build_view, user
 
 
 def told(view: View, injection: ReportProgress | None = None) -> list[str]:
@@ -18,32 +18,34 @@ def told(view: View, injection: ReportProgress | None = None) -> list[str]:
 
 def test_b4_the_sources_example_word_for_word() -> None:
     values = [user("a"), *(m for n in range(4) for m in (assistant(f"thought {n}"),))]
-    values += [*step("search", "x"), *step("read_page", "y"), *step("get_page", "z")]
-    assert told(look(values)) == ["[PROGRESS: Iteration 7/30 | 3 tools used | 2 pages read]"]
+    values += [*make_step("search", "x"), *make_step("read_page", "y"), *make_step("get_page", "z")]
+    assert told(build_view(values)) == ["[PROGRESS: Iteration 7/30 | 3 tools used | 2 pages read]"]
 
 
 def test_b4_one_of_something_is_singular() -> None:
-    values = [user("a"), *(assistant(f"t{n}") for n in range(6)), *step("get_wikipedia_page", "x")]
-    assert told(look(values)) == ["[PROGRESS: Iteration 7/30 | 1 tool used | 1 page read]"]
+    values = [user("a"), *(assistant(f"t{n}") for n in range(6)), *make_step("get_wikipedia_page", "x")]
+    assert told(build_view(values)) == ["[PROGRESS: Iteration 7/30 | 1 tool used | 1 page read]"]
 
 
 @pytest.mark.parametrize(("iterations", "is_told"), [(0, False), (4, False), (5, True), (29, True), (40, True)])
 def test_b4_it_is_told_from_the_fifth_iteration_on(iterations: int, is_told: bool) -> None:
-    assert bool(told(look(working(iterations)))) is is_told
+    assert bool(told(build_view(make_iterations(iterations)))) is is_told
 
 
 def test_b4_numbers_and_what_counts_as_a_page_are_settings() -> None:
     injection = ReportProgress(since=1, max_iterations=12, pages="search")
-    assert told(look(working(2)), injection) == ["[PROGRESS: Iteration 2/12 | 2 tools used | 2 pages read]"]
+    assert told(build_view(make_iterations(2)), injection) == [
+        "[PROGRESS: Iteration 2/12 | 2 tools used | 2 pages read]"
+    ]
     with pytest.raises(ConfigError, match="pages"):
         ReportProgress(pages="(")
 
 
 def test_b2_the_request_overrides_how_many_there_may_be() -> None:
-    view = replace(look(working(5)), options={"max-iterations": "50"})
+    view = replace(build_view(make_iterations(5)), options={"max-iterations": "50"})
     assert told(view) == ["[PROGRESS: Iteration 5/50 | 5 tools used | 0 pages read]"]
 
 
 def test_it_is_made_anew_at_the_tail() -> None:
-    (insert,) = ReportProgress()(look(working(5)))
+    (insert,) = ReportProgress()(build_view(make_iterations(5)))
     assert (insert.place, insert.persistent, insert.note_count) == ("tail", False, None)

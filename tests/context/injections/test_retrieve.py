@@ -18,7 +18,7 @@ from proxy.context.policy import Policy
 from proxy.context.stage import make_injection
 from proxy.errors import ConfigError
 from tests.context.ranking.test_memory_levels import step
-from tests.conversations import Json, assistant, look, result, user
+from tests.conversations import Json, assistant, build_view, result, user
 
 OLD = [
     user("why does the tokenizer choke on unicode"),
@@ -31,7 +31,7 @@ OLD = [
 
 def hidden(values: Sequence[Json], gone: Sequence[int], *, literal: bool = True, **more: Any) -> View:
     """The view with some messages out of the prompt."""
-    view = look(values, policy=Policy("p", schedule="always") if literal else Policy("p"))
+    view = build_view(values, policy=Policy("p", schedule="always") if literal else Policy("p"))
     edits = {
         view.keys[n]: Edit(view.keys[n], "gone", None, "compress_levels", "r", view.original_tokens[n], 0) for n in gone
     }

@@ -9,8 +9,19 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan, RewriteInputs, View
 from proxy.context.policy import Policy
 from proxy.notes.scratchpad import START, render_scratchpad
-from tests.context.agent import load
-from tests.conversations import PLAIN, WEIGH, Json, assistant, call, look, request, result, system, user
+from tests.context.agent import load_policy
+from tests.conversations import (
+    COUNTER,
+    PLAIN_MODEL,
+    Json,
+    assistant,
+    build_view,
+    call,
+    make_request,
+    result,
+    system,
+    user,
+)
 
 PAD = "# Plan\n- read\n- write"
 LITERAL = Policy("test", schedule="always")
@@ -28,37 +39,37 @@ def noting(action: str, content: str = "") -> list[Json]:
 
 
 def test_a10_it_is_told_at_the_tail_and_stays_there_where_edits_last() -> None:
-    (insert,) = told(look([user("a")], scratchpad=PAD))
+    (insert,) = told(build_view([user("a")], scratchpad=PAD))
     assert (insert.place, insert.persistent, insert.text) == ("tail", True, "\n\n" + render_scratchpad(PAD, 8000))
-    (insert,) = told(look([user("a")], scratchpad=PAD, policy=LITERAL))
+    (insert,) = told(build_view([user("a")], scratchpad=PAD, policy=LITERAL))
     assert not insert.persistent
-    assert told(look([user("a")])) == []
+    assert told(build_view([user("a")])) == []
 
 
 def test_a10_what_stands_in_the_prompt_is_not_told_again() -> None:
     values = [user("a"), assistant("b"), user("c")]
-    keys = look(values).keys
+    keys = build_view(values).keys
     stands = {keys[0]: Edit(keys[0], "append", "\n\n" + render_scratchpad(PAD, 8000), "scratchpad", "", 1, 9)}
     state = BranchState(edits=stands)
-    assert told(look(values, state=state, scratchpad=PAD)) == []
-    (insert,) = told(look(values, state=state, scratchpad=PAD + "\n- rest"))
+    assert told(build_view(values, state=state, scratchpad=PAD)) == []
+    (insert,) = told(build_view(values, state=state, scratchpad=PAD + "\n- rest"))
     assert "- rest" in insert.text
-    (literal,) = told(look(values, state=state, scratchpad=PAD, policy=LITERAL))
+    (literal,) = told(build_view(values, state=state, scratchpad=PAD, policy=LITERAL))
     assert not literal.persistent, "literal policies make it anew with every request"
 
 
 def test_a10_what_the_model_has_just_written_itself_it_is_not_told() -> None:
     values = [user("a"), *noting("update", "one")]
-    assert told(look(values, scratchpad="one")) == []
-    assert told(look([*values, *noting("append", "two")], scratchpad="one\ntwo")) == []
-    assert told(look([*values, *noting("read")], scratchpad="one")) == []
-    assert len(told(look(values, scratchpad="one, by the operator"))) == 1
-    assert len(told(look([user("a"), *noting("append", "two")], scratchpad="one\ntwo"))) == 1, (
+    assert told(build_view(values, scratchpad="one")) == []
+    assert told(build_view([*values, *noting("append", "two")], scratchpad="one\ntwo")) == []
+    assert told(build_view([*values, *noting("read")], scratchpad="one")) == []
+    assert len(told(build_view(values, scratchpad="one, by the operator"))) == 1
+    assert len(told(build_view([user("a"), *noting("append", "two")], scratchpad="one\ntwo"))) == 1, (
         "never shown what was there"
     )
-    gone = look(values).keys[1]
+    gone = build_view(values).keys[1]
     edits = {gone: Edit(gone, "gone", None, "fit_budget", "", 9, 0)}
-    assert len(told(look(values, state=BranchState(edits=edits), scratchpad="one"))) == 1, (
+    assert len(told(build_view(values, state=BranchState(edits=edits), scratchpad="one"))) == 1, (
         "its call has left the prompt"
     )
 
@@ -66,16 +77,16 @@ def test_a10_what_the_model_has_just_written_itself_it_is_not_told() -> None:
 def test_a10_a_call_that_cannot_be_read_changes_nothing() -> None:
     broken = {**assistant(None), "tool_calls": [call("p", "manage_scratchpad", "{")]}
     values = [user("a"), *noting("update", "one"), broken, result("p", "error"), user("c")]
-    assert told(look(values, scratchpad="one")) == []
+    assert told(build_view(values, scratchpad="one")) == []
 
 
 def test_a10_it_has_its_characters_and_the_room_that_the_budget_leaves() -> None:
-    (insert,) = told(look([user("a")], scratchpad="x" * 900), chars=100)
+    (insert,) = told(build_view([user("a")], scratchpad="x" * 900), chars=100)
     assert "x" * 100 in insert.text
     assert "x" * 101 not in insert.text
     values = [user("a" * 4000)]
-    assert told(look(values, scratchpad="x" * 900, model=Model("m", window=8000))) != []
-    assert told(look(values, scratchpad="x" * 900, model=Model("m", window=6000))) == []
+    assert told(build_view(values, scratchpad="x" * 900, model=Model("m", window=8000))) != []
+    assert told(build_view(values, scratchpad="x" * 900, model=Model("m", window=6000))) == []
 
 
 def sent(plan: Plan) -> list[bytes]:
@@ -90,8 +101,15 @@ def test_a10_under_thrifty_it_moves_no_prefix() -> None:
     values: list[Json] = [system("s"), user("a")]
     other = PAD + "\n- more"
     for n, (pad, shown_so_far) in enumerate([("", 0), (PAD, 1), (PAD, 1), (other, 2), (other, 2)]):
-        plan = rewrite(request(values), state, load("thrifty"), PLAIN, float(n), RewriteInputs(WEIGH, scratchpad=pad))
-        now = sent(plan) if plan.messages else [m.raw for m in request(values).messages]
+        plan = rewrite(
+            make_request(values),
+            state,
+            load_policy("thrifty"),
+            PLAIN_MODEL,
+            float(n),
+            RewriteInputs(COUNTER, scratchpad=pad),
+        )
+        now = sent(plan) if plan.messages else [m.raw for m in make_request(values).messages]
         assert now[: len(before)] == before
         assert b"".join(now).decode().count(START) == shown_so_far
         state, before = state.after_sending(plan, float(n)), now
@@ -100,8 +118,10 @@ def test_a10_under_thrifty_it_moves_no_prefix() -> None:
 
 
 def test_a10_never_in_a_system_message() -> None:
-    asked = request([system("s"), user("a")])
+    asked = make_request([system("s"), user("a")])
     for name in ("rolling", "thrifty"):
-        first, last = sent(rewrite(asked, BranchState(), load(name), PLAIN, 0.0, RewriteInputs(WEIGH, scratchpad=PAD)))
+        first, last = sent(
+            rewrite(asked, BranchState(), load_policy(name), PLAIN_MODEL, 0.0, RewriteInputs(COUNTER, scratchpad=PAD))
+        )
         assert START.encode() not in first
         assert START.encode() in last

@@ -15,15 +15,15 @@ from proxy.context.plan import Insert
 from proxy.context.stage import make_injection
 from proxy.context.summaries import placeholders
 from proxy.errors import ConfigError
-from tests.context.research import plan, step
-from tests.conversations import Json, assistant, look, user
+from tests.context.research import make_plan, make_step
+from tests.conversations import Json, assistant, build_view, user
 
 PLANS = [assistant(t) for t in ("I need to plan", "Let me plan my approach", "Planning to search")]
 SOURCE = "ERROR: You're repeating yourself. Take action immediately."
 
 
 def said(values: Sequence[Json], injection: WarnOfLoops | None = None, **more: object) -> list[Insert]:
-    view = replace(look([user("a"), *values]), **more)
+    view = replace(build_view([user("a"), *values]), **more)
     return list((injection or WarnOfLoops())(view))
 
 
@@ -35,14 +35,14 @@ def test_b5_the_theme_loop_is_told_in_the_sources_words() -> None:
 
 
 def test_b5_a_note_says_what_was_seen() -> None:
-    (insert,) = said([m for n in range(3) for m in step("read", "x", None, f"c{n}", path="y")])
+    (insert,) = said([m for n in range(3) for m in make_step("read", "x", None, f"c{n}", path="y")])
     assert "read was called 3 times with the same arguments" in insert.text
-    (insert,) = said([m for n in range(3) for m in step("run", "Error: no {braces}", None, f"c{n}", q=n)])
+    (insert,) = said([m for n in range(3) for m in make_step("run", "Error: no {braces}", None, f"c{n}", q=n)])
     assert 'the same error 3 times: "Error: no {braces}". Change' in insert.text
 
 
 def test_b5_five_times_is_told_more_strongly() -> None:
-    same = [m for n in range(5) for m in step("read", "x", None, f"c{n}", path="y")]
+    same = [m for n in range(5) for m in make_step("read", "x", None, f"c{n}", path="y")]
     assert said(same[:6])[0].note_count == ("same_call", 3)
     assert said(same[:8], note_counts={"same_call": 3}) == []
     assert said(same, note_counts={"same_call": 3})[0].note_count == ("same_call_still", 5)
@@ -53,7 +53,7 @@ def test_b6_a_kind_is_told_once_and_again_when_its_count_has_doubled() -> None:
     told: dict[str, int] = {}
     at = []
     for n in range(3, 26):
-        values = [m for k in range(n) for m in step("search", f"r{k}", "I need to look", f"c{k}", q=k)]
+        values = [m for k in range(n) for m in make_step("search", f"r{k}", "I need to look", f"c{k}", q=k)]
         for insert in said(values, WarnOfLoops(kinds=("theme_loop",)), note_counts=told):
             assert insert.note_count is not None
             told = {**told, insert.note_count[0]: insert.note_count[1]}
@@ -133,5 +133,5 @@ def test_b8_its_settings_are_those_of_loops() -> None:
 
 
 def test_b5_the_note_goes_where_the_upstream_takes_it() -> None:
-    made = plan([user("a"), *PLANS[:2], *step("search", "x", "I need to search")])
+    made = make_plan([user("a"), *PLANS[:2], *make_step("search", "x", "I need to search")])
     assert [(n, i.source) for n, i in made.placed_inserts] == [(4, "warn_of_loops")]

@@ -16,7 +16,7 @@ from proxy.context.ranking.memory_levels import Level, build_layout, compile_rul
 from proxy.context.render import read_visible_text
 from proxy.context.summaries import extracts
 from tests.context.ranking.test_memory_levels import step
-from tests.conversations import PLAIN, Json, assistant, look, result, user
+from tests.conversations import PLAIN_MODEL, Json, assistant, build_view, result, user
 
 LITERAL = Policy("p", schedule="always")
 SIZES = SummaryLimits(summary_chars=300, brief_chars=120, excerpt_chars=60, min_ids=0, low_priority=30)
@@ -26,7 +26,7 @@ LONG = "line of text\n" * 40
 def ladder(
     values: Sequence[Json], *, size: int = 10, recent: int = 0, rank: int = 50, **more: Any
 ) -> CompressionLadder:
-    view = look(values, **{"policy": LITERAL, **more})
+    view = build_view(values, **{"policy": LITERAL, **more})
     layout = build_layout(view, compile_rules((), (), (), (), 10_000, recent), size)
     return CompressionLadder(view, layout, [rank] * len(layout.steps), SIZES)
 
@@ -44,7 +44,7 @@ def edits_of(view: View, proposals: Sequence[Proposal]) -> dict[bytes, Edit]:
     }
 
 
-def check(made: CompressionLadder, model: Model = PLAIN) -> None:
+def check(made: CompressionLadder, model: Model = PLAIN_MODEL) -> None:
     """Sizes add up, and a strict upstream accepts what is left."""
     view, edits = made.view, edits_of(made.view, made.build_proposals())
     outs = []
@@ -173,7 +173,7 @@ def test_digest_of_several_groups_is_one_summary_and_asks_once() -> None:
 
 
 def test_where_roles_take_turns_the_answer_stays_beside_the_digest() -> None:
-    strict = replace(PLAIN, alternate=True)
+    strict = replace(PLAIN_MODEL, alternate=True)
     values = [user("a"), assistant("b"), user("c" * 200), *step(1, LONG), assistant("d" * 90), user("e")]
     made = ladder(values, model=strict)
     assert made.summarize_groups([1], "because")
@@ -182,7 +182,7 @@ def test_where_roles_take_turns_the_answer_stays_beside_the_digest() -> None:
 
 
 def test_where_roles_take_turns_nothing_leaves_that_would_bring_two_of_a_kind_together() -> None:
-    strict = replace(PLAIN, alternate=True)
+    strict = replace(PLAIN_MODEL, alternate=True)
     values = [user("a"), *step(1, LONG), *step(2, LONG), *step(3, LONG), user("b"), *step(4, LONG), *step(5), user("c")]
     made = ladder(values, model=strict)
     for i in range(len(made.layout.steps)):

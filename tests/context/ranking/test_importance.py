@@ -13,22 +13,22 @@ from proxy.context.ranking.importance import (
     score_message,
     score_messages,
 )
-from tests.conversations import Json, assistant, message, messages, result, system, user
+from tests.conversations import Json, assistant, make_message, make_messages, result, system, user
 
 EXAMPLE = (system("a"), user("b"), assistant("c"), user("d"), assistant("e"), user("f"))
 
 
 def alone(value: Json, weights: ImportanceWeights = DEFAULT_WEIGHTS) -> float:
     """The score of a message without recency."""
-    return make_scorer(weights)(message(value))
+    return make_scorer(weights)(make_message(value))
 
 
 def test_d1_the_sources_worked_example() -> None:
-    assert score_messages(messages(*EXAMPLE)) == [70, 20, 18, 36, 34, 60]
+    assert score_messages(make_messages(*EXAMPLE)) == [70, 20, 18, 36, 34, 60]
 
 
 def test_d1_a_message_by_its_place_scores_as_in_its_history() -> None:
-    told = messages(*EXAMPLE)
+    told = make_messages(*EXAMPLE)
     assert [score_message(told[0], 0, 5)] + [score_message(m, n, 5) for n, m in enumerate(told[1:])] == score_messages(
         told
     )
@@ -44,7 +44,7 @@ def test_d1_the_role(role: str, points: float) -> None:
 
 
 def test_d1_recency_counts_from_0_among_what_is_no_system_message() -> None:
-    told = messages(user("a"), system("b"), user("c"), system("d"), user("e"), user("f"))
+    told = make_messages(user("a"), system("b"), user("c"), system("d"), user("e"), user("f"))
     assert score_messages(told) == [20, 70, 30, 70, 40, 60]
 
 
@@ -73,14 +73,14 @@ def test_d1_length_counts_5_from_1000_characters() -> None:
 
 
 def test_d1_the_highest_score_is_100() -> None:
-    assert score_messages(messages(system("error tool" + "x" * 1000))) == [100]
+    assert score_messages(make_messages(system("error tool" + "x" * 1000))) == [100]
 
 
 def test_d1_weights_and_words_are_settings() -> None:
     weights = ImportanceWeights(
         recency=10, role_user=1, error=2, operation=3, length=4, long=5, errors=("Oops",), operations=()
     )
-    assert score_messages(messages(user("oops"), user("error"), user("tools are gone")), weights) == [
+    assert score_messages(make_messages(user("oops"), user("error"), user("tools are gone")), weights) == [
         3,
         1 + 10 / 3 + 4,
         15,
@@ -88,7 +88,7 @@ def test_d1_weights_and_words_are_settings() -> None:
 
 
 def test_a_message_is_looked_at_once() -> None:
-    told = messages(*EXAMPLE)
+    told = make_messages(*EXAMPLE)
     score_messages(told)
     assert all(make_scorer(ImportanceWeights()) in m.derived_values for m in told)
     assert make_scorer(ImportanceWeights()) is make_scorer(DEFAULT_WEIGHTS)

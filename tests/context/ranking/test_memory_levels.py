@@ -22,7 +22,7 @@ from proxy.context.ranking.memory_levels import (
     find_task,
 )
 from proxy.context.stages.compress_levels import CompressLevels
-from tests.conversations import Json, assistant, look, result, system, user
+from tests.conversations import Json, assistant, build_view, result, system, user
 
 STAGE = CompressLevels(verbose=100, recent=1)
 P, S, W, V = Level.PERMANENT, Level.SESSION, Level.WORKING, Level.VOLATILE
@@ -40,7 +40,7 @@ def step(n: int, text: str = "fine", name: str = "run", said: str | None = None)
 def laid(
     values: Sequence[Json], block: int = 10, stage: CompressLevels = STAGE, **more: Any
 ) -> tuple[View, StepLayout]:
-    view = look(values, **more)
+    view = build_view(values, **more)
     rules = compile_rules(stage.rules, stage.decisions, stage.exploring, stage.dead_ends, stage.verbose, stage.recent)
     return view, build_layout(view, rules, block)
 
@@ -108,7 +108,7 @@ def test_e2_the_rules_are_data() -> None:
 
 def test_e2_a_pinned_message_is_permanent_with_all_of_its_step() -> None:
     values = [user("a"), *step(1), *step(2), user("b"), *step(3), *step(4)]
-    view = look(values)
+    view = build_view(values)
     view = replace(view, pins=frozenset({view.keys[2]}))
     rules = compile_rules((), (), (), (), 100, 1)
     layout = build_layout(view, rules, 10)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from proxy.chat import group
 from proxy.context.ranking.removable_units import RemovableUnit, find_required, find_units, select_best
-from tests.conversations import Json, assistant, messages, result, system, user
+from tests.conversations import Json, assistant, make_messages, result, system, user
 
 CALL = [assistant(None, "c"), result("c", "r")]
 
 
 def made(talk: Sequence[Json], after_tool: str = "user", *, alternate: bool = False) -> list[RemovableUnit]:
-    told = messages(*talk)
+    told = make_messages(*talk)
     return find_units(told, group.split_steps(told), after_tool=after_tool, alternate=alternate)
 
 

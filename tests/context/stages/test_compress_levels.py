@@ -20,9 +20,9 @@ from proxy.context.stage import make_stage
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.compress_levels import CompressLevels
 from proxy.errors import ConfigError
-from tests.context.agent import load
+from tests.context.agent import load_policy
 from tests.context.ranking.test_memory_levels import step
-from tests.conversations import INPUTS, PLAIN, WEIGH, Json, assistant, look, request, system, user
+from tests.conversations import COUNTER, INPUTS, PLAIN_MODEL, Json, assistant, build_view, make_request, system, user
 
 DEFAULT = CompressLevels()
 LONG = "line of text\n" * 40
@@ -35,19 +35,19 @@ def play(
 ) -> Plan:
     """ages: seconds since each message was first seen; the last is repeated."""
     stage = CompressLevels(**{**SMALL, **fields})
-    asked = request(values)
+    asked = make_request(values)
     given = list(ages or [0.0])
     times = [10_000 - age for age in given + given[-1:] * (len(values) - len(given))]
     policy = Policy("p", (stage,), schedule=schedule, ask="never")
     plan = rewrite(
-        asked, BranchState(), policy, replace(PLAIN, window=None), 10_000.0, RewriteInputs(WEIGH, times=times)
+        asked, BranchState(), policy, replace(PLAIN_MODEL, window=None), 10_000.0, RewriteInputs(COUNTER, times=times)
     )
     assert plan.refusal is None
     return plan
 
 
 def touched(plan: Plan, values: Sequence[Json]) -> dict[int, str]:
-    keys = list(chain.compute_keys("", request(values).messages))
+    keys = list(chain.compute_keys("", make_request(values).messages))
     return {keys.index(k): e.action for k, e in plan.edits.items()}
 
 
@@ -59,9 +59,9 @@ def note(plan: Plan, kind: str) -> dict[str, float]:
 def test_e1_the_levels_have_the_sources_budgets_and_ages() -> None:
     assert (DEFAULT.permanent, DEFAULT.session, DEFAULT.working, DEFAULT.total) == (2000, 4000, 8000, 16_000)
     assert (DEFAULT.session_s, DEFAULT.working_s, DEFAULT.full) == (1800, 300, 0.8)
-    (shipped,) = [s for s in load("hierarchical").stages if isinstance(s, CompressLevels)]
+    (shipped,) = [s for s in load_policy("hierarchical").stages if isinstance(s, CompressLevels)]
     assert shipped == DEFAULT
-    assert load("hierarchical").literal
+    assert load_policy("hierarchical").literal
 
 
 def test_e1_working_memory_is_compressed_after_five_minutes() -> None:
@@ -106,10 +106,10 @@ def test_e1_total_may_be_the_models_budget_and_the_levels_follow_in_proportion()
     policy = Policy("p", (stage,), schedule="always", ask="never")
 
     def after(window: int | None) -> int:
-        model = replace(PLAIN, window=window)
-        return rewrite(request(values), BranchState(), policy, model, 0.0, INPUTS).after
+        model = replace(PLAIN_MODEL, window=window)
+        return rewrite(make_request(values), BranchState(), policy, model, 0.0, INPUTS).after
 
-    whole = sum(map(WEIGH, request(values).messages))
+    whole = sum(map(COUNTER, make_request(values).messages))
     assert after(None) == whole
     assert after(100_000) == whole
     assert after(2_500) < whole * 0.8
@@ -117,7 +117,7 @@ def test_e1_total_may_be_the_models_budget_and_the_levels_follow_in_proportion()
 
 
 def _view(values: Sequence[Json]) -> Any:
-    return look(values)
+    return build_view(values)
 
 
 def test_e1_permanent_is_never_compressed_and_told_when_it_is_too_much() -> None:
@@ -175,7 +175,7 @@ def test_e4_a_helper_is_asked_about_what_is_summarised_and_its_answer_is_used() 
     stage = CompressLevels(**{**SMALL, "total": 800})
     policy = Policy("p", (stage,), schedule="always", ask="never")
     state = BranchState(helper_answers={ask.id: "Ten runs, all fine."})
-    again = rewrite(request(values), state, policy, PLAIN, 0.0, INPUTS)
+    again = rewrite(make_request(values), state, policy, PLAIN_MODEL, 0.0, INPUTS)
     assert any("Ten runs, all fine." in (e.text or "") for e in again.edits.values())
     assert again.asks == ()
     assert again.after < plan.after
@@ -186,13 +186,13 @@ def test_e4_other_schedules_make_the_same_edits_when_they_say_so_and_keep_them(s
     values = [user("a"), *(m for n in range(12) for m in step(n, LONG)), *step(12)]
     stage = CompressLevels(**{**SMALL, "total": 3000})
     policy = Policy("p", (stage,), schedule=schedule, ask="never")
-    model = replace(PLAIN, window=5_000)
-    first = rewrite(request(values), BranchState(), policy, model, 0.0, INPUTS)
+    model = replace(PLAIN_MODEL, window=5_000)
+    first = rewrite(make_request(values), BranchState(), policy, model, 0.0, INPUTS)
     assert [e.action for e in first.new_edits].count("text") == 1
     assert len(first.new_edits) == (15 if schedule == "over_budget" else 19)
     state = BranchState().after_sending(first, 0.0)
     more = [*values, *step(13, LONG)]
-    second = rewrite(request(more), state, policy, model, 1.0, INPUTS)
+    second = rewrite(make_request(more), state, policy, model, 1.0, INPUTS)
     assert all(second.edits[k] == e for k, e in first.edits.items())
 
 
@@ -278,14 +278,16 @@ def long_talk(count: int) -> list[Json]:
 
 
 def warm(count: int) -> float:
-    asked = request(long_talk(count))
+    asked = make_request(long_talk(count))
     keys = chain.compute_keys("", asked.messages)
-    token_counter, policy = TokenCounter(estimate_text_tokens), load("hierarchical")
+    token_counter, policy = TokenCounter(estimate_text_tokens), load_policy("hierarchical")
     times = [float(n) for n in range(len(keys))]
     spent = []
     for _ in range(5):
         began = time.process_time()
-        rewrite(asked, BranchState(), policy, PLAIN, times[-1], RewriteInputs(token_counter, keys=keys, times=times))
+        rewrite(
+            asked, BranchState(), policy, PLAIN_MODEL, times[-1], RewriteInputs(token_counter, keys=keys, times=times)
+        )
         spent.append(time.process_time() - began)
     return min(spent[1:])
 
@@ -296,7 +298,7 @@ def test_e4_planning_grows_linearly_and_reads_no_text_twice() -> None:
 
 
 def test_no_text_is_read_again_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request(long_talk(200))
+    asked = make_request(long_talk(200))
     keys = chain.compute_keys("", asked.messages)
     counted: list[int] = []
 
@@ -304,12 +306,14 @@ def test_no_text_is_read_again_once_it_is_known(monkeypatch: pytest.MonkeyPatch)
         counted.append(len(text))
         return estimate_text_tokens(text)
 
-    token_counter, policy = TokenCounter(count), load("hierarchical")
+    token_counter, policy = TokenCounter(count), load_policy("hierarchical")
     times = [float(n) for n in range(len(keys))]
 
     def plan() -> int:
         counted.clear()
-        rewrite(asked, BranchState(), policy, PLAIN, times[-1], RewriteInputs(token_counter, keys=keys, times=times))
+        rewrite(
+            asked, BranchState(), policy, PLAIN_MODEL, times[-1], RewriteInputs(token_counter, keys=keys, times=times)
+        )
         return sum(counted)
 
     assert plan() > sum(len(m.text) for m in asked.messages)

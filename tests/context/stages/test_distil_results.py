@@ -16,10 +16,10 @@ from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
 from proxy.context.stages.distil_results import DistilResults
 from proxy.errors import ConfigError
-from tests.context.agent import Story, load, stories
-from tests.context.research import plan, step, texts
+from tests.context.agent import Story, load_policy, stories
+from tests.context.research import list_sent_texts, make_plan, make_step
 from tests.context.test_pipeline_properties import sent, unpaired
-from tests.conversations import PLAIN, Json, assistant, system, user
+from tests.conversations import PLAIN_MODEL, Json, assistant, system, user
 
 GOAL = "learn how flask production logging is set up"
 
@@ -28,13 +28,13 @@ def worked(count: int = 8) -> list[Json]:
     """A prompt and so many searches on it."""
     values = [system("Be exact."), user(GOAL)]
     for n in range(count):
-        values += step("search", f"page {n} " + "x" * 200, f"let me see {n}", f"c{n}", query=f"topic {n}")
+        values += make_step("search", f"page {n} " + "x" * 200, f"let me see {n}", f"c{n}", query=f"topic {n}")
     return values
 
 
 def reflective(place: str = "tail", schedule: str = "always", **more: Any) -> Policy:
     """The policy with other settings in both tables."""
-    policy = load("reflective")
+    policy = load_policy("reflective")
     stages = [replace(s, place=place, **more) if isinstance(s, DistilResults) else s for s in policy.stages]
     injections = [replace(v, **more) if isinstance(v, Reflect) else v for v in policy.injections]
     return replace(policy, stages=tuple(stages), injections=tuple(injections), schedule=schedule)  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_c3_older_steps_leave_and_are_told_at_the_tail() -> None:
-    found = texts(worked(), reflective())
+    found = list_sent_texts(worked(), reflective())
     assert found[:4] == ["Be exact.", GOAL, "let me see 3", "page 3 " + "x" * 200]
     assert len(found) == 2 + 10
     told = lines(found[-1])
@@ -55,7 +55,7 @@ def test_c3_older_steps_leave_and_are_told_at_the_tail() -> None:
 
 
 def test_c3_the_line_can_stand_in_place_of_the_result() -> None:
-    found = texts(worked(), reflective("result"))
+    found = list_sent_texts(worked(), reflective("result"))
     assert len(found) == 2 + 16
     assert found[3].startswith("searched 'topic 0' → page 0 xxx")
     assert found[9] == "page 3 " + "x" * 200
@@ -63,15 +63,15 @@ def test_c3_the_line_can_stand_in_place_of_the_result() -> None:
 
 
 def test_c3_the_line_stands_there_too_where_the_tail_takes_no_text() -> None:
-    found = texts(worked(), reflective(), model=replace(PLAIN, after_tool="none"))
+    found = list_sent_texts(worked(), reflective(), model=replace(PLAIN_MODEL, after_tool="none"))
     assert found[3].startswith("searched 'topic 0' → page 0 xxx")
 
 
 def test_c3_a_result_that_is_shorter_than_its_line_stays() -> None:
     values = [user(GOAL)]
     for n in range(8):
-        values += step("search", f"ok {n}", None, f"c{n}", query=f"topic {n}")
-    assert plan(values, reflective("result")).messages is None
+        values += make_step("search", f"ok {n}", None, f"c{n}", query=f"topic {n}")
+    assert make_plan(values, reflective("result")).messages is None
 
 
 def answers(made: Plan, *said: Json) -> dict[str, str]:
@@ -81,41 +81,43 @@ def answers(made: Plan, *said: Json) -> dict[str, str]:
 
 
 def test_c2_a_helper_is_asked_about_the_newest_batches_and_now_for_those_that_are_old() -> None:
-    made = plan(worked(), reflective(reflect="helper"))
+    made = make_plan(worked(), reflective(reflect="helper"))
     assert [(ask.kind, ask.urgent) for ask in made.asks] == [("reflection", n > 0) for n in range(4)]
     assert "page 7" in made.asks[0].prompt
     assert GOAL in made.asks[0].prompt
     known = dict.fromkeys((ask.id for ask in made.asks), "no json")
-    assert not plan(worked(), reflective(reflect="helper"), BranchState(helper_answers=known)).asks
+    assert not make_plan(worked(), reflective(reflect="helper"), BranchState(helper_answers=known)).asks
     values = [*worked(), assistant("done"), user("and now?")]
-    assert all(ask.urgent for ask in plan(values, reflective(reflect="helper")).asks)
+    assert all(ask.urgent for ask in make_plan(values, reflective(reflect="helper")).asks)
 
 
 def test_c2_nobody_is_asked_where_reflection_is_off_or_inline() -> None:
-    assert not plan(worked(), reflective()).asks
-    assert not plan(worked(), reflective(reflect="inline")).asks
-    assert plan(worked(), reflective(), options={"reflect": "helper"}).asks
+    assert not make_plan(worked(), reflective()).asks
+    assert not make_plan(worked(), reflective(reflect="inline")).asks
+    assert make_plan(worked(), reflective(), options={"reflect": "helper"}).asks
 
 
 def test_c2_c3_the_answer_takes_the_place_of_the_deterministic_line() -> None:
     policy = reflective(reflect="helper")
     said = {"tool_calls": [{"call": 1, "insights": "too general", "relevance": "high", "learning": "add a framework"}]}
-    early = plan(worked(1), policy)
+    early = make_plan(worked(1), policy)
     known = answers(early, said)
-    told = lines(texts(worked(), policy, state=BranchState(helper_answers=known))[-1])
+    told = lines(list_sent_texts(worked(), policy, state=BranchState(helper_answers=known))[-1])
     assert told[0] == "- searched 'topic 0' → too general; add a framework"
     assert told[1].startswith("- searched 'topic 1' → page 1")
 
 
 def test_c5_a_batch_is_asked_about_at_once() -> None:
     policy = reflective(reflect="helper", reflect_batch=3)
-    assert not plan(worked(2), policy).asks
-    (ask,) = plan(worked(3), policy).asks
+    assert not make_plan(worked(2), policy).asks
+    (ask,) = make_plan(worked(3), policy).asks
     assert len(ask.message_keys) == 3
     assert "[3] search" in ask.prompt
     items = [{"call": n, "insights": f"insight {n}"} for n in (1, 2, 3, 4)]
     told = lines(
-        texts(worked(), policy, state=BranchState(helper_answers={ask.id: json.dumps({"tool_calls": items})}))[-1]
+        list_sent_texts(
+            worked(), policy, state=BranchState(helper_answers={ask.id: json.dumps({"tool_calls": items})})
+        )[-1]
     )
     assert told == [f"- searched 'topic {n}' → insight {n + 1}" for n in range(3)]
 
@@ -124,7 +126,7 @@ def test_c3_under_other_schedules_an_edit_stays_as_it_was_made() -> None:
     policy = reflective("result", "when_it_pays")
     state, first = BranchState(), dict[bytes, Edit]()
     for n in range(1, 30):
-        made = plan(worked(n), policy, state)
+        made = make_plan(worked(n), policy, state)
         assert made.refusal is None
         assert {k: made.edits[k] for k in first} == first
         first = dict(made.edits)

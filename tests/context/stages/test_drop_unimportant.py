@@ -19,7 +19,18 @@ from proxy.context.plan import Edit, Plan, RewriteInputs, View
 from proxy.context.policy import Policy, ScheduleName
 from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
-from tests.conversations import INPUTS, PLAIN, WEIGH, Json, assistant, look, request, result, system, user
+from tests.conversations import (
+    COUNTER,
+    INPUTS,
+    PLAIN_MODEL,
+    Json,
+    assistant,
+    build_view,
+    make_request,
+    result,
+    system,
+    user,
+)
 
 STAGES = (DropUnimportant(), FitBudget())
 EXAMPLE = [system("s" * 6), user("b" * 6), assistant("c" * 6), user("d" * 6), assistant("e" * 6), user("f" * 6)]
@@ -31,10 +42,10 @@ def policy(schedule: ScheduleName = "always", stage: DropUnimportant = STAGES[0]
 
 
 def seen(
-    talk: Sequence[Json], budget: int, model: Model = PLAIN, schedule: ScheduleName = "always", **more: Any
+    talk: Sequence[Json], budget: int, model: Model = PLAIN_MODEL, schedule: ScheduleName = "always", **more: Any
 ) -> View:
     """The view of a conversation with a budget of so many tokens."""
-    return msgspec.structs.replace(look(talk, policy=policy(schedule), model=model, **more), budget=budget)
+    return msgspec.structs.replace(build_view(talk, policy=policy(schedule), model=model, **more), budget=budget)
 
 
 def leave(view: View, stage: DropUnimportant = STAGES[0]) -> list[int]:
@@ -44,8 +55,8 @@ def leave(view: View, stage: DropUnimportant = STAGES[0]) -> list[int]:
 
 
 def planned(talk: Sequence[Json], window: int, schedule: ScheduleName = "always", **more: Any) -> Plan:
-    model = replace(PLAIN, window=window, **more)
-    return rewrite(request(talk), BranchState(), policy(schedule), model, 0.0, INPUTS)
+    model = replace(PLAIN_MODEL, window=window, **more)
+    return rewrite(make_request(talk), BranchState(), policy(schedule), model, 0.0, INPUTS)
 
 
 def test_d2_the_worked_example_keeps_system_user2_model2_user3() -> None:
@@ -106,7 +117,7 @@ def test_d2_where_no_user_message_may_follow_a_result_the_answer_between_stays_w
     talk = [user("a"), assistant(None, "c"), result("c", "error"), assistant("b" * 6), user("c" * 6), user("d" * 6)]
     assert leave(seen(talk, 70)) == [0]
     assert leave(seen(talk, 61)) == [1, 2]  # 20 for `c` and `d`; the step has 36, and the answer that it needs 10
-    assert leave(seen(talk, 61, replace(PLAIN, after_tool="user"))) == [3]
+    assert leave(seen(talk, 61, replace(PLAIN_MODEL, after_tool="user"))) == [3]
 
 
 @pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
@@ -142,7 +153,7 @@ def test_d2_what_is_chosen_together_leaves_together() -> None:
     talk = [system(), *[m for n in range(20) for m in (user(f"{n:03}" * 10), assistant("ok"))], user("now")]
     for schedule in ("over_budget", "when_it_pays"):
         plan = planned(talk, 500, schedule)
-        view = msgspec.structs.replace(look(talk, policy=policy(schedule)), budget=400)
+        view = msgspec.structs.replace(build_view(talk, policy=policy(schedule)), budget=400)
         assert {view.keys.index(e.key) for e in plan.new_edits} == set(leave(view))
 
 
@@ -151,8 +162,8 @@ def test_d6_a_note_says_what_has_left_when_it_has_become_more() -> None:
     (note,) = [n for n in plan.notes if n.kind == "drop_unimportant"]
     assert note.figures == {"removed": 2, "tokens": 20}
     state = BranchState().after_sending(plan, 0.0)
-    model = replace(PLAIN, window=50)
-    again = rewrite(request(EXAMPLE), state, policy(), model, 1.0, INPUTS)
+    model = replace(PLAIN_MODEL, window=50)
+    again = rewrite(make_request(EXAMPLE), state, policy(), model, 1.0, INPUTS)
     assert again.messages == plan.messages
     assert not again.notes
 
@@ -160,13 +171,13 @@ def test_d6_a_note_says_what_has_left_when_it_has_become_more() -> None:
 def work(count: int) -> int:
     """Calls of functions that planning a prompt of so many messages takes once everything in it is known."""
     rounds = [m for n in range(count // 3) for m in (user(f"{n}"), assistant(None, "c"), result("c", "an error" * 99))]
-    asked = request([system(), *rounds, user("now")])
-    model = replace(PLAIN, window=sum(map(WEIGH, asked.messages)) // 2)
+    asked = make_request([system(), *rounds, user("now")])
+    model = replace(PLAIN_MODEL, window=sum(map(COUNTER, asked.messages)) // 2)
     keys = compute_keys("", asked.messages)
     counts: Counter[str] = Counter()
 
     def plan() -> Plan:
-        return rewrite(asked, BranchState(), policy(), model, 0.0, RewriteInputs(WEIGH, keys=keys))
+        return rewrite(asked, BranchState(), policy(), model, 0.0, RewriteInputs(COUNTER, keys=keys))
 
     assert len(plan().messages or ()) < count
     sys.setprofile(lambda _, event, __: counts.update((event,)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.context.stages.isolate_tools import IsolateTools, find_family
-from tests.conversations import WEIGH, Json, assistant, look, message, result, system, user
+from tests.conversations import COUNTER, Json, assistant, build_view, make_message, result, system, user
 
 OLD = [
     system(),
@@ -24,7 +24,7 @@ ACTIVE = [user("b"), assistant(None, "1"), result("1", "x")]
 
 def isolated(strategies: str | Sequence[str], to: str, values: Sequence[Json] = (*OLD, *ACTIVE)) -> dict[int, str]:
     made = [strategies] * len(values) if isinstance(strategies, str) else strategies
-    found = list(IsolateTools()(look(values, strategy=to, strategies=made)))
+    found = list(IsolateTools()(build_view(values, strategy=to, strategies=made)))
     assert len({p.index for p in found}) == len(found)
     return {p.index: p.action for p in found}
 
@@ -59,13 +59,13 @@ def test_only_what_was_made_for_another_is_isolated() -> None:
 
 def test_a_text_that_stays_weighs_the_message_without_its_calls() -> None:
     thinking = assistant("text too", "2", reasoning_content="because")
-    view = look([user("a"), thinking, result("2", "y"), user("b")], strategy="gemini", strategies=["openai"] * 4)
+    view = build_view([user("a"), thinking, result("2", "y"), user("b")], strategy="gemini", strategies=["openai"] * 4)
     (kept,) = [p for p in IsolateTools()(view) if p.action == "text_only"]
-    bare = message(assistant("text too", reasoning_content="because"))
-    assert kept.after == WEIGH(bare)
+    bare = make_message(assistant("text too", reasoning_content="because"))
+    assert kept.after == COUNTER(bare)
 
 
 def test_the_reason_names_both_strategies() -> None:
-    view = look(OLD + ACTIVE, strategy="gemini", strategies=["openai"] * len(OLD + ACTIVE))
+    view = build_view(OLD + ACTIVE, strategy="gemini", strategies=["openai"] * len(OLD + ACTIVE))
     assert {p.reason for p in IsolateTools()(view)} == {"tool traffic made for openai, not for gemini"}
     assert IsolateTools.when == "always"

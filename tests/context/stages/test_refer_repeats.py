@@ -13,7 +13,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.stages.refer_repeats import ReferRepeats, find_dangling_edits, find_referred_lines, is_page_fault
 from proxy.context.stages.shorten_results import ShortenResults
-from tests.conversations import Json, assistant, call, look, result, user
+from tests.conversations import Json, assistant, build_view, call, result, user
 
 ROWS = [f"def function_{n}(argument_{n}): return compute_{n}(argument_{n})" for n in range(1, 81)]
 FILE = [f"{n:6}\t{row}" for n, row in enumerate(ROWS, 1)]
@@ -47,10 +47,10 @@ def planned(values: list[Json]) -> tuple[View, dict[bytes, Edit]]:
     for end in range(1, len(values) + 1):
         if end < len(values) and values[end]["role"] != "assistant":
             continue
-        view = look(values[:end], state=BranchState(edits=dict(edits)))
+        view = build_view(values[:end], state=BranchState(edits=dict(edits)))
         for p in ReferRepeats()(view):
             edits[view.keys[p.index]] = Edit(view.keys[p.index], p.action, p.text, p.stage, p.reason, 999, p.after)
-    return look(values, state=BranchState(edits=dict(edits))), edits
+    return build_view(values, state=BranchState(edits=dict(edits))), edits
 
 
 def texts(view: View) -> dict[int, str]:
@@ -70,7 +70,7 @@ def put_back(text: str, earlier: str) -> str:
 
 
 def test_a_file_read_again_refers_to_the_first_time() -> None:
-    view = look(reading("\n".join(FILE), "\n".join(["changed", *FILE[10:70], "end"])))
+    view = build_view(reading("\n".join(FILE), "\n".join(["changed", *FILE[10:70], "end"])))
     (found,) = proposals(view).values()
     assert found.index == 4
     name, asked = public_id(view.keys[2]), 'read {"path": "/a/b.py", "offset": 0}'
@@ -84,7 +84,7 @@ def test_a_file_read_again_refers_to_the_first_time() -> None:
 def test_a_pointer_tells_how_many_steps_ago_and_the_numbers_that_stand_there() -> None:
     part = [f"{n:6}\t{row}" for n, row in enumerate(ROWS[30:], 131)]
     values = reading("\n".join(part), "nothing", "\n".join([FILE[29], *FILE[30:]]))
-    view = look(values)
+    view = build_view(values)
     text = proposals(view)[6].text or ""
     assert (
         f"[50 lines (31-80): as lines 1-50 (131-180) of result {public_id(view.keys[2])}, 2 steps before this" in text
@@ -96,7 +96,7 @@ def test_a_pointer_tells_how_many_steps_ago_and_the_numbers_that_stand_there() -
 def test_the_original_can_be_put_together_again_byte_for_byte(end: str, odd: str) -> None:
     first = "\n".join([*ROWS[:40], f"odd{odd}line of forty characters or more {odd}", *ROWS[40:]]) + end
     for again in (first, first.rstrip(), first + "\n", first.replace(ROWS[5], ROWS[5] + " "), "x\n" + first):
-        view = look(running(first, again))
+        view = build_view(running(first, again))
         text = proposals(view)[4].text if 4 in proposals(view) else None
         assert text is None or put_back(text, first) == again
         assert (text is not None) == (odd in ("", " ")), "a text whose lines others count otherwise is not referred to"
@@ -105,7 +105,7 @@ def test_the_original_can_be_put_together_again_byte_for_byte(end: str, odd: str
 
 def test_blanks_at_the_end_of_a_line_make_another_line() -> None:
     first = "\n".join(ROWS)
-    text = proposals(look(running(first, first.replace(ROWS[40], ROWS[40] + "\t"))))[4].text or ""
+    text = proposals(build_view(running(first, first.replace(ROWS[40], ROWS[40] + "\t"))))[4].text or ""
     assert text.split("\n")[1] == ROWS[40] + "\t"
     assert len(text.split("\n")) == 3
 
@@ -119,11 +119,11 @@ def test_a_line_in_front_of_a_listing_has_no_number() -> None:
 
 
 def test_a_listing_keeps_every_tenth_number_and_all_its_lines() -> None:
-    (found,) = proposals(look(reading("\n".join(FILE)))).values()
+    (found,) = proposals(build_view(reading("\n".join(FILE)))).values()
     out = (found.text or "").split("\n")
     assert [n for n, line in enumerate(out, 1) if line == FILE[n - 1]] == [1, 10, 20, 30, 40, 50, 60, 70, 80]
     assert [line.partition("\t")[2] or line for line in out] == ROWS
-    assert proposals(look(reading("\n".join(ROWS)))) == {}
+    assert proposals(build_view(reading("\n".join(ROWS)))) == {}
 
 
 def test_a_file_read_beside_its_write_was_written_in_this_step() -> None:
@@ -135,7 +135,7 @@ def test_a_file_read_beside_its_write_was_written_in_this_step() -> None:
         result("1", "Written."),
         result("2", "\n".join(FILE) + "\n"),
     ]
-    view = look(values)
+    view = build_view(values)
     (found,) = proposals(view).values()
     name = public_id(view.keys[1])
     assert (found.text or "").startswith(
@@ -145,20 +145,20 @@ def test_a_file_read_beside_its_write_was_written_in_this_step() -> None:
 
 def test_a_table_with_a_column_of_numbers_keeps_them() -> None:
     table = "\n".join(f"{n}\t{row}" for n, row in enumerate(ROWS, 1))
-    assert proposals(look(running(table))) == {}, "a shell that prints numbers set to the left"
+    assert proposals(build_view(running(table))) == {}, "a shell that prints numbers set to the left"
     values = reading(table)
-    assert 2 in proposals(look(values)), "a tool's view of a file"
+    assert 2 in proposals(build_view(values)), "a tool's view of a file"
     values[1]["tool_calls"][0]["function"]["arguments"] = '{"path": "/a/b.tsv"}'
-    assert proposals(look(values)) == {}
+    assert proposals(build_view(values)) == {}
     values[2]["content"] = "\n".join(FILE)
-    assert 2 in proposals(look(values)), "numbers set to the right are the tool's"
+    assert 2 in proposals(build_view(values)), "numbers set to the right are the tool's"
 
 
 def test_lines_are_the_same_whatever_their_numbers() -> None:
     shifted = [f"{n:6}\t{row}" for n, row in enumerate(ROWS, 8)]
-    view = look(reading("\n".join(FILE), "\n".join(["     7\tnew = 1", *shifted])))
+    view = build_view(reading("\n".join(FILE), "\n".join(["     7\tnew = 1", *shifted])))
     assert (proposals(view)[4].text or "").split("\n")[1].startswith("[80 lines (8-87): as lines 1-80 of result ")
-    plain = look(running("\n".join(ROWS), "\n".join(FILE)))
+    plain = build_view(running("\n".join(ROWS), "\n".join(FILE)))
     assert "as lines 1-80 of result" in (proposals(plain)[4].text or ""), "a listing of what was printed before"
 
 
@@ -170,32 +170,32 @@ def test_a_file_read_after_it_was_written_refers_to_the_call() -> None:
         result("1", "Written."),
         *reading("\n".join(FILE) + "\n")[1:],
     ]
-    view = look(values)
+    view = build_view(values)
     (found,) = proposals(view).values()
     assert (found.text or "").startswith(
         f"[80 lines (1-80): as lines 1-80 of call {public_id(view.keys[1])}, content, 1 step before this: write "
     )
     assert (found.text or "").endswith("]\n")
     plain = [*values[:-1], result("1", "\n".join(ROWS))]
-    assert proposals(look(plain)) == {}, "what a shell prints is not compared with what was written"
+    assert proposals(build_view(plain)) == {}, "what a shell prints is not compared with what was written"
 
 
 def test_only_what_is_new_is_looked_at() -> None:
     text = "\n".join(FILE)
-    assert proposals(look([*reading(text, text), assistant("I see."), user("b")])) == {}
+    assert proposals(build_view([*reading(text, text), assistant("I see."), user("b")])) == {}
 
 
 def test_short_runs_and_small_results_stay() -> None:
     other = ["other line of this result"] * 60
-    assert proposals(look(running("\n".join(ROWS), "\n".join([*ROWS[:6], *other])))) == {}
-    assert proposals(look(running("\n".join(ROWS), "\n".join(ROWS[:4])))) == {}
+    assert proposals(build_view(running("\n".join(ROWS), "\n".join([*ROWS[:6], *other])))) == {}
+    assert proposals(build_view(running("\n".join(ROWS), "\n".join(ROWS[:4])))) == {}
 
 
 def test_a_result_that_was_edited_is_not_referred_to() -> None:
     text = "\n".join(ROWS)
-    view = look(running(text, text))
+    view = build_view(running(text, text))
     edit = Edit(view.keys[2], "text", "a stub", "shorten_results", "", 999, 9)
-    assert proposals(look(running(text, text), state=BranchState(edits={edit.key: edit}))) == {}
+    assert proposals(build_view(running(text, text), state=BranchState(edits={edit.key: edit}))) == {}
 
 
 def test_a_pointer_never_points_to_what_has_pointers_but_to_a_thinned_listing() -> None:
@@ -231,9 +231,9 @@ def test_twenty_steps_after_a_pointer_there_may_be_another() -> None:
 
 def test_what_was_shortened_and_is_fetched_again_comes_whole() -> None:
     values = reading("\n".join(FILE), "\n".join(["other", *FILE]), "\n".join(["third", *FILE]))
-    view = look(values)
+    view = build_view(values)
     stub = Edit(view.keys[4], "text", "a stub", "shorten_results", "", 999, 9)
-    seen = look(values, state=BranchState(edits={stub.key: stub}))
+    seen = build_view(values, state=BranchState(edits={stub.key: stub}))
     assert is_page_fault(seen, 6, 20)
     assert proposals(seen) == {}
     assert not is_page_fault(view, 6, 20)
@@ -241,11 +241,11 @@ def test_what_was_shortened_and_is_fetched_again_comes_whole() -> None:
 
 def test_lines_that_are_referred_to_stay_when_their_result_is_shortened() -> None:
     values = reading("\n".join(FILE), "\n".join(["changed", *FILE[10:30], *["other"] * 9]))
-    found = proposals(look(values))[4]
-    key = look(values).keys[4]
+    found = proposals(build_view(values))[4]
+    key = build_view(values).keys[4]
     edits = {key: Edit(key, "text", found.text, "refer_repeats", "", 999, found.after)}
     later = [*values, *[m for _ in range(20) for m in (assistant(None, "9"), result("9", "ok"))]]
-    view = look(later, state=BranchState(edits=edits))
+    view = build_view(later, state=BranchState(edits=edits))
     assert find_referred_lines(view) == {public_id(view.keys[2]).encode(): [(10, 30)]}
     stub = next(p for p in ShortenResults()(view) if p.index == 2)
     assert stub.write_text is not None
@@ -255,9 +255,9 @@ def test_lines_that_are_referred_to_stay_when_their_result_is_shortened() -> Non
 
 
 def test_a_new_reference_names_a_text_that_is_not_cut_with_it() -> None:
-    view = look(running("\n".join(ROWS), "\n".join(["other", *ROWS[40:]]), "\n".join(["third", *ROWS])))
+    view = build_view(running("\n".join(ROWS), "\n".join(["other", *ROWS[40:]]), "\n".join(["third", *ROWS])))
     found = proposals(view)
-    late = next(p for p in ReferRepeats()(look(running("\n".join(ROWS), "x", "\n".join(["third", *ROWS])))))
+    late = next(p for p in ReferRepeats()(build_view(running("\n".join(ROWS), "x", "\n".join(["third", *ROWS])))))
     assert late.write_text is not None
     assert late.write_text(frozenset({4, 6})) == late.text, "nothing of its target is cut"
     assert late.write_text(frozenset({2, 6})) is None
@@ -272,7 +272,7 @@ def test_a_new_reference_names_a_text_that_is_not_cut_with_it() -> None:
 
 def test_a_reference_to_what_the_budget_has_cut_is_found() -> None:
     view, edits = planned(running("\n".join(ROWS), "\n".join(ROWS)))
-    before = look(running("\n".join(ROWS), "\n".join(ROWS)))
+    before = build_view(running("\n".join(ROWS), "\n".join(ROWS)))
     key = view.keys[4]
     cut = Edit(view.keys[2], "text", "a part", "fit_budget", "", 999, 9)
     assert find_dangling_edits(before, edits, edits) == frozenset()
@@ -306,7 +306,7 @@ def test_another_part_of_a_file_is_another_page() -> None:
     )
     values = reading(first, first, other)
     edit = next(iter(planned(reading(first, first))[1].values()))
-    view = look(values, state=BranchState(edits={edit.key: edit}))
+    view = build_view(values, state=BranchState(edits={edit.key: edit}))
     assert not is_page_fault(view, 6, 20), "nothing of it was taken"
-    again = look(reading(first, first, first), state=BranchState(edits={edit.key: edit}))
+    again = build_view(reading(first, first, first), state=BranchState(edits={edit.key: edit}))
     assert is_page_fault(again, 6, 20)

@@ -17,7 +17,7 @@ from proxy.context.stages.shorten_arguments import ShortenArguments, is_unsigned
 from proxy.context.stages.shorten_results import ShortenResults
 from proxy.context.view import compute_mark
 from tests.context.test_pipeline import plan
-from tests.conversations import PLAIN, Json, assistant, call, look, message, result, user
+from tests.conversations import PLAIN_MODEL, Json, assistant, build_view, call, make_message, result, user
 
 OLD = "def old(argument):\n" + "    value = argument + 1  # a line that is replaced\n" * 12
 NEW = "def new(argument):\n" + "    value = argument + 2  # a line in its place\n" * 12
@@ -31,7 +31,7 @@ def edit(old: str = OLD, new: str = NEW, **more: Any) -> list[Json]:
 
 
 def proposals(values: list[Json], state: BranchState | None = None, **more: Any) -> list[Proposal]:
-    return list(ShortenArguments(**more)(look(values, state=state)))
+    return list(ShortenArguments(**more)(build_view(values, state=state)))
 
 
 def sent(view: View, proposal: Proposal) -> Json:
@@ -45,7 +45,7 @@ def sent(view: View, proposal: Proposal) -> Json:
 def test_a_dead_text_keeps_its_first_line_and_all_else_stays() -> None:
     values = [user("go"), *edit(), *STEPS]
     (found,) = proposals(values)
-    after = sent(look(values), found)
+    after = sent(build_view(values), found)
     arguments = json.loads(after["tool_calls"][0]["function"]["arguments"])
     remark = f"[shortened by the proxy: {len(OLD) - 18} more characters, which this edit has replaced]"
     assert arguments == {
@@ -57,7 +57,9 @@ def test_a_dead_text_keeps_its_first_line_and_all_else_stays() -> None:
     before = values[1]
     after["tool_calls"][0]["function"]["arguments"] = before["tool_calls"][0]["function"]["arguments"]
     assert after == before, "ids, names and all other members are the client's"
-    assert found.after == look(values).tokens[1] - (len(json.dumps(OLD)) - len(json.dumps(arguments["old_string"])))
+    assert found.after == build_view(values).tokens[1] - (
+        len(json.dumps(OLD)) - len(json.dumps(arguments["old_string"]))
+    )
     assert (found.index, found.action, found.since) == (1, "arguments", 2)
 
 
@@ -70,8 +72,8 @@ def test_the_text_stays_for_as_many_steps_as_the_policy_says() -> None:
 def test_a_text_that_is_dead_when_it_would_first_be_sent_does_not_wait_for_its_rent() -> None:
     policy = Policy("test", (ShortenArguments(),))
     values = [user("go"), *STEPS, *edit()]
-    marks = tuple(compute_mark(one, None) for one in look(values[:-2]).messages)
-    made, _ = plan(policy, BranchState(sent_marks=marks, sent_at=0.0), values, model=PLAIN)
+    marks = tuple(compute_mark(one, None) for one in build_view(values[:-2]).messages)
+    made, _ = plan(policy, BranchState(sent_marks=marks, sent_at=0.0), values, model=PLAIN_MODEL)
     assert [one.action for one in made.new_edits] == ["arguments"]
 
 
@@ -83,9 +85,9 @@ def test_a_short_text_stays() -> None:
 def test_it_waits_for_its_rent_and_goes_with_a_batch_of_results() -> None:
     policy = Policy("test", (ShortenArguments(), ShortenResults()))
     values = [user("go"), *edit(), *STEPS]
-    marks = tuple(compute_mark(one, None) for one in look(values[:-2]).messages)
+    marks = tuple(compute_mark(one, None) for one in build_view(values[:-2]).messages)
     warm = BranchState(sent_marks=marks, sent_at=0.0)
-    assert plan(policy, warm, values, model=PLAIN)[0].new_edits == (), "the prefix would be written again for it"
+    assert plan(policy, warm, values, model=PLAIN_MODEL)[0].new_edits == (), "the prefix would be written again for it"
     made, _ = plan(policy, None, values)
     assert [one.action for one in made.new_edits] == ["arguments"], "nothing is cached"
     big = [assistant(None, "b"), result("b", "\n".join(f"line {n} of some output" for n in range(300)))]
@@ -108,15 +110,15 @@ def test_an_answer_that_may_be_signed_stays_as_received(more: Json) -> None:
 
 def test_members_that_hold_nothing_sign_nothing() -> None:
     plain = {**edit()[0], "refusal": None, "annotations": [], "reasoning_content": "", "function_call": None}
-    assert is_unsigned(message(plain))
+    assert is_unsigned(make_message(plain))
     plain["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "abc"}}
-    assert not is_unsigned(message(plain))
-    assert is_unsigned(message({**edit()[0], "wire": [{"type": "message"}, {"type": "function_call"}]}))
+    assert not is_unsigned(make_message(plain))
+    assert is_unsigned(make_message({**edit()[0], "wire": [{"type": "message"}, {"type": "function_call"}]}))
 
 
 def test_a_call_that_a_reference_names_stays() -> None:
     values = [user("go"), *edit(), *STEPS]
-    view = look(values)
+    view = build_view(values)
     name = public_id(view.keys[1])
     text = f"[12 lines: as lines 1-12 of call {name}, Edit, 2 steps before this: recall]"
     referring = Edit(view.keys[4], "text", text, "refer_repeats", "", 9, 1)
@@ -125,7 +127,7 @@ def test_a_call_that_a_reference_names_stays() -> None:
 
 def test_an_edit_in_force_is_repeated_and_grows_only_with_more_dead_texts() -> None:
     values = [user("go"), *edit(), *STEPS]
-    view = look(values)
+    view = build_view(values)
     (first,) = proposals(values)
     made = Edit(view.keys[1], "arguments", first.text, first.stage, first.reason, view.tokens[1], first.after)
     state = BranchState(edits={made.key: made})
@@ -133,7 +135,7 @@ def test_an_edit_in_force_is_repeated_and_grows_only_with_more_dead_texts() -> N
     later = [*values, *edit(old=NEW, new="x"), *STEPS]
     by_index = {one.index: one for one in proposals(later, state)}
     assert by_index[1].after < made.after
-    shown = sent(look(later), by_index[1])["tool_calls"][0]["function"]["arguments"]
+    shown = sent(build_view(later), by_index[1])["tool_calls"][0]["function"]["arguments"]
     assert "which a later edit has overwritten" in json.loads(shown)["new_string"]
 
 

@@ -20,7 +20,7 @@ from proxy.context.stages.shorten_results import (
     is_path_listing,
 )
 from proxy.context.summaries.stub import StubWriter
-from tests.conversations import WEIGH, Json, assistant, call, look, result, user
+from tests.conversations import COUNTER, Json, assistant, build_view, call, result, user
 
 LONG = "\n".join(f"line {n} of an output that nobody needs any more" for n in range(400))
 
@@ -51,12 +51,12 @@ def stale(view: View) -> list[int]:
 
 
 def test_command_output_is_stale_once_the_agent_has_answered_to_it() -> None:
-    assert stale(look(talk("bash", 1, arguments='{"command": "make test"}'))) == []
-    assert stale(look(talk("bash", 2, arguments='{"command": "make test"}'))) == [2]
+    assert stale(build_view(talk("bash", 1, arguments='{"command": "make test"}'))) == []
+    assert stale(build_view(talk("bash", 2, arguments='{"command": "make test"}'))) == [2]
 
 
 def test_a_result_that_is_not_stale_is_not_read() -> None:
-    view = look(talk("read_file", 6))
+    view = build_view(talk("read_file", 6))
     assert shortened(view).keys() == {2, 4, 6}, "others are too new to be cut even in a batch"
     is_read = [any(isinstance(key, tuple) and key[0] == "rough" for key in m.derived_values) for m in view.messages]
     assert [n for n, read in enumerate(is_read) if read] == [2, 4, 6]
@@ -64,9 +64,9 @@ def test_a_result_that_is_not_stale_is_not_read() -> None:
 
 def test_small_command_output_stays_three_steps() -> None:
     text = "\n".join(f"output {n}" for n in range(20))
-    assert 150 <= look(talk("bash", 1, text)).original_tokens[2] < 250
-    assert stale(look(talk("bash", 3, text))) == []
-    assert stale(look(talk("bash", 4, text))) == [2]
+    assert 150 <= build_view(talk("bash", 1, text)).original_tokens[2] < 250
+    assert stale(build_view(talk("bash", 3, text))) == []
+    assert stale(build_view(talk("bash", 4, text))) == [2]
 
 
 def test_a_list_of_paths_stays_nine_steps_and_a_very_long_one_does_not() -> None:
@@ -74,10 +74,14 @@ def test_a_list_of_paths_stays_nine_steps_and_a_very_long_one_does_not() -> None
     entries = [f"-rw-r--r-- 1 root root {n} Nov 23 08:41 module {n}" for n in range(400)]
     for lines in (paths, entries):
         text = "\n".join(lines[:15])
-        assert ShortenResults().big <= look(talk("glob", 1, text)).original_tokens[2] <= ShortenResults().listing_most
-        assert stale(look(talk("glob", 9, text))) == []
-        assert stale(look(talk("glob", 10, text))) == [2]
-        assert stale(look(talk("glob", 2, "\n".join(lines)))) == [2]
+        assert (
+            ShortenResults().big
+            <= build_view(talk("glob", 1, text)).original_tokens[2]
+            <= ShortenResults().listing_most
+        )
+        assert stale(build_view(talk("glob", 9, text))) == []
+        assert stale(build_view(talk("glob", 10, text))) == [2]
+        assert stale(build_view(talk("glob", 2, "\n".join(lines)))) == [2]
 
 
 @pytest.mark.parametrize(
@@ -89,14 +93,14 @@ def test_a_list_of_paths_stays_nine_steps_and_a_very_long_one_does_not() -> None
     ],
 )
 def test_hits_of_a_search_and_other_texts_with_paths_are_no_list_of_paths(text: str) -> None:
-    view = look([user("a"), assistant(None), result("1", text)])
+    view = build_view([user("a"), assistant(None), result("1", text)])
     assert not is_path_listing(view.messages[2])
 
 
 def test_a_view_of_a_file_stays_eighteen_steps_and_the_others_go_along_after_three() -> None:
-    view = look(talk("read_file", 18))
+    view = build_view(talk("read_file", 18))
     assert stale(view) == []
-    found = shortened(look(talk("read_file", 19)))
+    found = shortened(build_view(talk("read_file", 19)))
     assert [n for n, p in found.items() if not p.rider] == [2]
     assert [n for n, p in found.items() if p.rider] == list(range(4, 33, 2)), "three steps old and more, as riders"
 
@@ -108,34 +112,36 @@ def test_each_result_beside_a_view_keeps_it_two_steps_longer() -> None:
         return [user("a"), {**assistant(None), "tool_calls": calls}, *results]
 
     three, later = read_at_once(LONG, LONG, LONG), talk("think", 30, "Done.")[1:]
-    assert stale(look([*three, *later[: 2 * 21]])) == []
-    assert stale(look([*three, *later[: 2 * 22]])) == [2, 3, 4]
+    assert stale(build_view([*three, *later[: 2 * 21]])) == []
+    assert stale(build_view([*three, *later[: 2 * 22]])) == [2, 3, 4]
     small = read_at_once(LONG, "not found", "not found")
-    assert stale(look([*small, *later[: 2 * 18]])) == [2], "results that are too small to be shortened do not count"
+    assert stale(build_view([*small, *later[: 2 * 18]])) == [2], (
+        "results that are too small to be shortened do not count"
+    )
     prompt = [assistant("Done."), user("b"), *later[: 2 * 7]]
-    assert stale(look([*three, *prompt])) == [2, 3, 4], "a new prompt makes them stale as ever"
+    assert stale(build_view([*three, *prompt])) == [2, 3, 4], "a new prompt makes them stale as ever"
 
 
 def test_small_results_and_failed_runs_wait_for_their_rent_in_an_eager_policy() -> None:
     def waits(text: str) -> bool:
-        view = look([*talk("bash", 1, text, '{"command": "make test"}'), assistant("next")])
+        view = build_view([*talk("bash", 1, text, '{"command": "make test"}'), assistant("next")])
         return shortened(view)[2].waits_for_rent
 
     passed = "\n".join(f"tests/test_{n}.py::test_{n} PASSED" for n in range(100))
     assert not waits(f"{passed}\n==== 100 passed in 2.31s ====")
     assert waits(f"{passed}\nFAILED tests/test_x.py::test_x\n==== 1 failed, 100 passed in 2.31s ====")
     few = "\n".join(passed.split("\n")[:12])
-    assert 250 <= look(talk("bash", 1, few)).original_tokens[2] < 500
+    assert 250 <= build_view(talk("bash", 1, few)).original_tokens[2] < 500
     assert waits(few)
 
 
 def test_a_new_prompt_makes_a_view_stale_sooner() -> None:
     values = [*talk("read_file", 1), assistant("Done."), user("b"), *talk("read_file", 6)[1:]]
-    assert stale(look(values)) == []
+    assert stale(build_view(values)) == []
     values = [*talk("read_file", 1), assistant("Done."), user("b"), *talk("read_file", 7)[1:]]
-    assert stale(look(values)) == [2], "eight steps, one prompt later"
+    assert stale(build_view(values)) == [2], "eight steps, one prompt later"
     values = [*talk("read_file", 1), assistant("1."), user("b"), assistant("2."), user("c"), *talk("read_file", 2)[1:]]
-    assert stale(look(values)) == [2], "four steps, two prompts later"
+    assert stale(build_view(values)) == [2], "four steps, two prompts later"
 
 
 def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() -> None:
@@ -159,42 +165,42 @@ def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() 
 
 def test_an_unknown_tool_that_shows_line_numbers_shows_a_file() -> None:
     text = "\n".join(f"{n}\tdef function_{n}(): pass" for n in range(40))
-    view = look(talk("mcp_thing", 1, text))
+    view = build_view(talk("mcp_thing", 1, text))
     assert [kind for _, kind, _ in find_results(view)] == ["view"]
-    assert [kind for _, kind, _ in find_results(look(talk("mcp_thing", 1)))] == ["unknown"]
+    assert [kind for _, kind, _ in find_results(build_view(talk("mcp_thing", 1)))] == ["unknown"]
     assert is_listing(view.messages[2])
     assert not is_listing(view.messages[0])
 
 
 def test_only_results_are_shortened_and_small_ones_are_left_alone() -> None:
-    view = look(talk("bash", 40))
+    view = build_view(talk("bash", 40))
     assert all(view.is_result[n] for n in shortened(view))
-    assert shortened(look(talk("bash", 40, "ok"))) == {}
+    assert shortened(build_view(talk("bash", 40, "ok"))) == {}
 
 
 def test_a_stub_is_shorter_and_says_how_much_there_was() -> None:
-    view = look(talk("bash", 40))
+    view = build_view(talk("bash", 40))
     for n, proposal in shortened(view).items():
         text = text_of(proposal)
         assert proposal.action == "text"
         assert text.startswith("[shortened: ")
         assert f" of {len(LONG)} characters]" in text.splitlines()[0]
-        assert WEIGH.count_text(text) < view.original_tokens[n]
+        assert COUNTER.count_text(text) < view.original_tokens[n]
         assert proposal.reason
         assert view.request_counts[proposal.since] <= view.request_counts[-1]
 
 
 def test_what_was_shortened_before_is_not_shortened_again() -> None:
-    view = look(talk("bash", 40))
+    view = build_view(talk("bash", 40))
     found = shortened(view)
     edits = {
         view.keys[n]: Edit(view.keys[n], "text", text_of(p), p.stage, p.reason, 99_999, 9) for n, p in found.items()
     }
-    assert shortened(look(talk("bash", 40), state=BranchState(edits=edits))) == {}
+    assert shortened(build_view(talk("bash", 40), state=BranchState(edits=edits))) == {}
 
 
 def test_the_same_view_gives_the_same_stubs() -> None:
-    one, other = (shortened(look(talk("bash", 40))) for _ in range(2))
+    one, other = (shortened(build_view(talk("bash", 40))) for _ in range(2))
     assert {n: text_of(p) for n, p in one.items()} == {n: text_of(p) for n, p in other.items()}
 
 
@@ -216,14 +222,14 @@ def test_a_batch_is_written_once_for_a_history_and_another_one_anew(monkeypatch:
         found = shortened(view, stage)
         return [write_text(gone) for n in order if (write_text := found[n].write_text) is not None]
 
-    view, stage, every = look(values), ShortenResults(), frozenset((2, 4, 6))
+    view, stage, every = build_view(values), ShortenResults(), frozenset((2, 4, 6))
     first = texts(view, (6, 4, 2), every)
     assert len(written) == 3
     assert texts(view, (6, 4, 2), every) == first
     assert len(written) == 3, "the same messages under the same edits"
     # From the first stub on that is another one, all are written as in a history of its own.
-    assert texts(view, (6, 2, 4), every) == texts(look(values), (6, 2, 4), every)
-    assert texts(view, (4, 2), every - {6}) == texts(look(values), (4, 2), every - {6}) != first[1:]
+    assert texts(view, (6, 2, 4), every) == texts(build_view(values), (6, 2, 4), every)
+    assert texts(view, (4, 2), every - {6}) == texts(build_view(values), (4, 2), every - {6}) != first[1:]
     assert len(written) > 3
     other = replace(view, offered_tools=frozenset(("recall",)))
     assert all("recall(" in str(text) for text in texts(other, (6, 4, 2), every))
@@ -239,7 +245,7 @@ def test_a_sight_that_an_edit_has_made_untrue_does_not_outlive_the_later_one() -
         *talk("edit_file", 1, "\n".join(after), edit)[1:],
         *[m for _ in range(20) for m in (assistant(None, "9"), result("9", "ok"))],
     ]
-    found = shortened(look(values))
+    found = shortened(build_view(values))
     assert list(found) == [4], "the first sight is too short to be shortened"
     assert new in text_of(found[4]).split("\n")
     assert body[40] not in text_of(found[4])
@@ -254,17 +260,17 @@ def test_no_recall_is_offered_of_a_file_as_it_was_before_an_edit() -> None:
         *talk("read_file", 1, "\n".join(body[::-1]), '{"path": "b.py"}')[1:],
         *[m for _ in range(20) for m in (assistant(None, "9"), result("9", "ok"))],
     ]
-    found = shortened(look(values, offered=frozenset({"recall"})))
+    found = shortened(build_view(values, offered=frozenset({"recall"})))
     outdated, current = (text_of(found[n]).splitlines() for n in (2, 6))
     assert "recall" not in outdated[0]
     assert outdated[-1].startswith('[edited since: read it again; as it was: recall("')
     assert "recall" in current[0]
     assert not current[-1].startswith("[edited since")
-    assert not any("[edited since" in text_of(p) for p in shortened(look(values)).values()), "no tool is named"
+    assert not any("[edited since" in text_of(p) for p in shortened(build_view(values)).values()), "no tool is named"
 
 
 def test_a_look_up_that_was_made_again_stays_whole_for_twenty_steps() -> None:
     rest = [m for _ in range(19) for m in (assistant(None, "9"), result("9", "ok"))]
     values = [*talk("get_user", 1), *talk("get_user", 1)[1:], *rest]
-    assert 4 not in shortened(look(values))
-    assert 4 in shortened(look([*values, assistant(None, "9"), result("9", "ok")]))
+    assert 4 not in shortened(build_view(values))
+    assert 4 in shortened(build_view([*values, assistant(None, "9"), result("9", "ok")]))

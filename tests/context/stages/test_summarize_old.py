@@ -20,7 +20,7 @@ from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.summaries.summary import HEADING
 from proxy.dialects.completions.request import read_message
 from proxy.errors import ConfigError
-from tests.conversations import INPUTS, PLAIN, Json, assistant, look, request, result, system, user
+from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, build_view, make_request, result, system, user
 
 STAGE = SummarizeOld(only_over=False)
 SENTENCE = "Previous 50 turns: 25 user messages, 25 model responses, 10 tool calls"
@@ -41,9 +41,9 @@ def planned(
     stage: SummarizeOld = STAGE,
     schedule: ScheduleName = "always",
     state: BranchState | None = None,
-    model: Model = PLAIN,
+    model: Model = PLAIN_MODEL,
 ) -> Plan:
-    return rewrite(request(talk), state or BranchState(), policy(stage, schedule), model, 0.0, INPUTS)
+    return rewrite(make_request(talk), state or BranchState(), policy(stage, schedule), model, 0.0, INPUTS)
 
 
 def out(plan: Plan) -> list[tuple[str, str]]:
@@ -60,7 +60,7 @@ def counted(text: str) -> int:
 
 
 def asked(talk: Sequence[Json], stage: SummarizeOld = STAGE, **more: Any) -> tuple[View, list[Ask]]:
-    view = look(talk, policy=policy(stage), **more)
+    view = build_view(talk, policy=policy(stage), **more)
     return view, list(stage.asks(view))
 
 
@@ -101,20 +101,20 @@ def test_d4_a_sentence_no_shorter_than_what_it_is_of_leaves_the_messages() -> No
 def test_d4_pinned_messages_stay_and_so_does_what_they_need() -> None:
     first = user("first " * 30)
     talk = [system("Be."), first, assistant(None, "c"), result("c", "r"), assistant("done"), *NEW, user("now")]
-    view = look(talk, policy=policy())
+    view = build_view(talk, policy=policy())
     pinned = BranchState(pins=frozenset({view.keys[3]}))
     told = out(planned(talk, state=pinned))
     sentence = "Previous 1 turns: 1 user messages, 0 model responses, 0 tool calls"
     assert [t for _, t in told[1:5]] == ["", "r", "done", "new 0\n\n" + sentence]
-    told = out(planned(talk[1:], state=BranchState(pins=frozenset({look(talk[1:], policy=policy()).keys[2]}))))
+    told = out(planned(talk[1:], state=BranchState(pins=frozenset({build_view(talk[1:], policy=policy()).keys[2]}))))
     assert [t for _, t in told[:4]] == ["first " * 30, "", "r", "done"], "no assistant message begins a prompt"
 
 
 def test_d4_by_default_it_acts_only_over_the_budget() -> None:
-    size = look(TALK).total
-    at = replace(PLAIN, window=-(-size * 10 // 8))
+    size = build_view(TALK).total
+    at = replace(PLAIN_MODEL, window=-(-size * 10 // 8))
     assert planned(TALK, SummarizeOld(), model=at).messages is None
-    assert planned(TALK, SummarizeOld(), model=replace(PLAIN, window=size)).messages is not None
+    assert planned(TALK, SummarizeOld(), model=replace(PLAIN_MODEL, window=size)).messages is not None
     assert planned(TALK, SummarizeOld()).messages is None
 
 
@@ -133,10 +133,10 @@ def test_d4_asks_come_in_batches_of_whole_steps_each_with_an_id_that_stays() -> 
 
 
 def test_d4_a_helper_is_asked_ahead_of_the_budget_and_not_before() -> None:
-    size = look(TALK).total
+    size = build_view(TALK).total
     stage = SummarizeOld(ahead=0.5)
     for window, wanted in ((size, True), (2 * size, True), (4 * size, False)):
-        _, asks = asked(TALK, stage, model=replace(PLAIN, window=window))
+        _, asks = asked(TALK, stage, model=replace(PLAIN_MODEL, window=window))
         assert bool(asks) is wanted
 
 
@@ -169,7 +169,7 @@ def test_d6_the_event_says_what_was_replaced_and_by_what() -> None:
 @pytest.mark.parametrize("schedule", ["over_budget", "when_it_pays"])
 def test_d4_where_edits_last_the_summary_is_written_on_and_moves_with_its_bearer(schedule: ScheduleName) -> None:
     stage = SummarizeOld(keep=4)
-    model = replace(PLAIN, window=2_000)
+    model = replace(PLAIN_MODEL, window=2_000)
     talk, state, borne = [system()], BranchState(), set()
     for n in range(40):
         talk.append(user(f"question {n} " + "x" * 60))
@@ -188,7 +188,7 @@ def test_d4_where_edits_last_the_summary_is_written_on_and_moves_with_its_bearer
 
 
 def test_d4_one_long_task_is_summed_up_again_and_again_behind_its_prompt() -> None:
-    stage, model = SummarizeOld(keep=4), replace(PLAIN, window=2_000)
+    stage, model = SummarizeOld(keep=4), replace(PLAIN_MODEL, window=2_000)
     talk, state, told = [user("do it all")], BranchState(), ""
     for n in range(60):
         talk += [assistant(None, f"c{n}"), result(f"c{n}", "y" * 60)]

@@ -13,7 +13,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stages.truncate_results import QUERY_HINT, TruncateResults
-from tests.conversations import Json, assistant, look, result, user
+from tests.conversations import Json, assistant, build_view, result, user
 
 LITERAL = Policy("p", schedule="always")
 LONG = "".join(chr(ord("a") + n % 26) for n in range(10_000))
@@ -38,7 +38,7 @@ def kept(proposal: Proposal) -> int:
 
 
 def test_the_newest_five_older_ones_and_inactive_groups_are_cut_to_5000_1000_and_300() -> None:
-    view = look([user("a"), *rounds(2), assistant("b"), user("c"), *rounds(7)], policy=LITERAL)
+    view = build_view([user("a"), *rounds(2), assistant("b"), user("c"), *rounds(7)], policy=LITERAL)
     results = [n for n, is_result in enumerate(view.is_result) if is_result]
     found = cuts(view)
     assert [kept(found[n]) for n in results] == [300, 300, 1000, 1000, 5000, 5000, 5000, 5000, 5000]
@@ -48,14 +48,14 @@ def test_the_newest_five_older_ones_and_inactive_groups_are_cut_to_5000_1000_and
 def test_a_result_at_its_limit_stays_and_one_over_it_is_cut(limit: int) -> None:
     behind = {5000: [], 1000: rounds(5, ""), 300: [assistant("b"), user("c")]}[limit]
     for over in (0, 1):
-        view = look([user("a"), *rounds(1, "x" * (limit + over)), *behind], policy=LITERAL)
+        view = build_view([user("a"), *rounds(1, "x" * (limit + over)), *behind], policy=LITERAL)
         found = cuts(view)
         assert list(found) == [2] * over
         assert all(kept(p) == limit for p in found.values())
 
 
 def test_a_fifth_of_what_is_kept_is_from_the_head_and_the_rest_from_the_tail() -> None:
-    view = look([user("a"), *rounds(1), user("b")], policy=LITERAL, offered=frozenset({"query_db"}))
+    view = build_view([user("a"), *rounds(1), user("b")], policy=LITERAL, offered=frozenset({"query_db"}))
     text = cuts(view)[2].text or ""
     hint = (
         "... [TRUNCATED. Use query_db(sql=\"SELECT content FROM messages WHERE id='"
@@ -73,7 +73,7 @@ def test_a7_a_hint_names_no_tool_that_the_model_does_not_have() -> None:
     values = [user("a"), *rounds(1), user("b")]
 
     def hint(*offered: str) -> str:
-        view = look(values, policy=LITERAL, offered=frozenset(offered))
+        view = build_view(values, policy=LITERAL, offered=frozenset(offered))
         return (cuts(view)[2].text or "").rpartition("\n")[2].replace(public_id(view.keys[2]), "<ID>")
 
     missing = len(LONG) - 300
@@ -93,7 +93,7 @@ def test_a_cut_keeps_exactly_its_limit_from_both_ends(text: str, limit: int, hea
 
 
 def test_cuts_are_made_between_characters_not_inside_them() -> None:
-    view = look([user("a"), *rounds(1, "ä😀" * 1000), user("b")], policy=LITERAL)
+    view = build_view([user("a"), *rounds(1, "ä😀" * 1000), user("b")], policy=LITERAL)
     text = cuts(view)[2].text or ""
     assert text.startswith("ä😀" * 30 + "\n")
     assert kept(cuts(view)[2]) == 300
@@ -103,37 +103,37 @@ def test_cuts_are_made_between_characters_not_inside_them() -> None:
 def test_under_always_a_result_is_cut_again_as_it_ages() -> None:
     talk = [user("a"), *rounds(1)]
     ages: list[list[Json]] = [[], rounds(4), rounds(5), [*rounds(5), assistant("b"), user("c")]]
-    limits = [kept(cuts(look([*talk, *more], policy=LITERAL))[2]) for more in ages]
+    limits = [kept(cuts(build_view([*talk, *more], policy=LITERAL))[2]) for more in ages]
     assert limits == [5000, 5000, 1000, 300]
 
 
 def test_else_a_result_is_cut_once_when_it_has_left_the_first_tier() -> None:
     talk = [user("a"), *rounds(1)]
-    assert 2 not in cuts(look([*talk, *rounds(4)]))
-    view = look([*talk, *rounds(5)])
+    assert 2 not in cuts(build_view([*talk, *rounds(4)]))
+    view = build_view([*talk, *rounds(5)])
     first = cuts(view)[2]
     assert kept(first) == 1000
     edit = Edit(view.keys[2], "text", first.text, first.stage, first.reason, 10_004, first.after)
-    later = look([*talk, *rounds(5), assistant("b"), user("c")], state=BranchState(edits={edit.key: edit}))
+    later = build_view([*talk, *rounds(5), assistant("b"), user("c")], state=BranchState(edits={edit.key: edit}))
     assert 2 not in cuts(later)
     assert kept(cuts(later)[4]) == 300
 
 
 def test_else_a_result_that_was_never_cut_is_cut_to_the_tier_in_which_it_is_now() -> None:
-    assert kept(cuts(look([user("a"), *rounds(1), assistant("b"), user("c")]))[2]) == 300
+    assert kept(cuts(build_view([user("a"), *rounds(1), assistant("b"), user("c")]))[2]) == 300
 
 
 def test_a_proposal_says_since_when_it_was_possible() -> None:
-    active = look([user("a"), *rounds(8)])
+    active = build_view([user("a"), *rounds(8)])
     # Results at 2, 4, ...: the first has been out of the newest five since the sixth, at 12.
     assert {n: p.since for n, p in cuts(active).items()} == {2: 12, 4: 14, 6: 16}
-    groups = look([user("a"), *rounds(1), assistant("b"), user("c"), *rounds(1), assistant("d"), user("e")])
+    groups = build_view([user("a"), *rounds(1), assistant("b"), user("c"), *rounds(1), assistant("d"), user("e")])
     # The first group has been inactive since the second began, at 4, not since the third.
     assert {n: p.since for n, p in cuts(groups).items()} == {2: 4, 6: 8}
 
 
 def test_a_proposal_says_why() -> None:
-    found = cuts(look([user("a"), *rounds(6), assistant("b"), user("c"), *rounds(6)], policy=LITERAL))
+    found = cuts(build_view([user("a"), *rounds(6), assistant("b"), user("c"), *rounds(6)], policy=LITERAL))
     reasons = [p.reason for p in found.values()]
     assert reasons[0] == "inactive group: 10000 characters cut to 300"
     assert {r.split(":")[0] for r in reasons} == {"inactive group", "older results", "newest results"}
@@ -143,20 +143,20 @@ def test_a_proposal_says_why() -> None:
 
 def test_all_four_numbers_are_settings() -> None:
     stage = TruncateResults(recent=1, recent_chars=90, active_chars=80, inactive_chars=70)
-    view = look([user("a"), *rounds(1), user("b"), *rounds(2)], policy=LITERAL)
+    view = build_view([user("a"), *rounds(1), user("b"), *rounds(2)], policy=LITERAL)
     assert [kept(p) for p in cuts(view, stage).values()] == [70, 80, 90]
     none = TruncateResults(recent=0)
-    assert [kept(p) for p in cuts(look([user("b"), *rounds(2)], policy=LITERAL), none).values()] == [1000, 1000]
+    assert [kept(p) for p in cuts(build_view([user("b"), *rounds(2)], policy=LITERAL), none).values()] == [1000, 1000]
 
 
 def test_results_as_parts_are_cut_and_those_with_images_are_not() -> None:
     parts = [{"type": "text", "text": LONG}, {"type": "text", "text": LONG}]
     picture = {"type": "image_url", "image_url": {"url": "u"}}
     talk = [user("a"), assistant(None, "1", "2"), result("1", parts), result("2", [*parts, picture]), user("b")]
-    assert list(cuts(look(talk))) == [2]
+    assert list(cuts(build_view(talk))) == [2]
 
 
 def test_user_messages_that_are_really_tool_output_are_cut_too() -> None:
     talk = [user("fix"), assistant("ls"), user("OBS " + LONG), assistant("ls"), user("OBS 2"), user("next")]
-    assert list(cuts(look(talk, policy=Policy("p", observation=re.compile("^OBS"))))) == [2]
-    assert list(cuts(look(talk))) == []
+    assert list(cuts(build_view(talk, policy=Policy("p", observation=re.compile("^OBS"))))) == [2]
+    assert list(cuts(build_view(talk))) == []

@@ -12,7 +12,7 @@ from proxy.chat.chain import public_id
 from proxy.context.plan import View
 from proxy.context.summaries import extracts
 from tests.context.ranking.test_memory_levels import call, step
-from tests.conversations import Json, assistant, look, result, user
+from tests.conversations import Json, assistant, build_view, result, user
 from tests.conversations import call as call_of
 
 LOG = """
@@ -25,7 +25,7 @@ id a1b2c3d4"""
 
 
 def view_of(text: str = LOG) -> View:
-    return look([user("a"), call("pytest", 1), result("c1", text), assistant("on"), user("b")])
+    return build_view([user("a"), call("pytest", 1), result("c1", text), assistant("on"), user("b")])
 
 
 def test_e4_a_line_has_the_call_the_first_line_the_errors_and_the_ids() -> None:
@@ -42,7 +42,9 @@ def test_e4_a_line_has_the_call_the_first_line_the_errors_and_the_ids() -> None:
 def test_e4_a_line_names_the_images_that_leave_with_a_step() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:"}}
     shot = [{"type": "text", "text": "The page\nhas a button"}, image, image]
-    view = look([user([{"type": "text", "text": "See this"}, image]), call("shoot", 1), result("c1", shot), user("b")])
+    view = build_view(
+        [user([{"type": "text", "text": "See this"}, image]), call("shoot", 1), result("c1", shot), user("b")]
+    )
     assert extracts.extract_step(view, view.steps[0]).call == "See this, with an image or file"
     assert extracts.extract_step(view, view.steps[1]).first_line == "The page, with 2 images or files"
 
@@ -60,7 +62,7 @@ def test_e4_an_extract_says_of_which_message_it_is_and_how_long_that_was() -> No
 
 
 def test_a7_an_extract_names_recall_where_the_model_has_it() -> None:
-    view = look([user("a"), call("pytest", 1), result("c1", LOG), user("b")], offered=frozenset({"recall"}))
+    view = build_view([user("a"), call("pytest", 1), result("c1", LOG), user("b")], offered=frozenset({"recall"}))
     name = public_id(view.keys[2])
     first = extracts.extract_result(view, view.steps[1], 2).splitlines()[0]
     assert first == f'[extract of message {name}, {len(LOG)} characters; recall("{name}") has all]'
@@ -79,7 +81,7 @@ def test_e4_extracts_are_honest(text: str) -> None:
 
 
 def test_e4_several_steps_share_the_room_and_say_which_messages_they_were() -> None:
-    view = look([user("a"), *step(1, "one\nerror: E1"), *step(2, "two"), *step(3, "three"), user("b")])
+    view = build_view([user("a"), *step(1, "one\nerror: E1"), *step(2, "two"), *step(3, "three"), user("b")])
     steps = view.steps[1:4]
     text = extracts.extract_steps(view, steps, [False, True, False], 400)
     head, *rows = text.splitlines()
@@ -89,7 +91,7 @@ def test_e4_several_steps_share_the_room_and_say_which_messages_they_were() -> N
 
 @given(st.integers(60, 600), st.lists(st.text(max_size=300), min_size=1, max_size=12))
 def test_e4_a_summary_never_has_more_than_its_limit(limit: int, results: list[str]) -> None:
-    view = look([user("a"), *(m for n, text in enumerate(results) for m in step(n, text)), user("b")])
+    view = build_view([user("a"), *(m for n, text in enumerate(results) for m in step(n, text)), user("b")])
     steps = view.steps[1:-1]
     text = extracts.extract_steps(view, steps, [False] * len(steps), limit)
     assert len(text) <= max(limit, len(extracts.render_heading(view, steps)))
@@ -102,7 +104,7 @@ def test_a_failed_call_with_long_arguments_still_says_how_it_ended() -> None:
     for n in range(3):
         asked = {**assistant(None), "tool_calls": [call_of(str(n), "edit_file", json.dumps(edit))]}
         values += [asked, result(str(n), failed)]
-    view = look([*values, user("b")])
+    view = build_view([*values, user("b")])
     steps = [step for step in view.steps if view.messages[step.start].calls]
     text = extracts.extract_steps(view, steps, [False] * 3, 420)
     assert len(text) <= 420
@@ -110,7 +112,7 @@ def test_a_failed_call_with_long_arguments_still_says_how_it_ended() -> None:
 
 
 def test_e4_a_helper_is_asked_with_the_sources_prompt_and_every_message_is_named() -> None:
-    view = look([user("a"), *step(1, "x" * 9000), *step(2, "short, see src/mod_7.py and 4711-22"), user("b")])
+    view = build_view([user("a"), *step(1, "x" * 9000), *step(2, "short, see src/mod_7.py and 4711-22"), user("b")])
     ask = extracts.build_ask(view, view.steps[1:3], 1200, 2)
     assert ask.kind == "summary"
     assert ask.prompt.startswith(
@@ -125,7 +127,7 @@ def test_e4_a_helper_is_asked_with_the_sources_prompt_and_every_message_is_named
 
 
 def test_e4_a_summary_of_summaries_is_another_question() -> None:
-    view = look([user("a"), *step(1), *step(2), user("b")])
+    view = build_view([user("a"), *step(1), *step(2), user("b")])
     again = extracts.build_merge_ask(view, view.steps[0:3], ["first summary", "second"], 400)
     assert again.kind == "summary"
     assert again.prompt.startswith(extracts.SUMMARY_PROMPT.replace("<CHARACTERS>", "400") + "\n\n")
@@ -134,7 +136,7 @@ def test_e4_a_summary_of_summaries_is_another_question() -> None:
 
 
 def test_e4_an_answer_bears_the_ids_of_its_sources_and_is_cut_at_its_limit() -> None:
-    view = look([user("a"), *step(1), user("b")])
+    view = build_view([user("a"), *step(1), user("b")])
     text = extracts.render_answer(view, view.steps[1:2], "  It worked. ", 200)
     assert text == f"[summary of 2 messages, {public_id(view.keys[1])} to {public_id(view.keys[2])}]\nIt worked."
     assert len(extracts.render_answer(view, view.steps[1:2], "word " * 100, 150)) <= 150
@@ -155,7 +157,7 @@ def test_error_lines_are_found_once_and_not_where_there_are_none() -> None:
 
 def extract_of(name: str, arguments: dict[str, str], text: str) -> list[str]:
     made = {**assistant(None), "tool_calls": [call_of("c1", name, json.dumps(arguments))]}
-    view = look([user("a"), made, result("c1", text), user("b")])
+    view = build_view([user("a"), made, result("c1", text), user("b")])
     return extracts.extract_result(view, view.steps[1], 2).splitlines()[1:]
 
 
@@ -192,7 +194,7 @@ def test_t2_code_that_handles_errors_is_no_error_of_an_extract() -> None:
 def test_a_short_line_of_a_run_has_its_end_before_its_beginning(output: str, ended: str) -> None:
     noise = "".join(f"compiling module m{n} with {n} symbols, cached in /var/cache/build/m{n}.o\n" for n in range(40))
     made = [user("a"), *(one for _ in range(4) for one in run_of("./run", noise + output))]
-    view = look([*made, user("b")])
+    view = build_view([*made, user("b")])
     text = extracts.extract_steps(view, view.steps[1:-1], [False] * len(view.steps[1:-1]), 520)
     assert len(text) <= 520
     assert text.count(f"-> {ended}") == 4, text

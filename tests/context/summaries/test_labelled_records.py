@@ -11,7 +11,7 @@ from proxy.context.analysis.identifiers import PromptIndex, find_text_facts
 from proxy.context.analysis.shell_commands import EDIT_CALL, PLAIN_CALL, TOOL_RUN
 from proxy.context.summaries.labelled_records import is_record, select_lines
 from proxy.context.summaries.stub import StubLimits, StubWriter
-from tests.conversations import look, message, result, user
+from tests.conversations import build_view, make_message, result, user
 
 CUSTOMER = {
     "customer": "C4755",
@@ -26,7 +26,7 @@ CODE = "\n".join(f"def function_{n}(value):\n    if value > {n}:\n        return
 
 
 def of(text: str) -> Message:
-    return message(result("1", text))
+    return make_message(result("1", text))
 
 
 @pytest.mark.parametrize("text", [JSON, MANIFEST, TABLE])
@@ -55,7 +55,7 @@ def test_lines_stay_from_the_first_on_while_there_is_room() -> None:
 
 def test_the_stub_of_a_record_has_labels_and_no_bare_names() -> None:
     values = [user("x"), result("1", JSON)]
-    view = look(values)
+    view = build_view(values)
     one = view.messages[1]
     told = StubWriter(PromptIndex(view), StubLimits(max_name_share=0.15)).write_stub(
         one, find_text_facts(one.text), content="view", message_id="abcdefghij"
@@ -77,11 +77,11 @@ def test_the_stub_of_a_record_has_labels_and_no_bare_names() -> None:
     ],
 )
 def test_the_row_of_a_table(line: str, is_cells: bool) -> None:
-    assert is_record(message(result("1", "\n".join([line] * 10))), PLAIN_CALL) is is_cells
+    assert is_record(make_message(result("1", "\n".join([line] * 10))), PLAIN_CALL) is is_cells
 
 
 @pytest.mark.parametrize(
     "line", [" " * 1_000_000 + "x", "\t" * 1_000_000, "a" + "  b" * 300_000 + "\t\tx", "[" * 1_000_000 + "x"]
 )
 def test_a_long_line_is_read_in_linear_time(line: str) -> None:
-    assert not is_record(message(result("1", "\n".join([line] * 8))), PLAIN_CALL)
+    assert not is_record(make_message(result("1", "\n".join([line] * 8))), PLAIN_CALL)

@@ -22,14 +22,14 @@ from proxy.context.summaries.stub import (
     keep_short_gaps,
 )
 from tests.context.analysis.runs import RUNS, Run, read_text_outcome
-from tests.conversations import assistant, look, result, user
+from tests.conversations import assistant, build_view, result, user
 
 CONTENTS: st.SearchStrategy[ContentKind] = st.sampled_from(("view", "other", "unknown"))
 FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range(60)]
 
 
 def stub(text: str, before: str = "a prompt", keep: StubLimits | None = None, *, content: ContentKind = "other") -> str:
-    view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
+    view = build_view([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
     writer = StubWriter(PromptIndex(view), keep or StubLimits())
     return writer.write_stub(view.messages[2], identifiers.find_facts(view.messages[2], None), content=content)
 
@@ -42,7 +42,7 @@ def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
 
 
 def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
-    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
+    view = build_view([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
     held = identifiers.find_facts(view.messages[2], None)
     bare = StubWriter(PromptIndex(view), StubLimits()).write_stub(view.messages[2], held, content="other")
     named = StubWriter(PromptIndex(view), StubLimits()).write_stub(
@@ -66,7 +66,7 @@ def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
 )
 def test_the_index_has_the_names_that_a_stub_shows(lines: list[str], number: int) -> None:
     text = "\n".join([*lines[:20], *["ValueError: in core_module.py"] * number, *lines[20:]])
-    view = look([user("a"), assistant(None, "1"), result("1", text), assistant("b"), user("c")])
+    view = build_view([user("a"), assistant(None, "1"), result("1", text), assistant("b"), user("c")])
     message = view.messages[2]
     held = identifiers.find_facts(message, None)
     name = "abcdefgh22" if number else ""
@@ -79,7 +79,7 @@ def test_the_index_has_the_names_that_a_stub_shows(lines: list[str], number: int
     [("changed", "edited since: read it again; as it was: "), ("gone", "deleted or moved away since; as it was: ")],
 )
 def test_a_stub_of_a_file_that_was_changed_since_says_so(state: ViewState, words: str) -> None:
-    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
+    view = build_view([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
     held = identifiers.find_facts(view.messages[2], None)
     first, *_, last = (
         StubWriter(PromptIndex(view), StubLimits())
@@ -190,7 +190,7 @@ def test_what_only_mentions_a_constant_is_none(line: str) -> None:
 
 def test_a_long_row_of_capital_letters_has_no_constants_and_takes_linear_time() -> None:
     # Base64 of zeros is such a row. Each letter was the beginning of a search to the end of the row.
-    (message,) = look([user("A" * 1_000_000)]).messages
+    (message,) = build_view([user("A" * 1_000_000)]).messages
     assert find_constants(message) == ()
 
 
@@ -211,7 +211,7 @@ def test_many_error_lines_are_the_first_and_the_last_ones() -> None:
 
 
 def test_lines_that_a_later_result_refers_to_stay() -> None:
-    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), user("b")])
+    view = build_view([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), user("b")])
     text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
         view.messages[2], identifiers.find_facts(view.messages[2], None), [(5, 8)], content="view"
     )
@@ -220,7 +220,7 @@ def test_lines_that_a_later_result_refers_to_stay() -> None:
 
 def test_a_line_that_a_later_result_refers_to_stays_to_its_end() -> None:
     lines = [f"line {n} {'of a text ' * (50 if n in (20, 40) else 1)}end" for n in range(60)]
-    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(lines))])
+    view = build_view([user("a"), assistant(None, "1"), result("1", "\n".join(lines))])
     message, writer = view.messages[2], StubWriter(PromptIndex(view), StubLimits())
     stub = writer.write_stub(message, identifiers.find_facts(message, None), [(18, 30)], content="other").split("\n")
     assert lines[20] in stub
@@ -229,7 +229,7 @@ def test_a_line_that_a_later_result_refers_to_stays_to_its_end() -> None:
 
 def test_of_two_copies_the_older_one_yields() -> None:
     text = "\n".join(["head", *FILLER, "the id is order_4711 here"])
-    view = look(
+    view = build_view(
         [user("a"), assistant(None, "1"), result("1", text), assistant(None, "2"), result("2", text), user("b")]
     )
     writer = StubWriter(PromptIndex(view), StubLimits())
@@ -252,7 +252,7 @@ def test_every_kept_line_and_name_was_in_the_result(lines: list[str], content: C
 
 def test_the_rough_size_is_of_the_order_of_the_stub() -> None:
     text = "\n".join(["Running", *FILLER, "FAILED tests/a.py::test_b", *FILLER])
-    view = look([user("a"), assistant(None, "1"), result("1", text)])
+    view = build_view([user("a"), assistant(None, "1"), result("1", text)])
     assert len(stub(text)) <= estimate_stub_chars(view.messages[2]) <= len(text)
 
 
@@ -334,9 +334,9 @@ def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
 ) -> None:
     """Facts remembered of a result depend on its text alone, whatever stood around it when it was first seen."""
     values = [user("a"), assistant(None, "1"), result("1", "\n".join(["head", *lines])), user("b")]
-    known = look(values).messages[2]
+    known = build_view(values).messages[2]
     for others, content in turns:
-        fresh = look([*values, user("\n".join(others))])
+        fresh = build_view([*values, user("\n".join(others))])
         stubs = [
             StubWriter(PromptIndex(fresh), StubLimits()).write_stub(
                 message, identifiers.find_facts(message, None), content=content
@@ -348,7 +348,7 @@ def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
 
 
 def run(text: str, command: str = "make test", before: str = "a prompt") -> str:
-    view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
+    view = build_view([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
     message = view.messages[2]
     return StubWriter(PromptIndex(view), StubLimits()).write_stub(
         message, identifiers.find_facts(message, None), command=shell_commands.parse_command(command), content="other"
@@ -421,5 +421,5 @@ def test_line_numbers_with_leading_zeros_are_no_names() -> None:
 
 @pytest.mark.parametrize("line", [" " * 200_000 + "x", ")" + " " * 200_000 + "x", "\t" * 200_000, "1" * 200_000])
 def test_the_imports_of_a_file_with_long_lines_take_linear_time(line: str) -> None:
-    (message,) = look([user("\n".join(["import os", *[line] * 58]))]).messages
+    (message,) = build_view([user("\n".join(["import os", *[line] * 58]))]).messages
     assert find_imports(message)[:1] == (0,)

@@ -13,12 +13,14 @@ from proxy.context.summaries.summary import (
     count_chars,
     render_count,
 )
-from tests.conversations import assistant, message, messages, result, system, user
+from tests.conversations import assistant, make_message, make_messages, result, system, user
 
 
 def test_d4_the_count_reads_as_in_the_source() -> None:
     talk = [user("a"), assistant("b")] * 15 + [user("a"), assistant(None, "c1"), result("c1", "r")] * 10
-    assert render_count(messages(*talk)) == "Previous 50 turns: 25 user messages, 25 model responses, 10 tool calls"
+    assert (
+        render_count(make_messages(*talk)) == "Previous 50 turns: 25 user messages, 25 model responses, 10 tool calls"
+    )
 
 
 @pytest.mark.parametrize("text", [None, "", " \n", "x" * 10, "x" * 11])
@@ -31,12 +33,14 @@ def test_d4_a_shorter_summary_is_accepted_without_the_blanks_around_it() -> None
 
 
 def test_a_message_says_its_text_and_its_calls() -> None:
-    assert count_chars(message(user("abc"))) == 3
-    assert count_chars(message(assistant("ab", "c1"))) == 2 + len("run") + len('{"n": 1}')
+    assert count_chars(make_message(user("abc"))) == 3
+    assert count_chars(make_message(assistant("ab", "c1"))) == 2 + len("run") + len('{"n": 1}')
 
 
 def test_a_question_shows_both_ends_of_long_texts_and_every_call() -> None:
-    talk = messages(user("A" + "x" * 5000 + "Z"), assistant(None, "c1", "c2"), result("c1", "found it"), system("s"))
+    talk = make_messages(
+        user("A" + "x" * 5000 + "Z"), assistant(None, "c1", "c2"), result("c1", "found it"), system("s")
+    )
     asked = build_question(talk)
     assert asked.startswith(INSTRUCTION)
     assert "[user] Axx" in asked

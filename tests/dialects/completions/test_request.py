@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.chat.message import Call, Message, Request
 from proxy.dialects.completions.request import read_message, read_request, remove_usage_option, write_request
 from proxy.errors import NotManaged
-from tests.conversations import Json, assistant, dump, message, request, result, user
+from tests.conversations import Json, assistant, encode_json, make_message, make_request, result, user
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://x/1.png"}}
 
@@ -31,12 +31,12 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://x/1.png"}}
     ],
 )
 def test_every_form_of_content_is_read(content: Any, text: str, shape: str, media: int) -> None:
-    found = message(user(content))
+    found = make_message(user(content))
     assert (found.text, found.shape, found.media_count) == (text, shape, media)
 
 
 def test_a_message_without_content_has_no_text() -> None:
-    found = message({"role": "assistant", "tool_calls": []})
+    found = make_message({"role": "assistant", "tool_calls": []})
     assert (found.text, found.shape, found.calls) == ("", "none", ())
 
 
@@ -51,7 +51,7 @@ def test_function_calls_custom_calls_and_those_of_the_old_kind_are_read() -> Non
         ],
         "function_call": {"name": "old", "arguments": "{}"},
     }
-    assert message(told).calls == (
+    assert make_message(told).calls == (
         Call("1", "run", '{"a": 1}'),
         Call("2", "sql", "SELECT 1"),
         Call("", "none", ""),
@@ -61,22 +61,22 @@ def test_function_calls_custom_calls_and_those_of_the_old_kind_are_read() -> Non
 
 
 def test_a_result_names_its_call_and_one_of_the_old_kind_its_function() -> None:
-    assert message(result("c9", "ok")).call_id == "c9"
-    assert message({"role": "function", "name": "run", "content": "ok"}).call_id == "run"
-    assert message({"role": "tool", "content": "ok"}).call_id is None
+    assert make_message(result("c9", "ok")).call_id == "c9"
+    assert make_message({"role": "function", "name": "run", "content": "ok"}).call_id == "run"
+    assert make_message({"role": "tool", "content": "ok"}).call_id is None
 
 
 def test_reasoning_is_read_under_either_name() -> None:
-    assert message(assistant("a", reasoning_content="because")).reasoning == "because"
-    assert message(assistant("a", reasoning="since")).reasoning == "since"
-    assert message(assistant("a", reasoning_content="", reasoning=None)).reasoning == ""
+    assert make_message(assistant("a", reasoning_content="because")).reasoning == "because"
+    assert make_message(assistant("a", reasoning="since")).reasoning == "since"
+    assert make_message(assistant("a", reasoning_content="", reasoning=None)).reasoning == ""
 
 
 @pytest.mark.parametrize("mark", ["cache_control", "prompt_cache_breakpoint"])
 def test_cache_marks_are_seen_on_a_message_and_on_a_part(mark: str) -> None:
-    assert message(user("a", **{mark: {"type": "ephemeral"}})).has_cache_mark
-    assert message(user([{"type": "text", "text": "a", mark: {}}])).has_cache_mark
-    assert not message(user("a")).has_cache_mark
+    assert make_message(user("a", **{mark: {"type": "ephemeral"}})).has_cache_mark
+    assert make_message(user([{"type": "text", "text": "a", mark: {}}])).has_cache_mark
+    assert not make_message(user("a")).has_cache_mark
 
 
 ODD_MESSAGES = [
@@ -218,8 +218,8 @@ def test_messages_are_the_very_slices_of_the_body() -> None:
 
 
 def test_a_reader_of_the_callers_own_is_used() -> None:
-    known = message(user("known"))
-    found = read_request(dump({"messages": [user("a"), user("b")]}), lambda raw: known)
+    known = make_message(user("known"))
+    found = read_request(encode_json({"messages": [user("a"), user("b")]}), lambda raw: known)
     assert found.messages == (known, known)
 
 
@@ -238,7 +238,7 @@ def test_a_reader_of_the_callers_own_is_used() -> None:
     ],
 )
 def test_a_request_is_plain_where_one_free_text_is_expected(more: Json, plain: bool) -> None:
-    assert request([user("a")], **more).is_free_text is plain
+    assert make_request([user("a")], **more).is_free_text is plain
 
 
 def test_what_a_rewrite_must_know_of_a_request_is_read() -> None:
@@ -248,7 +248,7 @@ def test_what_a_rewrite_must_know_of_a_request_is_read() -> None:
         {"type": "function"},
         7,
     ]
-    found = request(
+    found = make_request(
         [user("a")], tools=tools, stream=True, stream_options={"include_usage": True}, n=3, reasoning_effort="high"
     )
     assert found.tool_names == ("run", "sql")
@@ -259,12 +259,12 @@ def test_what_a_rewrite_must_know_of_a_request_is_read() -> None:
 
 @pytest.mark.parametrize("tools", [None, []])
 def test_no_tools_are_no_tools_however_they_are_written(tools: Any) -> None:
-    found = request([user("a")], tools=tools)
+    found = make_request([user("a")], tools=tools)
     assert (found.tools, found.tool_names) == (None, ())
 
 
 def test_parameters_of_odd_kinds_are_upstreams_to_judge() -> None:
-    found = request([user("a")], model=7, stream="yes", n="two", stream_options=[1], reasoning_effort=3)
+    found = make_request([user("a")], model=7, stream="yes", n="two", stream_options=[1], reasoning_effort=3)
     assert (found.model, found.stream, found.choices, found.usage_wanted) == ("", False, 1, False)
 
 

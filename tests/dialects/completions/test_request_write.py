@@ -23,7 +23,7 @@ from proxy.dialects.completions.request import (
     replace_text,
     write_request,
 )
-from tests.conversations import Json, assistant, dump, request, user
+from tests.conversations import Json, assistant, encode_json, make_request, user
 
 BODY = (
     b'{ "temperature" : 1.0,"messages" : [ {"role":"user","content":"a"} ],"stream":true ,\n'
@@ -75,13 +75,13 @@ def test_usage_is_asked_for_in_a_body_with_other_messages_too() -> None:
     "more", [{}, {"stream": False}, {"stream": True, "stream_options": {"include_usage": True}}, {"stream": None}]
 )
 def test_usage_is_not_asked_for_without_a_stream_or_where_the_client_has(more: Json) -> None:
-    found = request([user("a")], **more)
+    found = make_request([user("a")], **more)
     assert write_request(found, request_usage=True) == found.body
 
 
 def test_stream_options_that_are_no_object_are_a_value_error() -> None:
     with pytest.raises(ValueError, match="told apart"):
-        write_request(request([user("a")], stream=True, stream_options=7), request_usage=True)
+        write_request(make_request([user("a")], stream=True, stream_options=7), request_usage=True)
 
 
 KEPT = (
@@ -191,7 +191,7 @@ def test_what_is_written_reads_as_it_was_meant(content: Any, new: str, escaped: 
             before.calls, before.reasoning, before.media_count, before.has_cache_mark,
         )  # fmt: skip
         assert read_message(replace_text(raw, before.text)).digest == before.digest
-    assert read_message(remove_calls(raw)).digest == read_message(dump(assistant(content))).digest
+    assert read_message(remove_calls(raw)).digest == read_message(encode_json(assistant(content))).digest
 
 
 ANSWER = (

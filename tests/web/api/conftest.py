@@ -15,14 +15,14 @@ import pytest
 from proxy.notes.memo_matching import Memo
 from proxy.tools import stored_memos
 from tests.postgres import drop_database, new_store_database
-from tests.running import Running, running_beside
+from tests.proxy_server import RunningProxy, run_proxy_in_thread
 from tests.web.test_auth import entry
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 
 
 @dataclass(frozen=True)
-class Got:
+class ApiAnswer:
     """An answer."""
 
     status: int
@@ -34,16 +34,16 @@ class Got:
 
 
 @dataclass
-class World:
+class ProxyWithData:
     """The proxy and what is in it. ids: what the placeholders of paths stand for."""
 
-    proxy: Running
+    proxy: RunningProxy
     ids: dict[str, str] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def ask(
         self, method: str, path: str, body: Any = None, *, key: str | None = "cp-acme-admin", **headers: str
-    ) -> Got:
+    ) -> ApiAnswer:
         """One call. headers: with _ for -."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if key is not None:
@@ -55,7 +55,7 @@ class World:
         try:
             connection.request(method, path, raw, named)
             answer = connection.getresponse()
-            return Got(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            return ApiAnswer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         finally:
             connection.close()
 
@@ -126,7 +126,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithData]:
     if getattr(request, "param", "sqlite") == "sqlite":
         db = str(tmp_path_factory.mktemp("world") / "a.sqlite3")
         yield from _made(db)
@@ -138,15 +138,15 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         asyncio.run(drop_database(db))
 
 
-def _made(db: str) -> Iterator[World]:
+def _made(db: str) -> Iterator[ProxyWithData]:
     keys = [
         entry(f"cp-{name}-{plane}", tenant, plane)
         for name, tenant in (("acme", "acme"), ("other", "other"))
         for plane in ("data", "admin", "read", "metrics")
     ]
     keys += [entry(f"cp-all-{plane}", "*", plane) for plane in ("admin", "read")]
-    with running_beside("demo", db=db, policy="thrifty", keys=keys) as proxy:
-        made = World(proxy)
+    with run_proxy_in_thread("demo", db=db, policy="thrifty", keys=keys) as proxy:
+        made = ProxyWithData(proxy)
         made.converse("talk")
         made.converse("theirs", "other")
         made.ids = made.named("talk", "nobody")

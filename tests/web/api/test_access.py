@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.web.api.calls import CALLS, Call
-from tests.web.api.conftest import Got, World
+from tests.web.api.conftest import ApiAnswer, ProxyWithData
 
 
 def those(wanted: Callable[[Call], bool]) -> list[Any]:
@@ -27,7 +27,7 @@ def may(call: Call) -> str:
     return "cp-all-admin" if "{tenant}" in call.path else "cp-acme-admin"
 
 
-def problem(got: Got) -> None:
+def problem(got: ApiAnswer) -> None:
     """It is an error in the one shape that there is."""
     assert got.status in CODES
     error = got.json()["error"]
@@ -36,7 +36,7 @@ def problem(got: Got) -> None:
     assert "Traceback" not in error["message"]
 
 
-def test_every_route_has_an_entry(world: World) -> None:
+def test_every_route_has_an_entry(world: ProxyWithData) -> None:
     routes = set()
     for route in world.proxy.app.api.routes:
         path = getattr(route, "path", "")
@@ -47,7 +47,7 @@ def test_every_route_has_an_entry(world: World) -> None:
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY)
-def test_it_succeeds(world: World, method: str, call: Call) -> None:
+def test_it_succeeds(world: ProxyWithData, method: str, call: Call) -> None:
     ids = dict(world.ids)
     if call.makes:
         ids = world.named(world.fresh()) | {"memo": world.memo()}
@@ -62,14 +62,14 @@ def test_it_succeeds(world: World, method: str, call: Call) -> None:
 
 
 @pytest.mark.parametrize(("method", "call"), those(lambda call: bool(call.absent)))
-def test_what_is_not_there_is_404(world: World, method: str, call: Call) -> None:
+def test_what_is_not_there_is_404(world: ProxyWithData, method: str, call: Call) -> None:
     got = world.ask(method, world.fill(call.absent), call.body, key=may(call))
     assert got.status == 404, got.body
     problem(got)
 
 
 @pytest.mark.parametrize(("method", "call"), those(lambda call: bool(call.bad)))
-def test_bad_input_is_told(world: World, method: str, call: Call) -> None:
+def test_bad_input_is_told(world: ProxyWithData, method: str, call: Call) -> None:
     assert call.bad is not None
     path, body = call.bad
     got = world.ask(method, world.fill(path), body if body is not None else call.body)
@@ -78,7 +78,7 @@ def test_bad_input_is_told(world: World, method: str, call: Call) -> None:
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY)
-def test_the_key_decides(world: World, method: str, call: Call) -> None:
+def test_the_key_decides(world: ProxyWithData, method: str, call: Call) -> None:
     """S1: no key, one that is none, a key for another plane, the read key."""
     path = world.fill(call.path)
     wanted = {None: 401, "cp-nobody": 401, "": 401, "cp-acme-data": 403, "cp-acme-metrics": 403}
@@ -95,7 +95,7 @@ def test_the_key_decides(world: World, method: str, call: Call) -> None:
 
 
 @pytest.mark.parametrize(("method", "call"), those(lambda call: bool(call.names)))
-def test_s4_another_tenant_finds_nothing(world: World, method: str, call: Call) -> None:
+def test_s4_another_tenant_finds_nothing(world: ProxyWithData, method: str, call: Call) -> None:
     path = world.fill(call.path)
     got = world.ask(method, path, call.body, key="cp-other-admin")
     assert got.status in (403, 404), got.body
@@ -105,7 +105,7 @@ def test_s4_another_tenant_finds_nothing(world: World, method: str, call: Call) 
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY)
-def test_s11_no_page_of_another_site_has_anything_from_it(world: World, method: str, call: Call) -> None:
+def test_s11_no_page_of_another_site_has_anything_from_it(world: ProxyWithData, method: str, call: Call) -> None:
     path = world.fill(call.path)
     for headers in (
         {"origin": "https://evil.example"},
@@ -125,7 +125,7 @@ def test_s11_no_page_of_another_site_has_anything_from_it(world: World, method: 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"a":NaN}', b'{"context": "\\ud800"}', b"null"]
 )
-def test_no_body_breaks_it(world: World, method: str, call: Call, body: bytes) -> None:
+def test_no_body_breaks_it(world: ProxyWithData, method: str, call: Call, body: bytes) -> None:
     got = world.ask(method, world.fill(call.path), body)
     assert got.status in (200, 400, 422), got.body
     if got.status != 200:

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.settings.load import Settings
 from proxy.web.app import ContextProxy
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +28,21 @@ def test_the_description_has_examples(described: dict[str, Any]) -> None:
     assert {"SessionListItem", "MessageListItem", "ExchangeDetails", "MemoDetails"} <= set(with_examples)
 
 
-def test_it_is_served(world: World) -> None:
+def test_it_is_served(world: ProxyWithData) -> None:
     assert world.ask("GET", "/api/openapi.json", key="cp-acme-read").json()["openapi"].startswith("3.")
 
 
 def test_a_body_over_the_limit_is_413() -> None:
-    from tests.running import running_beside  # noqa: PLC0415
+    from tests.proxy_server import run_proxy_in_thread  # noqa: PLC0415
 
-    with running_beside("demo", limits={"body_mb": 1}) as proxy:
-        world = World(proxy)
+    with run_proxy_in_thread("demo", limits={"body_mb": 1}) as proxy:
+        world = ProxyWithData(proxy)
         got = world.ask("POST", "/api/context/estimate", {"content": "x" * (1 << 20)}, key=None)
         assert got.status == 413
         assert got.json()["error"]["code"] == "request_too_large"
 
 
-def test_nothing_is_there_but_the_routes(world: World) -> None:
+def test_nothing_is_there_but_the_routes(world: ProxyWithData) -> None:
     for path in ("/api", "/api/", "/api/docs", "/api/redoc", "/api/nothing"):
         assert world.ask("GET", path).status == 404
     assert world.ask("PUT", "/api/sessions/talk/messages", {}).status == 405

@@ -3,7 +3,7 @@ from __future__ import annotations
 from proxy.store.base import SessionRow
 from proxy.store.in_memory import InMemoryStore
 from proxy.web.api.admin_context import read_tenants
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 
 async def test_tenants_are_found_a_row_each() -> None:
@@ -20,14 +20,14 @@ async def test_tenants_are_found_a_row_each() -> None:
         await store.close()
 
 
-def test_a_session_of_an_odd_name_is_reached_by_its_address(world: World) -> None:
+def test_a_session_of_an_odd_name_is_reached_by_its_address(world: ProxyWithData) -> None:
     world.converse("a / b?#%2F")
     (line,) = world.ask("GET", "/api/sessions?q=a%20/").json()["items"]
     assert line["session"] == "a / b?#%2F"
     assert world.ask("GET", f"/api/sessions/{line['address']}").json()["session"] == line["session"]
 
 
-def test_who_sees_every_tenant_says_which_where_a_name_is_two_sessions(world: World) -> None:
+def test_who_sees_every_tenant_says_which_where_a_name_is_two_sessions(world: ProxyWithData) -> None:
     world.converse("both")
     world.converse("both", "other")
     assert world.ask("GET", "/api/sessions/both", key="cp-all-read").status == 409
@@ -39,7 +39,7 @@ def test_who_sees_every_tenant_says_which_where_a_name_is_two_sessions(world: Wo
     assert world.ask("GET", "/api/memos", key="cp-all-read").status == 409
 
 
-def test_a_name_that_only_another_tenant_has_is_not_there(world: World) -> None:
+def test_a_name_that_only_another_tenant_has_is_not_there(world: ProxyWithData) -> None:
     assert world.ask("GET", "/api/sessions/theirs").status == 404
     listed = [line["session"] for line in world.ask("GET", "/api/sessions?limit=200").json()["items"]]
     assert "theirs" not in listed

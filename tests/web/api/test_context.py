@@ -6,18 +6,18 @@ from typing import Any
 
 from proxy.contrib import reploid
 from tests.web.api.calls import HISTORY
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 ON_ONE_STORE = True
 
 
-def post(world: World, name: str, body: dict[str, Any]) -> Any:
+def post(world: ProxyWithData, name: str, body: dict[str, Any]) -> Any:
     got = world.ask("POST", f"/api/context/{name}", body)
     assert got.status == 200, got.body
     return got.json()
 
 
-def test_d9_pruning_keeps_what_the_library_keeps(world: World) -> None:
+def test_d9_pruning_keeps_what_the_library_keeps(world: ProxyWithData) -> None:
     found = post(world, "prune", {"context": HISTORY, "maxTokens": 25})
     assert found["stats"]["itemsRemoved"] > 0
     assert [*found["pruned"], *found["removed"]] != HISTORY or found["removed"]
@@ -25,39 +25,39 @@ def test_d9_pruning_keeps_what_the_library_keeps(world: World) -> None:
     assert found["pruned"][-1] == HISTORY[-1]
 
 
-def test_what_fits_comes_back_as_it_is(world: World) -> None:
+def test_what_fits_comes_back_as_it_is(world: ProxyWithData) -> None:
     found = post(world, "auto", {"context": HISTORY, "modelName": "gpt-5"})
     assert (found["pruned"], found["removed"]) == (HISTORY, [])
 
 
-def test_gemini_messages_are_read_too(world: World) -> None:
+def test_gemini_messages_are_read_too(world: ProxyWithData) -> None:
     history = [{"role": "user", "parts": [{"text": "Read."}]}, {"role": "model", "parts": [{"text": "Done."}]}]
     assert post(world, "stats", {"context": history})["items"] == 2
 
 
-def test_d9_stats_and_estimate_agree(world: World) -> None:
+def test_d9_stats_and_estimate_agree(world: ProxyWithData) -> None:
     stats = post(world, "stats", {"context": HISTORY, "modelName": "gpt-4o"})
     assert stats["tokens"] == post(world, "estimate", {"content": HISTORY, "modelName": "gpt-4o"})["tokens"]
     assert stats["needsPruning"] is False
     assert stats["limit"] == 128_000
 
 
-def test_an_unknown_model_has_the_sources_limit(world: World) -> None:
+def test_an_unknown_model_has_the_sources_limit(world: ProxyWithData) -> None:
     assert post(world, "stats", {"context": HISTORY, "modelName": "nobody-knows"})["limit"] == 100_000
 
 
-def test_scores_are_the_librarys(world: World) -> None:
+def test_scores_are_the_librarys(world: ProxyWithData) -> None:
     assert post(world, "score", {"context": HISTORY})["scores"] == reploid.score_history(HISTORY)
     one = post(world, "score", {"item": HISTORY[1], "index": 0, "totalItems": 3})
     assert one["score"] == reploid.score_context_importance(HISTORY[1], 0, 3)
 
 
-def test_a_summary_stands_for_the_rest(world: World) -> None:
+def test_a_summary_stands_for_the_rest(world: ProxyWithData) -> None:
     long = [{"role": "user", "content": f"{n} " * 50} for n in range(20)]
     found = post(world, "summarize", {"context": long, "maxItems": 5, "text": "Numbers were told."})
     assert found["stats"] == {"summarizedItems": 15, "keptItems": 5}
     assert "Numbers were told." in str(found["summarized"][0])
 
 
-def test_snake_case_is_understood_as_well(world: World) -> None:
+def test_snake_case_is_understood_as_well(world: ProxyWithData) -> None:
     assert post(world, "prune", {"context": HISTORY, "max_tokens": 1_000})["removed"] == []

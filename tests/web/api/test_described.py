@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from proxy.settings.load import Settings
 from proxy.web.app import ContextProxy
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 pytestmark = pytest.mark.slow  # the requests are made while the file is collected
 ON_ONE_STORE = True
@@ -58,7 +58,7 @@ schema = schemathesis.openapi.from_dict(ContextProxy(Settings(db=":memory:", ups
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_what_is_described_is_what_happens(case: Case[Any], world: World) -> None:
+def test_what_is_described_is_what_happens(case: Case[Any], world: ProxyWithData) -> None:
     places = case.path_parameters or {}
     if (case.method.upper(), case.path) not in ENDS and len(str(places.get("session", ""))) % 2:
         # Half of all names are one that is there, or nothing but 404 would ever be seen.

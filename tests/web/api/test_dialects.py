@@ -13,10 +13,10 @@ from proxy.exchange.dialect import DIALECTS
 from proxy.replay import stored
 from proxy.replay.play import Contender, ReplaySettings, play_conversation
 from tests.dialect_agents import MessagesAgent, ResponsesAgent, ThinkingAgent
-from tests.faulty import faulty
 from tests.gemini_agent import GeminiAgent
-from tests.running import Running, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import RunningProxy, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses
@@ -38,8 +38,8 @@ def make_model(name: str) -> Any:
     """A model that reads files in eight steps for the first prompt, and then answers."""
     paths = [f"file{n % 3}.py" for n in range(STEPS)]
     if name == "completions":
-        asked = [calls((f"call_{n:04}", "read"), text=f"Step {n}.", path=path) for n, path in enumerate(paths)]
-        return Scripted(*asked, "Done.")
+        asked = [make_calls((f"call_{n:04}", "read"), text=f"Step {n}.", path=path) for n, path in enumerate(paths)]
+        return ScriptedModel(*asked, "Done.")
     if name == "messages":
         blocks: list[list[Json]] = [
             [
@@ -59,7 +59,7 @@ def make_model(name: str) -> Any:
     return StrictGemini(*parts, "Done.")
 
 
-def make_agent(name: str, proxy: Running) -> Any:
+def make_agent(name: str, proxy: RunningProxy) -> Any:
     if name == "gemini":
         return GeminiAgent(proxy, read, lines=(SESSION,))
     kinds: dict[str, Any] = {"completions": ThinkingAgent, "messages": MessagesAgent, "responses": ResponsesAgent}
@@ -85,13 +85,13 @@ def read_messages(name: str, body: bytes) -> list[Json]:
     return [{member: value for member, value in one.items() if member != "wire"} for one in found]
 
 
-async def show(proxy: Running, path: str) -> Any:
+async def show(proxy: RunningProxy, path: str) -> Any:
     found = await proxy.get(f"/api/sessions/a{path}")
     assert found.status == 200, (path, found.body)
     return found.json()
 
 
-async def act(proxy: Running, path: str, body: Json) -> Any:
+async def act(proxy: RunningProxy, path: str, body: Json) -> Any:
     url = f"http://127.0.0.1:{proxy.port}/api/sessions/a{path}"
     async with ClientSession() as client, client.post(url, json=body) as found:
         assert found.status == 200, (path, await found.text())
@@ -101,7 +101,7 @@ async def act(proxy: Running, path: str, body: Json) -> Any:
 @pytest.mark.parametrize("name", ["completions", "messages", "responses", "gemini"])
 async def test_a_session_is_explained_searched_decided_about_replayed_and_shown(name: str) -> None:
     model = make_model(name)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = make_agent(name, proxy)
         for prompt in PROMPTS:
             assert await agent.work(prompt) == "Done."
@@ -115,7 +115,7 @@ async def test_a_session_is_explained_searched_decided_about_replayed_and_shown(
     assert list_refusals(name, model) == []
 
 
-async def check_records(name: str, proxy: Running, bodies: list[bytes]) -> None:
+async def check_records(name: str, proxy: RunningProxy, bodies: list[bytes]) -> None:
     """Each past prompt is told as it was sent, and each edit of it has its reason."""
     exchanges = (await show(proxy, "/exchanges"))["items"][::-1]
     assert len(exchanges) == len(bodies) == STEPS + 2
@@ -138,7 +138,7 @@ def plain(message: Json) -> Json:
     return {member: value for member, value in message.items() if member != "cache_control"}
 
 
-async def check_recall(proxy: Running) -> None:
+async def check_recall(proxy: RunningProxy) -> None:
     """The whole of what was shortened is found, and given back."""
     prompt = await show(proxy, "/prompt")
     shortened = [one for one in prompt["messages"] if one["status"] != "in"]
@@ -150,7 +150,7 @@ async def check_recall(proxy: Running) -> None:
     assert FACT in json.dumps(found)
 
 
-async def check_pages(proxy: Running) -> None:
+async def check_pages(proxy: RunningProxy) -> None:
     """The pages of the dashboard have their figures."""
     chart, stats = await show(proxy, "/prompt_chart"), await show(proxy, "/stats")
     assert chart["sent"] < chart["tokens"]
@@ -163,7 +163,7 @@ async def check_pages(proxy: Running) -> None:
     assert len((await show(proxy, "/messages"))["items"]) == 2 * STEPS + 4
 
 
-async def check_replay(proxy: Running) -> None:
+async def check_replay(proxy: RunningProxy) -> None:
     """The session is played again, and what was saved is found again."""
     ((tenant,),) = await proxy.rows("SELECT DISTINCT tenant FROM exchanges")
     contenders = (Contender("nothing"), Contender("thrifty", proxy.app.services.policies["thrifty"]))
@@ -175,7 +175,7 @@ async def check_replay(proxy: Running) -> None:
     assert saved.prompt < 0.9 * whole.prompt
 
 
-async def check_decisions(name: str, proxy: Running, agent: Any, model: Any) -> None:
+async def check_decisions(name: str, proxy: RunningProxy, agent: Any, model: Any) -> None:
     """A group that is dropped, a message that is pinned and a note of the operator are in the next prompt."""
     first, _ = (await show(proxy, "/groups"))["items"]
     await act(proxy, f"/groups/{first['id']}/drop", {})

@@ -12,18 +12,20 @@ import pytest
 from proxy.events import bus as bus_module
 from proxy.web.api.events import render_frames
 from tests.event_stream_client import EventStreamClient, event_stream
-from tests.faulty import ask, connect, faulty, until
-from tests.running import Agent, Running, running
-from tests.scripted import Scripted
+from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.raw_upstream import connect, run_upstream, send_raw, wait_until
+from tests.scripted_model import ScriptedModel
 from tests.web.test_auth import entry
 
 
-def tell(proxy: Running, kind: str = bus_module.FALLBACK, tenant: str = "t", session: str = "s", **data: Any) -> None:
+def tell(
+    proxy: RunningProxy, kind: str = bus_module.FALLBACK, tenant: str = "t", session: str = "s", **data: Any
+) -> None:
     proxy.app.services.event_bus.publish(kind, tenant, data, session=session)
 
 
 async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> None:
-    async with running("demo") as proxy, event_stream(proxy) as stream:
+    async with run_proxy("demo") as proxy, event_stream(proxy) as stream:
         for n in range(3):
             tell(proxy, n=n)
         await stream.wait(bus_module.FALLBACK, 3)
@@ -37,7 +39,7 @@ async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> 
 
 @pytest.mark.parametrize("way", ["header", "query"])
 async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> None:
-    async with running("demo") as proxy:
+    async with run_proxy("demo") as proxy:
         async with event_stream(proxy) as stream:
             tell(proxy, n=0)
             await stream.wait(bus_module.FALLBACK)
@@ -52,7 +54,7 @@ async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> 
 
 
 async def test_who_asks_for_what_is_no_longer_here_is_told_of_a_gap_first() -> None:
-    async with running("demo", events={"kept": 2}) as proxy:
+    async with run_proxy("demo", events={"kept": 2}) as proxy:
         async with event_stream(proxy) as stream:
             tell(proxy, n=0)
             await stream.wait(bus_module.FALLBACK)
@@ -66,11 +68,11 @@ async def test_who_asks_for_what_is_no_longer_here_is_told_of_a_gap_first() -> N
 
 
 async def test_after_a_restart_ids_go_on_rising_and_what_was_before_is_a_gap() -> None:
-    async with running("demo") as proxy, event_stream(proxy) as stream:
+    async with run_proxy("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy)
         await stream.wait(bus_module.FALLBACK)
         last = stream.told[0][0]
-    async with running("demo") as proxy, event_stream(proxy, f"?after={last}") as stream:
+    async with run_proxy("demo") as proxy, event_stream(proxy, f"?after={last}") as stream:
         tell(proxy)
         await stream.wait(bus_module.FALLBACK)
         number = stream.told[-1][0]
@@ -81,15 +83,15 @@ async def test_after_a_restart_ids_go_on_rising_and_what_was_before_is_a_gap() -
 
 
 async def test_who_does_not_follow_gets_what_is_here_and_an_end() -> None:
-    async with running("demo") as proxy:
+    async with run_proxy("demo") as proxy:
         tell(proxy, n=0)
         async with event_stream(proxy, "?follow=false") as stream:
-            await until(lambda: stream.ended)
+            await wait_until(lambda: stream.ended)
             assert stream.of(bus_module.FALLBACK) == [{"n": 0}]
 
 
 async def test_only_what_is_asked_for_is_heard() -> None:
-    async with running("demo") as proxy:
+    async with run_proxy("demo") as proxy:
         async with event_stream(proxy, "?session=a&kind=memo:saved&kind=context:*") as stream:
             for session in ("a", "b"):
                 for kind in bus_module.EVENT_KINDS:
@@ -107,7 +109,7 @@ async def test_only_what_is_asked_for_is_heard() -> None:
 async def test_a_key_hears_of_its_tenant_alone() -> None:
     keys = [entry(f"cp-{t}-{p}", t, p) for t in ("acme", "other") for p in ("read", "admin", "data")]
     keys.append(entry("cp-all", "*", "read"))
-    async with running("demo", keys=keys) as proxy:
+    async with run_proxy("demo", keys=keys) as proxy:
         async with (
             event_stream(proxy, "", "x-context-key: cp-acme-read") as acme,
             event_stream(proxy, "", "x-context-key: cp-all") as everybody,
@@ -128,7 +130,7 @@ async def test_a_key_hears_of_its_tenant_alone() -> None:
 
 
 async def test_a_listener_that_is_too_slow_loses_the_oldest_and_is_told_how_many() -> None:
-    async with running("demo", events={"queue": 3}) as proxy, event_stream(proxy) as stream:
+    async with run_proxy("demo", events={"queue": 3}) as proxy, event_stream(proxy) as stream:
         for n in range(10):  # without a pause: nothing is written meanwhile
             tell(proxy, n=n)
         assert await stream.wait(bus_module.FALLBACK, 3) == [{"n": 7}, {"n": 8}, {"n": 9}]
@@ -138,11 +140,11 @@ async def test_a_listener_that_is_too_slow_loses_the_oldest_and_is_told_how_many
 
 
 async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_with_what_is_new() -> None:
-    async with running("demo", events={"queue": 10, "kept": 10}) as proxy:
+    async with run_proxy("demo", events={"queue": 10, "kept": 10}) as proxy:
         there = await connect(proxy.port)
         there.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket's transport
         await there.send(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        await until(lambda: proxy.count("event_listeners") == 1)
+        await wait_until(lambda: proxy.count("event_listeners") == 1)
         for n in range(10_000):  # ten megabytes and more: no socket's buffers hold them
             tell(proxy, n=n, text="x" * 1000)
             await asyncio.sleep(0)
@@ -155,7 +157,7 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
         stream = EventStreamClient(there)
         try:
             lost = (await stream.wait(bus_module.LOST))[0]["lost"]
-            await until(lambda: stream.of(bus_module.FALLBACK)[-1]["n"] == n)
+            await wait_until(lambda: stream.of(bus_module.FALLBACK)[-1]["n"] == n)
             assert lost == proxy.count("events_lost_total")
             assert len(stream.of(bus_module.FALLBACK)) + lost == n + 1
         finally:
@@ -165,7 +167,7 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
 
 async def test_a_client_that_only_listens_is_not_taken_for_a_slow_one() -> None:
     async with (
-        running("demo", timeouts={"header_s": 0.1, "body_s": 0.1, "idle_s": 0.1}) as proxy,
+        run_proxy("demo", timeouts={"header_s": 0.1, "body_s": 0.1, "idle_s": 0.1}) as proxy,
         event_stream(proxy) as stream,
     ):
         await asyncio.sleep(0.6)
@@ -174,7 +176,7 @@ async def test_a_client_that_only_listens_is_not_taken_for_a_slow_one() -> None:
 
 
 async def test_no_more_listen_than_may() -> None:
-    async with running("demo", events={"listeners": 1}) as proxy, event_stream(proxy) as first:
+    async with run_proxy("demo", events={"listeners": 1}) as proxy, event_stream(proxy) as first:
         async with event_stream(proxy) as second:
             assert b" 429 " in second.head
         tell(proxy)
@@ -182,22 +184,22 @@ async def test_no_more_listen_than_may() -> None:
 
 
 async def test_a_client_that_leaves_is_forgotten_within_500_ms() -> None:
-    async with running("demo") as proxy:
+    async with run_proxy("demo") as proxy:
         async with event_stream(proxy):
             assert proxy.count("event_listeners") == 1
-        assert await until(lambda: proxy.count("event_listeners") == 0) < 0.5 * 4
+        assert await wait_until(lambda: proxy.count("event_listeners") == 0) < 0.5 * 4
 
 
 async def test_when_the_proxy_is_told_to_stop_streams_end_as_they_should_within_500_ms() -> None:
-    async with running("demo") as proxy, event_stream(proxy) as stream:
+    async with run_proxy("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy)
         proxy.app.drain()
-        assert await until(lambda: stream.ended) < 0.5 * 4
+        assert await wait_until(lambda: stream.ended) < 0.5 * 4
         assert stream.of(bus_module.FALLBACK) == [{}]
 
 
 async def test_silence_is_broken_by_comments() -> None:
-    async with running("demo") as proxy:
+    async with run_proxy("demo") as proxy:
         bus = proxy.app.services.event_bus
         listener = bus.subscribe(bus_module.EventFilter())
         found = [frame async for frame in taken(render_frames(listener, 0.01), 2)]
@@ -210,21 +212,25 @@ async def taken(source: AsyncIterator[bytes], count: int) -> AsyncIterator[bytes
 
 
 async def test_the_kinds_are_listed() -> None:
-    async with running("demo") as proxy:
+    async with run_proxy("demo") as proxy:
         asked = b"GET /api/events/kinds HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-        answer = await ask(proxy.port, asked)
+        answer = await send_raw(proxy.port, asked)
         assert {one["kind"] for one in json.loads(answer.partition(b"\r\n\r\n")[2])} == set(bus_module.EVENT_KINDS)
 
 
 async def test_a_name_that_no_encoder_takes_is_told_with_a_question_mark() -> None:
-    async with running("demo") as proxy, event_stream(proxy) as stream:
+    async with run_proxy("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy, session="a\ud800b")
         await stream.wait(bus_module.FALLBACK)
         assert stream.told[0][2]["session"] == "a?b"
 
 
 async def test_a_request_that_goes_out_as_it_came_is_told_of_with_the_reason() -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy, event_stream(proxy) as stream:
+    async with (
+        run_upstream(ScriptedModel()) as upstream,
+        run_proxy(upstream.port) as proxy,
+        event_stream(proxy) as stream,
+    ):
         await Agent(proxy, (b"x-context-session: mine", b"x-context-off: 1")).say("Hello")
         assert await stream.wait(bus_module.FALLBACK) == [{"reason": "off"}]
         assert stream.told[0][2]["session"] == "mine"

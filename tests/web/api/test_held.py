@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import connect, faulty
-from tests.running import heard, running
-from tests.scripted import Scripted
+from tests.proxy_server import parse_answer, run_proxy
+from tests.raw_upstream import connect, run_upstream
+from tests.scripted_model import ScriptedModel
 
 MESSAGES = 1660
 PROMISED_S = 0.020
@@ -71,7 +71,7 @@ async def got(port: int, path: str) -> bytes:
     client = await connect(port)
     head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\nauthorization: Bearer sk-one\r\n\r\n"
     await client.send(head.encode())
-    answer = heard(await client.reader.read())
+    answer = parse_answer(await client.reader.read())
     client.writer.transport.abort()
     assert answer.status == 200, path
     return answer.body
@@ -97,12 +97,12 @@ def copy_exchange(path: Path, session: str, count: int) -> None:
 @pytest.mark.timed
 async def test_no_view_of_many_requests_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     db = tmp_path / "many.sqlite3"
-    async with faulty(Scripted("Well.")) as upstream:
-        async with running(upstream.port, policy="thrifty", db=str(db)) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream:
+        async with run_proxy(upstream.port, policy="thrifty", db=str(db)) as proxy:
             hello = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello word1."}]}
             assert (await proxy.post(hello, b"x-context-session: s")).status == 200
         copy_exchange(db, "s", EXCHANGES)
-        async with running(upstream.port, policy="thrifty", db=str(db)) as proxy:
+        async with run_proxy(upstream.port, policy="thrifty", db=str(db)) as proxy:
             held = {}
             for view in (*LISTS, *(f"/api/sessions/s{view}" for view in ("/points?limit=200", "/stats", "/exchanges"))):
                 with longest(monkeypatch) as found:
@@ -115,7 +115,10 @@ async def test_no_view_of_many_requests_holds_the_event_loop(monkeypatch: pytest
 @pytest.mark.timed
 async def test_no_view_of_a_long_session_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     db = str(tmp_path / "long.sqlite3")  # one in memory is written on the event loop
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty", db=db) as proxy:
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, policy="thrifty", db=db) as proxy,
+    ):
         body = {"model": "gpt-5", "messages": [*work(), {"role": "user", "content": "Go on."}]}
         assert (await proxy.post(body, b"x-context-session: s", seconds=120)).status == 200
         ((exchange,),) = await proxy.rows("SELECT exchange FROM exchanges")

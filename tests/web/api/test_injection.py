@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 ATTACKS = (
     "' OR '1'='1", "'; DROP TABLE sessions; --", '" OR ""="', "1); DELETE FROM messages; --",
@@ -27,7 +27,7 @@ PLACES = (
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_s2_no_text_is_more_than_a_text(world: World, place: str) -> None:
+def test_s2_no_text_is_more_than_a_text(world: ProxyWithData, place: str) -> None:
     before = world.ask("GET", "/api/sessions/talk").json()["rows"]
     for attack in ATTACKS:
         got = world.ask("GET", place.format(quote(attack, safe="")))
@@ -42,7 +42,7 @@ def test_s2_no_text_is_more_than_a_text(world: World, place: str) -> None:
     assert world.ask("GET", "/api/sessions/talk").json()["rows"] == before
 
 
-def test_s2_a_bearer_is_hashed_and_nothing_else(world: World) -> None:
+def test_s2_a_bearer_is_hashed_and_nothing_else(world: ProxyWithData) -> None:
     for attack in ATTACKS:
         if not attack.isprintable() or not attack.isascii():
             continue
@@ -51,7 +51,7 @@ def test_s2_a_bearer_is_hashed_and_nothing_else(world: World) -> None:
         assert attack not in got.json()["error"]["message"]
 
 
-def test_a_nul_in_a_body_is_told(world: World) -> None:
+def test_a_nul_in_a_body_is_told(world: ProxyWithData) -> None:
     for path, body in (("undo", {"branch": "a\0"}), ("decide/drop", {"ids": ["a\0"]}), ("rebuild", {"branch": "\0"})):
         assert world.ask("POST", f"/api/sessions/talk/{path}", body).status == 422
     for path, body in (("notes", {"text": "a\0b"}), ("scratchpad", {"text": "a\0b"}), ("settings", {"policy": "\0"})):

@@ -18,8 +18,8 @@ import pytest
 from proxy.chat import chain
 from proxy.settings.load import Settings
 from proxy.web.app import create_app
-from tests.running import running_beside
-from tests.web.api.conftest import World
+from tests.proxy_server import run_proxy_in_thread
+from tests.web.api.conftest import ProxyWithData
 from tests.web.test_auth import entry
 
 SESSIONS, MESSAGES, LONG = 99_990, 10, 100_000
@@ -86,8 +86,8 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
     path = tmp_path / "large.sqlite3"
     await made(path)
     fill(path)
-    with running_beside("demo", db=str(path), keys=[entry("cp-acme-admin", "acme", "admin")]) as proxy:
-        world = World(proxy)
+    with run_proxy_in_thread("demo", db=str(path), keys=[entry("cp-acme-admin", "acme", "admin")]) as proxy:
+        world = ProxyWithData(proxy)
         first = world.ask("GET", "/api/sessions?limit=200").json()
         assert first["items"][0]["session"] == "long"
         deep = world.ask("GET", "/api/sessions/long/messages?limit=200&newest=true").json()

@@ -7,22 +7,22 @@ from typing import Any
 
 from proxy.settings.load import Settings
 from proxy.web.app import ContextProxy
-from tests.faulty import ask, faulty
-from tests.running import Heard, Running, heard, running
-from tests.scripted import Scripted
+from tests.proxy_server import RawAnswer, RunningProxy, parse_answer, run_proxy
+from tests.raw_upstream import run_upstream, send_raw
+from tests.scripted_model import ScriptedModel
 
 
 def key_of(plane: str) -> dict[str, Any]:
     return {"name": plane, "sha256": sha256(plane.encode()).hexdigest(), "tenant": "t", "plane": plane}
 
 
-async def get(proxy: Running, path: str, key: str) -> Heard:
+async def get(proxy: RunningProxy, path: str, key: str) -> RawAnswer:
     raw = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-context-key: {key}\r\nconnection: close\r\n\r\n"
-    return heard(await ask(proxy.port, raw.encode()))
+    return parse_answer(await send_raw(proxy.port, raw.encode()))
 
 
 async def test_first_requests_that_come_at_once_are_answered_by_one_application() -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         threads: list[int] = []
         proxy.app.lazy_api.on_built = lambda: threads.append(threading.get_ident())
         answers = await asyncio.gather(*(proxy.get(f"/api/sessions?limit={n}") for n in range(1, 7)))
@@ -40,7 +40,7 @@ async def test_the_first_request_is_let_in_by_the_planes_of_its_route() -> None:
         ("admin", "/api/nothing", 404),
         ("unknown", "/api/sessions", 401),
     ):
-        async with running("demo", keys=[key_of(name) for name in ("read", "data", "admin")]) as proxy:
+        async with run_proxy("demo", keys=[key_of(name) for name in ("read", "data", "admin")]) as proxy:
             assert (await get(proxy, path, plane)).status == status, (plane, path)
 
 

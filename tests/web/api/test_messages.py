@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 M = "/api/sessions/talk/messages"
 
 
-def test_messages_come_in_their_order_and_by_pages(world: World) -> None:
+def test_messages_come_in_their_order_and_by_pages(world: ProxyWithData) -> None:
     whole = world.ask("GET", M + "?limit=200").json()
     assert whole["next"] is None
     seqs = [line["seq"] for line in whole["items"]]
@@ -24,7 +24,7 @@ def test_messages_come_in_their_order_and_by_pages(world: World) -> None:
     assert newest == whole["items"][::-1]
 
 
-def test_filters_leave_out_what_is_not_asked_for(world: World) -> None:
+def test_filters_leave_out_what_is_not_asked_for(world: ProxyWithData) -> None:
     lines = world.ask("GET", M + "?limit=200").json()["items"]
     users = world.ask("GET", M + "?role=user").json()["items"]
     assert [line["text"] for line in users] == ["Read the log.", "And the other one?", "Thank you."]
@@ -36,14 +36,14 @@ def test_filters_leave_out_what_is_not_asked_for(world: World) -> None:
     assert world.ask("GET", M + "?branch=nobody").json()["items"] == []
 
 
-def test_a_message_is_shown_whole_with_what_became_of_it(world: World) -> None:
+def test_a_message_is_shown_whole_with_what_became_of_it(world: ProxyWithData) -> None:
     tool = world.ask("GET", M + "?role=tool").json()["items"][0]
     shown = world.ask("GET", f"{M}/{tool['id']}").json()
     assert shown["message"]["content"] == "a line of the log\n" * 40
     assert shown["edits"] == []
 
 
-def test_words_are_found(world: World) -> None:
+def test_words_are_found(world: ProxyWithData) -> None:
     found = world.ask("GET", "/api/sessions/talk/search?q=other").json()
     assert any("other" in one["text"] for one in found)
     assert world.ask("GET", "/api/sessions/talk/search?q=xyzzyx").json() == []
@@ -52,7 +52,7 @@ def test_words_are_found(world: World) -> None:
 E = "/api/sessions/talk/exchanges"
 
 
-def test_exchanges_come_newest_first_by_pages_and_filters(world: World) -> None:
+def test_exchanges_come_newest_first_by_pages_and_filters(world: ProxyWithData) -> None:
     whole = world.ask("GET", E + "?limit=200").json()["items"]
     assert [one["started_at"] for one in whole] == sorted((one["started_at"] for one in whole), reverse=True)
     assert {one["status"] for one in whole} == {"complete"}
@@ -64,7 +64,7 @@ def test_exchanges_come_newest_first_by_pages_and_filters(world: World) -> None:
     assert world.ask("GET", f"{E}/{whole[1]['exchange']}").json() == whole[1]
 
 
-def test_the_bytes_of_a_request_come_back_as_they_were(world: World) -> None:
+def test_the_bytes_of_a_request_come_back_as_they_were(world: ProxyWithData) -> None:
     messages = [{"role": "user", "content": "Exactly this."}]
     raw = json.dumps({"model": "demo", "temperature": 0.50, "messages": messages}, indent=1).encode()
     got = world.ask("POST", "/v1/chat/completions", raw, key="cp-acme-data", x_context_session="exact")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 BODIES = {
     "surrogate": rb'{"model":"demo","messages":[{"role":"user","content":"half \ud800 a pair"}]}',
@@ -23,7 +23,7 @@ PATHS = (
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_odd_messages_are_shown(world: World, name: str) -> None:
+def test_odd_messages_are_shown(world: ProxyWithData, name: str) -> None:
     session = f"odd-{name}"
     got = world.ask("POST", "/v1/chat/completions", BODIES[name], key="cp-acme-data", x_context_session=session)
     assert got.status in (200, 400)

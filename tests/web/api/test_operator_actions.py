@@ -17,7 +17,7 @@ from proxy.operator.actions import ACTIONS, SettingsBody
 from proxy.operator.preview import preview_prompt
 from proxy.web.api.operator_actions import DECISIONS, WATCHED_SWITCH_S, FrequentSwitches, add_routes
 from tests.operator.test_actions import planted
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 BODIES: dict[str, Any] = {
     "groups": 2, "text": "A canary.", "policy": "rolling",
@@ -27,7 +27,7 @@ BODIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
-def test_each_action_is_reached_by_its_route(world: World, action: Any) -> None:
+def test_each_action_is_reached_by_its_route(world: ProxyWithData, action: Any) -> None:
     ids = world.named(world.fresh())
     path = action.route_path.format(**{**ids, "memo": world.memo(), "action": action.name})
     fields = action.body.model_fields if action.body is not None else {}
@@ -45,7 +45,7 @@ def test_each_action_is_reached_by_its_route(world: World, action: Any) -> None:
 
 
 @pytest.mark.parametrize("decision", DECISIONS)
-def test_the_routes_of_a_group_and_of_a_message_take_every_decision(world: World, decision: str) -> None:
+def test_the_routes_of_a_group_and_of_a_message_take_every_decision(world: ProxyWithData, decision: str) -> None:
     ids = world.named(world.fresh())
     for place in ("groups/" + ids["group"], "messages/" + ids["message"]):
         got = world.ask("POST", f"/api/sessions/{ids['session']}/{place}/{decision}", {})
@@ -62,7 +62,7 @@ def test_a_new_action_of_the_table_has_its_route() -> None:
     assert (route.name, route.description) == ("wind_back", "Wind the session back.")
 
 
-def test_a_list_of_groups_goes_on_where_the_page_before_ended(world: World) -> None:
+def test_a_list_of_groups_goes_on_where_the_page_before_ended(world: ProxyWithData) -> None:
     first = world.ask("GET", "/api/sessions/talk/groups?limit=1").json()
     rest = world.ask("GET", f"/api/sessions/talk/groups?cursor={first['next']}").json()
     assert [one["title"] for one in first["items"] + rest["items"]] == [
@@ -70,26 +70,28 @@ def test_a_list_of_groups_goes_on_where_the_page_before_ended(world: World) -> N
     ]  # fmt: skip
 
 
-def test_settings_that_are_left_out_are_replaced_too(world: World) -> None:
+def test_settings_that_are_left_out_are_replaced_too(world: ProxyWithData) -> None:
     base = f"/api/sessions/{world.fresh()}/settings"
     world.ask("PATCH", base, {"urgency": "firm"})
     assert "urgency" not in world.ask("PUT", base, {"policy": "rolling"}).json()
     assert set(SettingsBody.model_fields) == {"policy", "schedule", "window", "max_iterations", "urgency"}
 
 
-def sent(world: World, session: str) -> Any:
+def sent(world: ProxyWithData, session: str) -> Any:
     """The newest exchange and the messages that went upstream in it."""
     newest = world.ask("GET", f"/api/sessions/{session}/exchanges?limit=1").json()["items"][0]
     body = world.ask("GET", f"/api/sessions/{session}/exchanges/{newest['exchange']}/body").json()
     return newest, body["messages"]
 
 
-def go_on(world: World, session: str, history: list[dict[str, Any]], text: str = "Go on.") -> list[dict[str, Any]]:
+def go_on(
+    world: ProxyWithData, session: str, history: list[dict[str, Any]], text: str = "Go on."
+) -> list[dict[str, Any]]:
     messages = [*history, {"role": "user", "content": text}]
     return [*messages, world.chat(session, messages)]
 
 
-def test_settings_are_in_force_with_the_next_request(world: World) -> None:
+def test_settings_are_in_force_with_the_next_request(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     base = f"/api/sessions/{name}"
@@ -108,7 +110,7 @@ def test_settings_are_in_force_with_the_next_request(world: World) -> None:
     assert world.ask("GET", base).json()["settings"]["policy"] == "rolling"
 
 
-def test_a_window_is_set_by_a_call_of_its_own(world: World) -> None:
+def test_a_window_is_set_by_a_call_of_its_own(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     assert world.ask("POST", f"/api/sessions/{name}/window", {"groups": 2}).json()["window"] == 2
@@ -116,7 +118,7 @@ def test_a_window_is_set_by_a_call_of_its_own(world: World) -> None:
     assert next(m["content"] for m in sent(world, name)[1] if m["role"] == "user").startswith("Thank you.")
 
 
-def test_undo_takes_the_last_group_out_though_the_agent_resends_it(world: World) -> None:
+def test_undo_takes_the_last_group_out_though_the_agent_resends_it(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     changed = world.ask("POST", f"/api/sessions/{name}/undo", {}).json()
@@ -127,7 +129,7 @@ def test_undo_takes_the_last_group_out_though_the_agent_resends_it(world: World)
     assert any("And the other one?" in text for text in texts)
 
 
-def test_what_the_next_request_does_is_told_until_it_has(world: World) -> None:
+def test_what_the_next_request_does_is_told_until_it_has(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     assert world.ask("POST", f"/api/sessions/{name}/compress", {}).json()["force"] == "compress"
@@ -136,26 +138,26 @@ def test_what_the_next_request_does_is_told_until_it_has(world: World) -> None:
     assert "force" not in world.ask("GET", f"/api/sessions/{name}/settings").json()
 
 
-def test_nothing_can_be_pruned_where_the_policy_changes_nothing(world: World) -> None:
+def test_nothing_can_be_pruned_where_the_policy_changes_nothing(world: ProxyWithData) -> None:
     name = world.fresh()
     world.ask("PATCH", f"/api/sessions/{name}/settings", {"policy": "passthrough"})
     got = world.ask("POST", f"/api/sessions/{name}/prune", {})
     assert (got.status, got.json()["error"]["code"]) == (409, "conflict")
 
 
-def test_a_state_is_rebuilt_with_the_next_request_where_nobody_else_can(world: World) -> None:
+def test_a_state_is_rebuilt_with_the_next_request_where_nobody_else_can(world: ProxyWithData) -> None:
     name = world.fresh()
     rebuilt = world.ask("POST", f"/api/sessions/{name}/rebuild", {}).json()
     assert (rebuilt["how"], rebuilt["text"]) == ("next_request", None)
     assert world.ask("GET", f"/api/sessions/{name}/settings").json()["ask"] is True
 
 
-def groups(world: World, name: str) -> list[dict[str, Any]]:
+def groups(world: ProxyWithData, name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = world.ask("GET", f"/api/sessions/{name}/groups").json()["items"]
     return found
 
 
-def test_groups_are_listed_with_their_tokens_by_pages_and_status(world: World) -> None:
+def test_groups_are_listed_with_their_tokens_by_pages_and_status(world: ProxyWithData) -> None:
     found = groups(world, "talk")
     assert [line["title"] for line in found] == ["Read the log.", "And the other one?", "Thank you."]
     assert all(line["tokens"] > 0 and line["sent"] <= line["tokens"] for line in found)
@@ -169,7 +171,7 @@ def test_groups_are_listed_with_their_tokens_by_pages_and_status(world: World) -
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "passthrough"])
 def test_what_is_dropped_stays_out_and_what_is_restored_is_back_whatever_the_agent_resends(
-    world: World, policy: str
+    world: ProxyWithData, policy: str
 ) -> None:
     name = world.fresh()
     history = world.converse(name)
@@ -190,7 +192,7 @@ def test_what_is_dropped_stays_out_and_what_is_restored_is_back_whatever_the_age
     assert "And the other one?" in str(sent(world, name)[1])
 
 
-def test_what_is_removed_is_gone_from_the_store_too(world: World) -> None:
+def test_what_is_removed_is_gone_from_the_store_too(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     tool = world.ask("GET", f"/api/sessions/{name}/messages?role=tool").json()["items"][0]["id"]
@@ -200,7 +202,7 @@ def test_what_is_removed_is_gone_from_the_store_too(world: World) -> None:
     assert world.ask("POST", f"/api/sessions/{name}/messages/{tool}/restore", {}).status == 409
 
 
-def test_several_are_decided_at_once(world: World) -> None:
+def test_several_are_decided_at_once(world: ProxyWithData) -> None:
     name = world.fresh()
     ids = [line["id"] for line in groups(world, name)]
     changed = world.ask("POST", f"/api/sessions/{name}/decide/pin", {"ids": ids[:2]}).json()
@@ -210,7 +212,7 @@ def test_several_are_decided_at_once(world: World) -> None:
     assert [line["pinned"] for line in groups(world, name)] == [False, True, False]
 
 
-def test_a_past_prompt_says_why_something_was_left_out(world: World) -> None:
+def test_a_past_prompt_says_why_something_was_left_out(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     world.ask("POST", f"/api/sessions/{name}/window", {"groups": 1})
@@ -223,7 +225,7 @@ def test_a_past_prompt_says_why_something_was_left_out(world: World) -> None:
     assert len(shown["messages"]) - len(left_out) == len(messages)
 
 
-def test_a_prompt_comes_in_pages_that_together_are_the_whole(world: World) -> None:
+def test_a_prompt_comes_in_pages_that_together_are_the_whole(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     world.ask("POST", f"/api/sessions/{name}/window", {"groups": 1})
@@ -250,7 +252,7 @@ def test_a_prompt_comes_in_pages_that_together_are_the_whole(world: World) -> No
         assert world.ask("GET", f"{path}?first=100000").json()["messages"] == []
 
 
-def test_a_page_of_a_prompt_begins_at_the_next_change(world: World) -> None:
+def test_a_page_of_a_prompt_begins_at_the_next_change(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     third = groups(world, name)[2]
@@ -277,7 +279,7 @@ def test_a_page_of_a_prompt_begins_at_the_next_change(world: World) -> None:
         assert world.ask("GET", f"{path}?changed=true").json()["messages"] == whole["messages"][min(changed) :]
 
 
-def test_a_state_is_read_set_and_told(world: World) -> None:
+def test_a_state_is_read_set_and_told(world: ProxyWithData) -> None:
     name = world.fresh()
     base = f"/api/sessions/{name}/state"
     assert world.ask("GET", base).json()["by"] in ("", "model")
@@ -286,7 +288,7 @@ def test_a_state_is_read_set_and_told(world: World) -> None:
     assert world.ask("GET", base).json() == shown
 
 
-def test_a_scratchpad_is_read_and_set(world: World) -> None:
+def test_a_scratchpad_is_read_and_set(world: ProxyWithData) -> None:
     name = world.fresh()
     base = f"/api/sessions/{name}/scratchpad"
     assert world.ask("GET", base).json() == {"text": "", "number": 0, "author": "", "created_at": None}
@@ -297,7 +299,7 @@ def test_a_scratchpad_is_read_and_set(world: World) -> None:
     assert world.ask("GET", base).json() == shown
 
 
-def test_a_note_is_told_and_withdrawn(world: World) -> None:
+def test_a_note_is_told_and_withdrawn(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     base = f"/api/sessions/{name}/notes"
@@ -311,7 +313,7 @@ def test_a_note_is_told_and_withdrawn(world: World) -> None:
     assert "Mind the canary." not in str(sent(world, name)[1])
 
 
-def test_feedback_is_filed_with_its_branch(world: World) -> None:
+def test_feedback_is_filed_with_its_branch(world: ProxyWithData) -> None:
     name = world.fresh()
     base = f"/api/sessions/{name}/feedback"
     said = world.ask("POST", base, {"text": "That was the wrong file."}).json()
@@ -322,7 +324,7 @@ def test_feedback_is_filed_with_its_branch(world: World) -> None:
     assert world.ask("GET", "/api/sessions/talk/feedback").json() == []
 
 
-def test_memos_are_listed_by_pages_and_filters(world: World) -> None:
+def test_memos_are_listed_by_pages_and_filters(world: ProxyWithData) -> None:
     made = sorted(world.memo() for _ in range(3))
     whole = world.ask("GET", "/api/memos?limit=200").json()["items"]
     names = [memo["memo"] for memo in whole]
@@ -336,7 +338,7 @@ def test_memos_are_listed_by_pages_and_filters(world: World) -> None:
     assert world.ask("GET", "/api/memos?project=nothing").json()["items"] == []
 
 
-def test_a_memo_is_mended_and_what_is_left_out_stays(world: World) -> None:
+def test_a_memo_is_mended_and_what_is_left_out_stays(world: ProxyWithData) -> None:
     name = world.memo()
     text = "The tests need PostgreSQL 15 since yesterday's change of the view."
     shown = world.ask("PUT", f"/api/memos/{name}", {"content": text}).json()
@@ -346,7 +348,7 @@ def test_a_memo_is_mended_and_what_is_left_out_stays(world: World) -> None:
     assert world.ask("GET", f"/api/memos/{name}").json() == shown
 
 
-def test_a_memo_from_elsewhere_is_saved_once(world: World) -> None:
+def test_a_memo_from_elsewhere_is_saved_once(world: ProxyWithData) -> None:
     body = {"content": "The release needs a tag that git signs with the key of the team.", "tags": ["Release"]}
     shown = world.ask("POST", "/api/memos", body).json()
     assert (shown["content"], shown["tags"], shown["session"]) == (body["content"], ["release"], "")
@@ -360,14 +362,14 @@ def test_a_memo_from_elsewhere_is_saved_once(world: World) -> None:
     assert world.ask("POST", "/api/memos", body, key="cp-acme-read").status == 403
 
 
-def test_a_deleted_memo_does_not_come_back(world: World) -> None:
+def test_a_deleted_memo_does_not_come_back(world: ProxyWithData) -> None:
     name = world.memo()
     assert world.ask("DELETE", f"/api/memos/{name}").json() == {"memo": name}
     assert world.ask("GET", f"/api/memos/{name}").status == 404
     assert world.ask("PUT", f"/api/memos/{name}", {"tags": ["again"]}).status == 404
 
 
-def test_all_memos_are_exported_a_line_each(world: World) -> None:
+def test_all_memos_are_exported_a_line_each(world: ProxyWithData) -> None:
     listed = world.ask("GET", "/api/memos?limit=200").json()["items"]
     got = world.ask("GET", "/api/memos/export")
     assert got.headers["content-type"].startswith("application/x-ndjson")
@@ -384,7 +386,9 @@ def test_threads_take_turns_often_while_an_action_runs() -> None:
     assert sys.getswitchinterval() == pytest.approx(usual)
 
 
-def test_a_view_of_a_session_lets_threads_take_turns_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_of_a_session_lets_threads_take_turns_often(
+    world: ProxyWithData, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = world.fresh()
     world.converse(name)
     seen: list[float] = []

@@ -7,10 +7,10 @@ import pytest
 
 from proxy.operator.timeline import PeriodFigures, SessionFigures, SessionPeriod, SessionTimeline
 from proxy.web.api.overview import _choose_step, _sum_since
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 
-def test_policies_and_models_are_listed(world: World) -> None:
+def test_policies_and_models_are_listed(world: ProxyWithData) -> None:
     policies = world.ask("GET", "/api/policies").json()["items"]
     named = {policy["name"]: policy for policy in policies}
     assert named["thrifty"]["is_default"] is True
@@ -24,7 +24,7 @@ def test_policies_and_models_are_listed(world: World) -> None:
     assert all(set(m["name"]) & set("gpt") for m in world.ask("GET", "/api/models?q=gpt").json()["items"])
 
 
-def test_figures_are_for_who_sees_every_tenant(world: World) -> None:
+def test_figures_are_for_who_sees_every_tenant(world: ProxyWithData) -> None:
     own = world.ask("GET", "/api/stats").json()
     assert (own["healthy"], own["policy"], own["figures"]) == (True, "thrifty", {})
     assert 0 < own["added_ms"] <= own["added_ms_p99"]
@@ -34,7 +34,7 @@ def test_figures_are_for_who_sees_every_tenant(world: World) -> None:
     assert kinds, "what was predicted and what was reported are two figures"
 
 
-def test_tenants_are_listed_and_removed_with_all_that_is_theirs(world: World) -> None:
+def test_tenants_are_listed_and_removed_with_all_that_is_theirs(world: ProxyWithData) -> None:
     memo = world.memo("leaving")
     assert world.ask("GET", "/api/tenants").json()["items"] == [{"tenant": "acme"}]
     everybody = world.ask("GET", "/api/tenants", key="cp-all-read").json()["items"]
@@ -46,14 +46,14 @@ def test_tenants_are_listed_and_removed_with_all_that_is_theirs(world: World) ->
     assert world.ask("GET", "/api/sessions/talk").status == 200
 
 
-def test_a_key_is_told_whose_it_is_and_what_it_opens(world: World) -> None:
+def test_a_key_is_told_whose_it_is_and_what_it_opens(world: ProxyWithData) -> None:
     assert world.ask("GET", "/api/me").json() == {
         "name": "acme-admin", "tenant": "acme", "plane": "admin", "may_change": True,
     }  # fmt: skip
     assert world.ask("GET", "/api/me", key="cp-acme-read").json()["may_change"] is False
 
 
-def test_sessions_come_with_figures_by_pages_and_filters(world: World) -> None:
+def test_sessions_come_with_figures_by_pages_and_filters(world: ProxyWithData) -> None:
     for n in range(3):
         world.converse(f"live-{n}")
     first = world.ask("GET", "/api/live?limit=2&q=live-").json()
@@ -69,7 +69,7 @@ def test_sessions_come_with_figures_by_pages_and_filters(world: World) -> None:
     assert world.ask("GET", "/api/live?q=live-", key="cp-other-read").json()["items"] == []
 
 
-def test_points_come_oldest_first_and_the_newest_of_them(world: World) -> None:
+def test_points_come_oldest_first_and_the_newest_of_them(world: ProxyWithData) -> None:
     world.converse("pointed")
     points = world.ask("GET", "/api/sessions/pointed/points").json()
     assert [point["started_at"] for point in points] == sorted(point["started_at"] for point in points)
@@ -79,14 +79,14 @@ def test_points_come_oldest_first_and_the_newest_of_them(world: World) -> None:
     assert world.ask("GET", "/api/sessions/pointed/points?branch=nobody").json() == []
 
 
-def test_a_prompt_chart_has_the_groups_of_the_next_prompt(world: World) -> None:
+def test_a_prompt_chart_has_the_groups_of_the_next_prompt(world: ProxyWithData) -> None:
     seen = world.ask("GET", "/api/sessions/talk/prompt_chart").json()
     groups = world.ask("GET", "/api/sessions/talk/groups").json()["items"]
     assert [bar["group"] for bar in seen["bars"]] == groups
     assert {piece["kind"] for piece in seen["fixed"]} == {"tools", "system"}
 
 
-def test_money_is_the_sum_of_all_sessions_and_of_nobody_elses(world: World) -> None:
+def test_money_is_the_sum_of_all_sessions_and_of_nobody_elses(world: ProxyWithData) -> None:
     world.converse("spent")
     money = world.ask("GET", "/api/money").json()
     lines = world.ask("GET", "/api/live?limit=50").json()["items"]
@@ -130,7 +130,7 @@ def test_a_chart_has_some_tens_of_steps_however_long_the_time_is() -> None:
     assert {span: _choose_step(span) for span in wanted} == wanted
 
 
-def test_savings_are_those_since_a_moment_and_of_ones_own_tenant(world: World) -> None:
+def test_savings_are_those_since_a_moment_and_of_ones_own_tenant(world: ProxyWithData) -> None:
     before = world.ask("GET", f"/api/savings?since={time.time()}").json()
     assert before["requests"] == 0
     began = time.time()
@@ -142,12 +142,12 @@ def test_savings_are_those_since_a_moment_and_of_ones_own_tenant(world: World) -
     assert world.ask("GET", f"/api/savings?since={began}", key="cp-other-read").json()["requests"] == 0
 
 
-def test_the_upstreams_are_told_with_their_addresses(world: World) -> None:
+def test_the_upstreams_are_told_with_their_addresses(world: ProxyWithData) -> None:
     [target] = world.ask("GET", "/api/stats").json()["targets"]
     assert target == {"name": "default", "base_url": "demo", "models": ["*"]}
 
 
-def search(world: World, word: str) -> tuple[list[Any], int]:
+def search(world: ProxyWithData, word: str) -> tuple[list[Any], int]:
     """The sessions that all pages of a search have, and how many were looked at. A busy machine makes short pages."""
     items, looked, place = [], 0, f"/api/search?q={word}"
     while place:
@@ -158,7 +158,7 @@ def search(world: World, word: str) -> tuple[list[Any], int]:
     return items, looked
 
 
-def test_a_page_of_a_search_ends_when_its_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_a_search_ends_when_its_time_is_over(world: ProxyWithData, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "two", "three"):
         world.converse(f"slow-{name}")
     monkeypatch.setattr("proxy.web.api.overview.SEARCH_S", -1.0)
@@ -168,7 +168,7 @@ def test_a_page_of_a_search_ends_when_its_time_is_over(world: World, monkeypatch
     assert search(world, "nobodysaidthisword")[1] >= 3
 
 
-def test_a_search_goes_through_the_sessions_of_the_tenant(world: World) -> None:
+def test_a_search_goes_through_the_sessions_of_the_tenant(world: ProxyWithData) -> None:
     world.converse("searched")
     said = world.ask("GET", "/api/sessions/searched/messages?role=user").json()["items"][0]
     word = max(said["text"].split(), key=len).strip(".,?!")

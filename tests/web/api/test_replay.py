@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 ON_ONE_STORE = True
 
 R = "/api/sessions/talk/replay"
 
 
-def test_a_session_is_played_under_the_policies_that_are_asked_for(world: World) -> None:
+def test_a_session_is_played_under_the_policies_that_are_asked_for(world: ProxyWithData) -> None:
     wanted = [{"policy": "thrifty"}, {"policy": "rolling", "schedule": "over_budget"}]
     got = world.ask("POST", R, {"policies": wanted, "window": 2000})
     assert got.status == 200, got.body
@@ -20,7 +20,7 @@ def test_a_session_is_played_under_the_policies_that_are_asked_for(world: World)
     assert all(entry["total"]["failed"] == 0 for entry in report["entries"])
 
 
-def test_one_is_played_at_a_time(world: World) -> None:
+def test_one_is_played_at_a_time(world: ProxyWithData) -> None:
     body = {"policies": [{"policy": "thrifty"}]}
     with ThreadPoolExecutor(4) as threads:
         statuses = sorted(got.status for got in threads.map(lambda _: world.ask("POST", R, body), range(4)))

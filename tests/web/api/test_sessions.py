@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from tests.web.api.conftest import TOOLS, World
+from tests.web.api.conftest import TOOLS, ProxyWithData
 
 
-def test_sessions_are_listed_used_last_first_by_pages_and_filters(world: World) -> None:
+def test_sessions_are_listed_used_last_first_by_pages_and_filters(world: ProxyWithData) -> None:
     for n in range(3):
         world.converse(f"listed-{n}")
     first = world.ask("GET", "/api/sessions?limit=2&q=listed").json()
@@ -18,14 +18,14 @@ def test_sessions_are_listed_used_last_first_by_pages_and_filters(world: World) 
     assert len(world.ask("GET", f"/api/sessions?q=listed&since={late}").json()["items"]) == 1
 
 
-def test_a_session_tells_its_branches_and_rows(world: World) -> None:
+def test_a_session_tells_its_branches_and_rows(world: ProxyWithData) -> None:
     shown = world.ask("GET", "/api/sessions/talk").json()
     assert (shown["tenant"], shown["explicit"], shown["settings"]) == ("acme", True, {})
     assert [branch["kind"] for branch in shown["branches"]] == ["main"]
     assert shown["rows"]["messages"] > 3
 
 
-def test_what_is_deleted_is_gone_and_its_memos_stay_without_its_name(world: World) -> None:
+def test_what_is_deleted_is_gone_and_its_memos_stay_without_its_name(world: ProxyWithData) -> None:
     name, memo = world.fresh(), world.memo()
     got = world.ask("DELETE", f"/api/sessions/{name}")
     assert got.json()["verified"] is True
@@ -36,7 +36,7 @@ def test_what_is_deleted_is_gone_and_its_memos_stay_without_its_name(world: Worl
     assert world.ask("GET", f"/api/sessions/{name}").json()["rows"]["messages"] > 3, "it begins anew"
 
 
-def test_a_session_tells_how_full_it_is_and_what_it_cost(world: World) -> None:
+def test_a_session_tells_how_full_it_is_and_what_it_cost(world: ProxyWithData) -> None:
     stats = world.ask("GET", "/api/sessions/talk/stats").json()
     assert stats["groups"] == 3
     assert 0 < stats["sent"] <= stats["tokens"]
@@ -47,13 +47,13 @@ def test_a_session_tells_how_full_it_is_and_what_it_cost(world: World) -> None:
 S = "/api/sessions/talk"
 
 
-def test_branches_say_which_is_used_last(world: World) -> None:
+def test_branches_say_which_is_used_last(world: ProxyWithData) -> None:
     (line,) = world.ask("GET", S + "/branches").json()["items"]
     assert (line["kind"], line["is_newest"], line["stopped"]) == ("main", True, None)
     assert world.ask("GET", f"{S}/branches/{line['branch']}").json() == line
 
 
-def test_a_fork_is_the_branch_used_last(world: World) -> None:
+def test_a_fork_is_the_branch_used_last(world: ProxyWithData) -> None:
     messages = world.converse("forked")
     messages[-2] = {"role": "user", "content": "Something else."}
     world.chat("forked", messages[:-1])
@@ -65,7 +65,7 @@ def test_a_fork_is_the_branch_used_last(world: World) -> None:
     assert first["items"] + rest["items"] == branches
 
 
-def test_decisions_and_summaries_are_listed(world: World) -> None:
+def test_decisions_and_summaries_are_listed(world: ProxyWithData) -> None:
     messages = world.converse("summed")
     body = {"model": "demo", "messages": [*messages, {"role": "user", "content": "Once more."}]}
     got = world.ask(
@@ -81,7 +81,7 @@ def test_decisions_and_summaries_are_listed(world: World) -> None:
     assert world.ask("GET", "/api/sessions/summed/summaries").json()["items"] == []
 
 
-def test_iterations_are_listed_where_they_are_recorded(world: World) -> None:
+def test_iterations_are_listed_where_they_are_recorded(world: ProxyWithData) -> None:
     assert world.ask("GET", S + "/iterations").json() == {"items": [], "next": None}
     messages = world.converse("thought")
     body = {"model": "demo", "messages": [*messages[:-1]]}
@@ -96,7 +96,7 @@ def test_iterations_are_listed_where_they_are_recorded(world: World) -> None:
         assert one["tool_calls"]
 
 
-def test_an_iteration_is_listed_with_the_feedback_on_it(world: World) -> None:
+def test_an_iteration_is_listed_with_the_feedback_on_it(world: ProxyWithData) -> None:
     prompt = {"role": "user", "content": "Read the log."}
     called = world.chat("criticised", [prompt], tools=TOOLS)
     results = [

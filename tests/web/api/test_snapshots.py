@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.faulty import faulty
-from tests.running import Agent, running
-from tests.scripted import Scripted, calls
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 
 async def test_an_answer_and_the_results_of_its_calls_show_what_the_provider_reported() -> None:
-    model = Scripted(calls(("call_000001", "look"), ("call_000002", "look")), "Done.")
-    async with faulty(model) as upstream, running(upstream.port) as proxy:
+    model = ScriptedModel(make_calls(("call_000001", "look"), ("call_000002", "look")), "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, (b"x-context-session: s",))
         model.usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
         await agent.say("Look.")

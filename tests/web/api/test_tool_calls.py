@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from tests.web.api.conftest import World
+from tests.web.api.conftest import ProxyWithData
 
 
-def test_tools_are_listed_and_called_in_a_session(world: World) -> None:
+def test_tools_are_listed_and_called_in_a_session(world: ProxyWithData) -> None:
     names = [tool["name"] for tool in world.ask("GET", "/api/tools", key="cp-acme-read").json()]
     assert "search" in names
     session = world.ask("GET", "/api/sessions?limit=1").json()["items"][0]["address"]

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from proxy.replay.read import read_conversations
-from tests.running import running_beside
-from tests.web.api.conftest import Got, World
+from tests.proxy_server import run_proxy_in_thread
+from tests.web.api.conftest import ApiAnswer, ProxyWithData
 from tests.web.api.test_operator_actions import go_on, sent
 from tests.web.test_auth import entry
 
 LINES = "application/x-ndjson"
 
 
-def bring(world: World, *lines: object, key: str | None = "cp-acme-admin") -> Got:
+def bring(world: ProxyWithData, *lines: object, key: str | None = "cp-acme-admin") -> ApiAnswer:
     body = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
     return world.ask("POST", "/api/import", body, key=key, content_type=LINES)
 
 
-def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(world: World, tmp_path: Path) -> None:
+def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(world: ProxyWithData, tmp_path: Path) -> None:
     history = world.converse("exported")
     got = world.ask("GET", "/api/sessions/exported/export")
     assert got.headers["content-type"].startswith(LINES)
@@ -31,14 +31,14 @@ def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(world: Wor
     assert one.tools is not None
 
 
-def test_a_tenants_sessions_are_exported_and_nobody_elses(world: World) -> None:
+def test_a_tenants_sessions_are_exported_and_nobody_elses(world: ProxyWithData) -> None:
     lines = [json.loads(line) for line in world.ask("GET", "/api/export").body.splitlines()]
     named = {line["session"] for line in lines}
     assert "talk" in named
     assert "theirs" not in named
 
 
-def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_with(world: World) -> None:
+def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_with(world: ProxyWithData) -> None:
     world.converse("original")
     line = json.loads(world.ask("GET", "/api/sessions/original/export").body)
     line["session"] = "copy"
@@ -58,7 +58,7 @@ def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_wi
     assert bring(world, line).status == 409
 
 
-def test_geminis_form_is_understood_and_marked(world: World) -> None:
+def test_geminis_form_is_understood_and_marked(world: ProxyWithData) -> None:
     contents: list[dict[str, Any]] = [
         {"role": "user", "parts": [{"text": "Weather?"}]},
         {"role": "model", "parts": [{"functionCall": {"name": "weather", "args": {"city": "Ulm"}}}]},
@@ -87,20 +87,20 @@ def test_geminis_form_is_understood_and_marked(world: World) -> None:
         ([{"id": "fine", "messages": [{"role": "user", "content": "a"}]}, {"id": "x", "messages": 3}], 422),
     ],
 )
-def test_nothing_is_stored_of_what_is_wrong_anywhere(world: World, lines: list[object], status: int) -> None:
+def test_nothing_is_stored_of_what_is_wrong_anywhere(world: ProxyWithData, lines: list[object], status: int) -> None:
     got = bring(world, *lines)
     assert (got.status, "line" in got.json()["error"]["message"]) == (status, True)
     assert world.ask("GET", "/api/sessions/fine").status == 404
 
 
-def test_a_conversation_without_an_answer_is_imported_as_well(world: World) -> None:
+def test_a_conversation_without_an_answer_is_imported_as_well(world: ProxyWithData) -> None:
     assert bring(world, {"id": "asked", "messages": [{"role": "user", "content": "Are you there?"}]}).status == 200
     assert world.ask("GET", "/api/sessions/asked/exchanges").json()["items"][0]["status"] == "partial"
     (one,) = world.ask("GET", "/api/sessions/asked/groups").json()["items"]
     assert one["title"] == "Are you there?"
 
 
-def test_a_session_is_imported_into_ones_own_tenant(world: World) -> None:
+def test_a_session_is_imported_into_ones_own_tenant(world: ProxyWithData) -> None:
     line = {"id": "talk", "messages": [{"role": "user", "content": "Mine."}, {"role": "assistant", "content": "Yes."}]}
     assert bring(world, line, key="cp-other-admin").status == 200
     assert world.ask("GET", "/api/sessions/talk", key="cp-other-admin").json()["rows"]["messages"] == 2
@@ -109,8 +109,8 @@ def test_a_session_is_imported_into_ones_own_tenant(world: World) -> None:
 
 def test_an_empty_store_without_keys_takes_an_import_for_clients_without_a_credential(tmp_path: Path) -> None:
     line = {"id": "talk", "messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]}
-    with running_beside("demo", db=str(tmp_path / "a.sqlite3")) as proxy:
-        world = World(proxy)
+    with run_proxy_in_thread("demo", db=str(tmp_path / "a.sqlite3")) as proxy:
+        world = ProxyWithData(proxy)
         assert bring(world, line, key=None).json()["sessions"] == ["talk"]
         body = {"model": "demo", "messages": [*line["messages"], {"role": "user", "content": "Thank you."}]}
         got = world.ask("POST", "/v1/chat/completions", body, key=None)
@@ -119,7 +119,7 @@ def test_an_empty_store_without_keys_takes_an_import_for_clients_without_a_crede
 
 def test_an_empty_store_with_keys_needs_the_tenant_of_an_import(tmp_path: Path) -> None:
     line = {"id": "talk", "messages": [{"role": "user", "content": "Hello"}]}
-    with running_beside("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
-        got = bring(World(proxy), line, key="cp-all")
+    with run_proxy_in_thread("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
+        got = bring(ProxyWithData(proxy), line, key="cp-all")
     assert got.status == 409
     assert "?tenant=" in got.json()["error"]["hint"]

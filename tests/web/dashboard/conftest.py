@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.web.dashboard.screen import CHROMIUM, FLAGS, Screen, Stage, looking, stage
+from tests.web.dashboard.screen import CHROMIUM, FLAGS, ProxyWithKeys, Screen, open_page, run_proxy_with_keys
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -29,13 +29,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with stage(tmp_path_factory.mktemp("stage")) as made:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
+    with run_proxy_with_keys(tmp_path_factory.mktemp("stage")) as made:
         yield made
 
 
 @pytest.fixture
-def screen(browser: Browser, there: Stage) -> Iterator[Screen]:
-    with looking(browser, there) as made:
+def screen(browser: Browser, there: ProxyWithKeys) -> Iterator[Screen]:
+    with open_page(browser, there) as made:
         yield made
         made.well()

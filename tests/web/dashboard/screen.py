@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.notes.memo_matching import Memo
 from proxy.tools import stored_memos
-from tests.faulty import faulty
-from tests.running import Running, running_beside
-from tests.scripted import Scripted, calls
+from tests.proxy_server import RunningProxy, run_proxy_in_thread
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 from tests.web.test_auth import entry
 
 if TYPE_CHECKING:
@@ -46,27 +46,27 @@ addEventListener("securitypolicyviolation", (event) => reports.push(`${event.vio
 """
 
 
-def result(call: str) -> str:
+def make_result(call: str) -> str:
     """The result of a call: long, and unlike any other."""
     lines = (f"line {n} of {call}, with words that nobody needs to read twice" for n in range(120))
     return "\n".join([f"Result of {call}", *lines])
 
 
-def whole(sent: str, session: str) -> list[str]:
+def list_whole_results(sent: str, session: str) -> list[str]:
     """The calls of a conversation whose results upstream got in full."""
     made = [f"{session}-{n}-{k}" for n in range(3) for k in range(2)]
-    return [call for call in made if json.dumps(result(call))[1:-1] in sent]
+    return [call for call in made if json.dumps(make_result(call))[1:-1] in sent]
 
 
 @contextmanager
-def upstream_beside(model: Scripted) -> Iterator[int]:
+def run_upstream_in_thread(model: ScriptedModel) -> Iterator[int]:
     """The model on a port, in a thread of its own."""
     began, end, port = threading.Event(), asyncio.Event(), 0
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
         nonlocal port
-        async with faulty(model) as there:
+        async with run_upstream(model) as there:
             port = there.port
             began.set()
             await end.wait()
@@ -83,11 +83,11 @@ def upstream_beside(model: Scripted) -> Iterator[int]:
 
 
 @dataclass
-class Stage:
+class ProxyWithKeys:
     """The proxy, its upstream, and conversations through it."""
 
-    proxy: Running
-    model: Scripted
+    proxy: RunningProxy
+    model: ScriptedModel
     histories: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
@@ -122,13 +122,13 @@ class Stage:
         assert status == 200, answer
         messages.append(json.loads(answer)["choices"][0]["message"])
         for call in messages[-1].get("tool_calls") or ():
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result(call["id"])})
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": make_result(call["id"])})
         return json.dumps(self.model.last["messages"], ensure_ascii=False)
 
     def converse(self, session: str, prompts: int = 3, policy: str = "") -> None:
         """Prompts, each with two calls and their results, then an answer."""
         for n in range(prompts):
-            made = [calls((f"{session}-{n}-{k}", "look"), text=f"Looking {n}.{k}", at=n) for k in range(2)]
+            made = [make_calls((f"{session}-{n}-{k}", "look"), text=f"Looking {n}.{k}", at=n) for k in range(2)]
             self.model.answers[:] = [*made, f"Answer number {n}.", "Well."]
             self.say(session, f"Prompt number {n}?", policy)
             self.say(session, None, policy)
@@ -142,17 +142,17 @@ class Stage:
 
 
 @contextmanager
-def stage(folder: Path, *, keys: bool = True, **tree: Any) -> Iterator[Stage]:
+def run_proxy_with_keys(folder: Path, *, keys: bool = True, **tree: Any) -> Iterator[ProxyWithKeys]:
     """A proxy with keys of each plane (cp-data, cp-admin, cp-read) of one tenant, acme."""
-    model = Scripted("Well.")
+    model = ScriptedModel("Well.")
     planes = ("data", "admin", "read")
     if keys:
         tree["keys"] = [entry(f"cp-{plane}", "acme", plane) for plane in planes]
     with (
-        upstream_beside(model) as port,
-        running_beside(port, **({"db": str(folder / "a.sqlite3"), "policy": "thrifty"} | tree)) as proxy,
+        run_upstream_in_thread(model) as port,
+        run_proxy_in_thread(port, **({"db": str(folder / "a.sqlite3"), "policy": "thrifty"} | tree)) as proxy,
     ):
-        yield Stage(proxy, model)
+        yield ProxyWithKeys(proxy, model)
 
 
 @dataclass
@@ -161,7 +161,7 @@ class Screen:
 
     page: Page
     context: BrowserContext
-    stage: Stage
+    stage: ProxyWithKeys
     complaints: list[str] = field(default_factory=list)
 
     def go(self, place: str, wait: str) -> None:
@@ -193,7 +193,7 @@ class Screen:
 
 
 @contextmanager
-def looking(browser: Browser, stage: Stage, key: str = "cp-admin", **options: Any) -> Iterator[Screen]:
+def open_page(browser: Browser, stage: ProxyWithKeys, key: str = "cp-admin", **options: Any) -> Iterator[Screen]:
     """A page of its own, with a key in it."""
     context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
     try:

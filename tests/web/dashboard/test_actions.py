@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from tests.web.dashboard.screen import Screen, whole
+from tests.web.dashboard.screen import Screen, list_whole_results
 
 pytestmark = pytest.mark.slow
 numbers = count()
@@ -53,11 +53,11 @@ def test_a_pinned_group_stays_whole_when_the_rest_is_compressed(screen: Screen) 
     screen.page.wait_for_selector(".line:has-text('Prompt number 0?') .flag:text-is('pinned')")
     screen.press("button:text-is('Compress')")
     sent = screen.stage.say(name, "Go on.")
-    assert set(whole(sent, name)) >= {f"{name}-0-0", f"{name}-0-1"}
-    assert f"{name}-1-0" not in whole(sent, name), "the rest was shortened"
+    assert set(list_whole_results(sent, name)) >= {f"{name}-0-0", f"{name}-0-1"}
+    assert f"{name}-1-0" not in list_whole_results(sent, name), "the rest was shortened"
     screen.press(".line:has-text('Prompt number 0?') button:text-is('Unpin')")
     screen.press("button:text-is('Compress')")
-    assert f"{name}-0-0" not in whole(screen.stage.say(name, "And on."), name)
+    assert f"{name}-0-0" not in list_whole_results(screen.stage.say(name, "And on."), name)
 
 
 def test_remove_asks_first_and_then_nobody_gets_it_back(screen: Screen) -> None:
@@ -98,9 +98,9 @@ def test_window(screen: Screen) -> None:
 @pytest.mark.parametrize("how", ["Prune", "Compress"])
 def test_prune_and_compress(screen: Screen, how: str) -> None:
     name = opened(screen)
-    before = whole(screen.stage.say(name, "Go on."), name)
+    before = list_whole_results(screen.stage.say(name, "Go on."), name)
     screen.press(f".toolbar button:text-is('{how}')")
-    assert len(whole(screen.stage.say(name, "And on."), name)) < len(before)
+    assert len(list_whole_results(screen.stage.say(name, "And on."), name)) < len(before)
 
 
 def test_rebuild_asks_the_model_for_its_state(screen: Screen) -> None:

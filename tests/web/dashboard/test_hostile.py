@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.web.dashboard.screen import Screen, Stage, looking, stage
+from tests.web.dashboard.screen import ProxyWithKeys, Screen, open_page, run_proxy_with_keys
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Request
@@ -78,10 +78,10 @@ PAYLOADS = [
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
     """Each payload is a session's name, a model's name and what was said in it; and all are in one conversation, as
     what the user, the model, its calls and tools said, and as state, note, scratchpad and memo."""
-    with stage(tmp_path_factory.mktemp("hostile"), policy="thrifty") as made:
+    with run_proxy_with_keys(tmp_path_factory.mktemp("hostile"), policy="thrifty") as made:
         for n, payload in enumerate(PAYLOADS):
             made.model.answers[:] = [payload]
             name = payload.encode("latin-1", "replace").decode("latin-1").replace("\n", " ")
@@ -90,7 +90,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-def crowd(made: Stage) -> None:
+def crowd(made: ProxyWithKeys) -> None:
     """The one conversation."""
     history = made.histories.setdefault("crowd", [{"role": "system", "content": "\n".join(PAYLOADS)}])
     for n, payload in enumerate(PAYLOADS[:-1]):
@@ -133,8 +133,8 @@ def unharmed(screen: Screen) -> None:
 
 
 @pytest.fixture
-def watched(browser: Browser, there: Stage) -> Iterator[Screen]:
-    with looking(browser, there) as screen:
+def watched(browser: Browser, there: ProxyWithKeys) -> Iterator[Screen]:
+    with open_page(browser, there) as screen:
         home = f"http://127.0.0.1:{there.proxy.port}/"
 
         def opened(dialog: Dialog) -> None:
@@ -214,9 +214,9 @@ def test_what_the_model_is_told_money_settings_memos_and_addresses(watched: Scre
         watched.complaints[:] = [one for one in watched.complaints if "404" not in one]
 
 
-def test_the_widget_shows_text_as_text(browser: Browser, there: Stage) -> None:
+def test_the_widget_shows_text_as_text(browser: Browser, there: ProxyWithKeys) -> None:
     (line,) = there.get(f"/live?q={quote('0 <script>', safe='')}")["items"]
-    with looking(browser, there, bypass_csp=True) as screen:
+    with open_page(browser, there, bypass_csp=True) as screen:
         screen.go("#/", ".sessions")
         screen.page.evaluate(there.ask("GET", "/dashboard/widget.js")[1].decode())
         shown = """async (session) => {

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.faulty import Connection, Request
-from tests.scripted import reply
-from tests.web.dashboard.screen import Screen, Stage, looking, stage
+from tests.raw_upstream import Connection, RawRequest
+from tests.scripted_model import send_reply
+from tests.web.dashboard.screen import ProxyWithKeys, Screen, open_page, run_proxy_with_keys
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
@@ -40,9 +40,9 @@ VIEWS = {
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
     """With one conversation, of which something is dropped, noted and remembered."""
-    with stage(tmp_path_factory.mktemp("pages")) as made:
+    with run_proxy_with_keys(tmp_path_factory.mktemp("pages")) as made:
         made.converse("talk")
         made.memo("The shed was painted red.", "shed")
         group = made.get("/sessions/talk/groups")["items"][0]["id"]
@@ -76,23 +76,23 @@ def serious(screen: Screen, axe: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Browser, there: Stage, axe: str, scheme: Any) -> None:
+def test_axe_finds_nothing_serious(browser: Browser, there: ProxyWithKeys, axe: str, scheme: Any) -> None:
     found = {}
-    with looking(browser, there, color_scheme=scheme, bypass_csp=True) as screen:
+    with open_page(browser, there, color_scheme=scheme, bypass_csp=True) as screen:
         for place, wait in VIEWS.items():
             screen.go(place, wait)
             if place.endswith("/talk"):
                 screen.click(".line-title >> nth=1")
                 screen.page.wait_for_selector(".message")
             found[place] = serious(screen, axe)
-    with looking(browser, there, key="", color_scheme=scheme, bypass_csp=True) as screen:
+    with open_page(browser, there, key="", color_scheme=scheme, bypass_csp=True) as screen:
         screen.go("#/", "input[type=password]")
         found["key"] = serious(screen, axe)
     assert {place: list(told) for place, told in found.items() if told} == {}
 
 
-def test_every_view_fits_every_width_and_complains_of_nothing(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_every_view_fits_every_width_and_complains_of_nothing(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         for place, width in product(VIEWS, (360, 768, 1920)):
             screen.page.set_viewport_size({"width": width, "height": 800})
             if width == 360:
@@ -102,16 +102,16 @@ def test_every_view_fits_every_width_and_complains_of_nothing(browser: Browser, 
             screen.well()
 
 
-def test_on_a_phone_every_page_has_its_place_in_the_menu(browser: Browser, there: Stage) -> None:
-    with looking(browser, there, viewport={"width": 390, "height": 800}) as screen:
+def test_on_a_phone_every_page_has_its_place_in_the_menu(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there, viewport={"width": 390, "height": 800}) as screen:
         screen.go("#/memos", ".memo")
         boxes = [one.bounding_box() for one in screen.page.locator("#pages a").all()]
         assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
         screen.well()
 
 
-def test_what_is_stored_is_named_in_plain_words(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_what_is_stored_is_named_in_plain_words(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         screen.go("#/s/acme/talk/settings", "h2:text-is('Data')")
         named = screen.page.locator(".facts-list dt").all_inner_texts()
         stored = {name: count for name, count in there.get("/sessions/talk")["rows"].items() if count}
@@ -123,7 +123,7 @@ def test_what_is_stored_is_named_in_plain_words(browser: Browser, there: Stage) 
 
 
 def test_a_search_goes_on_by_itself_until_something_is_found(browser: Browser, tmp_path: Path) -> None:
-    with stage(tmp_path) as made, looking(browser, made) as screen:
+    with run_proxy_with_keys(tmp_path) as made, open_page(browser, made) as screen:
         made.say("old", "The zebra waits.")
         for n in range(45):
             made.say(f"new-{n}", "Hello.")
@@ -138,18 +138,18 @@ def tile(screen: Screen, label: str) -> str:
 
 
 def test_the_first_page_says_what_was_saved_and_claims_nothing_unknown(
-    browser: Browser, there: Stage, tmp_path: Path
+    browser: Browser, there: ProxyWithKeys, tmp_path: Path
 ) -> None:
-    with looking(browser, there) as screen:
+    with open_page(browser, there) as screen:
         screen.go("#/", ".overview-chart .u-over")
         money = there.get("/money")["total"]
         assert f"{money['exchanges']} in all" in tile(screen, "Requests today")
         assert screen.page.locator("a.name:has-text('talk') + .first-prompt:has-text('Prompt number 0?')").count() == 1
         screen.well()
     (tmp_path / "models.toml").write_text('[models."priced"]\nwindow = 100000\ninput = 2.0\noutput = 10.0\n')
-    with stage(tmp_path, models_file=str(tmp_path / "models.toml")) as priced:
+    with run_proxy_with_keys(tmp_path, models_file=str(tmp_path / "models.toml")) as priced:
         priced.say("unpriced", "Hello.", model="nobody-knows")
-        with looking(browser, priced) as screen:
+        with open_page(browser, priced) as screen:
             screen.go("#/", ".overview-chart .u-over")
             assert "unknown" in tile(screen, "Saved in all"), "the model has no price"
             assert "$" not in tile(screen, "Saved in all")
@@ -164,12 +164,12 @@ def test_the_first_page_says_what_was_saved_and_claims_nothing_unknown(
             screen.well()
 
 
-async def slow_down(_: Request, there: Connection) -> None:
-    await reply(there, b"429 Slow down", b"{}")
+async def slow_down(_: RawRequest, there: Connection) -> None:
+    await send_reply(there, b"429 Slow down", b"{}")
 
 
 def test_health_counts_what_has_a_kind(browser: Browser, tmp_path: Path) -> None:
-    with stage(tmp_path, keys=False) as made, looking(browser, made, key="") as screen:
+    with run_proxy_with_keys(tmp_path, keys=False) as made, open_page(browser, made, key="") as screen:
         made.model.answers[:] = [slow_down]
         body = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
         assert made.ask("POST", "/v1/chat/completions", body)[0] == 429
@@ -179,8 +179,8 @@ def test_health_counts_what_has_a_kind(browser: Browser, tmp_path: Path) -> None
         screen.well()
 
 
-def test_the_chart_is_drawn_by_the_library_and_read_out_by_keys(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_the_chart_is_drawn_by_the_library_and_read_out_by_keys(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         screen.go("#/s/acme/talk/prompts", ".time-line .u-over")
         screen.page.locator(".time-line .plot-box").focus()
         screen.page.keyboard.press("End")
@@ -192,8 +192,8 @@ def test_the_chart_is_drawn_by_the_library_and_read_out_by_keys(browser: Browser
         screen.well()
 
 
-def test_the_diff_begins_at_the_first_change_and_goes_to_the_next(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_the_diff_begins_at_the_first_change_and_goes_to_the_next(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         last = there.get("/sessions/talk/points")[-1]["exchange"]
         screen.go(f"#/s/acme/talk/prompts/{last}", ".diff-bar")
         prompt = there.get(f"/sessions/talk/exchanges/{last}/prompt")
@@ -210,8 +210,8 @@ def test_the_diff_begins_at_the_first_change_and_goes_to_the_next(browser: Brows
         screen.well()
 
 
-def test_what_was_said_is_searched_and_a_match_opens_its_group(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_what_was_said_is_searched_and_a_match_opens_its_group(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         screen.go("#/search", ".search input")
         screen.page.fill(".search input", "Answer number")
         screen.page.keyboard.press("Enter")
@@ -229,7 +229,7 @@ def test_a_strip_of_hundreds_of_groups_fits_a_phone(browser: Browser, tmp_path: 
     for n in range(400):
         history += [{"role": "user", "content": f"Number {n}?"}, {"role": "assistant", "content": f"It is {n}."}]
     phone = {"width": 390, "height": 800}
-    with stage(tmp_path) as there, looking(browser, there, viewport=phone) as screen:
+    with run_proxy_with_keys(tmp_path) as there, open_page(browser, there, viewport=phone) as screen:
         there.histories["long"] = history
         there.say("long", "And now?")
         screen.go("#/s/acme/long", ".strip .bar")
@@ -246,7 +246,7 @@ def test_a_strip_of_hundreds_of_groups_fits_a_phone(browser: Browser, tmp_path: 
         look_through_the_changes(there, screen)
 
 
-def look_through_the_changes(there: Stage, screen: Screen) -> None:
+def look_through_the_changes(there: ProxyWithKeys, screen: Screen) -> None:
     """A long prompt is fetched in pages, as far as its changes are looked at."""
     assert there.ask("POST", "/api/sessions/long/window", {"groups": 2})[0] == 200
     pages: list[str] = []
@@ -272,7 +272,7 @@ def test_the_only_change_of_a_long_prompt_is_found_with_one_request(browser: Bro
     history = [{"role": "system", "content": "Be brief."}]
     for n in range(400):
         history += [{"role": "user", "content": f"Number {n}?"}, {"role": "assistant", "content": f"It is {n}."}]
-    with stage(tmp_path) as there, looking(browser, there) as screen:
+    with run_proxy_with_keys(tmp_path) as there, open_page(browser, there) as screen:
         there.histories["long"] = history
         there.say("long", "And now?")
         late = next(
@@ -298,7 +298,7 @@ def test_the_only_change_of_a_long_prompt_is_found_with_one_request(browser: Bro
 
 
 def test_charts_of_a_long_session_say_that_they_draw_its_newest_requests(browser: Browser, tmp_path: Path) -> None:
-    with stage(tmp_path) as there, looking(browser, there) as screen:
+    with run_proxy_with_keys(tmp_path) as there, open_page(browser, there) as screen:
         for n in range(202):
             there.say("many", f"Number {n}?")
         screen.go("#/s/acme/many/costs", ".charts > p")
@@ -311,8 +311,8 @@ def test_charts_of_a_long_session_say_that_they_draw_its_newest_requests(browser
         screen.well()
 
 
-def test_other_policies_are_compared_on_demand(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_other_policies_are_compared_on_demand(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         screen.go("#/s/acme/talk/costs", "button:text-is('Compare policies')")
         screen.click("button:text-is('Compare policies')")
         screen.page.wait_for_selector(".compared th:text-is('thrifty')", timeout=60_000)
@@ -323,12 +323,12 @@ def test_other_policies_are_compared_on_demand(browser: Browser, there: Stage) -
 
 
 def test_the_arms_of_an_experiment_are_compared_and_unknown_is_said(browser: Browser, tmp_path: Path) -> None:
-    with stage(tmp_path, experiment={"control": 0.5}) as made:
+    with run_proxy_with_keys(tmp_path, experiment={"control": 0.5}) as made:
         for n in range(12):
             made.converse(f"one-{n}", prompts=1)
         report = made.get("/report")
         assert report["control_sessions"] + report["managed_sessions"] == 12
-        with looking(browser, made) as screen:
+        with open_page(browser, made) as screen:
             screen.go("#/experiment", ".verdict")
             assert screen.page.inner_text(".verdict") == report["verdict"]
             assert f"{report['managed_sessions']} managed" in screen.page.inner_text(".verdict + .facts")
@@ -348,7 +348,7 @@ def test_the_arms_of_an_experiment_are_compared_and_unknown_is_said(browser: Bro
 
 
 def test_a_reverse_proxy_may_give_the_dashboard_a_path(browser: Browser, tmp_path: Path) -> None:
-    with stage(tmp_path) as empty, looking(browser, empty) as screen:
+    with run_proxy_with_keys(tmp_path) as empty, open_page(browser, empty) as screen:
         asked: list[str] = []
 
         def strip(route: Route) -> None:
@@ -364,7 +364,7 @@ def test_a_reverse_proxy_may_give_the_dashboard_a_path(browser: Browser, tmp_pat
 
 
 def test_an_empty_store_says_how_to_point_an_agent_at_it(browser: Browser, tmp_path: Path) -> None:
-    with stage(tmp_path, keys=False) as empty, looking(browser, empty, key="") as screen:
+    with run_proxy_with_keys(tmp_path, keys=False) as empty, open_page(browser, empty, key="") as screen:
         screen.go("#/", "h2:text-is('Nothing yet')")
         assert f"OPENAI_BASE_URL=http://127.0.0.1:{empty.proxy.port}/v1" in screen.page.inner_text("main")
         screen.go("#/memos", "h2:text-is('No memos')")
@@ -372,8 +372,8 @@ def test_an_empty_store_says_how_to_point_an_agent_at_it(browser: Browser, tmp_p
         screen.well()
 
 
-def test_without_a_key_one_is_asked_for_and_a_wrong_one_is_told(browser: Browser, there: Stage) -> None:
-    with looking(browser, there, key="") as screen:
+def test_without_a_key_one_is_asked_for_and_a_wrong_one_is_told(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there, key="") as screen:
         screen.go("#/", "input[type=password]")
         screen.page.fill("input[type=password]", "cp-nobody")
         screen.page.keyboard.press("Enter")
@@ -386,8 +386,8 @@ def test_without_a_key_one_is_asked_for_and_a_wrong_one_is_told(browser: Browser
         assert screen.page.evaluate("[sessionStorage.length, localStorage.length]") == [0, 0]
 
 
-def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, there: Stage) -> None:
-    with looking(browser, there, key="cp-read") as screen:
+def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there, key="cp-read") as screen:
         for place, wait in VIEWS.items():
             screen.go(place, wait)
             words = ("Drop", "Remove", "Pin", "Compress", "Prune", "Set", "Add note", "Edit", "Delete session")
@@ -397,8 +397,8 @@ def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, there: Stag
         screen.well()
 
 
-def test_what_is_not_there_is_told(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_what_is_not_there_is_told(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         for place, title in (("#/nowhere", "There is no such page"), ("#/s/acme/nobody", "Not here")):
             screen.go(place, f"h2:text-is('{title}')")
             assert screen.page.locator("h1").count() == 1
@@ -406,8 +406,8 @@ def test_what_is_not_there_is_told(browser: Browser, there: Stage) -> None:
         screen.page.wait_for_selector(".sessions")
 
 
-def test_a_lost_connection_is_told_and_mends_itself(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_a_lost_connection_is_told_and_mends_itself(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         screen.go("#/", ".sessions")
         screen.context.set_offline(True)
         screen.page.wait_for_selector(".lost", timeout=60_000)
@@ -422,8 +422,8 @@ def rows(count: int) -> str:
 
 @pytest.mark.parametrize("status", [0, 503])
 @pytest.mark.parametrize("part", ["prompt", "stats", "points"])
-def test_what_failed_once_is_asked_for_again(browser: Browser, there: Stage, part: str, status: int) -> None:
-    with looking(browser, there) as screen:
+def test_what_failed_once_is_asked_for_again(browser: Browser, there: ProxyWithKeys, part: str, status: int) -> None:
+    with open_page(browser, there) as screen:
 
         def fail_once(route: Route) -> None:
             if failed:
@@ -445,10 +445,10 @@ def test_what_failed_once_is_asked_for_again(browser: Browser, there: Stage, par
         screen.complaints.clear()  # the browser reports the answer that failed
 
 
-def test_search_and_filters_and_pages(browser: Browser, there: Stage) -> None:
+def test_search_and_filters_and_pages(browser: Browser, there: ProxyWithKeys) -> None:
     for n in range(27):
         there.say(f"many-{n}", "Hello.")
-    with looking(browser, there) as screen:
+    with open_page(browser, there) as screen:
         screen.go("#/", ".sessions")
         assert screen.page.locator(".sessions tbody tr").count() == 25
         screen.click("button:text-is('Show more')")
@@ -460,15 +460,15 @@ def test_search_and_filters_and_pages(browser: Browser, there: Stage) -> None:
         screen.well()
 
 
-def test_the_list_follows_what_happens(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_the_list_follows_what_happens(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         screen.go("#/", ".sessions")
         there.say("comes-later", "Hello.")
         screen.page.wait_for_selector("a.name:has-text('comes-later')", timeout=60_000)
 
 
-def test_the_strip_works_with_keys_alone_and_tells_why(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_the_strip_works_with_keys_alone_and_tells_why(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
         screen.go("#/s/acme/talk", ".strip .bar")
         screen.page.locator(".strip button").last.focus()
         screen.page.keyboard.press("Home")
@@ -486,8 +486,8 @@ def test_the_strip_works_with_keys_alone_and_tells_why(browser: Browser, there: 
         screen.well()
 
 
-def test_the_colours_can_be_switched_and_stay(browser: Browser, there: Stage) -> None:
-    with looking(browser, there, color_scheme="light") as screen:
+def test_the_colours_can_be_switched_and_stay(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there, color_scheme="light") as screen:
         screen.go("#/", ".sessions")
         paper = "getComputedStyle(document.body).backgroundColor"
         light = screen.page.evaluate(paper)
@@ -499,8 +499,8 @@ def test_the_colours_can_be_switched_and_stay(browser: Browser, there: Stage) ->
         screen.well()
 
 
-def test_nothing_moves_where_that_is_not_wanted(browser: Browser, there: Stage) -> None:
-    with looking(browser, there, reduced_motion="reduce") as screen:
+def test_nothing_moves_where_that_is_not_wanted(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there, reduced_motion="reduce") as screen:
         screen.go("#/s/acme/talk", ".toolbar")
         moving = (
             "[...document.querySelectorAll('*')].filter((e) => getComputedStyle(e).transitionDuration !== '0s').length"
@@ -511,13 +511,13 @@ def test_nothing_moves_where_that_is_not_wanted(browser: Browser, there: Stage) 
 def test_a_request_that_never_ended_is_not_running_for_ever(browser: Browser, tmp_path: Path) -> None:
     ended = threading.Event()
 
-    async def wait(_: Request, there: Connection) -> None:
+    async def wait(_: RawRequest, there: Connection) -> None:
         while not ended.is_set():
             await asyncio.sleep(0.05)
-        await reply(there, b"500 Late", b"{}")
+        await send_reply(there, b"500 Late", b"{}")
 
     body = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
-    with stage(tmp_path) as made, looking(browser, made) as screen:
+    with run_proxy_with_keys(tmp_path) as made, open_page(browser, made) as screen:
         made.model.answers[:] = [wait]
         asker = threading.Thread(target=made.ask, args=("POST", "/v1/chat/completions", body, "cp-data"))
         asker.start()
@@ -532,7 +532,7 @@ def test_a_request_that_never_ended_is_not_running_for_ever(browser: Browser, tm
             asker.join(30)
 
 
-def test_a_prompt_that_is_over_its_budget_is_marked(there: Stage, screen: Screen) -> None:
+def test_a_prompt_that_is_over_its_budget_is_marked(there: ProxyWithKeys, screen: Screen) -> None:
     there.say("tight", "[pin] " + "word " * 3_000, max_tokens=127_500)
     screen.go("#/", ".sessions .flag.bad:has-text('over budget')")
     there.histories.pop("tight")

@@ -12,7 +12,7 @@ from importlib.resources import files
 import pytest
 
 from proxy.web.dashboard.static_files import CSP, VENDORED, DashboardFiles
-from tests.running import Running, running_beside
+from tests.proxy_server import RunningProxy, run_proxy_in_thread
 from tests.web.test_auth import entry
 
 TYPES = ("text/html", "text/css", "text/javascript", "image/svg+xml", "text/plain")
@@ -20,12 +20,12 @@ ORIGIN = "http://pages.example"
 
 
 @pytest.fixture(scope="module")
-def proxy() -> Iterator[Running]:
-    with running_beside("demo", keys=[entry("cp-a", "*", "admin")], dashboard={"origins": [ORIGIN]}) as running:
+def proxy() -> Iterator[RunningProxy]:
+    with run_proxy_in_thread("demo", keys=[entry("cp-a", "*", "admin")], dashboard={"origins": [ORIGIN]}) as running:
         yield running
 
 
-def ask(proxy: Running, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+def ask(proxy: RunningProxy, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
@@ -35,7 +35,7 @@ def ask(proxy: Running, path: str, method: str = "GET", **headers: str) -> tuple
         connection.close()
 
 
-def test_every_file_is_served_without_a_key_and_with_every_guard(proxy: Running) -> None:
+def test_every_file_is_served_without_a_key_and_with_every_guard(proxy: RunningProxy) -> None:
     there = DashboardFiles()
     assert {"index.html", "main.js", "base.css", "widget.js", "icon.svg"} <= set(there.contents)
     for name, body in there.contents.items():
@@ -55,7 +55,7 @@ def test_the_policy_lets_nothing_in_but_our_own_files() -> None:
     assert "unsafe" not in CSP
 
 
-def test_the_start_page_and_what_is_not_there(proxy: Running) -> None:
+def test_the_start_page_and_what_is_not_there(proxy: RunningProxy) -> None:
     assert ask(proxy, "/dashboard/")[2] == DashboardFiles().contents["index.html"]
     status, headers, _ = ask(proxy, "/dashboard")
     assert (status, headers["location"]) == (308, "dashboard/"), "also below the path of a reverse proxy"
@@ -68,14 +68,14 @@ def test_the_start_page_and_what_is_not_there(proxy: Running) -> None:
     assert (status, body, int(headers["content-length"])) == (200, b"", len(DashboardFiles().contents["main.js"]))
 
 
-def test_a_file_that_the_browser_has_is_not_sent_again(proxy: Running) -> None:
+def test_a_file_that_the_browser_has_is_not_sent_again(proxy: RunningProxy) -> None:
     tag = ask(proxy, "/dashboard/main.js")[1]["etag"]
     status, headers, body = ask(proxy, "/dashboard/main.js", if_none_match=f'"other", W/{tag}')
     assert (status, body, headers["etag"]) == (304, b"", tag)
     assert ask(proxy, "/dashboard/base.css", if_none_match=tag)[0] == 200
 
 
-def test_only_the_widget_is_for_pages_of_others_and_only_of_those_in_the_settings(proxy: Running) -> None:
+def test_only_the_widget_is_for_pages_of_others_and_only_of_those_in_the_settings(proxy: RunningProxy) -> None:
     allowed = ask(proxy, "/dashboard/widget.js", origin=ORIGIN)[1]
     assert (allowed["access-control-allow-origin"], allowed["vary"]) == (ORIGIN, "origin")
     assert allowed["cross-origin-resource-policy"] == "cross-origin"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.web.dashboard.screen import Screen, Stage, looking, stage, whole
+from tests.web.dashboard.screen import ProxyWithKeys, Screen, list_whole_results, open_page, run_proxy_with_keys
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -57,28 +57,32 @@ def elsewhere() -> Iterator[tuple[int, dict[str, str]]]:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory, elsewhere: tuple[int, dict[str, str]]) -> Iterator[Stage]:
+def there(tmp_path_factory: pytest.TempPathFactory, elsewhere: tuple[int, dict[str, str]]) -> Iterator[ProxyWithKeys]:
     origins = [f"http://127.0.0.1:{elsewhere[0]}"]
-    with stage(tmp_path_factory.mktemp("widget"), dashboard={"origins": origins}) as made:
+    with run_proxy_with_keys(tmp_path_factory.mktemp("widget"), dashboard={"origins": origins}) as made:
         made.converse("talk")
         yield made
 
 
 @contextmanager
 def shown(
-    browser: Browser, there: Stage, elsewhere: tuple[int, dict[str, str]], session: str = "talk", key: str = "cp-admin",
+    browser: Browser,
+    there: ProxyWithKeys,
+    elsewhere: tuple[int, dict[str, str]],
+    session: str = "talk",
+    key: str = "cp-admin",
     host: str = "127.0.0.1",
-) -> Iterator[Screen]:  # fmt: skip
+) -> Iterator[Screen]:
     port, served = elsewhere
     served["/"] = PAGE.format(url=there.url, session=session, key=key)
-    with looking(browser, there, key="") as screen:
+    with open_page(browser, there, key="") as screen:
         screen.page.goto(f"http://{host}:{port}/")
         screen.page.wait_for_selector("context-manager-widget .box")
         yield screen
 
 
 def test_d8_it_tells_how_full_the_session_is(
-    browser: Browser, there: Stage, elsewhere: tuple[int, dict[str, str]]
+    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     with shown(browser, there, elsewhere, key="cp-read") as screen:
         screen.page.wait_for_selector("context-manager-widget .stats")
@@ -101,7 +105,7 @@ def test_d8_it_tells_how_full_the_session_is(
 
 
 def test_it_looks_again_every_three_seconds_until_it_leaves_the_page(
-    browser: Browser, there: Stage, elsewhere: tuple[int, dict[str, str]]
+    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     count = """
         window.asked = 0; window.timers = new Set();
@@ -115,7 +119,7 @@ def test_it_looks_again_every_three_seconds_until_it_leaves_the_page(
     """
     port, served = elsewhere
     served["/"] = PAGE.format(url=there.url, session="talk", key="cp-read")
-    with looking(browser, there, key="") as screen:
+    with open_page(browser, there, key="") as screen:
         screen.page.add_init_script(count)
         screen.page.goto(f"http://127.0.0.1:{port}/")
         screen.page.wait_for_function("window.asked >= 3", timeout=60_000)
@@ -132,20 +136,20 @@ def test_it_looks_again_every_three_seconds_until_it_leaves_the_page(
 
 
 def test_d8_the_button_really_prunes_the_next_prompt(
-    browser: Browser, there: Stage, elsewhere: tuple[int, dict[str, str]]
+    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    before = whole(there.say("talk", "Go on."), "talk")
+    before = list_whole_results(there.say("talk", "Go on."), "talk")
     with shown(browser, there, elsewhere) as screen:
         screen.page.evaluate("addEventListener('toast:success', (event) => { window.told = event.detail.message; })")
         screen.click("context-manager-widget .prune-btn")
         screen.page.wait_for_selector("context-manager-widget .toast")
         assert screen.page.evaluate("window.told") == "The next request is pruned."
         screen.well()
-    assert len(whole(there.say("talk", "And on."), "talk")) < len(before)
+    assert len(list_whole_results(there.say("talk", "And on."), "talk")) < len(before)
 
 
 def test_a_read_key_does_not_prune_and_says_so(
-    browser: Browser, there: Stage, elsewhere: tuple[int, dict[str, str]]
+    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     with shown(browser, there, elsewhere, key="cp-read") as screen:
         screen.click("context-manager-widget .prune-btn")
@@ -156,7 +160,7 @@ def test_a_read_key_does_not_prune_and_says_so(
 
 
 def test_a_page_whose_origin_is_not_in_the_settings_is_told_nothing(
-    browser: Browser, there: Stage, elsewhere: tuple[int, dict[str, str]]
+    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     with shown(browser, there, elsewhere, host="localhost") as screen:
         banner = screen.page.wait_for_selector("context-manager-widget .banner")
@@ -166,7 +170,9 @@ def test_a_page_whose_origin_is_not_in_the_settings_is_told_nothing(
         assert screen.page.evaluate("document.querySelector('context-manager-widget').getStatus().state") == "error"
 
 
-def test_a_full_context_is_warned_of(browser: Browser, there: Stage, elsewhere: tuple[int, dict[str, str]]) -> None:
+def test_a_full_context_is_warned_of(
+    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
+) -> None:
     with shown(browser, there, elsewhere) as screen:
         screen.page.wait_for_selector("context-manager-widget .stats")
         warned = """() => {

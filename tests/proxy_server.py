@@ -21,13 +21,13 @@ from proxy.store.base import Row
 from proxy.store.sql import for_sqlite
 from proxy.web.app import ContextProxy, create_app
 from proxy.web.server import make_connection_class
-from tests.faulty import HANGS_S, ask, post
+from tests.raw_upstream import HANGS_S, make_post, send_raw
 
 CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True)
-class Heard:
+class RawAnswer:
     """An answer as it came over the socket. whole: it ended as HTTP says an answer ends."""
 
     status: int
@@ -57,7 +57,7 @@ class Heard:
         if self.header("content-type") == "application/json":
             found: dict[str, Any] = self.json()["choices"][0]["message"]
             return found
-        return joined(json.loads(e) for e in self.events if e != b"[DONE]")
+        return join_chunks(json.loads(e) for e in self.events if e != b"[DONE]")
 
     @property
     def session(self) -> str:
@@ -66,7 +66,7 @@ class Heard:
         return found
 
 
-def joined(chunks: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def join_chunks(chunks: Iterator[dict[str, Any]]) -> dict[str, Any]:
     """The message that chunks add up to, as a plain client joins them."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
     calls: dict[int, dict[str, Any]] = {}
@@ -87,7 +87,7 @@ def joined(chunks: Iterator[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-def heard(raw: bytes) -> Heard:
+def parse_answer(raw: bytes) -> RawAnswer:
     """The one answer in these bytes."""
     head, _, rest = raw.partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
@@ -95,18 +95,18 @@ def heard(raw: bytes) -> Heard:
     named = {k.lower(): v for k, v in headers}
     if named.get(b"transfer-encoding") != b"chunked":
         length = int(named.get(b"content-length", b"0"))
-        return Heard(int(line.split()[1]), headers, rest, len(rest) == length)
+        return RawAnswer(int(line.split()[1]), headers, rest, len(rest) == length)
     body, whole = b"", False
     while b"\r\n" in rest:
         size, _, rest = rest.partition(b"\r\n")
         count = int(size, 16)
         whole = count == 0
         body, rest = body + rest[:count], rest[count + 2 :]
-    return Heard(int(line.split()[1]), headers, body, whole)
+    return RawAnswer(int(line.split()[1]), headers, body, whole)
 
 
 @dataclass
-class Running:
+class RunningProxy:
     """A proxy that answers on `port`."""
 
     app: ContextProxy
@@ -140,16 +140,16 @@ class Running:
         path: str = CHAT,
         key: str = "sk-one",
         seconds: float = HANGS_S,
-    ) -> Heard:
+    ) -> RawAnswer:
         """One POST on a connection of its own; `lines` are further header lines."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         head = [b"content-type: application/json", *([b"authorization: Bearer " + key.encode()] if key else [])]
-        return heard(await ask(self.port, post(path, raw, *head, *lines), seconds))
+        return parse_answer(await send_raw(self.port, make_post(path, raw, *head, *lines), seconds))
 
-    async def get(self, path: str) -> Heard:
+    async def get(self, path: str) -> RawAnswer:
         """One GET on a connection of its own, without a key."""
         raw = b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n" % path.encode()
-        return heard(await ask(self.port, raw))
+        return parse_answer(await send_raw(self.port, raw))
 
     async def rows(self, text: str, *args: Any) -> list[tuple[Any, ...]]:
         """Rows of the store, once it has written all that it was given."""
@@ -180,7 +180,7 @@ class Running:
         return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
 
-PATIENT: dict[str, dict[str, Any]] = {
+PATIENT_LIMITS: dict[str, dict[str, Any]] = {
     "store": {"read_s": HANGS_S},
     "limits": {"commit_wait_ms": 20_000, "plan_ms": 60_000},
 }
@@ -188,17 +188,17 @@ PATIENT: dict[str, dict[str, Any]] = {
 plan that takes longer than a second leaves the prompt as it came: tests that look for its edits found none."""
 
 
-def settings_for(upstream: int | str, **tree: Any) -> Settings:
+def make_settings(upstream: int | str, **tree: Any) -> Settings:
     """Settings for one upstream (its port, or what `upstream` may be); plain where a test does not say otherwise."""
     url = f"http://127.0.0.1:{upstream}/v1" if isinstance(upstream, int) else upstream
     defaults: dict[str, Any] = {"db": ":memory:", "policy": "passthrough", "tokens": {"count": "estimate"}}
     named = {} if "upstreams" in tree else {"upstream": url}
-    for name, limits in PATIENT.items():
+    for name, limits in PATIENT_LIMITS.items():
         tree[name] = limits | tree.get(name, {})
     return Settings.model_validate(defaults | named | tree)
 
 
-def server_of(app: ContextProxy) -> uvicorn.Server:
+def make_server(app: ContextProxy) -> uvicorn.Server:
     """A server as `context-proxy serve` makes one, on a port that is free."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_config=None, log_level="critical", lifespan="on", ws="none",
@@ -209,31 +209,31 @@ def server_of(app: ContextProxy) -> uvicorn.Server:
 
 
 @asynccontextmanager
-async def running(
+async def run_proxy(
     upstream: int | str, *, before: Callable[[ContextProxy], None] | None = None, **tree: Any
-) -> AsyncIterator[Running]:
+) -> AsyncIterator[RunningProxy]:
     """The proxy in this event loop. `before` may change the app before it starts."""
-    app = create_app(settings_for(upstream, **tree))
+    app = create_app(make_settings(upstream, **tree))
     if before is not None:
         before(app)
-    server = server_of(app)
+    server = make_server(app)
     task = asyncio.create_task(server.serve())
     while not server.started:
         if task.done():
             raise AssertionError("the server did not start")
         await asyncio.sleep(0.005)
     try:
-        yield Running(app, server.servers[0].sockets[0].getsockname()[1], server=server)
+        yield RunningProxy(app, server.servers[0].sockets[0].getsockname()[1], server=server)
     finally:
         server.should_exit = True
         await task
 
 
 @contextmanager
-def running_beside(upstream: int | str, **tree: Any) -> Iterator[Running]:
+def run_proxy_in_thread(upstream: int | str, **tree: Any) -> Iterator[RunningProxy]:
     """The same in a thread of its own, for clients that block."""
-    app = create_app(settings_for(upstream, **tree))
-    server = server_of(app)
+    app = create_app(make_settings(upstream, **tree))
+    server = make_server(app)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -241,7 +241,7 @@ def running_beside(upstream: int | str, **tree: Any) -> Iterator[Running]:
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             waiting.wait(0.01)
-        yield Running(app, server.servers[0].sockets[0].getsockname()[1], server.servers[0].get_loop())
+        yield RunningProxy(app, server.servers[0].sockets[0].getsockname()[1], server.servers[0].get_loop())
     finally:
         server.should_exit = True
         thread.join(30)
@@ -251,7 +251,7 @@ def running_beside(upstream: int | str, **tree: Any) -> Iterator[Running]:
 class Agent:
     """A client that keeps its history as agents do, and sends all of it each time."""
 
-    proxy: Running
+    proxy: RunningProxy
     lines: tuple[bytes, ...] = ()
     key: str = "sk-one"
     path: str = CHAT
@@ -259,7 +259,7 @@ class Agent:
     more: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
 
-    async def say(self, text: str | None = None, *lines: bytes, **more: Any) -> Heard:
+    async def say(self, text: str | None = None, *lines: bytes, **more: Any) -> RawAnswer:
         """Ask (with `text` as a new user message, or as the history stands) and remember the answer."""
         if text is not None:
             self.messages.append({"role": "user", "content": text})
@@ -268,7 +268,7 @@ class Agent:
         self.messages.append(found.message)
         return found
 
-    async def send(self, *lines: bytes, **more: Any) -> Heard:
+    async def send(self, *lines: bytes, **more: Any) -> RawAnswer:
         """Ask, and remember nothing."""
         body = {"model": "m", "messages": self.messages, **self.more, **more}
         if self.stream:

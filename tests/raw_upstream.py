@@ -38,7 +38,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 
 @dataclass
-class Request:
+class RawRequest:
     """A request as it arrived: the head as it was, and the body with its chunks joined."""
 
     line: bytes
@@ -50,7 +50,7 @@ class Request:
         return [value for key, value in self.headers if key.lower() == name]
 
 
-Script = Callable[[Request, "Connection"], Awaitable[None]]
+Script = Callable[[RawRequest, "Connection"], Awaitable[None]]
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Upstream:
 
     script: Script
     port: int = 0
-    requests: list[Request] = field(default_factory=list)
+    requests: list[RawRequest] = field(default_factory=list)
     open: int = 0
     connections: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -119,7 +119,7 @@ class Upstream:
         return asyncio.get_running_loop().time() - started <= seconds
 
 
-async def read_request(reader: asyncio.StreamReader) -> Request | None:
+async def read_request(reader: asyncio.StreamReader) -> RawRequest | None:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -135,7 +135,7 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
             body += await reader.readexactly(size)
             await reader.readexactly(2)
         await reader.readexactly(2)
-    return Request(line, headers, body, head)
+    return RawRequest(line, headers, body, head)
 
 
 class _OtherHead:
@@ -152,10 +152,10 @@ class _OtherHead:
         self._writer.write(data.replace(STREAM[: STREAM.index(b"\r\ntransfer")], self._head))
 
 
-def with_head(script: Script, head: bytes) -> Script:
+def replace_head(script: Script, head: bytes) -> Script:
     """The same script, whose streams have another status line and media type."""
 
-    async def changed(request: Request, there: Connection) -> None:
+    async def changed(request: RawRequest, there: Connection) -> None:
         writer: Any = _OtherHead(there.writer, head)
         await script(request, Connection(there.reader, writer))
 
@@ -163,7 +163,7 @@ def with_head(script: Script, head: bytes) -> Script:
 
 
 @asynccontextmanager
-async def faulty(script: Script) -> AsyncIterator[Upstream]:
+async def run_upstream(script: Script) -> AsyncIterator[Upstream]:
     upstream = Upstream(script)
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0, limit=1 << 24)
     upstream.port = server.sockets[0].getsockname()[1]
@@ -178,7 +178,7 @@ async def faulty(script: Script) -> AsyncIterator[Upstream]:
 
 
 @asynccontextmanager
-async def serving(app: App | Any) -> AsyncIterator[int]:
+async def serve_app(app: App | Any) -> AsyncIterator[int]:
     """`app` behind a real uvicorn; gives its port."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_level="critical", lifespan="off", http="httptools", ws="none",
@@ -212,7 +212,7 @@ async def connect(port: int) -> Connection:
     return Connection(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 24))
 
 
-async def ask(port: int, raw: bytes, seconds: float = HANGS_S) -> bytes:
+async def send_raw(port: int, raw: bytes, seconds: float = HANGS_S) -> bytes:
     """Says `raw` and hears everything until the other side closes."""
     client = await connect(port)
     try:
@@ -228,12 +228,12 @@ async def ask(port: int, raw: bytes, seconds: float = HANGS_S) -> bytes:
         client.writer.transport.abort()
 
 
-def post(path: str = "/v1/chat/completions", body: bytes = b"{}", *lines: bytes) -> bytes:
+def make_post(path: str = "/v1/chat/completions", body: bytes = b"{}", *lines: bytes) -> bytes:
     head = b"POST %b HTTP/1.1\r\nhost: test\r\nconnection: close\r\n" % path.encode()
     return head + b"".join(line + b"\r\n" for line in lines) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
 
 
-async def until(condition: Callable[[], bool], seconds: float = HANGS_S) -> float:
+async def wait_until(condition: Callable[[], bool], seconds: float = HANGS_S) -> float:
     """Seconds until it holds. Fails after `seconds`."""
     loop = asyncio.get_running_loop()
     started = loop.time()

@@ -1,4 +1,4 @@
-"""A model that says what it is told: the upstream of most tests, on a real socket (see `faulty`)."""
+"""A model that says what it is told: the upstream of most tests, on a real socket (see `raw_upstream`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tests.faulty import STREAM, Connection, Request, Script
+from tests.raw_upstream import STREAM, Connection, RawRequest, Script
 
 Answer = str | Mapping[str, Any] | Script
 """A text, an assistant message, or a script that speaks for itself."""
 
 
-def calls(*named: tuple[str, str], text: str | None = None, start: int = 0, **arguments: Any) -> dict[str, Any]:
+def make_calls(*named: tuple[str, str], text: str | None = None, start: int = 0, **arguments: Any) -> dict[str, Any]:
     """An assistant message that calls; `named` are (id, name)."""
     made = [
         {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
@@ -21,7 +21,7 @@ def calls(*named: tuple[str, str], text: str | None = None, start: int = 0, **ar
     return {"role": "assistant", "content": text, "tool_calls": made}
 
 
-class Scripted:
+class ScriptedModel:
     """Gives its answers one after the other, the last one for ever; streamed where that is asked for.
 
     received: every request. chats: the bodies of the chat requests. usage: what it reports.
@@ -29,7 +29,7 @@ class Scripted:
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers) or ["Well."]
-        self.received: list[Request] = []
+        self.received: list[RawRequest] = []
         self.usage: dict[str, Any] = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
 
     @property
@@ -49,7 +49,7 @@ class Scripted:
     def _chat_bodies(self) -> list[bytes]:
         return [r.body for r in self.received if b"/chat/completions" in r.line]
 
-    async def __call__(self, request: Request, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.received.append(request)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
@@ -63,58 +63,58 @@ class Scripted:
         if isinstance(asked, dict) and asked.get("stream") is True:
             options = asked.get("stream_options")
             wanted = isinstance(options, dict) and options.get("include_usage")
-            await streamed(there, message, self.usage if wanted else None)
+            await send_stream(there, message, self.usage if wanted else None)
         else:
-            await whole(there, message, self.usage)
+            await send_completion(there, message, self.usage)
 
 
-async def reply(there: Connection, status: bytes, body: bytes, *lines: bytes) -> None:
+async def send_reply(there: Connection, status: bytes, body: bytes, *lines: bytes) -> None:
     """One answer with a length."""
     head = b"HTTP/1.1 %b\r\n" % status + b"".join(line + b"\r\n" for line in lines)
     await there.send(head, b"content-length: %d\r\n\r\n" % len(body), body)
 
 
-async def whole(there: Connection, message: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
-    await reply(there, b"200 OK", completion(message, usage), b"content-type: application/json")
+async def send_completion(there: Connection, message: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
+    await send_reply(there, b"200 OK", make_completion(message, usage), b"content-type: application/json")
 
 
-def completion(message: Mapping[str, Any], usage: Mapping[str, Any] | None = None) -> bytes:
+def make_completion(message: Mapping[str, Any], usage: Mapping[str, Any] | None = None) -> bytes:
     finish = "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
     body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
     return json.dumps(body | ({"usage": usage} if usage else {})).encode()
 
 
-def chunk(delta: Mapping[str, Any] | None, finish: str | None = None, **more: Any) -> bytes:
+def make_chunk(delta: Mapping[str, Any] | None, finish: str | None = None, **more: Any) -> bytes:
     """One event of a stream; `delta` None: the one without choices."""
     choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices}
     return b"data: " + json.dumps(frame | more).encode() + b"\n\n"
 
 
-def events(message: Mapping[str, Any], usage: Mapping[str, Any] | None = None) -> list[bytes]:
+def make_events(message: Mapping[str, Any], usage: Mapping[str, Any] | None = None) -> list[bytes]:
     """A whole stream."""
     silent = {} if usage is None else {"usage": None}
-    out = [chunk({"role": "assistant", "content": ""}, **silent)]
+    out = [make_chunk({"role": "assistant", "content": ""}, **silent)]
     more = {k: v for k, v in message.items() if k not in ("role", "content", "tool_calls")}
-    out += [chunk({name: value}, **silent) for name, value in more.items()]
+    out += [make_chunk({name: value}, **silent) for name, value in more.items()]
     text = message.get("content") or ""
-    out += [chunk({"content": text[at : at + 7]}, **silent) for at in range(0, len(text), 7)]
+    out += [make_chunk({"content": text[at : at + 7]}, **silent) for at in range(0, len(text), 7)]
     for n, call in enumerate(message.get("tool_calls") or ()):
         begun = {"index": n, **call, "function": {**call["function"], "arguments": ""}}
-        out.append(chunk({"tool_calls": [begun]}, **silent))
+        out.append(make_chunk({"tool_calls": [begun]}, **silent))
         raw = call["function"]["arguments"]
         for at in range(0, len(raw), 9):
             part = {"index": n, "function": {"arguments": raw[at : at + 9]}}
-            out.append(chunk({"tool_calls": [part]}, **silent))
-    out.append(chunk({}, "tool_calls" if message.get("tool_calls") else "stop", **silent))
+            out.append(make_chunk({"tool_calls": [part]}, **silent))
+    out.append(make_chunk({}, "tool_calls" if message.get("tool_calls") else "stop", **silent))
     if usage is not None:
-        out.append(chunk(None, usage=usage))
+        out.append(make_chunk(None, usage=usage))
     return [*out, b"data: [DONE]\n\n"]
 
 
-async def streamed(there: Connection, message: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
+async def send_stream(there: Connection, message: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
     await there.send(STREAM)
-    for event in events(message, usage):
+    for event in make_events(message, usage):
         await there.chunk(event)
     await there.chunk(b"")
