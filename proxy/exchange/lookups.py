@@ -35,16 +35,10 @@ from proxy.exchange.services import MAX_MODEL_CHARS, Headers, LearnedWindow, Mod
 from proxy.exchange.turn import Turn
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
-from proxy.sessions.branch import (
-    NO_DECISIONS,
-    LiveSession,
-    LoadedNotes,
-    SessionSettings,
-    StoredDecisions,
-    read_decisions,
-)
+from proxy.sessions.branch import LiveSession, LoadedNotes
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.locate import ExpectedNotes
+from proxy.sessions.operator_decisions import NO_DECISIONS, SessionSettings, StoredDecisions, read_decisions
 from proxy.settings.load import Settings
 from proxy.store.base import Row, StateRow
 from proxy.store.derived import NO_SESSION, ContextWindowRow

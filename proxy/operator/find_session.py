@@ -15,7 +15,8 @@ from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import NotFound
 from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.services import LARGE_BODY_BYTES, Services
-from proxy.sessions.branch import NO_DECISIONS, Branch, LiveSession, StoredDecisions, read_decisions
+from proxy.sessions.branch import Branch, LiveSession
+from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
 from proxy.sessions.packing import Node
 from proxy.store.base import ExchangeRecord, SessionRecord
 

@@ -17,8 +17,8 @@ from proxy.notes import state_block as grammar
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.response_models import NoteDetails, ScratchpadDetails, StateAuthor, StateDetails, WithdrawnNote
-from proxy.sessions.branch import WHOLE_SESSION, parse_settings
 from proxy.sessions.locate import make_id
+from proxy.sessions.operator_decisions import WHOLE_SESSION, parse_settings
 from proxy.store.base import StateRow
 from proxy.store.session_notes import NoteRow, ScratchpadRow
 

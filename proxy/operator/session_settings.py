@@ -14,7 +14,7 @@ from proxy.errors import Conflict, Unprocessable
 from proxy.exchange import lookups, record_outcome
 from proxy.exchange.services import Services
 from proxy.operator import find_session
-from proxy.sessions.branch import SessionSettings, parse_settings
+from proxy.sessions.operator_decisions import SessionSettings, parse_settings
 
 MAX_SETTING = 100_000
 """Limit on numbers of groups and iterations: above any real number."""

@@ -37,7 +37,7 @@ from proxy.operator.response_models import (
 )
 from proxy.operator.session_stats import count_sent_tokens
 from proxy.operator.session_titles import make_title
-from proxy.sessions.branch import WHOLE_SESSION, StoredDecisions, read_decisions
+from proxy.sessions.operator_decisions import WHOLE_SESSION, StoredDecisions, read_decisions
 from proxy.store.base import EditRow
 
 TITLE_CHARS = 100

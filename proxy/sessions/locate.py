@@ -29,8 +29,9 @@ from msgspec.structs import replace
 
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
-from proxy.sessions.branch import NO_DECISIONS, Branch, LiveSession
+from proxy.sessions.branch import Branch, LiveSession
 from proxy.sessions.live import LiveSessions
+from proxy.sessions.operator_decisions import NO_DECISIONS
 from proxy.sessions.packing import Node
 from proxy.settings.load import IdentitySettings
 from proxy.store.base import ID_DIGITS, ID_TIME_BITS, Row, Store

@@ -3,7 +3,7 @@ from __future__ import annotations
 from proxy.context.branch_state import BranchState
 from proxy.context.operator_edits import OperatorNote
 from proxy.context.plan import Edit
-from proxy.sessions.branch import (
+from proxy.sessions.operator_decisions import (
     RELEASED_STAGE,
     REMOVED_STAGE,
     WHOLE_SESSION,
