@@ -17,7 +17,7 @@ import msgspec
 from proxy.chat.json_spans import scan_model_name
 from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
-from proxy.exchange import record_outcome, splice_rounds
+from proxy.exchange import record_outcome
 from proxy.exchange.dialect import DIALECTS, repair_cut_answers
 from proxy.exchange.services import LARGE_BODY_BYTES, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
@@ -98,7 +98,7 @@ def count_fallback(services: Services, reason: str) -> None:
 def use_original(services: Services, turn: Turn, reason: FallbackReason) -> Turn:
     """Return the turn with the client's own bytes as its prompt. The plan stays on record. The reason is counted."""
     count_fallback(services, reason)
-    turn = splice_rounds.strip_tools(turn)
+    turn = turn.without_tools()
     return turn.with_prompt(outgoing=turn.original, unmarked=b"", usage_added=False, fallback=reason)
 
 

@@ -35,7 +35,6 @@ from proxy.exchange import (
     lookups,
     prefix_bindings,
     record_outcome,
-    splice_rounds,
     usage_option,
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
@@ -237,7 +236,7 @@ async def _answer_refusal(
     original, left_out = prefix_bindings.make_whole(turn)
     # Reasoning is bound to no breakpoint, and the client's bytes are refused if they have reasoning that must leave.
     is_known = is_bound and (original != turn.original or not turn.is_prompt_changed)
-    original = splice_rounds.repair_original(turn, original)
+    original = turn.repair_answers(original)
     if sent != original and not is_known:
         await refused.close()
         reply = await send(original)

@@ -341,13 +341,13 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
         observed=True,
         is_simulated=turn.enriched.policy.mode == "observe" and fallback is None and not plan.refusal,
     )
-    return _repair_wire(splice_rounds.strip_tools(turn.with_values(prompt=prompt)))
+    return _repair_wire(turn.with_values(prompt=prompt).without_tools())
 
 
 def _repair_wire(turn: Turn) -> Turn:
     """Return the turn with bytes that the provider accepts. Cut answers are repaired, and reasoning that the provider
     has refused is left out, byte for byte as in the request that it accepted."""
-    outgoing = splice_rounds.repair_original(turn, turn.prompt.outgoing)
+    outgoing = turn.repair_answers(turn.prompt.outgoing)
     if turn.located.branch.refused_reasoning:
         outgoing = bound_reasoning.leave_out_refused(turn, outgoing)
     return turn if outgoing is turn.prompt.outgoing else turn.with_prompt(outgoing=outgoing)
@@ -359,7 +359,7 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
     if plan.refusal:
         fallback = f"rule {plan.refusal}"
         services.metrics.refusals_total.labels(rule=plan.refusal).inc()
-        turn = splice_rounds.strip_tools(turn)
+        turn = turn.without_tools()
     if plan.edits:
         turn = splice_rounds.offer_pending_tools(services, turn, plan)
     usage_added = turn.request.stream and not (

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from proxy.dialects.base import HASH_BYTES, Binding, BindingTrace, extend_to_newest, find_broken
 from proxy.dialects.known_prefix import PREFIXES, TRACED, HistoryMemo, PrefixMemo
 from proxy.errors import StoreUnavailable
-from proxy.exchange import bound_reasoning, exchange_rows, splice_rounds
+from proxy.exchange import bound_reasoning, exchange_rows
 from proxy.exchange.bound_reasoning import hash_token
 from proxy.exchange.dialect import is_bound, is_bound_answer
 from proxy.exchange.services import LARGE_BODY_BYTES, Services
@@ -180,7 +180,7 @@ def withdraw_edits(services: Services, turn: Turn) -> Turn:
     turn.pending.rows += exchange_rows.make_withdrawn_rows(turn, services.now())
     branch.state = replace(branch.state, edits={}, lasting_edits=None)
     exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
-    return splice_rounds.strip_tools(turn).with_lookups(pending_tool_offer=None)
+    return turn.without_tools().with_lookups(pending_tool_offer=None)
 
 
 def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:

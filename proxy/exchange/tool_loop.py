@@ -29,7 +29,6 @@ from proxy.exchange import (
     fallback,
     prefix_bindings,
     record_outcome,
-    splice_rounds,
 )
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
@@ -333,7 +332,7 @@ class ToolLoop:
         """Drop the hidden rounds so far: the original request is sent instead."""
         self._sends_original = True
         turn = fallback.use_original(self._services, self.turn, FallbackReason.ROUNDS)
-        own = splice_rounds.repair_original(turn, prefix_bindings.make_whole(turn)[0])
+        own = turn.repair_answers(prefix_bindings.make_whole(turn)[0])
         turn = turn.with_prompt(outgoing=own)  # the next prompt is a plan again
         self.turn = turn.with_values(rounds=replace(turn.rounds, hidden=None, bindings={}))
 
