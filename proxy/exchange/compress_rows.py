@@ -23,7 +23,7 @@ from proxy.errors import BadRequest, NotFound, NotManaged, StoreUnavailable, Una
 from proxy.exchange import record_outcome
 from proxy.exchange.fallback import count_fallback
 from proxy.exchange.handler import record_gap, record_sent
-from proxy.exchange.plan_request import prepare_request
+from proxy.exchange.prepare_request import prepare_request
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import locate

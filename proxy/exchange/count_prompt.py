@@ -19,7 +19,7 @@ from proxy.exchange import chains
 from proxy.exchange.ask_provider import add_beta
 from proxy.exchange.fallback import FallbackReason, forward_original
 from proxy.exchange.handler import is_off, may_take_over, repair_compaction
-from proxy.exchange.plan_request import prepare_request
+from proxy.exchange.prepare_request import prepare_request
 from proxy.exchange.services import Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
