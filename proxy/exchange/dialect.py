@@ -18,6 +18,7 @@ from proxy.context.provider_clearing import STAGE as CLEARING
 from proxy.context.provider_clearing import count_cleared
 from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, Breakpoints, ChainHash, ClientMarks, WireRequest
 from proxy.dialects.completions import rules as completions_rules
+from proxy.dialects.completions.request import is_thinking
 from proxy.dialects.completions.stream import make_error_event
 from proxy.dialects.compress.request import read_compress_request
 from proxy.dialects.gemini import request as gemini_request
@@ -166,7 +167,7 @@ COMPLETIONS = Dialect(
     read_round=nonstreaming.read_round,
     join_rounds=nonstreaming.join_rounds,
     make_error_event=make_error_event,
-    is_thinking=lambda request: completions_rules.is_thinking(request.body, request.spans),
+    is_thinking=is_thinking,
     trace_prompt=completions_rules.trace_prompt,
     trace_answer=completions_rules.trace_answer,
     strip_bound=completions_rules.strip_bound,

@@ -17,7 +17,7 @@ import msgspec
 from proxy.chat.json_spans import scan_model_name
 from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
-from proxy.exchange import record_outcome
+from proxy.exchange import publish_events
 from proxy.exchange.dialect import DIALECTS, repair_cut_answers
 from proxy.exchange.services import LARGE_BODY_BYTES, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
@@ -113,7 +113,7 @@ async def forward_original(
     """
     count_fallback(services, reason)
     incoming.log_fields["fallback"] = reason
-    record_outcome.publish_fallback(services, incoming, reason)
+    publish_events.publish_fallback(services, incoming, reason)
     target = services.client.select_target(await _read_model(services, incoming) or None)
     headers, body = incoming.encoded or (incoming.headers, incoming.body)
     reply = await services.client.send(

@@ -34,6 +34,7 @@ from proxy.exchange import (
     iteration_records,
     lookups,
     prefix_bindings,
+    publish_events,
     record_outcome,
     usage_option,
 )
@@ -160,7 +161,7 @@ async def _send_and_relay(
         _record_client_gone(services, turn, None, ())
         raise
     waited = services.now() - sent_at
-    record_outcome.publish_plan(services, turn)
+    publish_events.publish_plan(services, turn)
     services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
         waited
     )

@@ -28,7 +28,7 @@ from proxy.exchange import (
     chains,
     fallback,
     prefix_bindings,
-    record_outcome,
+    publish_events,
 )
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
@@ -259,7 +259,7 @@ class ToolLoop:
             sandbox=services.sandbox,
             prompt=turn.enriched.spliced.request.messages,
             prompt_keys=turn.enriched.spliced.keys,
-            on_memo_saved=lambda memo, merged: record_outcome.publish_memo_saved(services, turn, memo, merged=merged),
+            on_memo_saved=lambda memo, merged: publish_events.publish_memo_saved(services, turn, memo, merged=merged),
             offered_tools=self.tool_names,
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.chat.chain import public_id
-from proxy.exchange import record_outcome
+from proxy.exchange import publish_events
 from tests.event_stream_client import EventStreamClient, event_stream
 from tests.exchange import test_hierarchical as hierarchical
 from tests.exchange import test_importance as importance
@@ -252,7 +252,7 @@ async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch:
     def wrong(*_: Any) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(record_outcome, "_publish_client_change", wrong)
+    monkeypatch.setattr(publish_events, "_publish_client_change", wrong)
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await Agent(proxy, NAMED).say("Hello")
         assert found.header("x-context-fallback") is None
@@ -260,6 +260,6 @@ async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch:
 
 
 def test_long_lists_and_texts_are_cut_and_counts_stay() -> None:
-    told = record_outcome._shorten_payload({"removed": 5000, "removed_ids": ["x"] * 5000, "summary": "y" * 50_000})
-    assert (told["removed"], len(told["removed_ids"])) == (5000, record_outcome.MAX_LISTED)
-    assert len(told["summary"]) == record_outcome.MAX_TEXT + 1
+    told = publish_events._shorten_payload({"removed": 5000, "removed_ids": ["x"] * 5000, "summary": "y" * 50_000})
+    assert (told["removed"], len(told["removed_ids"])) == (5000, publish_events.MAX_LISTED)
+    assert len(told["summary"]) == publish_events.MAX_TEXT + 1
