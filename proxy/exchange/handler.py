@@ -32,6 +32,7 @@ from proxy.exchange import (
     idle,
     inband,
     iteration_records,
+    learned_windows,
     lookups,
     prefix_bindings,
     publish_events,
@@ -299,7 +300,7 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
         if turn.prompt.outgoing == incoming.body:
             raise
         return False  # the status alone decides the next step
-    return lookups.learn_window(services, turn, body)
+    return learned_windows.learn_window(services, turn, body)
 
 
 async def _replan_too_long(services: Services, turn: Turn) -> Turn | None:

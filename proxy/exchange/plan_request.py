@@ -21,6 +21,7 @@ from proxy.exchange import (
     bound_reasoning,
     cache_breakpoints,
     cost,
+    learned_windows,
     lookups,
     prefix_bindings,
     splice_rounds,
@@ -144,7 +145,8 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
     decisions = branch.live_session.stored_decisions
     if decisions is not None and not decisions.is_empty and state.stopped is None:
         state = decisions.apply_to(state, side=branch.kind == "side")
-    if (limit := lookups.find_window(services, turn.model_key)) is not None:
+    # Few upstreams have named a window.
+    if services.learned_windows and (limit := learned_windows.find_window(services, turn.model_key)) is not None:
         state = msgspec.structs.replace(state, learned_window=limit)
     return add_unseen_context(turn, state) if turn.dialect.returns_rows else state
 

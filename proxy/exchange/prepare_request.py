@@ -35,7 +35,7 @@ from proxy.exchange.exchange_rows import MessageForms, erase_resent
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.gateway_rows import choose_row_policy
 from proxy.exchange.holdout import CONTROL_POLICY, find_arm
-from proxy.exchange.lookups import inherit_state
+from proxy.exchange.inherit_state import inherit_state
 from proxy.exchange.plan_request import MAX_NEW_BYTES, plan_request
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
 from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, Services
@@ -252,7 +252,8 @@ async def _enrich(
     if turn.dialect.returns_rows:
         policy = choose_row_policy(services, policy)
     turn = turn.with_lookups(policy=policy, arm=arm, cached_without_proxy=cached)
-    await inherit_state(services, turn, decisions.dropped, is_new_branch=is_new_branch)
+    if is_new_branch:
+        await inherit_state(services, turn, decisions.dropped)
     task = lookups.find_task(turn)
     lookups.pin_task(turn, task)
     await lookups.search_store(services, turn, task)

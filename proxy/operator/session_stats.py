@@ -13,7 +13,7 @@ import msgspec
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.exchange import cost as exchange_cost
-from proxy.exchange import lookups
+from proxy.exchange import learned_windows, lookups
 from proxy.exchange.cost import Bill, Meter
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
@@ -160,7 +160,7 @@ def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> Se
 
 def _build_stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
     turn, plan = preview.turn, preview.turn.prompt.plan
-    limit = turn.enriched.policy.find_limit(turn.model, lookups.find_window(services, turn.model_key))
+    limit = turn.enriched.policy.find_limit(turn.model, learned_windows.find_window(services, turn.model_key))
     sent = turn.prompt.sent_tokens
     edits = {} if turn.prompt.observed else preview.edits
     gone = sum(edit.action == "gone" for edit in edits.values())

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from proxy.exchange import lookups
+from proxy.exchange import learned_windows, lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
@@ -260,7 +260,7 @@ def build_timeline(
     sent = count_sent_tokens(last)
     policy = services.policies.get(last.policy)
     model = lookups.look_up_model(services, last.model)
-    named = lookups.find_window(services, make_model_key(last.tenant, last.upstream, last.model))
+    named = learned_windows.find_window(services, make_model_key(last.tenant, last.upstream, last.model))
     limit = policy.find_limit(model, named) if policy is not None else named or model.window
     figures = SessionFigures(
         exchanges=sums.exchanges,
