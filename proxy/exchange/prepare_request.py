@@ -34,7 +34,7 @@ from proxy.exchange.dialect import DIALECTS, Dialect
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.gateway_rows import choose_row_policy
-from proxy.exchange.holdout import CONTROL_POLICY, find_arm
+from proxy.exchange.holdout import CONTROL_POLICY, Arm, find_arm
 from proxy.exchange.inherit_state import inherit_state
 from proxy.exchange.plan_request import MAX_NEW_BYTES, plan_request
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
@@ -43,6 +43,7 @@ from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import locate
 from proxy.sessions.branch import adopt_stored_edits
 from proxy.sessions.hidden_rounds import SplicedRequest
+from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.telemetry import CURRENT
 from proxy.upstream.client import Target
 
@@ -93,9 +94,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     model = lookups.look_up_model(services, request.model)
     if dialect.is_user_first:
         model = with_user_first(model)
-    named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
-    if named is None and wire is not None:
-        named = next(iter(dialect.find_session_names(headers, wire)), None)
+    named = find_session_name(services, incoming, headers, request, wire)
     token_counter = services.find_token_counter(model)
     await _count_tokens(services, token_counter, request, keys, tenant, named)
     known_session = incoming.chain.history.session or None if incoming.chain is not None else None
@@ -209,6 +208,16 @@ async def _count_tokens(
     request.memo_values["counted"] = request.messages, id(token_counter), True
 
 
+def find_session_name(
+    services: Services, incoming: Incoming, headers: Mapping[str, str], request: Request, wire: WireRequest | None
+) -> str | None:
+    """The session that the client names: as all clients may name it, else as clients of its wire format do."""
+    named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
+    if named is None and wire is not None:
+        named = next(iter(DIALECTS[incoming.dialect].find_session_names(headers, wire)), None)
+    return named
+
+
 def read_options(headers: Mapping[str, str]) -> dict[str, str]:
     """The x-context-* headers of a request, by the rest of their names. Headers that name the key, session or user are
     left out."""
@@ -237,21 +246,10 @@ async def _enrich(
     decisions = await lookups.refresh_decisions(services, turn.located.branch.live_session, is_new=turn.located.is_new)
     if decisions.removed:
         erase_resent(turn, decisions.removed)
-    policy = lookups.choose_policy(services, turn.enriched.policy, decisions, headers.get("x-context-policy", ""))
-    if turn.chain is not None and turn.chain.is_held:
-        policy = services.policies[CONTROL_POLICY]  # nothing can be changed in what the provider holds
-    arm = ""
-    if services.settings.experiment.control:
-        arm = find_arm(services, turn, policy, headers.get("x-context-policy", ""))
-    if arm == "control":
-        policy = services.policies[CONTROL_POLICY]
-    if policy.schedule == "provider":
-        policy, warning = ask_provider.choose_provider_policy(services, turn, policy)
-        turn = turn.with_values(warnings=(*turn.warnings, warning)) if warning else turn
-    policy = choose_bound_policy(services, turn, policy)
-    if turn.dialect.returns_rows:
-        policy = choose_row_policy(services, policy)
+    policy, arm, warning = _choose_policy(services, turn, decisions, headers.get("x-context-policy", ""))
     turn = turn.with_lookups(policy=policy, arm=arm, cached_without_proxy=cached)
+    if warning:
+        turn = turn.with_values(warnings=(*turn.warnings, warning))
     if is_new_branch:
         await inherit_state(services, turn, decisions.dropped)
     task = lookups.find_task(turn)
@@ -267,7 +265,29 @@ async def _enrich(
     return turn
 
 
-def choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Policy:
+def _choose_policy(
+    services: Services, turn: Turn, decisions: StoredDecisions, requested: str
+) -> tuple[Policy, Arm, str]:
+    """(the policy that the session, the experiment, the provider and the wire format allow, the arm of the experiment,
+    a warning for the client or ""). requested: the policy that the request names."""
+    arm: Arm = ""
+    warning = ""
+    policy = lookups.choose_policy(services, turn.enriched.policy, decisions, requested)
+    if turn.chain is not None and turn.chain.is_held:
+        policy = services.policies[CONTROL_POLICY]  # nothing can be changed in what the provider holds
+    if services.settings.experiment.control:
+        arm = find_arm(services, turn, policy, requested)
+    if arm == "control":
+        policy = services.policies[CONTROL_POLICY]
+    if policy.schedule == "provider":
+        policy, warning = ask_provider.choose_provider_policy(services, turn, policy)
+    policy = _choose_bound_policy(services, turn, policy)
+    if turn.dialect.returns_rows:
+        policy = choose_row_policy(services, policy)
+    return policy, arm, warning
+
+
+def _choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Policy:
     """The policy of a request whose model binds its reasoning to the prompt: nothing that was sent once may change.
 
     A literal policy changes old messages with every request. `thrifty` takes its place.
