@@ -538,14 +538,8 @@ async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: Respo
     """Pass on an answer that is larger than the proxy holds, or that it cannot decode: as it comes, without reading
     it."""
     _record_unfinished(services, turn, "partial", reply.status, note)
-    await out.start(reply.status, _make_response_headers(turn, reply, changed=False))
-    try:
-        async for data in reply.iter_bytes():
-            await out.write(data)
-        await out.end()
-    except (UpstreamBroken, UpstreamTimeout) as problem:
-        fallback.record_truncated(services, turn.upstream, problem.code)
-        await out.abort()
+    headers = _make_response_headers(turn, reply, changed=False)
+    await fallback.relay_unread(services, turn.upstream, reply, out, headers)
 
 
 def _record_client_gone(services: Services, turn: Turn, answer: AssembledAnswer | None, blocks: Sequence[str]) -> None:

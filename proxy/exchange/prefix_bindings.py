@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -139,11 +139,16 @@ async def _find_known(
         foreign = {token: own[token] for token in missing if token in own and token.encode() in new}
         turn.pending.rows += _make_rows(services, turn, foreign, foreign)
         memory.has_foreign_reasoning |= bool(foreign)
-    by_name = {name: token for token, name in names.items()}
-    rows_by_token = {token: memory.bindings[name] for token, name in names.items() if name in memory.bindings}
+    return _find_stored(turn, names)
+
+
+def _find_stored(turn: Turn, tokens: Iterable[str]) -> dict[str, Binding]:
+    """The stored bindings of these tokens, in their order."""
+    rows, names = turn.located.branch.live_session.bindings, {hash_token(token): token for token in tokens}
     return {
-        token: Binding(row.system_tools, row.chain, by_name.get(row.predecessor, "gone") if row.predecessor else "")
-        for token, row in rows_by_token.items()
+        token: Binding(row.system_tools, row.chain, names.get(row.predecessor, "gone") if row.predecessor else "")
+        for name, token in names.items()
+        if (row := rows.get(name)) is not None
     }
 
 
@@ -225,13 +230,7 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
         left = trace_body(turn, body).bindings  # the first of them has lost the reasoning in front of it
     except UNREADABLE:
         return body, ()
-    known, names = turn.located.branch.live_session.bindings, {hash_token(token): token for token in left}
-    found = {
-        token: Binding(row.system_tools, row.chain, names.get(row.predecessor, "gone") if row.predecessor else "")
-        for name, token in names.items()
-        if (row := known.get(name)) is not None
-    }
-    broken = _find_ours(turn, find_broken(left, found), own)
+    broken = _find_ours(turn, find_broken(left, _find_stored(turn, left)), own)
     if not broken or turn.dialect.drops_broken:
         return body, ()
     return _strip(turn, body, tuple(left), find_run(tuple(left), broken)) or (body, ())

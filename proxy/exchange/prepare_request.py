@@ -43,7 +43,6 @@ from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import locate
 from proxy.sessions.branch import adopt_stored_edits
 from proxy.sessions.hidden_rounds import SplicedRequest
-from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.telemetry import CURRENT
 from proxy.upstream.client import Target
 
@@ -246,7 +245,9 @@ async def _enrich(
     decisions = await lookups.refresh_decisions(services, turn.located.branch.live_session, is_new=turn.located.is_new)
     if decisions.removed:
         erase_resent(turn, decisions.removed)
-    policy, arm, warning = _choose_policy(services, turn, decisions, headers.get("x-context-policy", ""))
+    requested = headers.get("x-context-policy", "")
+    policy = lookups.choose_policy(services, turn.enriched.policy, decisions, requested)
+    policy, arm, warning = _adapt_policy(services, turn, policy, requested)
     turn = turn.with_lookups(policy=policy, arm=arm, cached_without_proxy=cached)
     if warning:
         turn = turn.with_values(warnings=(*turn.warnings, warning))
@@ -265,14 +266,11 @@ async def _enrich(
     return turn
 
 
-def _choose_policy(
-    services: Services, turn: Turn, decisions: StoredDecisions, requested: str
-) -> tuple[Policy, Arm, str]:
-    """(the policy that the session, the experiment, the provider and the wire format allow, the arm of the experiment,
-    a warning for the client or ""). requested: the policy that the request names."""
+def _adapt_policy(services: Services, turn: Turn, policy: Policy, requested: str) -> tuple[Policy, Arm, str]:
+    """(the policy, or what the chain, experiment, provider and wire format allow; the arm; a warning or "").
+    requested: the policy that the request names."""
     arm: Arm = ""
     warning = ""
-    policy = lookups.choose_policy(services, turn.enriched.policy, decisions, requested)
     if turn.chain is not None and turn.chain.is_held:
         policy = services.policies[CONTROL_POLICY]  # nothing can be changed in what the provider holds
     if services.settings.experiment.control:

@@ -23,8 +23,8 @@ from proxy.operator import erase, rebuild_state
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
 from proxy.operator.response_models import DecisionResult
-from proxy.sessions.operator_decisions import RELEASED_STAGE, REMOVED_STAGE, WHOLE_SESSION, apply_rows
-from proxy.store.base import EditAction, EditRow
+from proxy.sessions.operator_decisions import RELEASED_STAGE, REMOVED_STAGE, apply_rows
+from proxy.store.base import WHOLE_SESSION, EditAction, EditRow
 
 REASONS = {
     "drop": "dropped by the operator",

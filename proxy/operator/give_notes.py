@@ -18,8 +18,8 @@ from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.response_models import NoteDetails, ScratchpadDetails, StateAuthor, StateDetails, WithdrawnNote
 from proxy.sessions.locate import make_id
-from proxy.sessions.operator_decisions import WHOLE_SESSION, parse_settings
-from proxy.store.base import StateRow
+from proxy.sessions.operator_decisions import parse_settings
+from proxy.store.base import WHOLE_SESSION, StateRow
 from proxy.store.session_notes import NoteRow, ScratchpadRow
 
 MAX_NOTE_CHARS = 8000

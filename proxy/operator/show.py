@@ -37,8 +37,8 @@ from proxy.operator.response_models import (
 )
 from proxy.operator.session_stats import count_sent_tokens
 from proxy.operator.session_titles import make_title
-from proxy.sessions.operator_decisions import WHOLE_SESSION, StoredDecisions, read_decisions
-from proxy.store.base import EditRow
+from proxy.sessions.operator_decisions import StoredDecisions, read_decisions
+from proxy.store.base import WHOLE_SESSION, EditRow
 
 TITLE_CHARS = 100
 """Characters of a group's prompt that form its title in a list."""

@@ -379,6 +379,13 @@ def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_
     return True
 
 
+def read_edit(row: EditRow) -> Edit | None:
+    """Return the edit of a stored row; None for a row that edits nothing."""
+    if row.action == "withdrawn" or row.action == "pin" or row.action == "unpin" or row.action == "strip":
+        return None
+    return Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
+
+
 def _read_edits(
     rows: Sequence[tuple[EditRow, int]],
 ) -> tuple[dict[bytes, Edit], dict[bytes, int], frozenset[bytes], int]:
@@ -392,8 +399,8 @@ def _read_edits(
         versions[row.key] = max(row.version, versions.get(row.key, 0))
         if row.action == "pin":
             pins.add(row.key)
-        elif row.action != "withdrawn" and row.action != "unpin" and row.action != "strip":
-            edits[row.key] = Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
+        elif (edit := read_edit(row)) is not None:
+            edits[row.key] = edit
     return edits, versions, frozenset(pins), number
 
 

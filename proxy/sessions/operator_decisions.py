@@ -16,10 +16,8 @@ from msgspec import Struct
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.branch_state import BranchState
 from proxy.context.operator_edits import NAME, OperatorDecisions, OperatorNote
-from proxy.store.base import EditRow, Store
+from proxy.store.base import WHOLE_SESSION, EditRow, Store
 
-WHOLE_SESSION = ""
-"""Stands in the place of a branch's name for decisions on the whole session."""
 REMOVED_STAGE = "removed"
 """The stage of messages that are removed permanently."""
 RELEASED_STAGE = "released"

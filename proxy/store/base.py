@@ -46,6 +46,9 @@ ID_DIGITS: Final = "234567abcdefghijklmnopqrstuvwxyz"
 ID_TIME_BITS: Final = 40
 """Bits of the time, in milliseconds, that an id of a session, branch or exchange begins with."""
 
+WHOLE_SESSION: Final = ""
+"""Stands in the place of a branch's name for an operator's decisions on the whole session."""
+
 EditAction = Literal["text", "gone", "text_only", "append", "arguments", "withdrawn", "pin", "unpin", "strip"]
 """The effect of an edit on its message. `withdrawn`: an earlier version of the edit is taken back. `pin`: the message
 stays unchanged until an `unpin`; both are counted apart from the edits that change something."""

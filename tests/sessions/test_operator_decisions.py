@@ -6,13 +6,12 @@ from proxy.context.plan import Edit
 from proxy.sessions.operator_decisions import (
     RELEASED_STAGE,
     REMOVED_STAGE,
-    WHOLE_SESSION,
     SessionSettings,
     StoredDecisions,
     apply_rows,
     parse_settings,
 )
-from proxy.store.base import EditAction, EditRow
+from proxy.store.base import WHOLE_SESSION, EditAction, EditRow
 
 K, L = b"k" * 16, b"l" * 16
 
