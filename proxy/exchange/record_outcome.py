@@ -23,7 +23,7 @@ from proxy.errors import NotManaged
 from proxy.exchange import ask_provider, bound_reasoning, chains, cost, exchange_rows, prefix_bindings, publish_events
 from proxy.exchange.cost import Meter
 from proxy.exchange.services import Headers, Services
-from proxy.exchange.turn import Turn
+from proxy.exchange.turn import ORIGINAL_FALLBACKS, Turn
 from proxy.metrics import Metrics
 from proxy.notes import reflection, state_block
 from proxy.sessions import locate
@@ -249,7 +249,7 @@ def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
     """True for the whole answer to a request that asked for the state: the client's own bytes ask for none."""
     return (
         turn.prompt.plan.asks_for_state
-        and turn.prompt.fallback not in ("upstream_reject", "rounds")
+        and turn.prompt.fallback not in ORIGINAL_FALLBACKS
         and answer.finish_reasons.get(0) not in CUT_REASONS
     )
 
