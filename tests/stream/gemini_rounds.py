@@ -25,7 +25,7 @@ def call(call_id: str, name: str = "read", **more: Any) -> Json:
     return {"functionCall": {**made, **({"id": call_id} if call_id[:1] != "-" else {})}, **more}
 
 
-def own(call_id: str, **more: Any) -> Json:
+def own_call(call_id: str, **more: Any) -> Json:
     return call(call_id, "recall", **more)
 
 
@@ -106,7 +106,7 @@ def shapes(answer: Json) -> list[str]:
     return [word for word in found if word]
 
 
-def sent(message: bytes | None) -> Sequence[Any]:
+def read_canonical(message: bytes | None) -> Sequence[Any]:
     """(role, text, ids of calls) of a canonical message."""
     assert message is not None
     value = json.loads(message)

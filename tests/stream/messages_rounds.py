@@ -25,7 +25,7 @@ def call(call_id: str, name: str = "read", **arguments: Any) -> Block:
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
 
 
-def own(call_id: str, **arguments: Any) -> Block:
+def own_call(call_id: str, **arguments: Any) -> Block:
     return call(call_id, "recall", **arguments)
 
 
@@ -108,7 +108,7 @@ def shapes(message: dict[str, Any]) -> list[str]:
     return [block.get("text") or block.get("id") or block["type"] for block in message["content"]]
 
 
-def sent(message: bytes | None) -> Sequence[Any]:
+def read_canonical(message: bytes | None) -> Sequence[Any]:
     """(role, text, ids of calls) of a canonical message."""
     assert message is not None
     value = json.loads(message)

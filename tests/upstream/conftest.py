@@ -134,7 +134,7 @@ def serving(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-async def asked(client: UpstreamClient, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
+async def post_and_read(client: UpstreamClient, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
     try:
         reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [], body)
         return reply.status, await reply.read_body(1 << 26)
