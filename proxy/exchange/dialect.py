@@ -122,7 +122,7 @@ class Dialect:
     """The names that a client gives its session, from its headers and its request."""
     is_thinking: Callable[[Any], bool] = lambda _: False
     """True if a request asks for reasoning that is bound to its prompt: the wire request, or the request itself."""
-    is_stored: Callable[[Any], bool] = lambda _: False
+    keeps_answer: Callable[[Any], bool] = lambda _: False
     """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
     find_added_violations: Callable[[bytes, Any], list[str]] = lambda *_: []
     """The rules of the provider that a body breaks and the client's own does not, from its request. What is known of
@@ -250,7 +250,7 @@ RESPONSES = Dialect(
     read_held_request=_read_held_responses,
     find_session_names=find_responses_session_names,
     is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
-    is_stored=lambda request: not _contains(request, "store", b"false"),
+    keeps_answer=lambda request: not _contains(request, "store", b"false"),
     find_added_violations=lambda sent, wire: responses_rules.find_added_violations(
         sent, wire.body, wire.memo, has_reasoning=wire.first_reasoning >= 0
     ),

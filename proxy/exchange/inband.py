@@ -63,7 +63,7 @@ async def extract_command(services: Services, incoming: Incoming) -> ExtractedCo
         return ExtractedCommand(incoming)
     try:
         wire = await read_wire(services, dialect, incoming)
-        if wire is not None and dialect.is_stored(wire):
+        if wire is not None and dialect.keeps_answer(wire):
             return ExtractedCommand(incoming)
         body = incoming.body if wire is None else wire.chat_body
         if len(body) < LARGE_BODY_BYTES:

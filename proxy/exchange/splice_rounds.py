@@ -68,7 +68,7 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
             else "first_edit"
         )
     found = offers.choose_tools(services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit)
-    if when != "never" and turn.is_stored:
+    if when != "never" and turn.is_kept_by_provider:
         # A client that continues from the stored answer sends no history. Its request is passed on, and would lose
         # these tools again.
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)

@@ -209,17 +209,17 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
         return (self.prompt.unmarked or self.prompt.outgoing) != self.original
 
     @property
-    def is_stored(self) -> bool:
+    def is_kept_by_provider(self) -> bool:
         """True if the provider stores the answer: a client may then go on from it without its history, and past what
         the proxy has added."""
         if self.chain is not None and self.chain.is_ours:
             return False
-        return self.wire is not None and self.dialect.is_stored(self.wire)
+        return self.wire is not None and self.dialect.keeps_answer(self.wire)
 
     @property
     def is_bound(self) -> bool:
         """True if reasoning of the model is bound to the prompts that it was made behind."""
-        if self.is_stored or self.dialect.is_thinking(self.request if self.wire is None else self.wire):
+        if self.is_kept_by_provider or self.dialect.is_thinking(self.request if self.wire is None else self.wire):
             return True
         return bool(self.request.find_indices("bound", is_bound))
 
