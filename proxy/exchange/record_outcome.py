@@ -26,7 +26,7 @@ from proxy.exchange.services import Headers, Services
 from proxy.exchange.turn import ORIGINAL_FALLBACKS, Turn
 from proxy.metrics import Metrics
 from proxy.notes import reflection, state_block
-from proxy.sessions import locate
+from proxy.sessions import side_calls
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import CUT_REASONS
@@ -99,7 +99,7 @@ def record_outcome(
     if answer is not None and not answer.is_capped and (complete or status in ("partial", "client_gone")):
         answer_key = _store_answers(services, turn, answer, rows, now, whole=complete)
     if answer_key is not None and complete:
-        rows += locate.mark_side_call(branch)
+        rows += side_calls.mark_side_call(branch) if branch.may_become_side_call else []
         rows += exchange_rows.record_hidden_round(turn, answer_key, now)
     # An answer of nothing but a withheld block leaves the client nothing to send back: the request is its place then.
     state_key = turn.tip_key if answer_key is None and complete and blocks else answer_key
@@ -189,7 +189,7 @@ def _store_answers(
         if not (whole or message.text or message.calls):
             continue  # nothing of it had come yet
         if message.calls:
-            rows += locate.mark_working(branch)
+            rows += side_calls.mark_working(branch)
         chain_key = chain.derive_next_key(turn.tip_key, message.digest)
         if chain_key not in live_session.nodes:
             row = exchange_rows.make_message_row(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.locate import BranchTraits, classify_branch
+from proxy.sessions.side_calls import BranchTraits, classify_branch
 from tests.postgres import drop_database, new_store_database
 from tests.proxy_server import Agent, RunningProxy, parse_answer, run_proxy
 from tests.raw_upstream import HANGS_S, Connection, RawRequest, run_upstream, send_raw
