@@ -1,4 +1,4 @@
-"""FEATURES D1, D2, D3, D4, D7 through the running proxy: what reaches the upstream, and what stays in the store."""
+"""The policy `importance` through the running proxy: the prompt that reaches the upstream, and the stored messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES C through the running proxy: what is asked, withheld, recorded, and told in place of results."""
+"""Reflection through the running proxy: the question to the model, its withheld block, and the iteration records."""
 
 from __future__ import annotations
 

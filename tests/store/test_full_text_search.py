@@ -1,4 +1,4 @@
-"""FEATURES E6: the keyword index over messages and summaries, filled when it is asked for the first time."""
+"""The keyword index over messages and summaries, filled when it is asked for the first time."""
 
 from __future__ import annotations
 
