@@ -17,7 +17,7 @@ from proxy.exchange import learned_windows, lookups
 from proxy.exchange.cost import Bill, Meter
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
-from proxy.operator.find_session import PAGE_SIZE, SelectedBranch, find_branch, run_off_loop
+from proxy.operator.find_session import SelectedBranch, find_branch, read_newest_exchanges, run_off_loop
 from proxy.operator.preview import Preview, preview_prompt
 from proxy.operator.prune import is_prunable
 from proxy.operator.response_models import SessionStats
@@ -119,7 +119,7 @@ async def compute_stats(services: Services, tenant: str, session: str, *, branch
     StoreUnavailable passes through."""
     here = await find_branch(services, tenant, session, branch)
     seen = await preview_prompt(services, here)
-    exchanges = await _read_exchanges(services, here)
+    exchanges = await read_newest_exchanges(services, tenant, session, MAX_EXCHANGES)
     sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
     made = _build_stats(services, here, seen, sums)
     prunable = await is_prunable(services, here, seen)
@@ -135,19 +135,6 @@ def find_observed_policy(services: Services, policy: Policy) -> str:
         return ""
     alike = (p.name for p in services.policies.values() if p.mode == "rewrite" and p.stages == policy.stages)
     return next(alike, policy.name)
-
-
-async def _read_exchanges(services: Services, selected: SelectedBranch) -> list[ExchangeRecord]:
-    found: list[ExchangeRecord] = []
-    before: float | None = None
-    while page := await services.store.read_exchanges(
-        selected.record.tenant, selected.record.session, PAGE_SIZE, before
-    ):
-        found += page
-        before = page[-1].started_at
-        if len(found) >= MAX_EXCHANGES:
-            break
-    return found[::-1]
 
 
 def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> SessionTotals:

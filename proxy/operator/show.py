@@ -338,14 +338,9 @@ def _explain_edit(edit: Edit | None, chain_key: bytes, row: EditRow | None, stat
 async def read_reported_tokens(services: Services, selected: SelectedBranch) -> dict[bytes, int]:
     """Return tokens of prompt and answer as the provider reported them, by the key of the answer."""
     found: dict[bytes, int] = {}
-    before: float | None = None
-    while page := await services.store.read_exchanges(
-        selected.record.tenant, selected.record.session, find_session.PAGE_SIZE, before
-    ):
-        for one in page:
-            if one.answer and one.prompt_tokens is not None:
-                found.setdefault(one.answer, one.prompt_tokens + (one.completion_tokens or 0))
-        before = page[-1].started_at
+    async for one in find_session.iter_exchanges(services.store, selected.record.tenant, selected.record.session):
+        if one.answer and one.prompt_tokens is not None:
+            found.setdefault(one.answer, one.prompt_tokens + (one.completion_tokens or 0))
     return found
 
 

@@ -303,6 +303,11 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
     note: str | None
     meter: str | None = None
 
+    @property
+    def total_ms(self) -> float | None:
+        """Milliseconds from the request to the end of the answer."""
+        return 1000 * (self.ended_at - self.started_at) if self.ended_at is not None else None
+
 
 @runtime_checkable
 class Store(
