@@ -34,7 +34,7 @@ from proxy.sessions.live import LiveSessions
 from proxy.sessions.operator_decisions import NO_DECISIONS
 from proxy.sessions.packing import Node
 from proxy.sessions.side_calls import MAX_SIDE_CALL_MESSAGES, classify_branch, read_branch_traits
-from proxy.settings.load import IdentitySettings
+from proxy.settings.model import IdentitySettings
 from proxy.store.base import ID_DIGITS, ID_TIME_BITS
 from proxy.store.branch_positions import BranchKind
 from proxy.store.expected_reads import ExpectedReads

@@ -14,7 +14,8 @@ import pytest
 
 from proxy.errors import ProxyError, UpstreamError
 from proxy.metrics import Metrics
-from proxy.settings.load import PoolSettings, Settings, TimeoutSettings
+from proxy.settings.load import Settings
+from proxy.settings.model import PoolSettings, TimeoutSettings
 from proxy.upstream.client import Reply, UpstreamClient
 from proxy.upstream.transport import AiohttpTransport
 from tests.raw_upstream import HEAD, Connection, RawRequest

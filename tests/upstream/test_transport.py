@@ -19,7 +19,8 @@ import pytest
 
 from proxy.errors import BadRequest, ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings.load import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
+from proxy.settings.load import Settings, UpstreamSettings
+from proxy.settings.model import PoolSettings, TimeoutSettings
 from proxy.upstream import transport as transports
 from proxy.upstream.client import UpstreamClient
 from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, read_request, run_upstream, wait_until

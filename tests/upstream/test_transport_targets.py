@@ -11,7 +11,8 @@ import pytest
 
 from proxy.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings.load import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
+from proxy.settings.load import Settings, UpstreamSettings
+from proxy.settings.model import PoolSettings, TimeoutSettings
 from proxy.upstream import transport
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.transport import Target, create_client_context, create_transport, parse_address, read_targets
