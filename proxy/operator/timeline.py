@@ -17,6 +17,7 @@ from msgspec import Struct
 from proxy.exchange import learned_windows, lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.import_conversations import is_imported
+from proxy.exchange.publish_events import LOOP_SOURCE
 from proxy.exchange.services import Services
 from proxy.exchange.turn import make_model_key
 from proxy.operator import find_session
@@ -28,7 +29,6 @@ MAX_EXCHANGES = 2000
 """Limit on the exchanges of a session that are added up, the newest."""
 MAX_CACHED_SESSIONS = 1000
 """Limit on the sessions whose figures are kept."""
-LOOP_SOURCE = "warn_of_loops"
 PERIOD_S = 300
 """Seconds of the periods in which the exchanges of a session are added up."""
 HOUR_S = 3600
