@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from proxy.stream.gemini_answer import MAX_PARTS, GeminiAnswer, split_body
-from tests.stream.gemini_rounds import call, chunks, read_canonical, text, think
+from tests.stream.gemini_rounds import call, chunks, text, think
+from tests.stream.round_relays import read_canonical
 
 
 def test_a_body_is_one_response_or_a_list_of_chunks() -> None:

@@ -17,13 +17,13 @@ from tests.stream.gemini_rounds import (
     chunks,
     own_call,
     read,
-    read_canonical,
     run,
     shapes,
     text,
     think,
     to_events,
 )
+from tests.stream.round_relays import read_canonical
 
 STATE = "### STATE\nGoal: ship it\nContext: all\nNext: go"
 NOTED = f"Reading on.\n\n{STATE}"

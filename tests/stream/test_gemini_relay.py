@@ -19,7 +19,6 @@ from tests.stream.gemini_rounds import (
     chunks,
     own_call,
     read,
-    read_canonical,
     run,
     shapes,
     stream,
@@ -27,6 +26,7 @@ from tests.stream.gemini_rounds import (
     think,
     to_events,
 )
+from tests.stream.round_relays import read_canonical
 
 HIDING: dict[str, Any] = {"hidden_tools": HIDDEN}
 STATE = "### STATE\nGoal: ship it\nContext: all\nNext: go"

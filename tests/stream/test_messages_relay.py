@@ -18,13 +18,13 @@ from tests.stream.messages_rounds import (
     make,
     own_call,
     read,
-    read_canonical,
     run,
     shapes,
     stream,
     text,
     think,
 )
+from tests.stream.round_relays import read_canonical
 from tests.strict_messages import Block
 
 STATE = "### STATE\nGoal: ship it\nContext: a test\nResolved: nothing"
