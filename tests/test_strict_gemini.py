@@ -18,7 +18,7 @@ def call(name: str = "ls", *, signed: bool = True) -> Json:
     return {**part, "thoughtSignature": sign(MODEL, part)} if signed else part
 
 
-def said(*parts: Json) -> Json:
+def model_turn(*parts: Json) -> Json:
     return {"role": "model", "parts": list(parts)}
 
 
@@ -28,9 +28,9 @@ def results(*names: str) -> Json:
 
 def test_a_whole_conversation_is_taken() -> None:
     own = {**call("b", signed=False), "thoughtSignature": SKIP}
-    contents = [PROMPT, said(call(), call("b", signed=False)), results("ls", "b"), said(own), results("b")]
+    contents = [PROMPT, model_turn(call(), call("b", signed=False)), results("ls", "b"), model_turn(own), results("b")]
     assert list(refuse({"contents": contents}, MODEL)) == []
-    old = [PROMPT, said(call(signed=False)), results("ls"), said({"text": "x"}), PROMPT]
+    old = [PROMPT, model_turn(call(signed=False)), results("ls"), model_turn({"text": "x"}), PROMPT]
     assert list(refuse({"contents": old}, MODEL)) == []
 
 
@@ -39,17 +39,17 @@ def test_a_whole_conversation_is_taken() -> None:
     [
         ("not specified", []),
         ("valid role", [{"role": "system", "parts": [{"text": "x"}]}]),
-        ("must not be empty", [PROMPT, said(), PROMPT]),
+        ("must not be empty", [PROMPT, model_turn(), PROMPT]),
         ("must have one initialized field", [{"parts": [{"thought": True}]}]),
         ("Unknown name", [{"parts": [{"text": "x", "cache_control": {}}]}]),
-        ("immediately after a user turn", [said(call()), results("ls")]),
-        ("number of function response parts", [PROMPT, said(call(), call(signed=False)), results("ls")]),
+        ("immediately after a user turn", [model_turn(call()), results("ls")]),
+        ("number of function response parts", [PROMPT, model_turn(call(), call(signed=False)), results("ls")]),
         ("immediately after a function call turn", [results("ls")]),
-        ("in the order", [PROMPT, said(call("a"), call("b", signed=False)), results("b", "a")]),
-        ("missing a thought_signature", [PROMPT, said(call(signed=False)), results("ls")]),
+        ("in the order", [PROMPT, model_turn(call("a"), call("b", signed=False)), results("b", "a")]),
+        ("missing a thought_signature", [PROMPT, model_turn(call(signed=False)), results("ls")]),
         (
             "Corrupted",
-            [PROMPT, said({**call("a", signed=False), "thoughtSignature": sign(MODEL, call("b"))}), results("a")],
+            [PROMPT, model_turn({**call("a", signed=False), "thoughtSignature": sign(MODEL, call("b"))}), results("a")],
         ),
     ],
 )

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from tests.dialects.responses.histories import Json, call, output, reasoning, said, user
+from tests.dialects.responses.histories import Json, assistant, call, output, reasoning, user
 from tests.raw_upstream import run_upstream
 from tests.strict_responses import Ask, Piece, Refused, Say, Search, StrictResponses, Think
 
@@ -124,7 +124,7 @@ async def test_a_chain_is_continued_and_an_unknown_one_refused() -> None:
     assert told.value.code == "previous_response_not_found"
 
 
-KNOWN = [user(), reasoning(), said("x"), call(), output()]
+KNOWN = [user(), reasoning(), assistant("x"), call(), output()]
 
 
 @pytest.mark.parametrize(
@@ -142,16 +142,16 @@ KNOWN = [user(), reasoning(), said("x"), call(), output()]
         ("R5", {"input": [user(), output()]}),
         ("R5", {"input": [user(), call(), output() | {"type": "custom_tool_call_output"}]}),
         ("R6", {"input": [user(), reasoning()]}),
-        ("R6", {"input": [user(), reasoning(1), reasoning(2), said("x")]}),
+        ("R6", {"input": [user(), reasoning(1), reasoning(2), assistant("x")]}),
         ("R8", {"input": [user(), {"type": "item_reference", "id": "msg_9"}, user()], "store": False}),
-        ("R8", {"input": [user(), reasoning(1, encrypted_content=None), said("x")], "store": False}),
-        ("R9", {"input": [user(), reasoning(), said("x")]}),
+        ("R8", {"input": [user(), reasoning(1, encrypted_content=None), assistant("x")], "store": False}),
+        ("R9", {"input": [user(), reasoning(), assistant("x")]}),
         ("R10", {"previous_response_id": "resp_9"}),
         ("R10", {"previous_response_id": "resp_9", "conversation": "conv_1"}),
-        ("R11", {"input": [said("x"), user(), said("x")]}),
+        ("R11", {"input": [assistant("x"), user(), assistant("x")]}),
         ("R12", {"input": [user(), call(id="abc"), output()]}),
         ("R13", {"input": [user(), call(call_id="c" * 70), output(call_id="c" * 70)]}),
-        ("R14", {"input": [said("x", content=[{"type": "input_text", "text": "x"}])]}),
+        ("R14", {"input": [assistant("x", content=[{"type": "input_text", "text": "x"}])]}),
         ("R14", {"input": [user([{"type": "output_text", "text": "x"}])]}),
         ("R15", {"input": [{"type": "compaction_trigger"}, user()]}),
         ("R16", {"input": [user([{"type": "input_text", "text": "x", "prompt_cache_breakpoint": {}}] * 5)]}),

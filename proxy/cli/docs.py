@@ -21,7 +21,8 @@ from proxy.context.policy import Policy
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.errors import ConfigError, ProxyError, RequestError, UpstreamError
 from proxy.metrics import PROCESS_METRICS, Metrics
-from proxy.settings.load import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
+from proxy.settings.load import Settings, UpstreamSettings, WebhookSettings
+from proxy.settings.model import ApiKeySettings, SettingsSection
 from proxy.web import app as web
 from proxy.web.api.admin_app import ROUTERS
 from proxy.web.routes import RouteTable

@@ -50,7 +50,8 @@ from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy
 from proxy.dialects.usage import read_usage
 from proxy.errors import ConfigError, StoreRefused, describe_cause
-from proxy.settings.load import DEMO, Settings, UpstreamSettings, copy_environment
+from proxy.settings.load import Settings, UpstreamSettings, copy_environment
+from proxy.settings.model import DEMO
 from proxy.store import maintenance
 from proxy.web.app import make_policies
 

@@ -20,7 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from proxy.errors import ConfigError, StoreRefused
-from proxy.settings.load import DEMO, Settings, find_shipped_file
+from proxy.settings.load import Settings, find_shipped_file
+from proxy.settings.model import DEMO
 from proxy.upstream.demo import DemoTransport
 from proxy.upstream.script import ScriptedCall, ScriptedTurn
 from proxy.web.app import ContextProxy

@@ -29,7 +29,8 @@ from proxy.cli.check import Config, Db, Host, PolicyName, Port, Upstream, read_s
 from proxy.cli.logs import set_up_logging
 from proxy.cli.wire_formats import find_plain_model, find_wire_format
 from proxy.errors import ConfigError, describe_cause
-from proxy.settings.load import DEMO, Settings, copy_environment, mask_password
+from proxy.settings.load import Settings, copy_environment, mask_password
+from proxy.settings.model import DEMO
 from proxy.version import VERSION
 from proxy.web.app import create_app
 from proxy.web.metrics_listener import MetricsServer, create_metrics_app

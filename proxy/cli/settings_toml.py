@@ -14,14 +14,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
-from proxy.settings.load import (
-    ApiKeySettings,
-    Settings,
-    SettingsSection,
-    UpstreamSettings,
-    WebhookSettings,
-    mask_password,
-)
+from proxy.settings.load import Settings, UpstreamSettings, WebhookSettings, mask_password
+from proxy.settings.model import ApiKeySettings, SettingsSection
 
 FILE_HEADER = """\
 # Every setting with its default: this file changes nothing. Written by `context-proxy docs`.

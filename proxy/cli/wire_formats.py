@@ -8,7 +8,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from proxy.cli.agents import is_anthropic
-from proxy.settings.load import DEMO, UpstreamSettings
+from proxy.settings.load import UpstreamSettings
+from proxy.settings.model import DEMO
 
 
 @dataclass(frozen=True, slots=True)

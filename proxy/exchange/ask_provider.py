@@ -86,15 +86,12 @@ def remember_refusal(services: Services, turn: Turn) -> None:
     remember_model(services.clearing_refused, turn.model_key)
 
 
-def count_cleared_results(services: Services, cleared: ClearedResults | None) -> None:
+def count_cleared_results(services: Services, cleared: ClearedResults) -> None:
     """Count what the provider says that it has cleared."""
-    if cleared is not None:
-        services.metrics.provider_cleared_total.labels(kind="results").inc(cleared.tool_uses)
-        services.metrics.provider_cleared_total.labels(kind="tokens").inc(cleared.tokens)
+    services.metrics.provider_cleared_total.labels(kind="results").inc(cleared.tool_uses)
+    services.metrics.provider_cleared_total.labels(kind="tokens").inc(cleared.tokens)
 
 
-def describe_cleared(cleared: ClearedResults | None) -> str | None:
+def describe_cleared(cleared: ClearedResults) -> str:
     """The results that the provider has cleared, in words for the record of the exchange."""
-    if cleared is None:
-        return None
     return f"the provider cleared {cleared.tool_uses} tool results, {cleared.tokens} tokens"

@@ -97,8 +97,6 @@ def count_dropped(services: Services, turn: Turn, answer: AssembledAnswer) -> No
     A prefix mismatch behind a prompt that the proxy has changed is the proxy's fault, and is logged.
     """
     dropped = answer.dropped_reasoning
-    if not dropped:
-        return
     prompt = "changed" if turn.is_prompt_changed else "client"
     for reason, count in Counter(one if one in REASONS else "other" for one in dropped).items():
         services.metrics.dropped_reasoning_total.labels(reason=reason, prompt=prompt).inc(count)

@@ -7,7 +7,7 @@ with them, and takes it without, gets none again.
 from __future__ import annotations
 
 from proxy.dialects.base import NO_BREAKPOINTS
-from proxy.exchange.refusals import MAX_REMEMBERED_MODELS, peek_refusal
+from proxy.exchange.refusals import make_room, peek_refusal
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.upstream.client import Reply
@@ -43,10 +43,8 @@ async def is_refusal(turn: Turn, reply: Reply) -> bool:
 
 def remember_support(services: Services, turn: Turn, *, is_supported: bool) -> None:
     """Note whether the upstream takes a prompt of this model with breakpoints of the proxy."""
-    known = services.breakpoint_support
-    if len(known) >= MAX_REMEMBERED_MODELS:
-        known.clear()
-    known[turn.model_key] = is_supported
+    make_room(services.breakpoint_support)
+    services.breakpoint_support[turn.model_key] = is_supported
 
 
 def without_breakpoints(turn: Turn) -> Turn:

@@ -20,10 +20,10 @@ from proxy.chat import json_spans
 from proxy.dialects.completions.request import append_text, read_message
 from proxy.dialects.compress.request import CompressRequest
 from proxy.errors import BadRequest, NotFound, NotManaged, StoreUnavailable, Unavailable
-from proxy.exchange import record_outcome
+from proxy.exchange import publish_events, record_outcome
 from proxy.exchange.fallback import count_fallback
 from proxy.exchange.handler import record_gap, record_sent
-from proxy.exchange.plan_request import prepare_request
+from proxy.exchange.prepare_request import prepare_request
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import locate
@@ -95,7 +95,7 @@ async def compress_rows(services: Services, incoming: Incoming) -> CompressAnswe
 def _finish(services: Services, turn: Turn) -> CompressAnswer:
     """Record the request, and return the answer that its plan makes."""
     record_sent(services, turn)
-    record_outcome.publish_plan(services, turn)
+    publish_events.publish_plan(services, turn)
     rows = record_outcome.record_outcome(services, turn, None, (), "complete", 200, note="rows of a gateway")
     record_outcome.store_in_background(services, turn, rows)
     found = _find_rows(turn)
@@ -150,7 +150,7 @@ def _return_original(services: Services, incoming: Incoming, reason: str) -> Com
     """The answer with the rows as received, and the reason in a header."""
     if reason != NOTHING_TO_DO:
         count_fallback(services, reason)
-        record_outcome.publish_fallback(services, incoming, reason)
+        publish_events.publish_fallback(services, incoming, reason)
     incoming.log_fields["fallback"] = reason
     return CompressAnswer(_encode(_Rows(_read_rows(incoming.body))), [(b"x-context-fallback", reason.encode())])
 

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from proxy.errors import NotManaged, StoreUnavailable, UpstreamBroken, UpstreamTimeout
+from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import chains
 from proxy.exchange.ask_provider import add_beta
-from proxy.exchange.fallback import FallbackReason, forward_original
+from proxy.exchange.fallback import FallbackReason, forward_original, relay_unread
 from proxy.exchange.handler import is_off, may_take_over, repair_compaction
-from proxy.exchange.plan_request import prepare_request
+from proxy.exchange.prepare_request import prepare_request
 from proxy.exchange.services import Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
@@ -94,16 +94,7 @@ async def handle_count(services: Services, incoming: Incoming, out: ResponseWrit
     if reply.status == 400 and body != came.body:
         await reply.close()
         reply = await services.client.send(target, came.method, came.path, came.query, came.headers, came.body)
-    try:
-        await out.start(reply.status, list(reply.headers))
-        async for data in reply.iter_bytes():
-            await out.write(data)
-        await out.end()
-    except (UpstreamBroken, UpstreamTimeout):
-        services.metrics.upstream_truncated_total.inc()
-        await out.abort()
-    finally:
-        await reply.close()
+    await relay_unread(services, target.name, reply, out, list(reply.headers))
 
 
 def make_dry_services(services: Services) -> Services:

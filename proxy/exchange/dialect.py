@@ -18,6 +18,7 @@ from proxy.context.provider_clearing import STAGE as CLEARING
 from proxy.context.provider_clearing import count_cleared
 from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, Breakpoints, ChainHash, ClientMarks, WireRequest
 from proxy.dialects.completions import rules as completions_rules
+from proxy.dialects.completions.request import is_thinking
 from proxy.dialects.completions.stream import make_error_event
 from proxy.dialects.compress.request import read_compress_request
 from proxy.dialects.gemini import request as gemini_request
@@ -121,7 +122,7 @@ class Dialect:
     """The names that a client gives its session, from its headers and its request."""
     is_thinking: Callable[[Any], bool] = lambda _: False
     """True if a request asks for reasoning that is bound to its prompt: the wire request, or the request itself."""
-    is_stored: Callable[[Any], bool] = lambda _: False
+    keeps_answer: Callable[[Any], bool] = lambda _: False
     """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
     find_added_violations: Callable[[bytes, Any], list[str]] = lambda *_: []
     """The rules of the provider that a body breaks and the client's own does not, from its request. What is known of
@@ -166,7 +167,7 @@ COMPLETIONS = Dialect(
     read_round=nonstreaming.read_round,
     join_rounds=nonstreaming.join_rounds,
     make_error_event=make_error_event,
-    is_thinking=lambda request: completions_rules.is_thinking(request.body, request.spans),
+    is_thinking=is_thinking,
     trace_prompt=completions_rules.trace_prompt,
     trace_answer=completions_rules.trace_answer,
     strip_bound=completions_rules.strip_bound,
@@ -249,7 +250,7 @@ RESPONSES = Dialect(
     read_held_request=_read_held_responses,
     find_session_names=find_responses_session_names,
     is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
-    is_stored=lambda request: not _contains(request, "store", b"false"),
+    keeps_answer=lambda request: not _contains(request, "store", b"false"),
     find_added_violations=lambda sent, wire: responses_rules.find_added_violations(
         sent, wire.body, wire.memo, has_reasoning=wire.first_reasoning >= 0
     ),

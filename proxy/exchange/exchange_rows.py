@@ -19,7 +19,7 @@ from proxy.context.plan import Edit
 from proxy.dialects.completions.request import erase_content, read_message
 from proxy.exchange import cost
 from proxy.exchange.turn import Turn
-from proxy.sessions import locate
+from proxy.sessions import side_calls
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import encode_round
 from proxy.sessions.live import LiveSessions
@@ -102,8 +102,8 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
         branch.stored = True
         if branch.tool_offer is not None:
             add_offer_row(turn, branch.tool_offer)
-    elif turn.located.relation == "continuation" and locate.is_first_continuation(turn.request, branch):
-        rows += locate.mark_working(branch)
+    elif turn.located.relation == "continuation" and not branch.is_working:
+        rows += side_calls.mark_continued(turn.request, branch)
     if branch.tip_key is None and not live_session.explicit:
         live_sessions.record_first_tip(branch, turn.tip_key)
     branch.tip_key = turn.tip_key

@@ -17,10 +17,11 @@ import msgspec
 from proxy.chat.json_spans import scan_model_name
 from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
-from proxy.exchange import record_outcome, splice_rounds
+from proxy.exchange import publish_events
 from proxy.exchange.dialect import DIALECTS, repair_cut_answers
-from proxy.exchange.services import LARGE_BODY_BYTES, Incoming, ResponseWriter, Services
+from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
+from proxy.upstream.client import Reply
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ def count_fallback(services: Services, reason: str) -> None:
 def use_original(services: Services, turn: Turn, reason: FallbackReason) -> Turn:
     """Return the turn with the client's own bytes as its prompt. The plan stays on record. The reason is counted."""
     count_fallback(services, reason)
-    turn = splice_rounds.strip_tools(turn)
+    turn = turn.without_tools()
     return turn.with_prompt(outgoing=turn.original, unmarked=b"", usage_added=False, fallback=reason)
 
 
@@ -113,7 +114,7 @@ async def forward_original(
     """
     count_fallback(services, reason)
     incoming.log_fields["fallback"] = reason
-    record_outcome.publish_fallback(services, incoming, reason)
+    publish_events.publish_fallback(services, incoming, reason)
     target = services.client.select_target(await _read_model(services, incoming) or None)
     headers, body = incoming.encoded or (incoming.headers, incoming.body)
     reply = await services.client.send(
@@ -124,16 +125,7 @@ async def forward_original(
         reply = await services.client.send(
             target, incoming.method, incoming.path, incoming.query, incoming.headers, repaired, identity=identity
         )
-    try:
-        await out.start(reply.status, [*reply.headers, (b"x-context-fallback", reason.encode())])
-        async for data in reply.iter_bytes():
-            await out.write(data)
-        await out.end()
-    except (UpstreamBroken, UpstreamTimeout) as problem:
-        record_truncated(services, target.name, problem.code)
-        await out.abort()
-    finally:
-        await reply.close()
+    await relay_unread(services, target.name, reply, out, [*reply.headers, (b"x-context-fallback", reason.encode())])
 
 
 async def _repair_cut_answers(services: Services, incoming: Incoming) -> bytes:
@@ -143,6 +135,20 @@ async def _repair_cut_answers(services: Services, incoming: Incoming) -> bytes:
     return await asyncio.get_running_loop().run_in_executor(
         services.workers, repair_cut_answers, dialect, incoming.body
     )
+
+
+async def relay_unread(services: Services, upstream: str, reply: Reply, out: ResponseWriter, headers: Headers) -> None:
+    """Pass an answer on as it comes, without reading it, and close the reply. headers: those for the client."""
+    try:
+        await out.start(reply.status, headers)
+        async for data in reply.iter_bytes():
+            await out.write(data)
+        await out.end()
+    except (UpstreamBroken, UpstreamTimeout) as problem:
+        record_truncated(services, upstream, problem.code)
+        await out.abort()
+    finally:
+        await reply.close()
 
 
 def record_truncated(services: Services, upstream: str, code: str) -> None:

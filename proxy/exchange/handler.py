@@ -32,15 +32,16 @@ from proxy.exchange import (
     idle,
     inband,
     iteration_records,
+    learned_windows,
     lookups,
     prefix_bindings,
+    publish_events,
     record_outcome,
-    splice_rounds,
     usage_option,
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.plan_request import prepare_request, replan_refused
+from proxy.exchange.prepare_request import prepare_request, replan_refused
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
@@ -161,7 +162,7 @@ async def _send_and_relay(
         _record_client_gone(services, turn, None, ())
         raise
     waited = services.now() - sent_at
-    record_outcome.publish_plan(services, turn)
+    publish_events.publish_plan(services, turn)
     services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
         waited
     )
@@ -237,7 +238,7 @@ async def _answer_refusal(
     original, left_out = prefix_bindings.make_whole(turn)
     # Reasoning is bound to no breakpoint, and the client's bytes are refused if they have reasoning that must leave.
     is_known = is_bound and (original != turn.original or not turn.is_prompt_changed)
-    original = splice_rounds.repair_original(turn, original)
+    original = turn.repair_answers(original)
     if sent != original and not is_known:
         await refused.close()
         reply = await send(original)
@@ -299,7 +300,7 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
         if turn.prompt.outgoing == incoming.body:
             raise
         return False  # the status alone decides the next step
-    return lookups.learn_window(services, turn, body)
+    return learned_windows.learn_window(services, turn, body)
 
 
 async def _replan_too_long(services: Services, turn: Turn) -> Turn | None:
@@ -537,14 +538,8 @@ async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: Respo
     """Pass on an answer that is larger than the proxy holds, or that it cannot decode: as it comes, without reading
     it."""
     _record_unfinished(services, turn, "partial", reply.status, note)
-    await out.start(reply.status, _make_response_headers(turn, reply, changed=False))
-    try:
-        async for data in reply.iter_bytes():
-            await out.write(data)
-        await out.end()
-    except (UpstreamBroken, UpstreamTimeout) as problem:
-        fallback.record_truncated(services, turn.upstream, problem.code)
-        await out.abort()
+    headers = _make_response_headers(turn, reply, changed=False)
+    await fallback.relay_unread(services, turn.upstream, reply, out, headers)
 
 
 def _record_client_gone(services: Services, turn: Turn, answer: AssembledAnswer | None, blocks: Sequence[str]) -> None:

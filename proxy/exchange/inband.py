@@ -20,7 +20,7 @@ from proxy.dialects.base import WireRequest
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange.dialect import DIALECTS
-from proxy.exchange.plan_request import read_wire
+from proxy.exchange.prepare_request import find_session_name, read_wire
 from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.sessions import locate
 from proxy.upstream.demo_dialects import DemoAnswer, DemoDialect, DemoUsage, find_demo_dialect
@@ -63,7 +63,7 @@ async def extract_command(services: Services, incoming: Incoming) -> ExtractedCo
         return ExtractedCommand(incoming)
     try:
         wire = await read_wire(services, dialect, incoming)
-        if wire is not None and dialect.is_stored(wire):
+        if wire is not None and dialect.keeps_answer(wire):
             return ExtractedCommand(incoming)
         body = incoming.body if wire is None else wire.chat_body
         if len(body) < LARGE_BODY_BYTES:
@@ -136,11 +136,8 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
     if request is None or extracted.command_line is None:
         return
     headers = locate.decode_headers(incoming.headers)
-    settings = services.settings.identity
-    tenant = incoming.tenant or locate.derive_tenant(headers, settings.salt.get_secret_value())
-    named = locate.find_session_name(incoming.session, headers, request, settings)
-    if named is None and extracted.wire is not None:
-        named = next(iter(DIALECTS[incoming.dialect].find_session_names(headers, extracted.wire)), None)
+    tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
+    named = find_session_name(services, incoming, headers, request, extracted.wire)
     keys = chain.compute_keys(tenant, extracted.messages)
     session = ""
     try:

@@ -1,8 +1,8 @@
 """Lookups for a request: facts that its plan may use beside the request and its edits.
 
 They are: its policy, the entry of its model, and the time at which each message was first seen. Others are the user's
-pins, the results of a store search, and the nearness of messages to the task. Also the scratchpad and memos, the
-operator's decisions, an inherited state, and the windows that upstreams name.
+pins, the results of a store search, and the nearness of messages to the task. Also the scratchpad and memos, and the
+operator's decisions.
 
 None of these facts is needed for an answer. A search that fails or is late finds nothing. Vectors are made in a task of
 their own, for the requests that follow.
@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypedDict, get_args
 
 import msgspec
 
-from proxy.chat.chain import DIGEST_BYTES
 from proxy.chat.group import is_prompt
 from proxy.chat.message import Message
 from proxy.context import operator_edits
 from proxy.context.analysis import bm25, identifiers
-from proxy.context.branch_state import MODEL_STATE_SUFFIX, OPERATOR_STATE_SUFFIX
 from proxy.context.models import Model, find_model
 from proxy.context.plan import RetrievedText
 from proxy.context.policy import Policy, ScheduleName
@@ -31,26 +29,17 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange import embeddings, exchange_rows
 from proxy.exchange.dialect import COMPLETIONS, Dialect
 from proxy.exchange.header_warnings import YES
-from proxy.exchange.services import MAX_MODEL_CHARS, Headers, LearnedWindow, ModelKey, Services
+from proxy.exchange.services import MAX_MODEL_CHARS, Headers, Services
 from proxy.exchange.turn import Turn
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
-from proxy.sessions.branch import (
-    NO_DECISIONS,
-    LiveSession,
-    LoadedNotes,
-    SessionSettings,
-    StoredDecisions,
-    read_decisions,
-)
+from proxy.sessions.branch import LiveSession, LoadedNotes
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.locate import ExpectedNotes
+from proxy.sessions.operator_decisions import NO_DECISIONS, SessionSettings, StoredDecisions, read_decisions
 from proxy.settings.load import Settings
-from proxy.store.base import Row, StateRow
-from proxy.store.derived import NO_SESSION, ContextWindowRow
-from proxy.store.expected_reads import MAX_STORED_STATES
+from proxy.store.base import Row
 from proxy.store.session_notes import SettingsRow
-from proxy.stream.overflow_errors import read_overflow
 from proxy.tools import stored_memos
 from proxy.upstream.client import Target
 
@@ -236,7 +225,7 @@ def find_wanted_notes(policy: Policy) -> frozenset[str]:
     """`scratchpad` and `memos`, where an injection of the policy gives them to the model."""
     if policy.mode != "rewrite":
         return frozenset()
-    return frozenset(one.recollects for one in policy.injections if one.recollects)
+    return frozenset(one.loads_notes for one in policy.injections if one.loads_notes)
 
 
 def expect_notes(services: Services, policy: Policy, headers: Mapping[str, str], *, is_named: bool) -> ExpectedNotes:
@@ -371,128 +360,3 @@ def clear_one_time_settings(turn: Turn) -> list[Row]:
 def make_settings_row(tenant: str, session: str, settings: SessionSettings) -> SettingsRow:
     """Return the row that stores a session's settings."""
     return SettingsRow(tenant, session, msgspec.json.encode(settings).decode())
-
-
-# The STATE block across a client's own compaction: a new main branch of a named session begins with the newest
-# state.
-#
-# A client that replaces its history by a summary starts a new history. That history shares nothing with the one
-# before, or only its opening prompt. The state block was written for this case, and the session's name shows that
-# both belong to the same work. A branch with another system prompt belongs to another agent and begins without a
-# state.
-
-
-async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes], *, is_new_branch: bool) -> None:
-    """Give a new branch the newest state of its session; the row is put on the turn. dropped: keys of messages that the
-    operator removed; a state in them does not count. is_new_branch: the branch is new. StoreUnavailable passes
-    through."""
-    branch, explicit = turn.located.branch, turn.located.explicit
-    if not (is_new_branch and explicit and _starts_new_history(turn)) or branch.state.states:
-        return
-    found = await _find_newest_state(services, turn, dropped)
-    if found is None:
-        return
-    at = next((k for k, m in zip(turn.keys, turn.request.messages, strict=True) if not m.is_system), turn.keys[-1])
-    is_operators = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
-    name = at + (OPERATOR_STATE_SUFFIX if is_operators else MODEL_STATE_SUFFIX)
-    branch.state = msgspec.structs.replace(branch.state, states=((name, found[1]),))
-    turn.pending.rows.append(StateRow(turn.tenant, branch.session, branch.name, name, found[1], turn.started_at))
-
-
-def _starts_new_history(turn: Turn) -> bool:
-    """True if the request shares no answer with an earlier one of its session, and is none of its side calls."""
-    place, messages = turn.located, turn.request.messages
-    if place.relation == "main":
-        return place.known_until < 0
-    behind = any(not m.is_system for m in messages[place.known_until + 1 :])
-    return (
-        place.relation == "fork"
-        and behind
-        and not any(m.role == "assistant" for m in messages[: place.known_until + 1])
-    )
-
-
-async def _find_newest_state(services: Services, turn: Turn, dropped: Container[bytes]) -> tuple[bytes, str] | None:
-    branch = turn.located.branch
-    rows = await services.store.read_newest_states(turn.tenant, branch.session, branch.system, MAX_STORED_STATES)
-    found = [(row.key, row.text) for row in rows if row.branch != branch.name]
-    if not found:  # a state that is on its way to the store
-        others = [
-            one for one in branch.live_session.branches.values() if one.kind != "side" and one.system == branch.system
-        ]
-        found = [state for one in reversed(others) for state in reversed(one.state.states)]
-    return next((one for one in found if one[0][:DIGEST_BYTES] not in dropped), None)
-
-
-# The context windows that upstreams name: learned from a refusal, kept by tenant, upstream and model, stored.
-#
-# A refusal may repeat a value of the client's request, so it is not believed for other tenants. Upstreams also give
-# accounts different windows of one model.
-#
-# A refusal can name the window of an unknown model. It can also name a smaller window than config/models.toml has:
-# a self-hosted server is started with the window that its memory allows. It also reports how many tokens the
-# upstream counts where we count fewer.
-
-WINDOW_TTL_S = 7 * 86400.0
-"""Seconds for which a window is believed: an upstream may be started again with a larger one, and does not report
-that."""
-GUESSED_WINDOW_TTL_S = 60.0
-"""Seconds for which the size of a prompt is believed that was refused without a number."""
-MAX_WINDOWS = 1000
-"""Limit on the windows that are remembered."""
-MAX_RATIO = 2.0
-"""Factor by which the upstream's count may be above ours. A named window that exceeds the prompt by more than this
-factor was not named because of this prompt."""
-
-
-def find_window(services: Services, key: ModelKey) -> int | None:
-    """The window that an upstream has named to a tenant for a model, in tokens of our count; None where it has not."""
-    found = services.learned_windows.get(key)
-    if found is None or services.now() - found.seen_at > WINDOW_TTL_S:
-        return None
-    return int(found.tokens / found.ratio)
-
-
-async def load_windows(services: Services) -> None:
-    """Read back the windows that were learned before. Without the store they are learned again."""
-    try:
-        rows = await services.store.read_context_windows(services.now() - WINDOW_TTL_S)
-    except StoreUnavailable:
-        services.metrics.internal_errors_total.labels(where="learned_windows").inc()
-        log.warning("the context windows that upstreams have named cannot be read; they are learned again")
-        return
-    for row in rows:
-        services.learned_windows[row.tenant, row.upstream, row.model] = LearnedWindow(row.tokens, row.seen_at)
-
-
-def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
-    """Remember the window of the turn's model that an error names. True if the error says that the prompt is too
-    long."""
-    found = read_overflow(body)
-    if found is None:
-        return False
-    sent = max(1, turn.prompt.sent_tokens)
-    now, key = services.now(), turn.model_key
-    if found.window_tokens is None:
-        known = find_window(services, key)
-        if known is None or known > sent:  # so many tokens are too many; the real limit is not reported
-            _remember(services.learned_windows, key, LearnedWindow(sent, now - WINDOW_TTL_S + GUESSED_WINDOW_TTL_S))
-        return True
-    if found.window_tokens > MAX_RATIO * (sent + (turn.request.max_tokens or 0)):
-        return False
-    before = services.learned_windows.get(key)
-    ratio = min(MAX_RATIO, max(1.0, (found.prompt_tokens or 0) / sent, before.ratio if before is not None else 1.0))
-    _remember(services.learned_windows, key, LearnedWindow(found.window_tokens, now, ratio))
-    if before is None or before.tokens != found.window_tokens:
-        log.info(
-            "upstream %s names a window of %d tokens for %r", turn.upstream, found.window_tokens, turn.request.model
-        )
-    services.store.put_deferred([ContextWindowRow(key[0], NO_SESSION, *key[1:], found.window_tokens, now)])
-    return True
-
-
-def _remember(windows: MutableMapping[ModelKey, LearnedWindow], key: ModelKey, window: LearnedWindow) -> None:
-    windows.pop(key, None)
-    windows[key] = window
-    if len(windows) > MAX_WINDOWS:
-        del windows[next(iter(windows))]

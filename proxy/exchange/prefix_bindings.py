@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from proxy.dialects.base import HASH_BYTES, Binding, BindingTrace, extend_to_newest, find_broken
 from proxy.dialects.known_prefix import PREFIXES, TRACED, HistoryMemo, PrefixMemo
 from proxy.errors import StoreUnavailable
-from proxy.exchange import bound_reasoning, exchange_rows, splice_rounds
+from proxy.exchange import bound_reasoning, exchange_rows
 from proxy.exchange.bound_reasoning import hash_token
 from proxy.exchange.dialect import is_bound, is_bound_answer
 from proxy.exchange.services import LARGE_BODY_BYTES, Services
@@ -139,11 +139,16 @@ async def _find_known(
         foreign = {token: own[token] for token in missing if token in own and token.encode() in new}
         turn.pending.rows += _make_rows(services, turn, foreign, foreign)
         memory.has_foreign_reasoning |= bool(foreign)
-    by_name = {name: token for token, name in names.items()}
-    rows_by_token = {token: memory.bindings[name] for token, name in names.items() if name in memory.bindings}
+    return _find_stored(turn, names)
+
+
+def _find_stored(turn: Turn, tokens: Iterable[str]) -> dict[str, Binding]:
+    """The stored bindings of these tokens, in their order."""
+    rows, names = turn.located.branch.live_session.bindings, {hash_token(token): token for token in tokens}
     return {
-        token: Binding(row.system_tools, row.chain, by_name.get(row.predecessor, "gone") if row.predecessor else "")
-        for token, row in rows_by_token.items()
+        token: Binding(row.system_tools, row.chain, names.get(row.predecessor, "gone") if row.predecessor else "")
+        for name, token in names.items()
+        if (row := rows.get(name)) is not None
     }
 
 
@@ -180,7 +185,7 @@ def withdraw_edits(services: Services, turn: Turn) -> Turn:
     turn.pending.rows += exchange_rows.make_withdrawn_rows(turn, services.now())
     branch.state = replace(branch.state, edits={}, lasting_edits=None)
     exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
-    return splice_rounds.strip_tools(turn).with_lookups(pending_tool_offer=None)
+    return turn.without_tools().with_lookups(pending_tool_offer=None)
 
 
 def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
@@ -225,13 +230,7 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
         left = trace_body(turn, body).bindings  # the first of them has lost the reasoning in front of it
     except UNREADABLE:
         return body, ()
-    known, names = turn.located.branch.live_session.bindings, {hash_token(token): token for token in left}
-    found = {
-        token: Binding(row.system_tools, row.chain, names.get(row.predecessor, "gone") if row.predecessor else "")
-        for name, token in names.items()
-        if (row := known.get(name)) is not None
-    }
-    broken = _find_ours(turn, find_broken(left, found), own)
+    broken = _find_ours(turn, find_broken(left, _find_stored(turn, left)), own)
     if not broken or turn.dialect.drops_broken:
         return body, ()
     return _strip(turn, body, tuple(left), find_run(tuple(left), broken)) or (body, ())

@@ -21,6 +21,7 @@ from proxy.dialects.completions.request import MessageReader, read_message, read
 from proxy.errors import StoreUnavailable
 from proxy.exchange.exchange_rows import MessageForms, SentTexts
 from proxy.exchange.services import LARGE_BODY_BYTES
+from proxy.sessions.branch import read_edit
 from proxy.sessions.hidden_rounds import (
     HiddenRound,
     SplicedRequest,
@@ -181,13 +182,8 @@ def _find_messages_array(envelope: bytes) -> int:
 
 async def _load_edits(store: Store, row: ExchangeRecord, keys: Sequence[bytes]) -> dict[bytes, Edit]:
     here = set(keys)
-    found = {}
-    for edit, _ in await store.read_edits(row.tenant, row.session, row.branch, row.edits):
-        if edit.action == "withdrawn" or edit.action == "pin" or edit.action == "unpin" or edit.action == "strip":
-            continue
-        if edit.key in here:
-            found[edit.key] = Edit(edit.key, edit.action, edit.text, edit.stage, edit.reason, edit.before, edit.after)
-    return found
+    rows = await store.read_edits(row.tenant, row.session, row.branch, row.edits)
+    return {one.key: edit for one, _ in rows if one.key in here and (edit := read_edit(one)) is not None}
 
 
 async def _render_sent_body(

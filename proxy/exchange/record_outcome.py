@@ -1,4 +1,4 @@
-"""The end of an exchange: state learned from the answer, rows to store, events, and the wait of the client.
+"""The end of an exchange: state learned from the answer, rows to store, metrics, and the wait of the client.
 
 The client sees the end of an answer when it is on disk. After `limits.commit_wait_ms` the client gets it with a note
 that it is not on disk yet. So an acknowledged turn survives a crash (docs/concepts/durability.md).
@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
 
 from msgspec.structs import replace
 
 from proxy.chat import chain
-from proxy.chat.chain import public_id
 from proxy.chat.group import list_group_ids
 from proxy.context.injections.reflect import ASK_SOURCE
 from proxy.context.plan import Plan
-from proxy.context.plan_events import make_events
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
-from proxy.events import bus
-from proxy.exchange import ask_provider, bound_reasoning, chains, cost, exchange_rows, prefix_bindings
+from proxy.exchange import ask_provider, bound_reasoning, chains, cost, exchange_rows, prefix_bindings, publish_events
 from proxy.exchange.cost import Meter
-from proxy.exchange.services import Headers, Incoming, Services
-from proxy.exchange.turn import Turn
+from proxy.exchange.services import Headers, Services
+from proxy.exchange.turn import ORIGINAL_FALLBACKS, Turn
 from proxy.metrics import Metrics
 from proxy.notes import reflection, state_block
-from proxy.sessions import locate
+from proxy.sessions import side_calls
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import CUT_REASONS
@@ -103,7 +99,7 @@ def record_outcome(
     if answer is not None and not answer.is_capped and (complete or status in ("partial", "client_gone")):
         answer_key = _store_answers(services, turn, answer, rows, now, whole=complete)
     if answer_key is not None and complete:
-        rows += locate.mark_side_call(branch)
+        rows += side_calls.mark_side_call(branch) if branch.may_become_side_call else []
         rows += exchange_rows.record_hidden_round(turn, answer_key, now)
     # An answer of nothing but a withheld block leaves the client nothing to send back: the request is its place then.
     state_key = turn.tip_key if answer_key is None and complete and blocks else answer_key
@@ -139,7 +135,7 @@ def record_outcome(
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
         services.metrics.internal_errors_total.labels(where="counting").inc()
         log.exception("an exchange could not be counted")
-    publish_answer(services, turn, first if complete else None, state)
+    publish_events.publish_answer(services, turn, first if complete else None, state)
     return rows
 
 
@@ -193,7 +189,7 @@ def _store_answers(
         if not (whole or message.text or message.calls):
             continue  # nothing of it had come yet
         if message.calls:
-            rows += locate.mark_working(branch)
+            rows += side_calls.mark_working(branch)
         chain_key = chain.derive_next_key(turn.tip_key, message.digest)
         if chain_key not in live_session.nodes:
             row = exchange_rows.make_message_row(
@@ -253,7 +249,7 @@ def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
     """True for the whole answer to a request that asked for the state: the client's own bytes ask for none."""
     return (
         turn.prompt.plan.asks_for_state
-        and turn.prompt.fallback not in ("upstream_reject", "rounds")
+        and turn.prompt.fallback not in ORIGINAL_FALLBACKS
         and answer.finish_reasons.get(0) not in CUT_REASONS
     )
 
@@ -408,143 +404,3 @@ def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
         ended_at=services.now(),
         note=note,
     )
-
-
-# Publish the events of an exchange, with their data.
-#
-# The data are numbers, ids, names of the proxy and the text of a summary, and no other text of a conversation. An error
-# here is counted and logged, and no request notices it.
-
-
-MAX_LISTED: Final = 200
-"""Limit on the messages that an event names; `removed` and the other counts include all of them."""
-MAX_TEXT: Final = 4000
-"""Limit in characters on a text that an event repeats, for example a summary."""
-LOOP_SOURCE: Final = "warn_of_loops"
-RECOVERY: Final = "recovery"
-"""Inserts that report a loop: those of the source `LOOP_SOURCE`, and the `reflect` insert for a model that itself sees
-that it is stuck."""
-
-
-class _GuardEvents:
-    """A block whose errors are counted and logged: the answer goes out even if an event cannot be published."""
-
-    __slots__ = ("_services",)
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, _trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._services.metrics.internal_errors_total.labels(where="events").inc()
-        log.error("an event could not be published", exc_info=error)
-        return True
-
-
-def publish_plan(services: Services, turn: Turn) -> None:
-    """Publish the events of a plan, once its prompt has been sent upstream."""
-    with _GuardEvents(services):
-        if not turn.dialect.returns_rows:  # a gateway withholds rows, so a missing row proves nothing
-            _publish_client_change(services, turn)
-        if turn.prompt.observed or turn.prompt.fallback is not None or turn.enriched.policy.mode != "rewrite":
-            return
-        if turn.prompt.plan.new_edits:
-            _publish_edits(services, turn)
-        for _, insert in turn.prompt.plan.placed_inserts:
-            if insert.note_count is not None and (insert.source == LOOP_SOURCE or insert.note_count[0] == RECOVERY):
-                _publish(services, turn, bus.LOOP, {"loop": insert.note_count[0], "count": insert.note_count[1]})
-
-
-def _publish_client_change(services: Services, turn: Turn) -> None:
-    """Publish an event if the client has changed the part of its conversation that the provider's cache holds."""
-    branch = turn.located.branch
-    digest, tools = turn.located.system_digest, hash(turn.request.tools)
-    before, branch.last_beginning = branch.last_beginning, (digest, tools, turn.started_at)
-    what = "history" if turn.located.relation == "fork" else ""
-    if before is not None and turn.started_at - before[2] <= turn.model.ttl_s:
-        what = "system" if before[0] != digest else "tools" if before[1] != tools else what
-    if what:
-        _publish(services, turn, bus.CACHE, {"by": "client", "changed": what, "predicted": turn.prompt.plan.predicted})
-
-
-def _publish_edits(services: Services, turn: Turn) -> None:
-    for event in make_events(turn.prompt.plan):
-        _publish(services, turn, event.name, _shorten_payload(event.payload))
-    short = [edit for edit in turn.prompt.plan.new_edits if edit.action in ("text", "text_only", "arguments")]
-    if short:
-        data = {
-            "action": "shorten", "by": "policy", "messages": [public_id(edit.key) for edit in short[:MAX_LISTED]],
-            "count": len(short), "tokens": sum(edit.before - edit.after for edit in short),
-        }  # fmt: skip
-        _publish(services, turn, bus.EDITED, data)
-
-
-def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: tuple[bytes, str] | None) -> None:
-    """Publish the events of an answer. usage: that of the first round, None where the answer is not whole. state: the
-    state block that the answer had, as (key, text)."""
-    with _GuardEvents(services):
-        if turn.prompt.fallback is not None:
-            _publish(services, turn, bus.FALLBACK, {"reason": turn.prompt.fallback})
-        if state is not None:
-            _publish(services, turn, bus.STATE, {"by": "model", "characters": len(state[1])})
-        predicted, cached = cost.count_expected_cached(turn), usage.cached if usage is not None else None
-        if cached is not None and turn.prompt.fallback is None and cached < predicted // 2:
-            data = {"by": "upstream", "predicted": predicted, "reported": cached}
-            _publish(services, turn, bus.CACHE, {**data, "in_a_row": turn.located.branch.state.cache_miss_streak})
-
-
-def publish_fallback(services: Services, incoming: Incoming, reason: str) -> None:
-    """Publish that a request without a known session went out as received."""
-    with _GuardEvents(services):
-        tenant, session = locate.find_owner(
-            incoming.headers, incoming.tenant, incoming.session, services.settings.identity
-        )
-        services.event_bus.publish(bus.FALLBACK, tenant, {"reason": reason}, session=session)
-
-
-def publish_decision(
-    services: Services, tenant: str, session: str, action: str, *, branch: str = "", **data: object
-) -> None:
-    """Publish a decision of the operator."""
-    with _GuardEvents(services):
-        made = {"action": action, "by": "operator", **data}
-        services.event_bus.publish(bus.EDITED, tenant, _shorten_payload(made), session=session, branch=branch)
-
-
-def publish_state(services: Services, tenant: str, session: str, branch: str, text: str) -> None:
-    """Publish a state that no answer had: a state that the operator wrote, or that was rebuilt for the operator."""
-    with _GuardEvents(services):
-        data = {"by": "operator", "characters": len(text)}
-        services.event_bus.publish(bus.STATE, tenant, data, session=session, branch=branch)
-
-
-def publish_memo_saved(services: Services, turn: Turn, name: str, *, merged: bool) -> None:
-    """Publish a memo that the model saved. merged: it replaced a memo with nearly the same text."""
-    with _GuardEvents(services):
-        _publish(services, turn, bus.MEMO, {"by": "model", "memo": name, "merged": merged})
-
-
-def publish_memo_changed(services: Services, tenant: str, name: str) -> None:
-    """Publish that the operator changed a memo."""
-    with _GuardEvents(services):
-        services.event_bus.publish(bus.MEMO, tenant, {"by": "operator", "memo": name, "merged": False})
-
-
-def _publish(services: Services, turn: Turn, kind: str, data: Mapping[str, Any]) -> None:
-    branch = turn.located.branch
-    services.event_bus.publish(kind, turn.tenant, data, session=branch.session, branch=branch.name, exchange=turn.id)
-
-
-def _shorten_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the payload with lists cut to their first MAX_LISTED items and texts to MAX_TEXT characters."""
-    return {name: _shorten_value(value) for name, value in payload.items()}
-
-
-def _shorten_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + "…"
-    return list(value[:MAX_LISTED]) if isinstance(value, Sequence) else value

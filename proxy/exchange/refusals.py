@@ -27,6 +27,11 @@ async def peek_refusal(reply: Reply) -> bytes:
 
 def remember_model(known: set[ModelKey], key: ModelKey) -> None:
     """Add a model. The others are forgotten if there are too many."""
+    make_room(known)
+    known.add(key)
+
+
+def make_room(known: set[ModelKey] | dict[ModelKey, bool]) -> None:
+    """Forget all models if there are too many."""
     if len(known) >= MAX_REMEMBERED_MODELS:
         known.clear()
-    known.add(key)

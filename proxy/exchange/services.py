@@ -150,7 +150,7 @@ class Services:
     """Tools whose results the sessions of each tenant have fetched again."""
     now: Callable[[], float] = time.time
     learned_windows: dict[ModelKey, LearnedWindow] = field(default_factory=dict)
-    """Context windows that upstreams have named, by tenant, upstream and model (`lookups.find_window`)."""
+    """Context windows that upstreams have named, by tenant, upstream and model (`exchange.learned_windows`)."""
     models_by_name: dict[str, Model] = field(default_factory=dict)
     """Entries of `models` by the names that clients use; at most 1,000."""
     breakpoint_support: dict[ModelKey, bool] = field(default_factory=dict)

@@ -12,14 +12,13 @@ from proxy.context.branch_state import count_losses
 from proxy.context.plan import Plan
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import exchange_rows, lookups
-from proxy.exchange.dialect import is_bound, repair_cut_answers
+from proxy.exchange.dialect import is_bound
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import (
     HiddenRound,
     RoundsByTip,
-    SplicedRequest,
     add_tools,
     decode_round,
     splice_hidden_rounds,
@@ -69,7 +68,7 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
             else "first_edit"
         )
     found = offers.choose_tools(services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit)
-    if when != "never" and turn.is_stored:
+    if when != "never" and turn.is_kept_by_provider:
         # A client that continues from the stored answer sends no history. Its request is passed on, and would lose
         # these tools again.
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
@@ -127,24 +126,6 @@ def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
         else add_tools(turn.enriched.spliced, offer.definitions)
     )
     return turn.with_lookups(tool_offer=offer, pending_tool_offer=None, spliced=spliced)
-
-
-def strip_tools(turn: Turn) -> Turn:
-    """Return the turn with the client's own bytes: nothing is hidden in them, and none of our tools is offered."""
-    return turn.with_lookups(spliced=SplicedRequest(turn.request, turn.keys), tool_offer=offers.NO_TOOLS)
-
-
-def repair_original(turn: Turn, body: bytes) -> bytes:
-    """A body of this turn in which the client's answers can be sent again, although parts were withheld from it."""
-    if turn.enriched.policy.mode != "rewrite" or (turn.wire is not None and not turn.wire.is_cut):
-        return body
-    if turn.wire is None and not turn.prompt.fallback and body is turn.prompt.outgoing:
-        return body  # of a plan, with the hidden rounds in it
-    mark = turn.dialect.withheld_mark
-    rounds = turn.located.branch.live_session.hidden_rounds.values() if mark else ()
-    if mark and not any(mark in raw for found in rounds for one in found for raw in one.replaces):
-        return body
-    return repair_cut_answers(turn.dialect, body)
 
 
 def find_guarded_results(turn: Turn) -> frozenset[bytes]:

@@ -28,8 +28,7 @@ from proxy.exchange import (
     chains,
     fallback,
     prefix_bindings,
-    record_outcome,
-    splice_rounds,
+    publish_events,
 )
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
@@ -260,7 +259,7 @@ class ToolLoop:
             sandbox=services.sandbox,
             prompt=turn.enriched.spliced.request.messages,
             prompt_keys=turn.enriched.spliced.keys,
-            on_memo_saved=lambda memo, merged: record_outcome.publish_memo_saved(services, turn, memo, merged=merged),
+            on_memo_saved=lambda memo, merged: publish_events.publish_memo_saved(services, turn, memo, merged=merged),
             offered_tools=self.tool_names,
         )
 
@@ -333,7 +332,7 @@ class ToolLoop:
         """Drop the hidden rounds so far: the original request is sent instead."""
         self._sends_original = True
         turn = fallback.use_original(self._services, self.turn, FallbackReason.ROUNDS)
-        own = splice_rounds.repair_original(turn, prefix_bindings.make_whole(turn)[0])
+        own = turn.repair_answers(prefix_bindings.make_whole(turn)[0])
         turn = turn.with_prompt(outgoing=own)  # the next prompt is a plan again
         self.turn = turn.with_values(rounds=replace(turn.rounds, hidden=None, bindings={}))
 

@@ -18,7 +18,7 @@ from proxy.context.plan import Plan
 from proxy.context.policy import Policy
 from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, ClientMarks, WireRequest
 from proxy.dialects.usage import Usage
-from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound, list_uncleared
+from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound, list_uncleared, repair_cut_answers
 from proxy.exchange.services import MAX_MODEL_CHARS, ModelKey
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest
@@ -174,6 +174,10 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
         """The turn with other values in `prompt`."""
         return self.with_values(prompt=msgspec.structs.replace(self.prompt, **values))
 
+    def without_tools(self) -> Turn:
+        """The turn with the client's own request: nothing is hidden in it, and none of our tools is offered."""
+        return self.with_lookups(spliced=SplicedRequest(self.request, self.keys), tool_offer=offers.NO_TOOLS)
+
     @property
     def tip_key(self) -> bytes:
         """The chain key of the request's end."""
@@ -205,17 +209,17 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
         return (self.prompt.unmarked or self.prompt.outgoing) != self.original
 
     @property
-    def is_stored(self) -> bool:
+    def is_kept_by_provider(self) -> bool:
         """True if the provider stores the answer: a client may then go on from it without its history, and past what
         the proxy has added."""
         if self.chain is not None and self.chain.is_ours:
             return False
-        return self.wire is not None and self.dialect.is_stored(self.wire)
+        return self.wire is not None and self.dialect.keeps_answer(self.wire)
 
     @property
     def is_bound(self) -> bool:
         """True if reasoning of the model is bound to the prompts that it was made behind."""
-        if self.is_stored or self.dialect.is_thinking(self.request if self.wire is None else self.wire):
+        if self.is_kept_by_provider or self.dialect.is_thinking(self.request if self.wire is None else self.wire):
             return True
         return bool(self.request.find_indices("bound", is_bound))
 
@@ -233,3 +237,15 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
             messages, kept = list_uncleared(self.enriched.spliced, self.prompt.plan, messages)
         body = self.wire.write(messages, tools=self.enriched.spliced.added_tools if with_tools else b"")
         return body if kept is None or self.dialect.clear_results is None else self.dialect.clear_results(body, kept)
+
+    def repair_answers(self, body: bytes) -> bytes:
+        """A body of this turn in which the client's answers can be sent again, although parts were withheld from it."""
+        if self.enriched.policy.mode != "rewrite" or (self.wire is not None and not self.wire.is_cut):
+            return body
+        if self.wire is None and not self.prompt.fallback and body is self.prompt.outgoing:
+            return body  # of a plan, with the hidden rounds in it
+        mark = self.dialect.withheld_mark
+        rounds = self.located.branch.live_session.hidden_rounds.values() if mark else ()
+        if mark and not any(mark in raw for found in rounds for one in found for raw in one.replaces):
+            return body
+        return repair_cut_answers(self.dialect, body)

@@ -25,7 +25,8 @@ from proxy.helper.helper_client import HelperAnswer, HelperClient, pick_credenti
 from proxy.metrics import Metrics
 from proxy.sessions.branch import Branch
 from proxy.sessions.live import LiveSessions
-from proxy.settings.load import HelperSettings, Settings
+from proxy.settings.load import Settings
+from proxy.settings.model import HelperSettings
 from proxy.store.derived import HelperAnswerRow
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.upstream.client import UpstreamClient

@@ -121,6 +121,12 @@ def find_heading(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
     return None
 
 
+def may_have_blocks(body: bytes, headings: tuple[str, ...] = HEADINGS) -> bool:
+    """True if a body has the words of one of these headings: few answers have, and the others need not be read."""
+    lower = body.lower()
+    return any(heading.lstrip("# ").lower().encode() in lower for heading in headings)
+
+
 def may_be_heading(head: str, headings: tuple[str, ...] = HEADINGS) -> bool:
     """True if a line that begins with `head` can still become one of the headings."""
     if len(head) > MAX_HEADING_CHARS or head.lstrip(" ")[:1] not in ("", *_STARTS):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from proxy.errors import NotFound
-from proxy.exchange import record_outcome
+from proxy.exchange import publish_events
 from proxy.exchange.services import Services
 from proxy.operator.find_session import find_last_exchange, read_session
 from proxy.tools.registry import TOOLS
@@ -75,7 +75,7 @@ async def call_tool(
         metrics=services.metrics,
         now=services.now,
         sandbox=services.sandbox,
-        on_memo_saved=lambda memo, _: record_outcome.publish_memo_changed(services, tenant, memo),
+        on_memo_saved=lambda memo, _: publish_events.publish_memo_changed(services, tenant, memo),
     )
     text = await run_tool_call(_Call(name, msgspec.json.encode(arguments).decode()), context, OUTSIDE_TOOLS)
     return ToolResult(text, is_error_result(text))

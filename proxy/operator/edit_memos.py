@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import record_outcome
+from proxy.exchange import publish_events
 from proxy.exchange.services import Services
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
@@ -74,7 +74,7 @@ async def edit_memo(
     new = Memo(old.id, new_content, new_tags, old.session, old.created_at, now, old.project)
     row = stored_memos.make_memo_row(tenant, new)
     await services.store.put([row])
-    record_outcome.publish_memo_changed(services, row.tenant, row.memo)
+    publish_events.publish_memo_changed(services, row.tenant, row.memo)
     return _describe_memo(row)
 
 

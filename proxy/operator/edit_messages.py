@@ -17,14 +17,14 @@ from proxy.chat.group import find_last_user, join_steps, split_steps
 from proxy.context.models import Model
 from proxy.context.operator_edits import NAME
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import lookups, record_outcome
+from proxy.exchange import lookups, publish_events
 from proxy.exchange.services import Services
 from proxy.operator import erase, rebuild_state
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
 from proxy.operator.response_models import DecisionResult
-from proxy.sessions.branch import RELEASED_STAGE, REMOVED_STAGE, WHOLE_SESSION, apply_rows
-from proxy.store.base import EditAction, EditRow
+from proxy.sessions.operator_decisions import RELEASED_STAGE, REMOVED_STAGE, apply_rows
+from proxy.store.base import WHOLE_SESSION, EditAction, EditRow
 
 REASONS = {
     "drop": "dropped by the operator",
@@ -251,7 +251,7 @@ async def _store_decision(
         groups=[group.id for group in selected.groups if there & set(range(group.start, group.end))],
         tokens=sum({row.key: row.before for row in rows}.values()),
     )
-    record_outcome.publish_decision(
+    publish_events.publish_decision(
         services, selected.record.tenant, changed.session, action, branch=changed.branch,
         messages=changed.messages, groups=changed.groups, count=len(chosen), tokens=changed.tokens,
     )  # fmt: skip

@@ -15,7 +15,7 @@ import msgspec
 from proxy.dialects.completions.request import erase_content
 from proxy.exchange.exchange_rows import ERASED_TEXT, MessageForms, erase_in_array
 from proxy.exchange.services import Services
-from proxy.operator.find_session import PAGE_SIZE, SelectedBranch
+from proxy.operator.find_session import SelectedBranch, iter_exchanges
 from proxy.operator.response_models import RemovalResult
 from proxy.sessions.hidden_rounds import decode_round, encode_round
 from proxy.store.base import Row
@@ -65,18 +65,15 @@ async def _erase_forms(services: Services, selected: SelectedBranch, positions: 
     have."""
     place = (selected.record.tenant, selected.record.session)
     made: dict[str, Row] = {}
-    before: float | None = None
-    while page := await services.store.read_exchanges(*place, PAGE_SIZE, before):
-        for one in page:
-            forms = msgspec.json.decode(one.forms, type=MessageForms)
-            for at, form in forms.other:
-                if form and at in positions and one.branch == selected.branch.name:
-                    made[form] = EraseFormRow(*place, bytes.fromhex(form), erase_content(positions[at], ERASED_TEXT))
-            if forms.whole and forms.whole not in made and one.branch == selected.branch.name:
-                array = await services.store.read_form(*place, bytes.fromhex(forms.whole))
-                if array is not None:
-                    made[forms.whole] = EraseFormRow(
-                        *place, bytes.fromhex(forms.whole), erase_in_array(array, positions)
-                    )
-        before = page[-1].started_at
+    async for one in iter_exchanges(services.store, *place):
+        if one.branch != selected.branch.name:
+            continue
+        forms = msgspec.json.decode(one.forms, type=MessageForms)
+        for at, form in forms.other:
+            if form and at in positions:
+                made[form] = EraseFormRow(*place, bytes.fromhex(form), erase_content(positions[at], ERASED_TEXT))
+        if forms.whole and forms.whole not in made:
+            array = await services.store.read_form(*place, bytes.fromhex(forms.whole))
+            if array is not None:
+                made[forms.whole] = EraseFormRow(*place, bytes.fromhex(forms.whole), erase_in_array(array, positions))
     return list(made.values())

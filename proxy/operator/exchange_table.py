@@ -97,7 +97,7 @@ def _make_line(one: ExchangeRecord, totals: SessionTotals, model: Model) -> Exch
         started_at=one.started_at,
         ended_at=one.ended_at,
         first_byte_ms=one.first_byte_ms,
-        total_ms=1000 * (one.ended_at - one.started_at) if one.ended_at is not None else None,
+        total_ms=one.total_ms,
         status=one.status,
         http_status=one.http_status,
         finish=one.finish,

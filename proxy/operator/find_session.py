@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -15,15 +15,16 @@ from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import NotFound
 from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.services import LARGE_BODY_BYTES, Services
-from proxy.sessions.branch import NO_DECISIONS, Branch, LiveSession, StoredDecisions, read_decisions
+from proxy.sessions.branch import Branch, LiveSession
+from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
 from proxy.sessions.packing import Node
-from proxy.store.base import ExchangeRecord, SessionRecord
+from proxy.store.base import ExchangeRecord, SessionRecord, Store
 
 T = TypeVar("T")
 OFF_LOOP_MESSAGES = 300
 """Messages from which work on all of them runs in a worker thread, so that the event loop serves others."""
 PAGE_SIZE = 200
-"""Exchanges that are read at a time to find a branch's last one."""
+"""Exchanges that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,13 +92,29 @@ async def find_last_exchange(services: Services, record: SessionRecord, branch: 
     side = side if len(side) < len(record.branches) else set()
     if branch is not None and branch not in {one.branch for one in record.branches}:
         raise NotFound(f"session {record.session!r} has no branch {branch!r}")
-    before: float | None = None
-    while page := await services.store.read_exchanges(record.tenant, record.session, PAGE_SIZE, before):
-        for one in page:
-            if one.branch == branch or (branch is None and one.branch not in side):
-                return one
-        before = page[-1].started_at
+    async for one in iter_exchanges(services.store, record.tenant, record.session):
+        if one.branch == branch or (branch is None and one.branch not in side):
+            return one
     raise NotFound(f"nothing was said in session {record.session!r} yet")
+
+
+async def iter_exchanges(store: Store, tenant: str, session: str) -> AsyncIterator[ExchangeRecord]:
+    """Yield a session's exchanges, newest first. They are read a page at a time."""
+    before: float | None = None
+    while page := await store.read_exchanges(tenant, session, PAGE_SIZE, before):
+        for one in page:
+            yield one
+        before = page[-1].started_at
+
+
+async def read_newest_exchanges(services: Services, tenant: str, session: str, limit: int) -> list[ExchangeRecord]:
+    """Return a session's last exchanges, oldest first."""
+    found: list[ExchangeRecord] = []
+    async for one in iter_exchanges(services.store, tenant, session):
+        found.append(one)
+        if len(found) >= limit:
+            break
+    return found[::-1]
 
 
 async def parse_request(services: Services, body: bytes) -> Request:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.branch_state import MODEL_STATE_SUFFIX
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import iteration_records, lookups, record_outcome
+from proxy.exchange import iteration_records, lookups, publish_events
 from proxy.exchange.lookups import forget_notes
 from proxy.exchange.services import Services
 from proxy.notes import reflection
@@ -17,9 +17,9 @@ from proxy.notes import state_block as grammar
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.response_models import NoteDetails, ScratchpadDetails, StateAuthor, StateDetails, WithdrawnNote
-from proxy.sessions.branch import WHOLE_SESSION, parse_settings
 from proxy.sessions.locate import make_id
-from proxy.store.base import StateRow
+from proxy.sessions.operator_decisions import parse_settings
+from proxy.store.base import WHOLE_SESSION, StateRow
 from proxy.store.session_notes import NoteRow, ScratchpadRow
 
 MAX_NOTE_CHARS = 8000
@@ -70,7 +70,7 @@ async def store_state(services: Services, selected: SelectedBranch, text: str) -
     await services.store.put(
         [StateRow(selected.record.tenant, selected.record.session, selected.branch.name, name, text, services.now())]
     )
-    record_outcome.publish_state(services, selected.record.tenant, selected.record.session, selected.branch.name, text)
+    publish_events.publish_state(services, selected.record.tenant, selected.record.session, selected.branch.name, text)
     live = services.live_sessions.find_session(selected.record.tenant, selected.record.session)
     found = live.branches.get(selected.branch.name) if live is not None else None
     if found is not None:
@@ -117,7 +117,7 @@ async def set_scratchpad(services: Services, tenant: str, session: str, text: st
         stands = await services.store.read_scratchpad_versions(tenant, session, 1, number + 1)
         if stands and stands[0] == mine:
             forget_notes(services.live_sessions, tenant, session)
-            record_outcome.publish_decision(services, tenant, session, "scratchpad", characters=len(made))
+            publish_events.publish_decision(services, tenant, session, "scratchpad", characters=len(made))
             return _describe_scratchpad(mine)
     raise Conflict("the scratchpad is being changed by others", hint="Read it and try again.")
 
@@ -131,7 +131,7 @@ async def add_note(services: Services, tenant: str, session: str, text: str) -> 
     row = NoteRow(tenant, session, WHOLE_SESSION, make_id()[-8:], "note", text, services.now())
     await services.store.put([row])
     await lookups.reload_decisions(services, tenant, session)
-    record_outcome.publish_decision(services, tenant, session, "note", note=row.note)
+    publish_events.publish_decision(services, tenant, session, "note", note=row.note)
     return NoteDetails(row.note, row.kind, row.text, row.created_at)
 
 
@@ -155,7 +155,7 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
     blank = msgspec.structs.replace(known, text="")
     await services.store.put([blank, lookups.make_settings_row(tenant, session, left)])
     await lookups.reload_decisions(services, tenant, session)
-    record_outcome.publish_decision(services, tenant, session, "withdraw", note=note)
+    publish_events.publish_decision(services, tenant, session, "withdraw", note=note)
     return WithdrawnNote(note)
 
 

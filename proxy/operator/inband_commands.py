@@ -22,7 +22,7 @@ from proxy.operator.response_models import (
     RebuildResult,
     ScratchpadDetails,
 )
-from proxy.sessions.branch import SessionSettings
+from proxy.sessions.operator_decisions import SessionSettings
 
 MAX_REPLY_CHARS = 200_000
 """Limit in characters on a reply."""

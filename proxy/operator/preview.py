@@ -19,9 +19,9 @@ from proxy.exchange.services import Services
 from proxy.exchange.turn import Enriched, Turn
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch
-from proxy.sessions.branch import StoredDecisions
 from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.sessions.locate import Located
+from proxy.sessions.operator_decisions import StoredDecisions
 
 NEXT_MESSAGE_TEXT = "(the client's next message)"
 NEXT_RESULT_TEXT = "(the result that the client will bring)"

@@ -18,7 +18,7 @@ from proxy.exchange.services import Services
 from proxy.operator import edit_messages, session_settings
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
-from proxy.sessions.branch import SessionSettings
+from proxy.sessions.operator_decisions import SessionSettings
 
 
 async def prune_next_prompt(services: Services, tenant: str, session: str) -> SessionSettings:

@@ -11,10 +11,10 @@ import msgspec
 from proxy.context.analysis.iteration import Urgency
 from proxy.context.policy import ScheduleName
 from proxy.errors import Conflict, Unprocessable
-from proxy.exchange import lookups, record_outcome
+from proxy.exchange import lookups, publish_events
 from proxy.exchange.services import Services
 from proxy.operator import find_session
-from proxy.sessions.branch import SessionSettings, parse_settings
+from proxy.sessions.operator_decisions import SessionSettings, parse_settings
 
 MAX_SETTING = 100_000
 """Limit on numbers of groups and iterations: above any real number."""
@@ -121,5 +121,5 @@ async def _store_settings(
     await lookups.reload_decisions(services, tenant, session)
     before, after = msgspec.structs.asdict(known), msgspec.structs.asdict(made)
     changes = {name: value for name, value in after.items() if value != before[name]}
-    record_outcome.publish_decision(services, tenant, session, "settings", settings=changes)
+    publish_events.publish_decision(services, tenant, session, "settings", settings=changes)
     return made

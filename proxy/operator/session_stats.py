@@ -13,11 +13,11 @@ import msgspec
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.exchange import cost as exchange_cost
-from proxy.exchange import lookups
+from proxy.exchange import learned_windows, lookups
 from proxy.exchange.cost import Bill, Meter
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
-from proxy.operator.find_session import PAGE_SIZE, SelectedBranch, find_branch, run_off_loop
+from proxy.operator.find_session import SelectedBranch, find_branch, read_newest_exchanges, run_off_loop
 from proxy.operator.preview import Preview, preview_prompt
 from proxy.operator.prune import is_prunable
 from proxy.operator.response_models import SessionStats
@@ -119,7 +119,7 @@ async def compute_stats(services: Services, tenant: str, session: str, *, branch
     StoreUnavailable passes through."""
     here = await find_branch(services, tenant, session, branch)
     seen = await preview_prompt(services, here)
-    exchanges = await _read_exchanges(services, here)
+    exchanges = await read_newest_exchanges(services, tenant, session, MAX_EXCHANGES)
     sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
     made = _build_stats(services, here, seen, sums)
     prunable = await is_prunable(services, here, seen)
@@ -137,19 +137,6 @@ def find_observed_policy(services: Services, policy: Policy) -> str:
     return next(alike, policy.name)
 
 
-async def _read_exchanges(services: Services, selected: SelectedBranch) -> list[ExchangeRecord]:
-    found: list[ExchangeRecord] = []
-    before: float | None = None
-    while page := await services.store.read_exchanges(
-        selected.record.tenant, selected.record.session, PAGE_SIZE, before
-    ):
-        found += page
-        before = page[-1].started_at
-        if len(found) >= MAX_EXCHANGES:
-            break
-    return found[::-1]
-
-
 def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> SessionTotals:
     """Add up these exchanges, oldest first."""
     sums = SessionTotals()
@@ -160,7 +147,7 @@ def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> Se
 
 def _build_stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
     turn, plan = preview.turn, preview.turn.prompt.plan
-    limit = turn.enriched.policy.find_limit(turn.model, lookups.find_window(services, turn.model_key))
+    limit = turn.enriched.policy.find_limit(turn.model, learned_windows.find_window(services, turn.model_key))
     sent = turn.prompt.sent_tokens
     edits = {} if turn.prompt.observed else preview.edits
     gone = sum(edit.action == "gone" for edit in edits.values())

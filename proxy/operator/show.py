@@ -37,8 +37,8 @@ from proxy.operator.response_models import (
 )
 from proxy.operator.session_stats import count_sent_tokens
 from proxy.operator.session_titles import make_title
-from proxy.sessions.branch import WHOLE_SESSION, StoredDecisions, read_decisions
-from proxy.store.base import EditRow
+from proxy.sessions.operator_decisions import StoredDecisions, read_decisions
+from proxy.store.base import WHOLE_SESSION, EditRow
 
 TITLE_CHARS = 100
 """Characters of a group's prompt that form its title in a list."""
@@ -78,9 +78,9 @@ async def read_past_prompt(
         inserts.append(PromptInsert(index, source, text.decode("utf-8", "replace")))
     changes = _find_changes(request, found.keys, edits, inserts)
     page = _select_page(len(found.keys), first, limit, changes if changed else None)
-    messages = await _describe_messages(
-        request, found.keys, edits, token_counter, known, since, services.policies.get(row.policy), page
-    )
+    policy = services.policies.get(row.policy)
+    work = partial(_build_messages, request, found.keys, edits, token_counter, known, since, policy, page)
+    messages = await find_session.run_off_loop(len(found.keys), work)
     shown = PromptDetails(
         session=session,
         branch=row.branch,
@@ -121,9 +121,9 @@ async def preview_next_prompt(
     inserts = _place_inserts(turn)
     changes = _find_changes(turn.request, turn.keys, edits, inserts)
     page = _select_page(len(turn.keys), first, limit, changes if changed else None)
-    messages = await _describe_messages(
-        turn.request, turn.keys, edits, turn.token_counter, here.operator_decisions, since, turn.enriched.policy, page
-    )
+    shared = (turn.token_counter, here.operator_decisions, since, turn.enriched.policy)
+    work = partial(_build_messages, turn.request, turn.keys, edits, *shared, page)
+    messages = await find_session.run_off_loop(len(turn.keys), work)
     known = len(turn.keys) - seen.stand_ins
     shown = PromptDetails(
         session=session,
@@ -213,16 +213,10 @@ async def read_group(
         raise NotFound(f"this branch has no group {group!r}", hint="List its groups.")
     seen = await preview_prompt(services, here)
     since = await _read_edit_rows(services, here)
-    return await _describe_messages(
-        here.request,
-        here.keys,
-        {} if seen.turn.prompt.observed else seen.edits,
-        seen.turn.token_counter,
-        here.operator_decisions,
-        since,
-        seen.turn.enriched.policy,
-        range(found.start, found.end),
-    )
+    edits = {} if seen.turn.prompt.observed else seen.edits
+    shared = (seen.turn.token_counter, here.operator_decisions, since, seen.turn.enriched.policy)
+    work = partial(_build_messages, here.request, here.keys, edits, *shared, range(found.start, found.end))
+    return await find_session.run_off_loop(len(here.keys), work)
 
 
 async def _read_edit_rows(services: Services, selected: SelectedBranch) -> EditRows:
@@ -235,22 +229,6 @@ async def _read_edit_rows(services: Services, selected: SelectedBranch) -> EditR
     return found
 
 
-async def _describe_messages(
-    request: Request,
-    keys: Sequence[bytes],
-    edits: Mapping[bytes, Edit],
-    token_counter: TokenCounter,
-    decisions: StoredDecisions,
-    since: EditRows,
-    policy: Policy | None,
-    page: range,
-) -> list[PromptMessage]:
-    """Return one item for each message of the page. edits: those in force in the prompt."""
-    return await find_session.run_off_loop(
-        len(keys), partial(_build_messages, request, keys, edits, token_counter, decisions, since, policy, page)
-    )
-
-
 def _build_messages(
     request: Request,
     keys: Sequence[bytes],
@@ -261,6 +239,7 @@ def _build_messages(
     policy: Policy | None,
     page: range,
 ) -> list[PromptMessage]:
+    """Return one item for each message of the page. edits: those in force in the prompt."""
     names = _list_group_names(request, keys, policy)
     pins = decisions.find_pins(frozenset())
     made = []
@@ -338,14 +317,9 @@ def _explain_edit(edit: Edit | None, chain_key: bytes, row: EditRow | None, stat
 async def read_reported_tokens(services: Services, selected: SelectedBranch) -> dict[bytes, int]:
     """Return tokens of prompt and answer as the provider reported them, by the key of the answer."""
     found: dict[bytes, int] = {}
-    before: float | None = None
-    while page := await services.store.read_exchanges(
-        selected.record.tenant, selected.record.session, find_session.PAGE_SIZE, before
-    ):
-        for one in page:
-            if one.answer and one.prompt_tokens is not None:
-                found.setdefault(one.answer, one.prompt_tokens + (one.completion_tokens or 0))
-        before = page[-1].started_at
+    async for one in find_session.iter_exchanges(services.store, selected.record.tenant, selected.record.session):
+        if one.answer and one.prompt_tokens is not None:
+            found.setdefault(one.answer, one.prompt_tokens + (one.completion_tokens or 0))
     return found
 
 

@@ -14,9 +14,10 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from proxy.exchange import lookups
+from proxy.exchange import learned_windows, lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.import_conversations import is_imported
+from proxy.exchange.publish_events import LOOP_SOURCE
 from proxy.exchange.services import Services
 from proxy.exchange.turn import make_model_key
 from proxy.operator import find_session
@@ -28,7 +29,6 @@ MAX_EXCHANGES = 2000
 """Limit on the exchanges of a session that are added up, the newest."""
 MAX_CACHED_SESSIONS = 1000
 """Limit on the sessions whose figures are kept."""
-LOOP_SOURCE = "warn_of_loops"
 PERIOD_S = 300
 """Seconds of the periods in which the exchanges of a session are added up."""
 HOUR_S = 3600
@@ -181,7 +181,7 @@ class TimelineCache:
         if found is not None and found[0] == stamp:
             self._known.move_to_end(name)
             return found[1]
-        exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
+        exchanges = await find_session.read_newest_exchanges(services, *name, MAX_EXCHANGES)
         several = len({one.branch for one in exchanges}) > 1
         kinds = await services.store.read_branch_kinds(*name) if several else []
         side_calls = {one.branch for one in kinds if one.kind == "side"}
@@ -193,18 +193,6 @@ class TimelineCache:
             while len(self._known) > MAX_CACHED_SESSIONS:
                 self._known.popitem(last=False)
         return made
-
-
-async def read_newest_exchanges(services: Services, tenant: str, session: str, limit: int) -> list[ExchangeRecord]:
-    """Return a session's last exchanges, oldest first."""
-    found: list[ExchangeRecord] = []
-    before: float | None = None
-    while len(found) < limit and (
-        page := await services.store.read_exchanges(tenant, session, find_session.PAGE_SIZE, before)
-    ):
-        found += page
-        before = page[-1].started_at
-    return found[:limit][::-1]
 
 
 def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tuple[list[ExchangePoint], SessionTotals]:
@@ -237,7 +225,7 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
                 model=one.model,
                 messages=one.messages,
                 first_byte_ms=one.first_byte_ms,
-                total_ms=1000 * (one.ended_at - one.started_at) if one.ended_at is not None else None,
+                total_ms=one.total_ms,
             )
         )
         edits[one.branch] = one.edits
@@ -260,7 +248,7 @@ def build_timeline(
     sent = count_sent_tokens(last)
     policy = services.policies.get(last.policy)
     model = lookups.look_up_model(services, last.model)
-    named = lookups.find_window(services, make_model_key(last.tenant, last.upstream, last.model))
+    named = learned_windows.find_window(services, make_model_key(last.tenant, last.upstream, last.model))
     limit = policy.find_limit(model, named) if policy is not None else named or model.window
     figures = SessionFigures(
         exchanges=sums.exchanges,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.replay.report import NOTHING, KeptShares, ReplayReport, ReportEntry
+from proxy.replay.report import NOTHING, ReplayReport, ReportEntry
 from proxy.replay.table import find_cheapest
 
 SECURITY_POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
@@ -91,7 +91,7 @@ def conclude(report: ReplayReport) -> str:
         return (
             "These conversations do not show which policy is cheapest: too little was quoted again, or nothing kept it."
         )
-    kept = f"{_format_percent(_find_kept_share(best))} of what was quoted later"
+    kept = f"{_format_percent(best.kept_share)} of what was quoted later"
     if best.kind == NOTHING:
         return f"Doing nothing costs least here: every policy that keeps enough costs more at {prices}."
     return f"{best.name} costs least: {_format_percent(1 - share)} less than doing nothing at {prices}. It kept {kept}."
@@ -132,13 +132,8 @@ def _list_plot_values(report: ReplayReport, prices: str) -> dict[str, Any]:
     return {
         "names": [entry.name for entry in report.entries],
         "cost": [entry.total.cost[prices].effective_relative for entry in report.entries],
-        "kept": [_find_kept_share(entry) for entry in report.entries],
+        "kept": [entry.kept_share for entry in report.entries],
     }
-
-
-def _find_kept_share(entry: ReportEntry) -> float | None:
-    lines: KeptShares = entry.total.lines
-    return entry.total.atoms.all if lines.all is None else lines.all
 
 
 def _format_percent(share: float | None) -> str:

@@ -87,7 +87,7 @@ class ConversationResult:
     """The names of the agent's tools."""
     early_totals: dict[int, ReplayTotals] = field(default_factory=dict)
     """By position, the sums of contenders that offer their tools `when_needed`, as if they offered them from the first
-    request on. `tallies` has their sums with tools from the first edit on."""
+    request on. `totals` has their sums with tools from the first edit on."""
     edited: frozenset[int] = frozenset()
     """The positions of those contenders whose prompts came to edits."""
 
@@ -100,34 +100,35 @@ class OfferHistory:
 
     def choose_totals(self, played: ConversationResult) -> ConversationResult:
         """Return the conversation as it is played after the conversations before it."""
-        chosen = {at: tally for at, tally in played.early_totals.items() if (at, played.tool_names) in self._edited}
+        chosen = {at: totals for at, totals in played.early_totals.items() if (at, played.tool_names) in self._edited}
         self._edited.update((at, played.tool_names) for at in played.edited)
         if not chosen:
             return played
         return dataclasses.replace(
-            played, totals=tuple(chosen.get(at, tally) for at, tally in enumerate(played.totals))
+            played, totals=tuple(chosen.get(at, totals) for at, totals in enumerate(played.totals))
         )
 
 
 def play_conversation(conversation: RecordedConversation, settings: ReplaySettings) -> ConversationResult:
     """Play a conversation for every contender."""
-    ruler = WireTokenCounter(get_token_counter(settings.model.tokenizer))
-    table = _SharedInput(conversation, ruler)
-    players = [_Player(contender, settings, table) for contender in settings.contenders]
-    tallies = tuple(player.play() for player in players)
+    wire_counter = WireTokenCounter(get_token_counter(settings.model.tokenizer))
+    shared = _SharedInput(conversation, wire_counter)
+    players = [_Player(contender, settings, shared) for contender in settings.contenders]
+    totals = tuple(player.play() for player in players)
     needed = [n for n, c in enumerate(settings.contenders) if c.policy and c.policy.offer == "when_needed"]
     early = {
-        n: _Player(settings.contenders[n], settings, table, early=True).play()
+        n: _Player(settings.contenders[n], settings, shared, early=True).play()
         for n in needed
         if players[n].offered.offered_names
     }
     edited = frozenset(n for n in early if count_losses(players[n].state.edits))
-    seen, pairs = table.build_bound_inputs(settings.contenders), len(settings.prices)
+    seen, pairs = shared.build_bound_inputs(settings.contenders), len(settings.prices)
     bounds = {
-        name: compute_bound(table.wanted, ruler, settings.model, seen[name], price_pairs=pairs) for name in BOUNDS
+        name: compute_bound(shared.wanted, wire_counter, settings.model, seen[name], price_pairs=pairs)
+        for name in BOUNDS
     }
     return ConversationResult(
-        conversation.source, tallies, bounds, tuple(sorted(table.request.tool_names)), early, edited
+        conversation.source, totals, bounds, tuple(sorted(shared.request.tool_names)), early, edited
     )
 
 
@@ -146,8 +147,8 @@ def find_edit_points(
 ) -> list[EditPoint]:
     """Return the requests of a conversation at which the contender makes new edits, without those that the conversation
     shares with its parent."""
-    ruler = WireTokenCounter(get_token_counter(settings.model.tokenizer))
-    player = _Player(contender, settings, _SharedInput(conversation, ruler), edit_points=[])
+    wire_counter = WireTokenCounter(get_token_counter(settings.model.tokenizer))
+    player = _Player(contender, settings, _SharedInput(conversation, wire_counter), edit_points=[])
     player.play()
     return [point for point in player.edit_points or () if point.position >= conversation.shared_messages]
 
@@ -166,16 +167,16 @@ class _SharedInput:
     """The data of a conversation that all contenders share: messages, their keys and times, and the wants of each
     step."""
 
-    def __init__(self, conversation: RecordedConversation, ruler: WireTokenCounter) -> None:
+    def __init__(self, conversation: RecordedConversation, wire_counter: WireTokenCounter) -> None:
         self.conversation = conversation
-        self.ruler = ruler
-        self.token_counter = TokenCounter(ruler.count_text)
+        self.wire_counter = wire_counter
+        self.token_counter = TokenCounter(wire_counter.count_text)
         self._read: dict[bytes, Message] = {}
         self.messages = tuple(map(self.read, conversation.messages))
         self.keys = chain.compute_keys(conversation.tenant, self.messages)
         self.wanted = WantedReferences(self.messages, conversation.tools)
         self.times = conversation.times or _compute_times(self.messages)
-        self.tool_tokens = ruler.count_tools(conversation.tools)
+        self.tool_tokens = wire_counter.count_tools(conversation.tools)
         self.request = _make_first_request(conversation, conversation.tools)
 
     def offer_tools(self, policy: Policy | None) -> RequestWithTools:
@@ -190,15 +191,17 @@ class _SharedInput:
             return RequestWithTools(self.request, frozenset(), 0)
         front, _, rest = tools.rpartition(b"]")
         array = front + (b"," if self.request.tool_names else b"") + join_definitions(names) + b"]" + rest
-        more = self.ruler.count_tools(array) - self.tool_tokens
+        more = self.wire_counter.count_tools(array) - self.tool_tokens
         return RequestWithTools(_make_first_request(self.conversation, array), frozenset(names), more)
 
     def build_bound_inputs(self, contenders: Sequence[Contender]) -> dict[str, BoundInput]:
         """Return the input of each bound, by its name."""
         patterns = [c.policy.observation for c in contenders if c.policy and c.policy.observation]
-        shared = self.conversation.shared_messages
+        shared_messages = self.conversation.shared_messages
         return {
-            name: BoundInput(find_removable(name, self.messages, patterns), self.tool_tokens, self.times, shared)
+            name: BoundInput(
+                find_removable(name, self.messages, patterns), self.tool_tokens, self.times, shared_messages
+            )
             for name in BOUNDS
         }
 
@@ -231,8 +234,8 @@ class _Player:
     """One contender in one conversation."""
 
     contender: Contender
-    match: ReplaySettings
-    table: _SharedInput
+    settings: ReplaySettings
+    shared: _SharedInput
     state: BranchState = field(default_factory=BranchState)
     asked: set[str] = field(default_factory=set)
     early: bool = False
@@ -245,81 +248,85 @@ class _Player:
 
     def play(self) -> ReplayTotals:
         """Play the whole conversation, and return the sums."""
-        table, match = self.table, self.match
-        self.state = BranchState(helper_answers=dict(table.conversation.answers))
-        judge = PromptScorer(table.wanted, table.ruler, match.price_scale)
+        shared, settings = self.shared, self.settings
+        self.state = BranchState(helper_answers=dict(shared.conversation.answers))
+        scorer = PromptScorer(shared.wanted, shared.wire_counter, settings.price_scale)
         policy = self.contender.policy
-        self.offered = table.offer_tools(policy)
+        self.offered = shared.offer_tools(policy)
         waits = policy is not None and policy.offer in ("first_edit", "when_needed") and not self.early
         self.late = waits and bool(self.offered.offered_names)
         cache = ProviderCache(
-            match.model, table.ruler, table.tool_tokens + (0 if self.late else self.offered.tool_tokens)
+            settings.model, shared.wire_counter, shared.tool_tokens + (0 if self.late else self.offered.tool_tokens)
         )
-        for step in table.wanted.requests:
-            now = table.times[step.position - 1]
-            plan, prompt = self._plan_request(step.position, now, judge.totals)
+        for step in shared.wanted.requests:
+            now = shared.times[step.position - 1]
+            plan, prompt = self._plan_request(step.position, now, scorer.totals)
             if self.late and plan and count_losses(plan.edits):
                 self.late = False
-                cache.change_tools(table.tool_tokens + self.offered.tool_tokens)
+                cache.change_tools(shared.tool_tokens + self.offered.tool_tokens)
             if self.edit_points is not None and plan and plan.new_edits and prompt is not None:
                 self.edit_points.append(self._make_point(step.position, prompt))
-            size, cached = cache.send_prompt(prompt or list(table.messages[: step.position]), now)
+            size, cached = cache.send_prompt(prompt or list(shared.messages[: step.position]), now)
             written = self._take_answer(plan, step, cached, now) if plan else 0
-            judge.score_request(
+            scorer.score_request(
                 step,
                 prompt,
                 size,
                 cached,
                 written=written,
-                is_counted=step.position >= table.conversation.shared_messages,
+                is_counted=step.position >= shared.conversation.shared_messages,
             )
-        judge.totals.asks = len(self.asked)
-        return judge.totals
+        scorer.totals.asks = len(self.asked)
+        return scorer.totals
 
     def _make_point(self, position: int, prompt: Sequence[Message]) -> EditPoint:
         """The two prompts of a request. The managed one has the proxy's tools where they are offered by now."""
-        request = self.table.request if self.late else self.offered.request
+        request = self.shared.request if self.late else self.offered.request
         span = request.spans.get("tools")
         tools = request.body[span[0] : span[1]] if span is not None else None
-        full = [message.raw for message in self.table.messages[:position]]
-        return EditPoint(position, full, [message.raw for message in prompt], self.table.conversation.tools, tools)
+        full = [message.raw for message in self.shared.messages[:position]]
+        return EditPoint(position, full, [message.raw for message in prompt], self.shared.conversation.tools, tools)
 
-    def _plan_request(self, position: int, now: float, tally: ReplayTotals) -> tuple[Plan | None, list[Message] | None]:
+    def _plan_request(
+        self, position: int, now: float, totals: ReplayTotals
+    ) -> tuple[Plan | None, list[Message] | None]:
         """Return (the plan, or None if there is none; the messages that are sent, or None for the history as it is)."""
-        policy, table = self.contender.policy, self.table
-        messages = table.messages[:position]
+        policy, shared = self.contender.policy, self.shared
+        messages = shared.messages[:position]
         if self.contender.baseline:
-            return None, [table.read(raw) for raw in BASELINES[self.contender.baseline](messages, table.token_counter)]
+            return None, [
+                shared.read(raw) for raw in BASELINES[self.contender.baseline](messages, shared.token_counter)
+            ]
         if policy is None or policy.mode != "rewrite":
             return None, None
-        request = replace(table.request if self.late else self.offered.request, messages=messages)
+        request = replace(shared.request if self.late else self.offered.request, messages=messages)
         try:
             plan = rewrite(
-                request, self.state, policy, self.match.model, now,
-                RewriteInputs(table.token_counter, keys=table.keys[:position], times=table.times[:position],
+                request, self.state, policy, self.settings.model, now,
+                RewriteInputs(shared.token_counter, keys=shared.keys[:position], times=shared.times[:position],
                 offered_tools=self.offered.offered_names, tool_tokens=self.offered.tool_tokens if self.late else 0),
             )  # fmt: skip
         except Exception as problem:  # noqa: BLE001  # as the server does: counted, and the history goes out as it is
-            tally.failed += 1
-            tally.why[f"{type(problem).__name__}: {problem}"[:120]] += 1
+            totals.failed += 1
+            totals.why[f"{type(problem).__name__}: {problem}"[:120]] += 1
             return None, None
         if plan.refusal:
-            tally.refused += 1
-            tally.why[f"rule {plan.refusal}"] += 1
-        return plan, None if plan.messages is None else [table.read(raw) for raw in plan.messages]
+            totals.refused += 1
+            totals.why[f"rule {plan.refusal}"] += 1
+        return plan, None if plan.messages is None else [shared.read(raw) for raw in plan.messages]
 
     def _take_answer(self, plan: Plan, step: RecordedRequest, cached: int, now: float) -> int:
         """Move the session past an answer. Return the tokens of the STATE block at the end of the answer."""
         self.asked.update(ask.id for ask in plan.asks)
         session = self.state.after_sending(plan, now)
-        message = self.table.messages[step.position]
+        message = self.shared.messages[step.position]
         state = None
-        if self.match.play_state and plan.asks_for_state and not message.calls:
-            state = self.table.keys[step.position], PLAYED_STATE
+        if self.settings.play_state and plan.asks_for_state and not message.calls:
+            state = self.shared.keys[step.position], PLAYED_STATE
         answered_tip = (
-            self.table.keys[step.position - 1] if plan.asks_for_state and (state or message.text.strip()) else None
+            self.shared.keys[step.position - 1] if plan.asks_for_state and (state or message.text.strip()) else None
         )
         self.state = session.after_answer(
             predicted=plan.predicted, cached=cached, state=state, answered_tip=answered_tip
         )
-        return self.table.ruler.count_text("### STATE\n" + PLAYED_STATE) if state else 0
+        return self.shared.wire_counter.count_text("### STATE\n" + PLAYED_STATE) if state else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.replay.bound import BOUNDS
 from proxy.replay.play import Contender, ConversationResult, ReplaySettings
@@ -88,6 +89,11 @@ class ReportEntry(Struct, frozen=True):
     sources: dict[str, ReportRow]
     """The sums by file, or by store."""
 
+    @property
+    def kept_share(self) -> float | None:
+        """The share of lines kept; of atoms if no line was wanted; None if nothing was wanted."""
+        return self.total.atoms.all if self.total.lines.all is None else self.total.lines.all
+
 
 class ReplayReport(Struct, frozen=True):
     """A whole report."""
@@ -124,45 +130,45 @@ class ReportBuilder:
     """Adds up the results of conversations."""
 
     def __init__(self, settings: ReplaySettings) -> None:
-        self._match = settings
+        self._settings = settings
         self._sources: dict[str, int] = {}
-        self._tallies: dict[str, dict[str, ReplayTotals]] = {}
+        self._totals: dict[str, dict[str, ReplayTotals]] = {}
 
     def add_result(self, result: ConversationResult) -> None:
         """Add another conversation."""
         self._sources[result.source] = self._sources.get(result.source, 0) + 1
-        named = {c.label: tally for c, tally in zip(self._match.contenders, result.totals, strict=True)}
-        named |= {_bound_name(name): tally for name, tally in result.bounds.items()}
-        for name, tally in named.items():
-            by_source = self._tallies.setdefault(name, {})
+        named = {c.label: totals for c, totals in zip(self._settings.contenders, result.totals, strict=True)}
+        named |= {_bound_name(name): totals for name, totals in result.bounds.items()}
+        for name, totals in named.items():
+            by_source = self._totals.setdefault(name, {})
             for source in (result.source, ""):
-                by_source.setdefault(source, ReplayTotals()).add(tally)
+                by_source.setdefault(source, ReplayTotals()).add(totals)
 
     @property
     def request_count(self) -> int:
         """Number of requests played so far."""
-        found = self._tallies.get(NOTHING, {}).get("")
+        found = self._totals.get(NOTHING, {}).get("")
         return found.requests if found else 0
 
     def build_report(self) -> ReplayReport:
         """Return the report so far."""
-        match = self._match
+        settings = self._settings
         return ReplayReport(
             format=FORMAT,
-            tokens=match.model.tokenizer,
-            model=match.model.name,
-            window=match.model.window,
-            prices=[format_price_pair(prices) for prices in match.prices],
-            played_state=match.play_state,
+            tokens=settings.model.tokenizer,
+            model=settings.model.name,
+            window=settings.model.window,
+            prices=[format_price_pair(prices) for prices in settings.prices],
+            played_state=settings.play_state,
             conversations=sum(self._sources.values()),
             requests=self.request_count,
             sources=dict(self._sources),
-            input=match.model.input,
-            entries=[self._make_entry(contender) for contender in match.contenders],
+            input=settings.model.input,
+            entries=[self._make_entry(contender) for contender in settings.contenders],
             bounds=[
                 ReportEntry(name, "bound", None, None, *self._build_rows(_bound_name(name)))
                 for name in BOUNDS
-                if _bound_name(name) in self._tallies
+                if _bound_name(name) in self._totals
             ],
         )
 
@@ -173,10 +179,10 @@ class ReportBuilder:
         return ReportEntry(contender.label, kind, name, schedule, *self._build_rows(contender.label))
 
     def _build_rows(self, name: str) -> tuple[ReportRow, dict[str, ReportRow]]:
-        nothing = self._tallies.get(NOTHING, {})
+        nothing = self._totals.get(NOTHING, {})
         made = {
-            source: build_row(tally, nothing.get(source), self._match.price_scale)
-            for source, tally in self._tallies.get(name, {"": ReplayTotals()}).items()
+            source: build_row(totals, nothing.get(source), self._settings.price_scale)
+            for source, totals in self._totals.get(name, {"": ReplayTotals()}).items()
         }
         return made.pop(""), made
 
@@ -190,44 +196,44 @@ def format_price_pair(prices: PricePair) -> str:
     return f"{prices[0]:g}/{prices[1]:g}"
 
 
-def build_row(tally: ReplayTotals, nothing: ReplayTotals | None, scale: PriceScale) -> ReportRow:
-    """Return a tally as a row. nothing: the tally of doing nothing with the same requests."""
-    fetching = tally.fetching or [0.0] * len(scale.prices)
+def build_row(totals: ReplayTotals, nothing: ReplayTotals | None, scale: PriceScale) -> ReportRow:
+    """Return totals as a row. nothing: those of doing nothing with the same requests."""
+    fetching = totals.fetching or [0.0] * len(scale.prices)
     return ReportRow(
-        requests=tally.requests,
-        prompt=tally.prompt,
-        cached=tally.cached,
-        peak=tally.peak,
-        cost=dict(_compute_costs(tally, nothing, scale, fetching)),
-        atoms=KeptShares(
-            all=_compute_share(tally.atoms_kept, tally.atoms),
-            near=_compute_share(tally.atoms_kept - tally.far_atoms_kept, tally.atoms - tally.far_atoms),
-            far=_compute_share(tally.far_atoms_kept, tally.far_atoms),
-            wanted=tally.atoms,
-            wanted_far=tally.far_atoms,
-            in_place=_compute_share(tally.in_place, tally.atoms),
+        requests=totals.requests,
+        prompt=totals.prompt,
+        cached=totals.cached,
+        peak=totals.peak,
+        cost=dict(_compute_costs(totals, nothing, scale, fetching)),
+        atoms=replace(
+            _compute_shares(totals.atoms_kept, totals.atoms, totals.far_atoms_kept, totals.far_atoms),
+            in_place=_compute_share(totals.in_place, totals.atoms),
         ),
-        lines=KeptShares(
-            all=_compute_share(tally.lines_kept, tally.lines),
-            near=_compute_share(tally.lines_kept - tally.far_lines_kept, tally.lines - tally.far_lines),
-            far=_compute_share(tally.far_lines_kept, tally.far_lines),
-            wanted=tally.lines,
-            wanted_far=tally.far_lines,
-        ),
-        faults=_compute_share(tally.faults, tally.requests),
-        written=tally.written,
-        asks=tally.asks,
-        refused=tally.refused,
-        failed=tally.failed,
-        why=dict(tally.why.most_common(8)),
+        lines=_compute_shares(totals.lines_kept, totals.lines, totals.far_lines_kept, totals.far_lines),
+        faults=_compute_share(totals.faults, totals.requests),
+        written=totals.written,
+        asks=totals.asks,
+        refused=totals.refused,
+        failed=totals.failed,
+        why=dict(totals.why.most_common(8)),
+    )
+
+
+def _compute_shares(kept: int, wanted: int, far_kept: int, wanted_far: int) -> KeptShares:
+    return KeptShares(
+        all=_compute_share(kept, wanted),
+        near=_compute_share(kept - far_kept, wanted - wanted_far),
+        far=_compute_share(far_kept, wanted_far),
+        wanted=wanted,
+        wanted_far=wanted_far,
     )
 
 
 def _compute_costs(
-    tally: ReplayTotals, nothing: ReplayTotals | None, scale: PriceScale, fetching: Iterable[float]
+    totals: ReplayTotals, nothing: ReplayTotals | None, scale: PriceScale, fetching: Iterable[float]
 ) -> Iterator[tuple[str, RelativeCost]]:
     for prices, again in zip(scale.prices, fetching, strict=True):
-        paid = tally.compute_cost(prices, scale.output_price)
+        paid = totals.compute_cost(prices, scale.output_price)
         least = nothing.compute_cost(prices, scale.output_price) if nothing else 0.0
         yield (
             format_price_pair(prices),

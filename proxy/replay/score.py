@@ -90,9 +90,9 @@ class PromptScorer:
 
     def __init__(self, references: WantedReferences, token_counter: WireTokenCounter, scale: PriceScale) -> None:
         self.totals = ReplayTotals(fetching=[0.0] * len(scale.prices))
-        self._wants = references
+        self._references = references
         self._own = frozenset(references.messages)
-        self._ruler = token_counter
+        self._wire_counter = token_counter
         self._scale = scale
         self._fetched: dict[int, int] = {}
         self._step = 0
@@ -109,13 +109,13 @@ class PromptScorer:
     ) -> None:
         """Judge a request. prompt: the messages that were sent, None for the history as it was. is_counted: False if
         the request belongs to another branch. Then only the fetched messages are remembered."""
-        tally = self.totals
+        totals = self.totals
         missing: set[int] = set()
         kept_atoms: Sequence[Reference] = request.atoms
         kept_lines: Sequence[Reference] = request.lines
         in_place = len(request.atoms)
         if prompt is not None and (request.atoms or request.lines):
-            sent = SentPrompt(self._wants, prompt, self._own, request.position)
+            sent = SentPrompt(self._references, prompt, self._own, request.position)
             kept_atoms = [atom for atom in request.atoms if sent.has_atom(atom)]
             kept_lines = [line for line in request.lines if sent.has_line(line)]
             in_place = sum(sent.is_in_place(atom) for atom in kept_atoms)
@@ -125,23 +125,23 @@ class PromptScorer:
         self._step += 1
         if not is_counted:
             return
-        tally.requests += 1
-        tally.prompt += size
-        tally.cached += cached
-        tally.written += written
-        tally.peak = max(tally.peak, size)
-        tally.atoms += len(request.atoms)
-        tally.atoms_kept += len(kept_atoms)
-        tally.far_atoms += _count_far(request.atoms)
-        tally.far_atoms_kept += _count_far(kept_atoms)
-        tally.in_place += in_place
-        tally.lines += len(request.lines)
-        tally.lines_kept += len(kept_lines)
-        tally.far_lines += _count_far(request.lines)
-        tally.far_lines_kept += _count_far(kept_lines)
+        totals.requests += 1
+        totals.prompt += size
+        totals.cached += cached
+        totals.written += written
+        totals.peak = max(totals.peak, size)
+        totals.atoms += len(request.atoms)
+        totals.atoms_kept += len(kept_atoms)
+        totals.far_atoms += _count_far(request.atoms)
+        totals.far_atoms_kept += _count_far(kept_atoms)
+        totals.in_place += in_place
+        totals.lines += len(request.lines)
+        totals.lines_kept += len(kept_lines)
+        totals.far_lines += _count_far(request.lines)
+        totals.far_lines_kept += _count_far(kept_lines)
         if missing:
-            tally.faults += 1
-            self._add_refetch_cost(sum(self._ruler(self._wants.messages[n]) for n in missing), size)
+            totals.faults += 1
+            self._add_refetch_cost(sum(self._wire_counter(self._references.messages[n]) for n in missing), size)
 
     def _add_refetch_cost(self, again: int, size: int) -> None:
         """Add the cost of fetching again. The agent reads its prompt again, writes a call, gets the messages and
@@ -171,19 +171,19 @@ class SentPrompt:
     def __init__(
         self, references: WantedReferences, prompt: Sequence[Message], recorded: frozenset[Message], position: int
     ) -> None:
-        self._wants = references
+        self._references = references
         self._there = frozenset(prompt)
         self._others = [m for m in self._there if m not in recorded]
         self._position = position
 
     def _is_sent_earlier(self, at: Sequence[int]) -> bool:
-        messages, there = self._wants.messages, self._there
+        messages, there = self._references.messages, self._there
         return any(n < self._position and messages[n] in there for n in reversed(at))
 
     def has_atom(self, atom: Reference) -> bool:
         """True if an atom stands in the prompt."""
         text = atom.text
-        return self._is_sent_earlier(self._wants.find_atom(text)) or any(
+        return self._is_sent_earlier(self._references.find_atom(text)) or any(
             m.derive(lambda m: atom_texts.has_atom(text, atom_texts.collect_text(m)), ("atom", text))
             for m in self._others
         )
@@ -191,15 +191,15 @@ class SentPrompt:
     def has_line(self, line: Reference) -> bool:
         """True if a line stands in the prompt."""
         text = line.text
-        return self._is_sent_earlier(self._wants.find_line(text)) or any(
+        return self._is_sent_earlier(self._references.find_line(text)) or any(
             text in atom_texts.collect_lines(m) for m in self._others
         )
 
     def is_in_place(self, atom: Reference) -> bool:
         """True if the atom stands in the prompt with the text that last surrounded it."""
-        if self._wants.messages[atom.holder] in self._there:
+        if self._references.messages[atom.holder] in self._there:
             return True
-        window = self._wants.read_window(atom)
-        return self._is_sent_earlier(self._wants.find_window(window)) or any(
+        window = self._references.read_window(atom)
+        return self._is_sent_earlier(self._references.find_window(window)) or any(
             m.derive(lambda m: window in atom_texts.collapse_text(m), ("window", window)) for m in self._others
         )

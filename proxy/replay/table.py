@@ -111,7 +111,7 @@ def _write_notes(report: ReplayReport) -> list[str]:
             f"Least effective cost at {prices} with {MIN_LINES_KEPT:.0%} of the lines kept:"
             f" {best.name}, {_format_ratio(cost, 2)}."
         )
-    elif report.entries and _find_kept_share(report.entries[0]) is None:
+    elif report.entries and report.entries[0].kept_share is None:
         found.append("No call refers back to anything that was said before: what a policy loses cannot be told here.")
     for entry in report.entries:
         total = entry.total
@@ -154,14 +154,9 @@ def find_cheapest(report: ReplayReport) -> ReportEntry | None:
     costs = [
         (entry.total.cost[prices].effective, n)
         for n, entry in enumerate(report.entries)
-        if entry.kind in ("policy", NOTHING) and (_find_kept_share(entry) or 0) >= MIN_LINES_KEPT
+        if entry.kind in ("policy", NOTHING) and (entry.kept_share or 0) >= MIN_LINES_KEPT
     ]
     return report.entries[min(costs)[1]] if costs else None
-
-
-def _find_kept_share(entry: ReportEntry) -> float | None:
-    """Return the share of lines kept; of atoms if no line was wanted; None if nothing was wanted."""
-    return entry.total.atoms.all if entry.total.lines.all is None else entry.total.lines.all
 
 
 def _format_tokens(tokens: int) -> str:

@@ -7,25 +7,23 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
-from proxy.chat.chain import DIGEST_BYTES
 from proxy.chat.message import Message
 from proxy.chat.tokens import TokenCounter
 from proxy.context.branch_state import BranchState, StateRequest, count_losses
-from proxy.context.operator_edits import NAME, OperatorDecisions, OperatorNote
 from proxy.context.plan import Edit, RetrievedText
 from proxy.notes.memo_matching import Memo
 from proxy.sessions import packing
 from proxy.sessions.hidden_rounds import HiddenRound
+from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.sessions.packing import Node
 from proxy.sessions.tool_offer import ToolOffer
-from proxy.store.base import BranchRecord, BranchTipRow, EditRow, Store
+from proxy.store.base import BranchRecord, BranchTipRow, EditRow
 from proxy.store.bindings import BindingRow
 from proxy.store.branch_positions import BranchKind, BranchPosition
 
@@ -381,6 +379,13 @@ def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_
     return True
 
 
+def read_edit(row: EditRow) -> Edit | None:
+    """Return the edit of a stored row; None for a row that edits nothing."""
+    if row.action == "withdrawn" or row.action == "pin" or row.action == "unpin" or row.action == "strip":
+        return None
+    return Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
+
+
 def _read_edits(
     rows: Sequence[tuple[EditRow, int]],
 ) -> tuple[dict[bytes, Edit], dict[bytes, int], frozenset[bytes], int]:
@@ -394,8 +399,8 @@ def _read_edits(
         versions[row.key] = max(row.version, versions.get(row.key, 0))
         if row.action == "pin":
             pins.add(row.key)
-        elif row.action != "withdrawn" and row.action != "unpin" and row.action != "strip":
-            edits[row.key] = Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
+        elif (edit := read_edit(row)) is not None:
+            edits[row.key] = edit
     return edits, versions, frozenset(pins), number
 
 
@@ -441,156 +446,4 @@ def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolO
         is_confirmed=True,
         tool_offer=offer,
         refused_reasoning=_read_refused(record.edits),
-    )
-
-
-# Operator's decisions for a session: read from the store, kept with the session's memory, put into its plans.
-#
-# Decisions are filed under the session and the chain keys of messages, not under a branch. So a branch that the
-# client leaves later, or has left before, has the decisions on the messages that it shares.
-
-
-WHOLE_SESSION = ""
-"""Stands in the place of a branch's name for decisions on the whole session."""
-REMOVED_STAGE = "removed"
-"""The stage of messages that are removed permanently."""
-RELEASED_STAGE = "released"
-"""The stage of messages that were restored once, and that policies may edit again."""
-
-
-class SessionSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Settings of a session, stored as JSON in its row; a setting that is not set is as the policy says."""
-
-    policy: str = ""
-    """"" for the usual value."""
-    schedule: str = ""
-    """"" for the usual value."""
-    window: int | None = None
-    """Groups that stay, 0 for all, -1 for the policy's again."""
-    max_iterations: int | None = None
-    urgency: str = ""
-    force: Literal["", "prune", "compress"] = ""
-    """The one-time action of the next request."""
-    ask: bool = False
-    """The next request asks the model for its state."""
-    withdrawn: list[str] = []
-    """Ids of notes that are to leave the prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDecisions:
-    """The decisions of one session."""
-
-    settings: SessionSettings = field(default_factory=SessionSettings)
-    dropped: Mapping[bytes, str] = field(default_factory=dict)
-    """The reasons, by chain key."""
-    removed: frozenset[bytes] = frozenset()
-    """The dropped messages that are removed permanently."""
-    restored: frozenset[bytes] = frozenset()
-    """Chain keys of messages that the operator has chosen."""
-    pinned: frozenset[bytes] = frozenset()
-    """Chain keys of messages that the operator has chosen."""
-    unpinned: frozenset[bytes] = frozenset()
-    """Chain keys of messages that the operator has chosen."""
-    notes: tuple[OperatorNote, ...] = ()
-    versions: Mapping[bytes, int] = field(default_factory=dict)
-    """The version of the newest row of each message."""
-    is_empty: bool = field(init=False)
-    """True if nothing was ever decided."""
-
-    def __post_init__(self) -> None:
-        nothing = not (self.versions or self.notes) and self.settings == SessionSettings()
-        object.__setattr__(self, "is_empty", nothing)
-
-    @property
-    def planning_decisions(self) -> OperatorDecisions:
-        """The decisions in the form that a plan needs."""
-        settings = self.settings
-        limits = {"max_iterations": settings.max_iterations, "urgency": settings.urgency or None}
-        return OperatorDecisions(
-            dropped=self.dropped,
-            restored=self.restored,
-            window=settings.window,
-            notes=self.notes,
-            withdrawn_notes=tuple(settings.withdrawn),
-            setting_overrides={name: value for name, value in limits.items() if value is not None},
-            forced_action=settings.force,
-            ask_for_state=settings.ask,
-        )
-
-    def find_pins(self, client_pins: frozenset[bytes]) -> frozenset[bytes]:
-        """Return the messages that no policy edits. client_pins: the messages that the branch's client has pinned
-        itself."""
-        return ((client_pins - self.unpinned) | self.pinned | self.restored) - self.dropped.keys()
-
-    def apply_to(self, state: BranchState, *, side: bool) -> BranchState:
-        """Return a branch's state with the decisions, for planning. side: a side call is no part of the conversation:
-        it gets no notes, and uses up no one-time setting."""
-        if self.is_empty:
-            return state
-        decisions = self.planning_decisions
-        if side:
-            decisions = replace(decisions, window=None, notes=(), forced_action="", ask_for_state=False)
-        return msgspec.structs.replace(
-            state,
-            decisions=decisions,
-            pins=self.find_pins(state.pins),
-            # A state that was written in a dropped answer, or about it, is no state of the conversation without that
-            # answer.
-            states=tuple(one for one in state.states if one[0][:DIGEST_BYTES] not in self.dropped),
-        )
-
-
-NO_DECISIONS = StoredDecisions()
-"""The decisions of a session of which nothing was decided, as of most."""
-
-
-def parse_settings(text: str) -> SessionSettings:
-    """Return a session's settings; the defaults where they cannot be read."""
-    try:
-        return msgspec.json.decode(text, type=SessionSettings)
-    except ValueError:
-        return SessionSettings()
-
-
-async def read_decisions(store: Store, tenant: str, session: str) -> StoredDecisions:
-    """Read a session's decisions from the store. StoreUnavailable passes through."""
-    found = await store.read_decisions(tenant, session, WHOLE_SESSION)
-    notes = tuple(OperatorNote(note.note, note.text) for note in found.notes if note.kind == "note")
-    read = apply_rows(StoredDecisions(parse_settings(found.settings), notes=notes), [row for row, _ in found.edits])
-    return NO_DECISIONS if read.is_empty else read
-
-
-def apply_rows(decisions: StoredDecisions, rows: list[EditRow]) -> StoredDecisions:
-    """Return the decisions with these rows applied after them, in their order."""
-    dropped, versions = dict(decisions.dropped), dict(decisions.versions)
-    removed, restored = set(decisions.removed), set(decisions.restored)
-    pinned, unpinned = set(decisions.pinned), set(decisions.unpinned)
-    for row in rows:
-        k = row.key
-        versions[k] = max(row.version, versions.get(k, 0))
-        if row.action == "pin":
-            pinned.add(k)
-            unpinned.discard(k)
-        elif row.action == "unpin":
-            unpinned.add(k)
-            pinned.discard(k)
-        elif row.action == "gone":
-            dropped[k] = row.reason
-            restored.discard(k)
-            removed |= {k} if row.stage == REMOVED_STAGE else set()
-        elif k not in removed:
-            dropped.pop(k, None)
-            if row.stage == NAME:
-                restored.add(k)
-            else:
-                restored.discard(k)
-    return replace(
-        decisions,
-        dropped=dropped,
-        removed=frozenset(removed),
-        restored=frozenset(restored),
-        pinned=frozenset(pinned),
-        unpinned=frozenset(unpinned),
-        versions=versions,
     )

@@ -5,9 +5,6 @@ it is found by the hash chain. The match is the newest stored branch whose chain
 proxy, is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never
 privacy (docs/concepts/identity.md). Inside a session the same chain tells branches apart: continuation, fork, retry,
 twin, side call.
-
-Functions here take `messages` and `keys`, with one entry for each message, and `chained`: the indices of the messages
-that are in the chain, which are all but system messages.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -29,12 +27,14 @@ from msgspec.structs import replace
 
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
-from proxy.sessions.branch import NO_DECISIONS, Branch, LiveSession
+from proxy.sessions.branch import Branch, LiveSession
 from proxy.sessions.live import LiveSessions
+from proxy.sessions.operator_decisions import NO_DECISIONS
 from proxy.sessions.packing import Node
-from proxy.settings.load import IdentitySettings
-from proxy.store.base import ID_DIGITS, ID_TIME_BITS, Row, Store
-from proxy.store.branch_positions import BranchKind, BranchKindRow, WorkingBranchRow
+from proxy.sessions.side_calls import MAX_SIDE_CALL_MESSAGES, classify_branch, read_branch_traits
+from proxy.settings.model import IdentitySettings
+from proxy.store.base import ID_DIGITS, ID_TIME_BITS
+from proxy.store.branch_positions import BranchKind
 from proxy.store.expected_reads import ExpectedReads
 
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
@@ -142,6 +142,17 @@ def make_id() -> str:
     return "".join([_PAIRS[bits >> shift & 1023] for shift in range(70, -1, -10)])
 
 
+class ExpectedNotes(NamedTuple):
+    """The notes that a new prompt is given: its scratchpad, and so many memos of a project."""
+
+    scratchpad: bool = False
+    project: str = ""
+    memos: int = 0
+
+
+NO_NOTES = ExpectedNotes()
+
+
 async def locate_request(
     live_sessions: LiveSessions,
     tenant: str,
@@ -151,7 +162,7 @@ async def locate_request(
     *,
     retry: bool,
     known_session: str | None = None,
-    notes: ExpectedNotes | None = None,
+    notes: ExpectedNotes = NO_NOTES,
 ) -> Located:
     """Return the branch of this request, new or old. StoreUnavailable passes through.
 
@@ -159,12 +170,12 @@ async def locate_request(
     request names, which counts where the client names no session. notes: the notes that its prompt will get.
     """
     messages, chained = request.messages, request.find_chained_indices()
-    names = _SessionNames(named_session, known_session, notes or ExpectedNotes())
-    live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, chained)
+    search = _SessionSearch(live_sessions, tenant, messages, keys, chained, notes)
+    live_session, at, branch = await search.find_deepest(named_session, known_session)
     if live_session is not None and branch is None and (at >= 0 or await live_sessions.is_gone(live_session)):
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
         live_sessions.forget_session(live_session)
-        live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, chained)
+        live_session, at, branch = await search.find_deepest(named_session, known_session)
     instructions = request.find_indices("system", attrgetter("is_system"))
     system = chain.digest_system_messages([messages[n] for n in instructions])
     if live_session is None:
@@ -184,105 +195,11 @@ async def locate_request(
     if branch.read_back and not branch.failed and branch.tip_key == keys[at] != branch.answer_key:
         status = await live_sessions.store.read_last_status(*branch.id, keys[at])
         branch.failed, branch.read_back = status not in ("complete", "deferred", "open", ""), False
-    relation = _find_relation(branch, messages, keys, chained, at, retry)
-    if relation in ("fork", "twin"):
+    relation = search.find_relation(branch, at, retry=retry)
+    if relation == "fork" or relation == "twin":
         undated_system = chain.digest_undated_system(messages)
-        branch = _fork_branch(
-            live_sessions,
-            branch,
-            "fork" if relation == "fork" else "twin",
-            undated_system,
-            keys[: at + 1],
-            len(messages),
-        )
+        branch = _fork_branch(live_sessions, branch, relation, undated_system, keys[: at + 1], len(messages))
     return Located(branch, relation, at, named_session is not None, system)
-
-
-class ExpectedNotes(NamedTuple):
-    """The notes that a new prompt is given: its scratchpad, and so many memos of a project."""
-
-    scratchpad: bool = False
-    project: str = ""
-    memos: int = 0
-
-
-class _SessionNames(NamedTuple):
-    """The session that a client names, or else the one of the response that its request names; None for neither.
-    notes: the notes that will be read with it."""
-
-    named: str | None
-    known: str | None = None
-    notes: ExpectedNotes = ExpectedNotes()
-
-
-async def _find_deepest(
-    live_sessions: LiveSessions,
-    tenant: str,
-    names: _SessionNames,
-    messages: Sequence[Message],
-    keys: Sequence[bytes],
-    chained: Sequence[int],
-) -> tuple[LiveSession | None, int, Branch | None]:
-    """(the session, the index of the deepest message that it holds, the branch that stored it first). For a new session
-    or branch the index is -1 and the branch None."""
-    live_session, at = await _find_session(live_sessions, tenant, names, messages, keys, chained)
-    if live_session is None:
-        return None, -1, None
-    reads_store = live_session.partial and _has_answer_after(messages, chained, at)
-    if reads_store:  # the store may know an answer that is not in memory
-        at = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, chained)
-    branch = await live_sessions.refresh_branch(live_session, live_session.nodes[keys[at]].branch) if at >= 0 else None
-    if live_session.partial and not reads_store and not _is_continued(branch, messages, keys, chained, at):
-        deeper = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, chained)
-        if deeper != at:
-            at = deeper
-            branch = (
-                await live_sessions.refresh_branch(live_session, live_session.nodes[keys[at]].branch)
-                if at >= 0
-                else None
-            )
-    return live_session, at, branch
-
-
-def _announce_reads(
-    live_sessions: LiveSessions,
-    live_session: LiveSession,
-    notes: ExpectedNotes,
-    messages: Sequence[Message],
-    keys: Sequence[bytes],
-    chained: Sequence[int],
-) -> None:
-    """Announce what this request will read, to a store behind a network."""
-    if not live_sessions.store.shared:
-        return
-    known = live_session.nodes
-    at = next((n for n in reversed(chained) if keys[n] in known), -1)
-    branch = live_session.branches.get(known[keys[at]].branch) if at >= 0 else None
-    new = chained[bisect_right(chained, at) :]
-    is_moved = branch is None or any(messages[n].role == "assistant" for n in new)
-    rounds = []
-    if branch is None or (branch.tool_offer is not None and branch.tool_offer.names):
-        tips = [keys[n - 1] for n in chained if n and messages[n].role == "assistant"]
-        rounds = [key for key in tips if is_moved or key not in live_session.hidden_rounds]
-    is_prompted = branch is None or any(messages[n].role == "user" for n in new)
-    live_sessions.store.expect_reads(
-        ExpectedReads(
-            live_session.tenant,
-            live_session.session,
-            [keys[n] for n in (chained if is_moved else new) if keys[n] not in known],
-            rounds,
-            branch=branch.name if branch is not None else "",
-            moves=[position[2] for position in branch.positions] if branch is not None else [],
-            edits=branch.edit_number if branch is not None else 0,
-            states=len(branch.state.states) if branch is not None else 0,
-            is_moved=is_moved,
-            is_new=branch is None,
-            system=chain.digest_undated_system(messages) if branch is None else b"",
-            scratchpad=notes.scratchpad and is_prompted,
-            project=notes.project,
-            memos=notes.memos if is_prompted else 0,
-        )
-    )
 
 
 def find_live_session(
@@ -291,7 +208,8 @@ def find_live_session(
     """Return the session that holds the most of a request, as far as this process knows without the store."""
     if named_session is not None:
         return live_sessions.find_session(tenant, named_session)
-    found = _find_in_memory(live_sessions, tenant, keys, request.find_chained_indices())
+    search = _SessionSearch(live_sessions, tenant, request.messages, keys, request.find_chained_indices())
+    found = search.find_in_memory()
     return found[0] if found is not None else None
 
 
@@ -305,143 +223,178 @@ async def find_session_and_branch(
     """(session, branch) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
     passes through."""
     chained = [n for n, m in enumerate(messages) if not m.is_system]
-    live_session, at = await _find_session(live_sessions, tenant, _SessionNames(named_session), messages, keys, chained)
+    live_session, at = await _SessionSearch(live_sessions, tenant, messages, keys, chained).find_session(named_session)
     if live_session is None:
         return None
     return live_session.session, live_session.nodes[keys[at]].branch if at >= 0 else None
 
 
-async def _find_session(
-    live_sessions: LiveSessions,
-    tenant: str,
-    names: _SessionNames,
-    messages: Sequence[Message],
-    keys: Sequence[bytes],
-    chained: Sequence[int],
-) -> tuple[LiveSession | None, int]:
-    """(the session, the index of the deepest message that it holds), (None, -1) where there is none."""
-    session = names.named or names.known
-    if session is not None:
-        live_session = live_sessions.find_session(tenant, session)
-        is_cold = live_session is None
+class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
+    """The search for the session of a history, and for the deepest message of the history that the session holds."""
+
+    live_sessions: LiveSessions
+    tenant: str
+    messages: Sequence[Message]
+    keys: Sequence[bytes]
+    """The chain key of each message."""
+    chained: Sequence[int]
+    """The indices of the messages that are in the chain, which are all but system messages."""
+    notes: ExpectedNotes = NO_NOTES
+    """The notes that will be read with the session."""
+
+    async def find_deepest(self, named: str | None, known: str | None) -> tuple[LiveSession | None, int, Branch | None]:
+        """(the session, the index of the deepest message that it holds, the branch that stored it first). For a new
+        session or branch the index is -1 and the branch None."""
+        live_session, at = await self.find_session(named, known)
         if live_session is None:
-            live_session = live_sessions.open_session(tenant, session, names.named is not None)
-        _announce_reads(live_sessions, live_session, names.notes, messages, keys, chained)
-        if is_cold:
-            await _load_nodes(live_sessions, live_session, tenant, session, keys, chained)
-        at = next((n for n in reversed(chained) if keys[n] in live_session.nodes), -1)
-        return live_session, at
-    if not any(messages[n].role == "assistant" for n in chained):
-        # No message here can be an answer of the proxy: two first requests that are alike are two sessions.
-        return None, -1
-    here = _find_in_memory(live_sessions, tenant, keys, chained)
-    if here is not None and not (live_sessions.store.shared and _has_answer_after(messages, chained, here[1])):
-        _announce_reads(live_sessions, here[0], names.notes, messages, keys, chained)
-        return here
-    found, at = await _search_store(live_sessions, tenant, names.notes, messages, keys, chained)
-    return here if here is not None and at < here[1] else (found, at)
+            return None, -1, None
+        reads_store = live_session.partial and self._has_answer_after(at)
+        if reads_store:  # the store may know an answer that is not in memory
+            at = await self._load_nodes(live_session)
+        branch = await self._find_branch(live_session, at)
+        if live_session.partial and not reads_store and not self._is_continued(branch, at):
+            deeper = await self._load_nodes(live_session)
+            if deeper != at:
+                at, branch = deeper, await self._find_branch(live_session, deeper)
+        return live_session, at, branch
 
+    async def find_session(self, named: str | None, known: str | None = None) -> tuple[LiveSession | None, int]:
+        """(the session, the index of the deepest message that it holds), (None, -1) where there is none. named: the
+        session that the client names. known: that of the response that its request names."""
+        session = named or known
+        if session is not None:
+            live_session = self.live_sessions.find_session(self.tenant, session)
+            is_cold = live_session is None
+            if live_session is None:
+                live_session = self.live_sessions.open_session(self.tenant, session, named is not None)
+            self._announce_reads(live_session)
+            if is_cold:
+                await self._load_nodes(live_session)
+            return live_session, self._find_deepest_index(live_session)
+        if not any(self.messages[n].role == "assistant" for n in self.chained):
+            # No message here can be an answer of the proxy: two first requests that are alike are two sessions.
+            return None, -1
+        here = self.find_in_memory()
+        if here is not None and not (self.live_sessions.store.shared and self._has_answer_after(here[1])):
+            self._announce_reads(here[0])
+            return here
+        found, at = await self._search_store()
+        return here if here is not None and at < here[1] else (found, at)
 
-def _find_in_memory(
-    live_sessions: LiveSessions, tenant: str, keys: Sequence[bytes], chained: Sequence[int]
-) -> tuple[LiveSession, int] | None:
-    for n in reversed(chained):
-        for session in reversed(live_sessions.find_sessions_at(tenant, keys[n])):
-            live_session = live_sessions.find_session(tenant, session)
-            if live_session is not None:
-                return live_session, n
-    return None
+    def find_in_memory(self) -> tuple[LiveSession, int] | None:
+        """(the live session that holds the deepest message, the message's index), None where there is none."""
+        for n in reversed(self.chained):
+            for session in reversed(self.live_sessions.find_sessions_at(self.tenant, self.keys[n])):
+                live_session = self.live_sessions.find_session(self.tenant, session)
+                if live_session is not None:
+                    return live_session, n
+        return None
 
-
-async def _search_store(
-    live_sessions: LiveSessions,
-    tenant: str,
-    notes: ExpectedNotes,
-    messages: Sequence[Message],
-    keys: Sequence[bytes],
-    chained: Sequence[int],
-) -> tuple[LiveSession | None, int]:
-    """Search the store, for sessions that this process has forgotten or another process has stored."""
-    answers = [keys[n] for n in chained if messages[n].role == "assistant"]
-    hits = await live_sessions.store.find_chain_hits(tenant, answers, None)
-    if hits:
-        best = hits[0]
-        live_session = live_sessions.find_session(tenant, best.session) or live_sessions.open_session(
-            tenant, best.session, False
-        )
-        _announce_reads(live_sessions, live_session, notes, messages, keys, chained)
-        at = await _load_nodes(live_sessions, live_session, tenant, best.session, keys, chained)
+    async def _search_store(self) -> tuple[LiveSession | None, int]:
+        """Search the store, for sessions that this process has forgotten or another process has stored."""
+        answers = [self.keys[n] for n in self.chained if self.messages[n].role == "assistant"]
+        hits = await self.live_sessions.store.find_chain_hits(self.tenant, answers, None)
+        if not hits:
+            return self._find_reworded()
+        live_session = self.live_sessions.open_session(self.tenant, hits[0].session, False)
+        self._announce_reads(live_session)
+        at = await self._load_nodes(live_session)
         return (live_session, at) if at >= 0 else (None, -1)
-    return _find_reworded(live_sessions, tenant, messages, keys, chained)
 
+    def _find_reworded(self) -> tuple[LiveSession | None, int]:
+        """Find a branch whose first answer the client has reworded, by the ids of the answer's calls."""
+        for n, following in pairwise(self.chained):
+            branches = self.live_sessions.find_branches_by_tip(self.tenant, self.keys[n])
+            ids = frozenset(call.id for call in self.messages[following].calls if len(call.id) >= 9) if branches else ()
+            for branch in branches if ids else ():
+                if branch.answer_call_ids.issuperset(ids):
+                    return branch.live_session, n
+        return None, -1
 
-def _find_reworded(
-    live_sessions: LiveSessions, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], chained: Sequence[int]
-) -> tuple[LiveSession | None, int]:
-    """Find a branch whose first answer the client has reworded, by the ids of the answer's calls."""
-    for at, n in enumerate(chained[:-1]):
-        branches = live_sessions.find_branches_by_tip(tenant, keys[n])
-        ids = frozenset(call.id for call in messages[chained[at + 1]].calls if len(call.id) >= 9) if branches else ()
-        for branch in branches if ids else ():
-            if branch.answer_call_ids.issuperset(ids):
-                return branch.live_session, n
-    return None, -1
-
-
-async def _load_nodes(
-    live_sessions: LiveSessions,
-    live_session: LiveSession,
-    tenant: str,
-    session: str,
-    keys: Sequence[bytes],
-    chained: Sequence[int],
-) -> int:
-    """Fill a session's memory with the present messages that the store holds. Return the index of the deepest message
-    that is known then, -1 for none."""
-    live_session.partial = True
-    missing = [keys[n] for n in chained if keys[n] not in live_session.nodes]
-    found = await live_sessions.store.find_known_messages(tenant, session, missing)
-    for n in chained:
-        row = found.get(keys[n])
-        if row is not None:
-            live_sessions.add_node(
-                live_session, keys[n], Node(row.form, row.branch, row.reached, row.strategy, row.seen)
+    def _announce_reads(self, live_session: LiveSession) -> None:
+        """Announce what this request will read, to a store behind a network."""
+        if not self.live_sessions.store.shared:
+            return
+        messages, keys, chained, notes = self.messages, self.keys, self.chained, self.notes
+        known = live_session.nodes
+        at = self._find_deepest_index(live_session)
+        branch = live_session.branches.get(known[keys[at]].branch) if at >= 0 else None
+        new = chained[bisect_right(chained, at) :]
+        is_moved = branch is None or any(messages[n].role == "assistant" for n in new)
+        rounds = []
+        if branch is None or (branch.tool_offer is not None and branch.tool_offer.names):
+            tips = [keys[n - 1] for n in chained if n and messages[n].role == "assistant"]
+            rounds = [key for key in tips if is_moved or key not in live_session.hidden_rounds]
+        is_prompted = branch is None or any(messages[n].role == "user" for n in new)
+        self.live_sessions.store.expect_reads(
+            ExpectedReads(
+                live_session.tenant,
+                live_session.session,
+                [keys[n] for n in (chained if is_moved else new) if keys[n] not in known],
+                rounds,
+                branch=branch.name if branch is not None else "",
+                moves=[position[2] for position in branch.positions] if branch is not None else [],
+                edits=branch.edit_number if branch is not None else 0,
+                states=len(branch.state.states) if branch is not None else 0,
+                is_moved=is_moved,
+                is_new=branch is None,
+                system=chain.digest_undated_system(messages) if branch is None else b"",
+                scratchpad=notes.scratchpad and is_prompted,
+                project=notes.project,
+                memos=notes.memos if is_prompted else 0,
             )
-            live_session.stored = True
-    return next((n for n in reversed(chained) if keys[n] in live_session.nodes), -1)
+        )
 
+    async def _load_nodes(self, live_session: LiveSession) -> int:
+        """Fill a session's memory with the present messages that the store holds. Return the index of the deepest
+        message that is known then, -1 for none."""
+        live_session.partial = True
+        missing = [self.keys[n] for n in self.chained if self.keys[n] not in live_session.nodes]
+        found = await self.live_sessions.store.find_known_messages(self.tenant, live_session.session, missing)
+        for n in self.chained:
+            row = found.get(self.keys[n])
+            if row is not None:
+                node = Node(row.form, row.branch, row.reached, row.strategy, row.seen)
+                self.live_sessions.add_node(live_session, self.keys[n], node)
+                live_session.stored = True
+        return self._find_deepest_index(live_session)
 
-def _has_answer_after(messages: Sequence[Message], chained: Sequence[int], index: int) -> bool:
-    """True if there is an answer behind the message at this index."""
-    return any(messages[n].role == "assistant" for n in chained[bisect_right(chained, index) :])
+    def _find_deepest_index(self, live_session: LiveSession) -> int:
+        """The index of the deepest message that the session holds in memory, -1 for none."""
+        return next((n for n in reversed(self.chained) if self.keys[n] in live_session.nodes), -1)
 
+    async def _find_branch(self, live_session: LiveSession, at: int) -> Branch | None:
+        """Return the branch that stored the message at this index first; None for -1."""
+        if at < 0:
+            return None
+        return await self.live_sessions.refresh_branch(live_session, live_session.nodes[self.keys[at]].branch)
 
-def _is_continued(
-    branch: Branch | None, messages: Sequence[Message], keys: Sequence[bytes], chained: Sequence[int], at: int
-) -> bool:
-    """True if the request plainly continues this branch. If False, and the session was read back for another branch,
-    the branch that the request continues may be in the store alone."""
-    if branch is None:
-        return False
-    return not _has_answer_after(messages, chained, at) and keys[at] in (branch.answer_key, branch.tip_key)
+    def _has_answer_after(self, at: int) -> bool:
+        """True if there is an answer behind the message at this index."""
+        return any(self.messages[n].role == "assistant" for n in self.chained[bisect_right(self.chained, at) :])
 
+    def _is_continued(self, branch: Branch | None, at: int) -> bool:
+        """True if the request plainly continues this branch. If False, and the session was read back for another
+        branch, the branch that the request continues may be in the store alone."""
+        if branch is None:
+            return False
+        return not self._has_answer_after(at) and self.keys[at] in (branch.answer_key, branch.tip_key)
 
-def _find_relation(
-    branch: Branch, messages: Sequence[Message], keys: Sequence[bytes], chained: Sequence[int], at: int, retry: bool
-) -> Relation:
-    """Return the relation of the request to the branch that stored its deepest known message first."""
-    here = keys[at]
-    if here == branch.answer_key or branch.tip_key is None:  # no tip: the process was killed while it stored the first
-        return "continuation"
-    new = chained[bisect_right(chained, at) :]
-    if here != branch.tip_key:
+    def find_relation(self, branch: Branch, at: int, *, retry: bool) -> Relation:
+        """Return the relation of the request to the branch that stored its deepest known message first."""
+        here = self.keys[at]
+        # Without a tip, the process was killed while it stored the first request.
+        if here == branch.answer_key or branch.tip_key is None:
+            return "continuation"
+        new = self.chained[bisect_right(self.chained, at) :]
+        if here != branch.tip_key:
+            return "fork"
+        if not new:
+            return "retry" if retry or branch.failed else "twin"
+        # The answer came back in other words than ours: its position is trusted.
+        if self.messages[new[0]].role == "assistant" or branch.failed:
+            return "continuation"
         return "fork"
-    if not new:
-        return "retry" if retry or branch.failed else "twin"
-    # The answer came back in other words than ours: its position is trusted.
-    if messages[new[0]].role == "assistant" or branch.failed:
-        return "continuation"
-    return "fork"
 
 
 def _make_branch(live_sessions: LiveSessions, live_session: LiveSession, kind: BranchKind, system: bytes) -> Branch:
@@ -469,84 +422,3 @@ def _fork_branch(
     kept = {*made.state.edits, *(made.state.lasting_edits or ())}
     made.edit_versions = {k: v for k, v in branch.edit_versions.items() if k in kept}
     return made
-
-
-# Side calls: short requests that an agent makes next to its conversation, under the same session name.
-#
-# An agent asks for a title, for tags or for a guess about the next question. It uses another system prompt and
-# often no tools, and sends the request under the session's name. Some agents send the title request before the
-# first request of the work. A side call is short and comes without tools, or with an answer that ends it. A branch
-# works once its answer calls tools or once its client continues after its first answer. A branch that works is no
-# side call. Other branches of the session that never worked become side calls.
-
-
-MAX_SIDE_CALL_MESSAGES = 3
-"""Messages beside the system prompt that a side call has at most."""
-
-
-class BranchTraits(NamedTuple):
-    """Facts that tell a branch from a side call of its session. works: it has called tools, or continued after its
-    first answer."""
-
-    kind: BranchKind
-    system: bytes
-    works: bool
-
-
-def classify_branch(
-    system: bytes, others: Sequence[BranchTraits], *, short: bool, tools: bool
-) -> tuple[BranchKind, bool]:
-    """(the kind of a new branch, True where an answer without calls makes a side call of it). others: the session's
-    branches."""
-    beside = [one for one in others if one.kind != "side"]
-    if not short or not beside or any(one.system == system for one in beside):
-        return "main", False
-    if not tools:
-        return "side", False
-    return "main", any(one.works for one in beside)
-
-
-async def read_branch_traits(store: Store, live_session: LiveSession) -> list[BranchTraits]:
-    """Return the branches of a session, as they are in memory, else as they are stored. StoreUnavailable passes
-    through."""
-    found: dict[str, BranchTraits] = {}
-    if live_session.partial:  # other branches of the session may be in the store alone
-        rows = await store.read_branch_kinds(live_session.tenant, live_session.session)
-        found = {row.branch: BranchTraits(row.kind, row.system, row.works) for row in rows}
-    for name, branch in live_session.branches.items():
-        stored = found.get(name)
-        found[name] = BranchTraits(
-            branch.kind, branch.system, branch.is_working or (stored is not None and stored.works)
-        )
-    return list(found.values())
-
-
-def is_first_continuation(request: Request, branch: Branch) -> bool:
-    """True where this is the first request by which its branch continues after an answer."""
-    if branch.is_working or branch.tip_key is None:
-        return False
-    return any(not m.is_system and m.role == "assistant" for m in request.messages)
-
-
-def mark_working(branch: Branch) -> list[Row]:
-    """Note that a branch works: return the rows that say so; memory is updated. Empty where it is known."""
-    if branch.is_working:
-        return []
-    live_session, was, branch.is_working = branch.live_session, branch.kind, True
-    if was == "side":
-        branch.kind = "main"
-    for other in live_session.branches.values():
-        if other is not branch and other.kind == "main" and not other.is_working and other.system != branch.system:
-            # A branch that was read back may have worked before; its next request makes it a conversation again.
-            other.kind = "side"
-    if not live_session.explicit or not (was == "side" or live_session.partial or len(live_session.branches) > 1):
-        return []
-    return [WorkingBranchRow(branch.tenant, branch.session, branch.name, branch.system, MAX_SIDE_CALL_MESSAGES)]
-
-
-def mark_side_call(branch: Branch) -> list[Row]:
-    """Note that an answer without calls has come to a branch's first request: return the rows; memory is updated."""
-    if branch.is_working or not branch.may_become_side_call or branch.kind != "main":
-        return []
-    branch.kind, branch.may_become_side_call = "side", False
-    return [BranchKindRow(branch.tenant, branch.session, branch.name, "side")]

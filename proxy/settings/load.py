@@ -62,36 +62,6 @@ from proxy.settings.model import (
     validate_webhook_url,
 )
 
-__all__ = [
-    "DEMO",
-    "ENV_PREFIX",
-    "SECRET_KEYS",
-    "ApiKeySettings",
-    "CommandSettings",
-    "DashboardSettings",
-    "EmbeddingSettings",
-    "EventSettings",
-    "GroupSettings",
-    "HelperSettings",
-    "IdentitySettings",
-    "LimitSettings",
-    "MemoSettings",
-    "PoolSettings",
-    "Settings",
-    "SettingsSection",
-    "StateSettings",
-    "StoreSettings",
-    "TimeoutSettings",
-    "TokenSettings",
-    "ToolSettings",
-    "UpstreamSettings",
-    "WebhookSettings",
-    "find_shipped_file",
-    "load_settings",
-    "mask_password",
-]  # fmt: skip
-"""Names of this module, and of the sections in model.py: users of the settings need not know that module."""
-
 ENV_PREFIX = "CONTEXT_PROXY_"
 """Prefix of environment variables. The key's path follows in capitals, its parts joined by two underscores."""
 

@@ -46,6 +46,9 @@ ID_DIGITS: Final = "234567abcdefghijklmnopqrstuvwxyz"
 ID_TIME_BITS: Final = 40
 """Bits of the time, in milliseconds, that an id of a session, branch or exchange begins with."""
 
+WHOLE_SESSION: Final = ""
+"""Stands in the place of a branch's name for an operator's decisions on the whole session."""
+
 EditAction = Literal["text", "gone", "text_only", "append", "arguments", "withdrawn", "pin", "unpin", "strip"]
 """The effect of an edit on its message. `withdrawn`: an earlier version of the edit is taken back. `pin`: the message
 stays unchanged until an `unpin`; both are counted apart from the edits that change something."""
@@ -299,6 +302,11 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
     ended_at: float | None
     note: str | None
     meter: str | None = None
+
+    @property
+    def total_ms(self) -> float | None:
+        """Milliseconds from the request to the end of the answer."""
+        return 1000 * (self.ended_at - self.started_at) if self.ended_at is not None else None
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""The keyword index over messages and summaries: the indexed rows of a session, and the text of a search (FEATURES E6).
+"""The keyword index over messages and summaries: the indexed rows of a session, and the text of a search.
 
 The writer's thread fills the index when a session is searched, with the session's new rows since the last search. A
 session that is never searched costs neither time nor space. On SQLite the index is an FTS5 table without content of its

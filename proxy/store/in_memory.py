@@ -32,8 +32,8 @@ def _make_empty_database() -> bytes:
         return connection.serialize()
 
 
-class InMemoryStore(StoreReads):
-    """`Store` in memory; its content is lost when it is closed."""
+class ConnectionStore(StoreReads):
+    """The part of a `Store` whose one SQLite connection belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self.trouble = "not open"
@@ -45,6 +45,24 @@ class InMemoryStore(StoreReads):
     def healthy(self) -> bool:
         return not self.trouble
 
+    async def close(self) -> None:
+        """Close the connection. Idempotent."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection, self.trouble = None, "closed"
+
+    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            raise StoreUnavailable("the store is closed.")
+        try:
+            return self._connection.execute(for_sqlite(text), args).fetchall()
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error
+
+
+class InMemoryStore(ConnectionStore):
+    """`Store` in memory; its content is lost when it is closed."""
+
     async def open(self) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
         full_text_search.register_functions(self._connection)
@@ -52,12 +70,6 @@ class InMemoryStore(StoreReads):
             empty.deserialize(_make_empty_database())
             empty.backup(self._connection)  # a database from `deserialize` itself could not grow past a gigabyte
         self.trouble = ""
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-            self.trouble = "closed"
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -88,11 +100,3 @@ class InMemoryStore(StoreReads):
             self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
-
-    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-        if self._connection is None:
-            raise StoreUnavailable("the store is closed.")
-        try:
-            return self._connection.execute(for_sqlite(text), args).fetchall()
-        except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error

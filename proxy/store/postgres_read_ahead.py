@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from proxy.store import branch_positions, session_notes, sql
+from proxy.store.base import WHOLE_SESSION
 from proxy.store.branch_positions import KnownMessage
 from proxy.store.expected_reads import MAX_STORED_STATES, ExpectedReads
 from proxy.store.session_notes import HiddenRoundRow
@@ -25,8 +26,6 @@ Fetch = Callable[[str, Sequence[Any]], Awaitable[Rows]]
 
 ALL_NUMBERS = 1 << 62
 """A number above any edit's and any version's, as the reads pass it."""
-_WHOLE_SESSION = ""
-"""The branch of decisions on a whole session (`sessions.branch`)."""
 
 _PLACE = ("tenant", "session", "branch")
 _SESSION = ("tenant", "session")
@@ -157,7 +156,7 @@ class ReadAhead:
             sections.append("memos")
         self._sections = tuple(sections)
         self._values: dict[str, Any] = {
-            "tenant": wanted.tenant, "session": wanted.session, "whole": _WHOLE_SESSION, "guess": wanted.branch,
+            "tenant": wanted.tenant, "session": wanted.session, "whole": WHOLE_SESSION, "guess": wanted.branch,
             "branch": wanted.branch,
             "keys": wanted.keys, "rounds": wanted.rounds, "moves": wanted.moves, "system": wanted.system,
             "edits": wanted.edits, "states": wanted.states, "all": ALL_NUMBERS, "one": 1, "start": "",

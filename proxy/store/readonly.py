@@ -13,16 +13,14 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import full_text_search
 from proxy.store.base import BranchTipRow, Row
+from proxy.store.in_memory import ConnectionStore
 from proxy.store.journal import Journal, execute_rows
 from proxy.store.migrate import APPLICATION_ID
-from proxy.store.reads import StoreReads
 from proxy.store.schema import LATEST_VERSION
-from proxy.store.sql import for_sqlite
 
 log = logging.getLogger(__name__)
 
@@ -43,19 +41,12 @@ def copy_with_journal(source: sqlite3.Connection) -> sqlite3.Connection:
     return copy
 
 
-class ReadOnlyStore(StoreReads):
+class ReadOnlyStore(ConnectionStore):
     """`Store` on a file that another process may be writing to; rows put into it are refused."""
 
     def __init__(self, path: Path | str) -> None:
+        super().__init__()
         self.path = Path(path)
-        self.trouble = "not open"
-        self.queued = 0
-        self.dropped = 0
-        self._connection: sqlite3.Connection | None = None
-
-    @property
-    def healthy(self) -> bool:
-        return not self.trouble
 
     async def open(self) -> None:
         """Open the file. Raises StoreRefused if there is no store that this version can read."""
@@ -97,12 +88,6 @@ class ReadOnlyStore(StoreReads):
                 f"{self.path} has schema {version}, and this version reads schema {LATEST_VERSION}.", hint=hint
             )
 
-    async def close(self) -> None:
-        """Close the file. Idempotent."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection, self.trouble = None, "closed"
-
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         """Refuse the rows: the future holds StoreUnavailable."""
         self.dropped += 1
@@ -110,11 +95,3 @@ class ReadOnlyStore(StoreReads):
         refused.set_exception(StoreUnavailable(f"{len(rows)} rows were put into a store that is only read."))
         refused.exception()  # no caller has to await a put
         return refused
-
-    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-        if self._connection is None:
-            raise StoreUnavailable("the store is closed.")
-        try:
-            return self._connection.execute(for_sqlite(text), args).fetchall()
-        except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error

@@ -330,8 +330,7 @@ def remove_blocks(
 
     Only the text of a message changes, every other byte stays. A body that cannot be read is returned as it is.
     """
-    lower = body.lower()
-    if not any(heading.lstrip("# ").lower().encode() in lower for heading in headings):
+    if not state_block.may_have_blocks(body, headings):
         return body, []
     try:
         choices = _BODY.decode(body).choices or []

@@ -32,8 +32,7 @@ def remove_blocks(
 
     A body that cannot be read is returned as it is.
     """
-    lower = body.lower()
-    if not any(heading.lstrip("# ").lower().encode() in lower for heading in headings):
+    if not state_block.may_have_blocks(body, headings):
         return body, []
     relay, datas = _relay(body, withhold_state=True, headings=headings)
     others = [heading for heading in headings if heading != state_block.HEADING]

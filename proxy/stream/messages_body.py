@@ -30,8 +30,7 @@ def remove_blocks(
 
     A body that cannot be read is returned as it is.
     """
-    lower = body.lower()
-    if not any(heading.lstrip("# ").lower().encode() in lower for heading in headings):
+    if not state_block.may_have_blocks(body, headings):
         return body, []
     value = read_any_json(body)
     blocks: list[state_block.NoteBlock] = []

@@ -38,8 +38,7 @@ def remove_blocks(
 ) -> tuple[bytes, list[state_block.NoteBlock]]:
     """(a body without such blocks, the blocks). A message of nothing else leaves. A body that cannot be read is
     returned as it is."""
-    lower = body.lower()
-    if not any(heading.lstrip("# ").lower().encode() in lower for heading in headings):
+    if not state_block.may_have_blocks(body, headings):
         return body, []
     raws = facts.read_output(body)
     blocks: Blocks = []

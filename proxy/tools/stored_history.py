@@ -19,12 +19,10 @@ from proxy.context.analysis.provenance import Provenance, find_provenance
 from proxy.dialects.completions.request import read_message
 from proxy.errors import NotManaged
 from proxy.notes.call_summaries import count_media
-from proxy.store.base import MessageRecord
+from proxy.store.base import WHOLE_SESSION, MessageRecord
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools.tool_context import ToolContext
 
-SESSION_WIDE = ""
-"""The branch that stores the operator's decisions for a whole session."""
 PAGE = 200
 """Messages read from the store at a time, so that one list never blocks the event loop for long."""
 MAX_COPIED_BYTES = 64 << 20
@@ -171,7 +169,7 @@ async def load_prompt_membership(context: ToolContext) -> PromptMembership:
     """Return the status of a session's messages, as its branch has them."""
     place = (context.tenant, context.session)
     left = await context.store.read_left_out(*place, context.branch)
-    decided = await context.store.read_edits(*place, SESSION_WIDE)
+    decided = await context.store.read_edits(*place, WHOLE_SESSION)
     return PromptMembership(
         left_keys=frozenset(message.key for message in left),
         dropped_keys=frozenset(row.key for row, _ in decided if row.action == "gone"),

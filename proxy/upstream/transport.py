@@ -32,7 +32,8 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx2
 
 from proxy.errors import ConfigError
-from proxy.settings.load import DEMO, PoolSettings, Settings
+from proxy.settings.load import Settings
+from proxy.settings.model import DEMO, PoolSettings
 from proxy.upstream.headers import GOOGLE_PATH, Headers
 from proxy.upstream.http1 import ResponseStream, write_request_head
 

@@ -17,7 +17,7 @@ from websockets.http11 import USER_AGENT
 from websockets.typing import Subprotocol
 
 from proxy.errors import BadRequest, UpstreamTimeout, UpstreamUnreachable
-from proxy.settings.load import DEMO
+from proxy.settings.model import DEMO
 from proxy.upstream.headers import Headers, build_request_headers, build_response_headers, list_key_encodings
 from proxy.upstream.transport import HAPPY_EYEBALLS_DELAY_S, Target, create_client_context, parse_address
 

@@ -23,7 +23,7 @@ from proxy.context.policy import Policy, check_models, compile_patterns
 from proxy.errors import ConfigError, ProxyError, StoreRefused, UpgradeRequired
 from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
-from proxy.exchange import lookups, retention
+from proxy.exchange import learned_windows, retention
 from proxy.exchange.dialect import find_dialect
 from proxy.exchange.message_cache import MessageCache
 from proxy.exchange.services import Services
@@ -263,7 +263,7 @@ class ContextProxy:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _start_background_work(self) -> None:
-        await lookups.load_windows(self.services)
+        await learned_windows.load_windows(self.services)
         self.webhooks.start()
         self._retention_task = asyncio.create_task(retention.run_retention(self.services), name="retention")
         self.services.background_tasks.add(self._retention_task)

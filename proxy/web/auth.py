@@ -21,8 +21,8 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from proxy.errors import Forbidden, ProxyError, Unauthorized
-from proxy.settings.load import DEMO, ApiKeySettings, Settings
-from proxy.settings.model import ALL_TENANTS
+from proxy.settings.load import Settings
+from proxy.settings.model import ALL_TENANTS, DEMO, ApiKeySettings
 from proxy.upstream.headers import CREDENTIAL_HEADERS, GOOGLE_KEY
 from proxy.web.asgi import App, Message, Receive, Scope, Send
 from proxy.web.cors import (

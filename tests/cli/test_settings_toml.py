@@ -15,14 +15,8 @@ from proxy.cli.settings_toml import (
     render_literal,
     render_settings,
 )
-from proxy.settings.load import (
-    ApiKeySettings,
-    Settings,
-    SettingsSection,
-    UpstreamSettings,
-    WebhookSettings,
-    find_shipped_file,
-)
+from proxy.settings.load import Settings, UpstreamSettings, WebhookSettings, find_shipped_file
+from proxy.settings.model import ApiKeySettings, SettingsSection
 
 
 def test_default_toml_is_what_the_code_says() -> None:

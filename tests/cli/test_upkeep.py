@@ -6,11 +6,11 @@ import pytest
 
 from proxy.errors import ConfigError, StoreRefused
 from tests.cli.conftest import CommandRunner
-from tests.store.test_maintenance import made
+from tests.store.test_maintenance import make_old_store
 
 
 def test_a_dry_run_tells_what_would_be_done_and_apply_does_it(shop: CommandRunner, tmp_path: Path) -> None:
-    db = str(made(tmp_path, 2))
+    db = str(make_old_store(tmp_path, 2))
     found = shop.json("migrate", "--db", db)
     assert (found["version"], found["applied"], found["missing"][0]["number"]) == (2, 0, 3)
     assert "migrate --apply" in shop.ok("migrate", "--db", db).out
@@ -19,7 +19,7 @@ def test_a_dry_run_tells_what_would_be_done_and_apply_does_it(shop: CommandRunne
 
 
 def test_vacuum_tells_what_it_gave_back(shop: CommandRunner, tmp_path: Path) -> None:
-    found = shop.json("vacuum", "--db", str(made(tmp_path)))
+    found = shop.json("vacuum", "--db", str(make_old_store(tmp_path)))
     assert found["before"] >= found["after"] > 0
     assert "MB after" in shop.ok("vacuum", "--db", found["file"]).out
 

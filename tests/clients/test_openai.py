@@ -153,7 +153,7 @@ def sdk(proxy: RunningProxy, retries: int = 2) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=proxy.url, api_key="sk-any", max_retries=retries)
 
 
-async def asked(proxy: RunningProxy, **more: Any) -> Any:
+async def complete_chat(proxy: RunningProxy, **more: Any) -> Any:
     async with sdk(proxy) as client:
         return await client.chat.completions.create(model="m", messages=ASKED, **more)
 
@@ -169,10 +169,10 @@ async def test_errors_are_raised_as_what_they_are() -> None:
         run_proxy(upstream.port, policy="thrifty", limits={"body_mb": 1}) as proxy,
     ):
         with pytest.raises(openai.RateLimitError, match="Slow down"):
-            await asked(proxy)
+            await complete_chat(proxy)
         assert len(upstream.requests) == 1
         with pytest.raises(openai.APIStatusError) as refused:
-            await asked(proxy, user="a" * 2_000_000)
+            await complete_chat(proxy, user="a" * 2_000_000)
         assert refused.value.status_code == 413
         assert len(upstream.requests) == 1, "what would fail again is not tried again"
 
@@ -215,7 +215,7 @@ async def test_a_lost_attempt_is_tried_again_and_is_the_same_branch(caplog: pyte
             await model(request, there)
 
     async with run_upstream(once) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        found = await asked(proxy, extra_headers={"x-context-session": "s"})
+        found = await complete_chat(proxy, extra_headers={"x-context-session": "s"})
         assert found.choices[0].message.tool_calls
         assert await proxy.rows("SELECT kind FROM branches") == [("main",)]
         assert [row[0] for row in await proxy.outcomes()] == ["rejected", "complete"]

@@ -70,7 +70,7 @@ def streamed(proxy: RunningProxy, messages: list[Json], heard: Heard) -> Json:
         return of_chunks(list(made.chat.completions.create(**request(messages), stream=True)), heard)
 
 
-def helped(proxy: RunningProxy, messages: list[Json], heard: Heard) -> Json:
+def stream_with_helper(proxy: RunningProxy, messages: list[Json], heard: Heard) -> Json:
     stream: ChatCompletionStream[None]
     with client(proxy) as made, made.chat.completions.stream(**request(messages)) as stream:
         heard += [event.model_dump_json(warnings=False) for event in stream]
@@ -112,7 +112,7 @@ async def work(ask: Callable[..., Any], proxy: RunningProxy, heard: Heard) -> li
     return messages
 
 
-@pytest.mark.parametrize("ask", [whole, streamed, helped, whole_later, streamed_later, helped_later])
+@pytest.mark.parametrize("ask", [whole, streamed, stream_with_helper, whole_later, streamed_later, helped_later])
 async def test_its_own_tools_are_called_and_ours_are_not_seen(ask: Callable[..., Any]) -> None:
     model, heard = Forecaster(), list[str]()
     async with run_upstream(model) as upstream, offering_all(upstream.port) as proxy:

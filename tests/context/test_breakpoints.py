@@ -31,7 +31,7 @@ def talk(rounds: int, **marked: Json) -> list[Json]:
     return values
 
 
-def sent(values: list[Json], model: Model, policy: Policy) -> BranchState:
+def state_after_sending(values: list[Json], model: Model, policy: Policy) -> BranchState:
     plan = rewrite(make_request(values), BranchState(), policy, model, 0.0, INPUTS)
     return BranchState().after_sending(plan, 0.0)
 
@@ -39,24 +39,26 @@ def sent(values: list[Json], model: Model, policy: Policy) -> BranchState:
 def test_g1_a_prompt_that_only_grew_is_found_whole_under_every_rule() -> None:
     never = Policy("p", ask="never")
     for model in (ANY, ENDS):
-        view = build_view(talk(3), state=sent(talk(2), model, never), policy=never, model=model, now=1.0)
+        view = build_view(talk(3), state=state_after_sending(talk(2), model, never), policy=never, model=model, now=1.0)
         assert view.cached_tokens == sum(view.tokens[:6])
 
 
 def test_g1_behind_an_edit_only_what_the_client_marked_is_found_again_where_a_cache_ends_at_breakpoints() -> None:
     never = Policy("p", ask="never")
-    plain = build_view(talk(3), state=sent(talk(2), ENDS, never), policy=never, model=ENDS, now=1.0)
+    plain = build_view(talk(3), state=state_after_sending(talk(2), ENDS, never), policy=never, model=ENDS, now=1.0)
     assert plain.count_served_tokens()[3] == 0, "no breakpoint in front of the edit"
-    marked = build_view(talk(3, **MARK), state=sent(talk(2, **MARK), ENDS, never), policy=never, model=ENDS, now=1.0)
+    marked = build_view(
+        talk(3, **MARK), state=state_after_sending(talk(2, **MARK), ENDS, never), policy=never, model=ENDS, now=1.0
+    )
     assert marked.count_served_tokens()[3] == marked.tokens[0], "the system prompt is marked"
-    free = build_view(talk(3), state=sent(talk(2), ANY, never), policy=never, model=ANY, now=1.0)
+    free = build_view(talk(3), state=state_after_sending(talk(2), ANY, never), policy=never, model=ANY, now=1.0)
     assert free.count_served_tokens()[3] == sum(free.tokens[:3])
 
 
 def test_g1_an_edit_of_a_message_that_was_never_sent_costs_nothing_that_is_cached() -> None:
     never = Policy("p", ask="never")
     for model in (ANY, ENDS):
-        view = build_view(talk(3), state=sent(talk(2), model, never), policy=never, model=model, now=1.0)
+        view = build_view(talk(3), state=state_after_sending(talk(2), model, never), policy=never, model=model, now=1.0)
         assert view.count_served_tokens()[6:] == [view.cached_tokens] * 2
     cold = build_view(talk(3), policy=never, model=ENDS, now=1.0)
     assert set(cold.count_served_tokens()) == {0}
@@ -72,7 +74,7 @@ def test_g1_a_text_that_leaves_again_is_not_put_behind_a_breakpoint() -> None:
 def test_g1_cached_tokens_are_predicted_in_whole_units() -> None:
     never = Policy("p", ask="never")
     units = replace(ANY, cache="units", block=64)
-    plan = rewrite(make_request(talk(3)), sent(talk(2), units, never), never, units, 1.0, INPUTS)
+    plan = rewrite(make_request(talk(3)), state_after_sending(talk(2), units, never), never, units, 1.0, INPUTS)
     assert plan.predicted > 0
     assert plan.predicted % 64 == 0
 
@@ -91,7 +93,7 @@ def plan_with(values: list[Json], model: Model, state: BranchState, now: float =
 def test_the_end_of_a_prompt_is_wanted_where_another_request_is_likely() -> None:
     assert plan_with(talk(1), OURS, BranchState(), **TOOLS).breakpoints == Breakpoints(has_tail=True)
     assert plan_with(talk(1), OURS, BranchState()).breakpoints == NO_BREAKPOINTS, "perhaps nobody goes on"
-    state = sent(talk(1), OURS, NEVER)
+    state = state_after_sending(talk(1), OURS, NEVER)
     assert plan_with(talk(2), OURS, state, 100.0).breakpoints.has_tail
     assert not plan_with(talk(2), OURS, state, 400.0).breakpoints.has_tail, "people answer when the cache is cold"
 
@@ -107,7 +109,7 @@ def test_the_boundary_is_the_end_of_the_newest_batch_and_stays_there() -> None:
     values = talk(6)
     keys = compute_keys("", make_request(values).messages)
     shortened = [Edit(keys[n], "text", "short", "s", "r", 50, 5) for n in (3, 5)]
-    before = sent(values[:12], OURS, NEVER)
+    before = state_after_sending(values[:12], OURS, NEVER)
     seen = build_view(values, state=before, policy=NEVER, model=OURS, now=1.0)
     assert find_boundary(seen, before, shortened) == keys[5]
     assert find_boundary(seen, msgspec.structs.replace(before, boundary=keys[5]), []) == keys[5]
@@ -120,7 +122,7 @@ def test_the_boundary_is_the_end_of_the_newest_batch_and_stays_there() -> None:
 def test_the_last_boundary_is_read_once_more_when_a_batch_sets_the_next_one() -> None:
     values = talk(6)
     keys = compute_keys("", make_request(values).messages)
-    state = msgspec.structs.replace(sent(values[:12], OURS, NEVER), boundary=keys[5])
+    state = msgspec.structs.replace(state_after_sending(values[:12], OURS, NEVER), boundary=keys[5])
     plan = plan_with(values, OURS, state, **TOOLS)
     assert plan.breakpoints.answers == (2,)
     assert plan.breakpoint_positions == {0, 5}
@@ -147,7 +149,7 @@ def test_a_breakpoint_of_ours_is_found_again_behind_an_edit() -> None:
 def test_a_mark_that_the_client_moves_breaks_no_prefix() -> None:
     first = [*talk(1), user([{"type": "text", "text": "Go on.", **MARK}])]
     second = [*talk(1), user("Go on."), assistant("Done."), user([{"type": "text", "text": "More.", **MARK}])]
-    state = sent(first, ENDS, NEVER)
+    state = state_after_sending(first, ENDS, NEVER)
     seen = build_view(second, state=state, policy=NEVER, model=ENDS, now=1.0)
     assert seen.cached_tokens == sum(seen.tokens[:5])
     moved = [*talk(1), user("Go on!"), assistant("Done."), user([{"type": "text", "text": "More.", **MARK}])]

@@ -17,7 +17,7 @@ from proxy.context.plan import Edit, RewriteInputs
 from proxy.context.policy import Policy, with_schedule
 from proxy.context.stages.compress_levels import CompressLevels
 from tests.context.agent import Story, Turn, load_policy, stories
-from tests.context.test_pipeline_properties import sent, stand, unpaired
+from tests.context.test_pipeline_properties import read_sent_messages, stand, unpaired
 from tests.conversations import COUNTER, make_next_request
 
 pytestmark = pytest.mark.slow
@@ -53,10 +53,10 @@ def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Tur
 
 def assert_valid_and_no_pair_parted(turn: Turn) -> None:
     assert turn.plan.refusal is None, turn.plan.notes
-    assert unpaired(sent(turn)) == []
+    assert unpaired(read_sent_messages(turn)) == []
     head = COUNTER.count_tools(turn.request.tools)
     own = sum(n == -1 for n, _ in turn.plan.placed_inserts)
-    assert abs(turn.plan.after - head - sum(map(COUNTER, sent(turn)))) <= 6 * own
+    assert abs(turn.plan.after - head - sum(map(COUNTER, read_sent_messages(turn)))) <= 6 * own
 
 
 def assert_pinned_messages_go_out_as_they_came(turn: Turn) -> None:

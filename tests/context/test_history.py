@@ -30,11 +30,11 @@ def read(values: list[Json], before: Request | None = None) -> Request:
     return read_request(body(values), read_message, front)
 
 
-def found(asked: Request) -> History:
+def build_history_of(asked: Request) -> History:
     return view.build_history(asked, chain.compute_keys("", asked.messages), COUNTER, None)
 
 
-def told(plan: Plan) -> list[object]:
+def list_plan_values(plan: Plan) -> list[object]:
     """All of a plan that can be compared."""
     return [list(v) if f.name == "keys" else v for f in fields(plan) for v in [getattr(plan, f.name)]]
 
@@ -52,7 +52,7 @@ def test_a_plan_is_the_same_whether_or_not_the_history_is_known(policy: str, sto
         asked = read(story.values[:stop], before)
         plan = rewrite(asked, session, load_policy(policy), story.model, now, INPUTS)
         fresh = rewrite(read(story.values[:stop]), session, load_policy(policy), story.model, now, INPUTS)
-        assert told(plan) == told(fresh)
+        assert list_plan_values(plan) == list_plan_values(fresh)
         if before is not None and again[n % len(again)]:
             repeated = rewrite(before, session, load_policy(policy), story.model, now, INPUTS)
             fresh = rewrite(
@@ -63,7 +63,7 @@ def test_a_plan_is_the_same_whether_or_not_the_history_is_known(policy: str, sto
                 now,
                 INPUTS,
             )
-            assert told(repeated) == told(fresh)
+            assert list_plan_values(repeated) == list_plan_values(fresh)
         session = session.after_sending(plan, now)
         state = (plan.keys[-1], f"Goal: {n}") if plan.asks_for_state and story.states[n % len(story.states)] else None
         session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=state)
@@ -72,35 +72,35 @@ def test_a_plan_is_the_same_whether_or_not_the_history_is_known(policy: str, sto
 
 def test_what_is_known_is_handed_on_and_grows() -> None:
     first = read(TALK[:4])
-    known = found(first)
+    known = build_history_of(first)
     longer = read(TALK, first)
-    grown = found(longer)
+    grown = build_history_of(longer)
     assert longer.memo_values is first.memo_values
     assert grown.original_tokens == [COUNTER(m) for m in longer.messages]
     assert (grown.request_counts, grown.assistant_indexes, grown.last_user_index) == ([0, 0, 1, 1, 2, 2], [2, 4], 5)
     assert len(known.original_tokens) == 4, "what was handed out stays as it is"
-    assert found(longer) is grown
+    assert build_history_of(longer) is grown
 
 
 def test_another_history_is_found_out_anew() -> None:
     first = read(TALK[:4])
-    found(first)
+    build_history_of(first)
     other = Request(**{f.name: getattr(first, f.name) for f in fields(first)} | {"messages": read(TALK[1:]).messages})
-    assert found(other).assistant_indexes == [1, 3]
+    assert build_history_of(other).assistant_indexes == [1, 3]
 
 
 def test_edits_that_are_in_force_are_applied_once() -> None:
     asked = read(TALK[:4])
-    known = found(asked)
+    known = build_history_of(asked)
     cut = Edit(known.keys[3], "gone", None, "s", "", 94, 0)
     given = {cut.key: cut}
     one = view.apply_edits(known, given)
     assert (one.edits, one.lossy_edit_count, one.is_complete, one.tokens[3], len(one.marks)) == (given, 1, False, 0, 3)
     assert view.apply_edits(known, given) is one
-    longer = view.apply_edits(found(read(TALK, asked)), given)
+    longer = view.apply_edits(build_history_of(read(TALK, asked)), given)
     assert longer.edits is one.edits, "so that who has looked at them can tell that they are the same"
     assert (longer.tokens[:4], len(longer.tokens), len(longer.sizes)) == (one.tokens, 6, 5)
-    assert view.apply_edits(found(read(TALK, asked)), dict(given)) is not longer
+    assert view.apply_edits(build_history_of(read(TALK, asked)), dict(given)) is not longer
 
 
 @given(

@@ -25,14 +25,14 @@ pytestmark = pytest.mark.slow
 EACH = pytest.mark.parametrize("policy", POLICIES)
 
 
-def sent(turn: Turn) -> list[Message]:
+def read_sent_messages(turn: Turn) -> list[Message]:
     """The messages that go out, read from the body as upstream would."""
     return list(read_request(write_request(turn.request, turn.plan.messages)).messages)
 
 
 def stand(turn: Turn) -> list[Message | None]:
     """Each of the client's messages as it goes out, None where it is gone."""
-    out = iter(sent(turn))
+    out = iter(read_sent_messages(turn))
     edits = turn.plan.edits
     gone = [not m.is_system and (e := edits.get(k)) is not None and e.action == "gone"
             for m, k in zip(turn.request.messages, turn.plan.keys, strict=True)]  # fmt: skip
@@ -57,7 +57,7 @@ def unpaired(messages: Sequence[Message]) -> list[str]:
 
 def assert_valid_and_pairs_kept(turn: Turn, story: Story) -> None:
     assert turn.plan.refusal is None, turn.plan.notes
-    out = sent(turn)
+    out = read_sent_messages(turn)
     assert unpaired(out) == []
     mine = {m.form: m for m in turn.request.messages}
     outs = [validate.PlannedMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in out]
@@ -90,7 +90,7 @@ def assert_untouched_messages_are_the_very_bytes_in_their_order(turn: Turn) -> N
 
 
 def assert_sizes_and_predictions_are_those_of_what_goes_out(turn: Turn, previous: Turn | None, story: Story) -> None:
-    plan, out = turn.plan, sent(turn)
+    plan, out = turn.plan, read_sent_messages(turn)
     head = COUNTER.count_tools(turn.request.tools)
     assert plan.before == head + sum(map(COUNTER, turn.request.messages))
     own = sum(
@@ -119,7 +119,7 @@ def assert_prefix_moves_only_when_an_edit_is_made(before: Turn, after: Turn) -> 
     """
     if any(key in set(before.plan.keys) for key in (e.key for e in after.plan.new_edits)):
         return
-    one, other = sent(before), sent(after)
+    one, other = read_sent_messages(before), read_sent_messages(after)
     if any(n == -1 for n, _ in before.plan.placed_inserts):
         one.pop()  # a message of ours at the end is made anew each time
     skip = (

@@ -44,7 +44,7 @@ def step(tool: str, asked: Json, text: str) -> list[Json]:
     return [{**assistant(None), "tool_calls": [call("1", tool, json.dumps(asked))]}, result("1", text)]
 
 
-def shown(file: int, start: int, end: int, *, numbered: bool, tool: str) -> list[Json]:
+def read_file_step(file: int, start: int, end: int, *, numbered: bool, tool: str) -> list[Json]:
     lines = FILES[file][start:end]
     text = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(lines, start + 1)) if numbered else "\n".join(lines)
     return step(tool, {"path": f"/src/{file}.py", "offset": start, "limit": end - start}, text)
@@ -57,7 +57,7 @@ def steps(draw: st.DrawFn) -> list[Json]:
         start = draw(st.sampled_from([0, 0, 10, 40]))
         end = draw(st.sampled_from([50, 70, 90]))
         tool = draw(st.sampled_from(["bash", "read", "lookup"]))
-        return shown(draw(st.integers(0, 2)), start, end, numbered=draw(st.booleans()), tool=tool)
+        return read_file_step(draw(st.integers(0, 2)), start, end, numbered=draw(st.booleans()), tool=tool)
     count = 300 if kind == "output" else 2
     seed = draw(st.integers(0, 999))
     return step("bash", {"command": f"make {seed}"}, "\n".join(f"step {n} of {seed} has run" for n in range(count)))
@@ -98,7 +98,7 @@ def missing(turn: Turn, edits: Iterable[Edit]) -> list[str]:
 
 def repeat_after(between: int, tool: str) -> Story:
     """A repeat arrives on a cold cache when its first sight has just become stale."""
-    first, again = (shown(0, start, 90, numbered=False, tool=tool) for start in (0, 10))
+    first, again = (read_file_step(0, start, 90, numbered=False, tool=tool) for start in (0, 10))
     values = [user("a"), *first, *[m for n in range(between) for m in step("bash", {"command": f"echo {n}"}, "ok")]]
     values += again
     return Story(values, [*range(1, len(values) + 1, 2)], PLAIN_MODEL, [1.0] * (between + 2) + [1000.0], [False])
@@ -147,8 +147,8 @@ def texts(turn: Turn) -> list[str | None]:
 
 def repeats(window: int | None) -> Story:
     """A file that was read for an older prompt and again for the last one, which goes on until the older has to go."""
-    values = [user("a"), *shown(0, 0, 90, numbered=False, tool="read"), assistant("Done."), user("b")]
-    values += shown(0, 0, 90, numbered=False, tool="bash")
+    values = [user("a"), *read_file_step(0, 0, 90, numbered=False, tool="read"), assistant("Done."), user("b")]
+    values += read_file_step(0, 0, 90, numbered=False, tool="bash")
     for n in range(12):
         values += step("bash", {"command": f"make {n}"}, f"step {n} has run\n" * 20)
     stops = [n for n, value in enumerate(values) if value["role"] == "assistant"]
@@ -157,7 +157,7 @@ def repeats(window: int | None) -> Story:
 
 def repeat_of_what_has_left() -> Story:
     """A file is read again when a reference to its first sight says that this has left."""
-    first, other = (shown(file, 0, 50, numbered=False, tool="bash") for file in (0, 1))
+    first, other = (read_file_step(file, 0, 50, numbered=False, tool="bash") for file in (0, 1))
     values = [user("a"), *first, *first, *other, *first, assistant("Done.")]
     return Story(values, [1, 3, 5, 7, 9], replace(PLAIN_MODEL, window=9_000), [1.0], [False])
 

@@ -17,12 +17,14 @@ def edit(n: int, action: str, text: str | None = None, after: int = 7) -> Edit:
     return Edit(KEYS[n], action, text, "s", "r", 50, after)  # type: ignore[arg-type]
 
 
-def made(*edits: Edit, inserts: dict[int, list[Insert]] | None = None, after: tuple[Insert, ...] = ()) -> Rendering:
+def render_talk(
+    *edits: Edit, inserts: dict[int, list[Insert]] | None = None, after: tuple[Insert, ...] = ()
+) -> Rendering:
     return render(TALK, KEYS, {e.key: e for e in edits}, [COUNTER(m) for m in TALK], inserts or {}, after)
 
 
 def test_untouched_messages_are_the_very_slices() -> None:
-    found = made()
+    found = render_talk()
     assert all(raw is m.raw for raw, m in zip(found.raws, TALK, strict=True))
     assert found.marks == [m.form for m in TALK]
     assert found.sizes == [COUNTER(m) for m in TALK]
@@ -66,7 +68,7 @@ def test_the_visible_text_is_that_which_goes_out() -> None:
 
 
 def test_edited_messages_weigh_what_their_edits_say_and_those_gone_are_not_there() -> None:
-    found = made(edit(3, "text", "x", after=5), edit(4, "gone"))
+    found = render_talk(edit(3, "text", "x", after=5), edit(4, "gone"))
     assert found.sizes == [COUNTER(m) for m in TALK[:3]] + [5]
     assert [out.text for out in found.outs] == ["Be.", "go", "so", "x"]
 
@@ -79,34 +81,34 @@ def test_a_system_message_is_not_touched_by_its_neighbours_edit() -> None:
 
 
 def test_the_rules_see_whether_a_message_still_makes_calls() -> None:
-    assert [out.has_calls for out in made().outs] == [False, False, True, False, False]
-    assert not any(out.has_calls for out in made(edit(2, "text_only")).outs)
+    assert [out.has_calls for out in render_talk().outs] == [False, False, True, False, False]
+    assert not any(out.has_calls for out in render_talk(edit(2, "text_only")).outs)
 
 
 def test_an_insert_at_the_tail_is_not_in_the_mark_and_one_in_the_system_message_is() -> None:
-    plain = made()
-    tail = made(inserts={1: [Insert("tail", "ask", "\n\nask")]})
+    plain = render_talk()
+    tail = render_talk(inserts={1: [Insert("tail", "ask", "\n\nask")]})
     assert json.loads(tail.raws[1])["content"] == "go\n\nask"
     assert tail.marks == plain.marks
-    one = made(inserts={0: [Insert("system", "state", "\n\none")]})
-    other = made(inserts={0: [Insert("system", "state", "\n\nother")]})
+    one = render_talk(inserts={0: [Insert("system", "state", "\n\none")]})
+    other = render_talk(inserts={0: [Insert("system", "state", "\n\nother")]})
     assert json.loads(one.raws[0])["content"] == "Be.\n\none"
     assert len({plain.marks[0], one.marks[0], other.marks[0]}) == 3
     assert one.marks[1:] == plain.marks[1:]
 
 
 def test_an_insert_stands_behind_an_edit_of_the_same_message() -> None:
-    found = made(edit(1, "append", "!"), inserts={1: [Insert("tail", "a", " A"), Insert("tail", "b", " B")]})
+    found = render_talk(edit(1, "append", "!"), inserts={1: [Insert("tail", "a", " A"), Insert("tail", "b", " B")]})
     assert json.loads(found.raws[1])["content"] == "go! A B"
     assert found.outs[1].text == "go! A B"
 
 
 def test_texts_after_the_end_are_one_user_message_of_ours() -> None:
-    found = made(after=(Insert("tail", "a", "\n\nA"), Insert("tail", "b", "\n\nB")))
+    found = render_talk(after=(Insert("tail", "a", "\n\nA"), Insert("tail", "b", "\n\nB")))
     assert json.loads(found.raws[-1]) == {"role": "user", "content": "A\n\nB"}
     assert found.outs[-1].message is None
     assert found.marks[-1] == b""
-    assert made().raws == found.raws[:-1]
+    assert render_talk().raws == found.raws[:-1]
 
 
 def test_a_message_without_text_cannot_be_given_another() -> None:

@@ -23,7 +23,7 @@ def talk(rounds: int, size: int = 996) -> list[Json]:
     return made
 
 
-def seen(values: list[Json], *, warm: bool = True, tool_tokens: int = 0) -> View:
+def build_cached_view(values: list[Json], *, warm: bool = True, tool_tokens: int = 0) -> View:
     """The view in which all but the last round is in the provider's cache."""
     if not warm:
         return build_view(values)
@@ -36,7 +36,7 @@ def shorten(index: int, after: int, since: int = SINCE) -> Proposal:
 
 
 def test_what_a_proposal_saves_is_never_less_than_nothing() -> None:
-    view = seen(talk(3))
+    view = build_cached_view(talk(3))
     assert count_saved_tokens(view, shorten(2, 100)) == 900
     assert count_saved_tokens(view, shorten(2, 2000)) == 0
 
@@ -45,13 +45,13 @@ def test_what_a_proposal_saves_is_never_less_than_nothing() -> None:
 
 
 def test_over_budget_takes_nothing_while_the_prompt_is_at_the_high_mark() -> None:
-    view = seen(talk(4))
+    view = build_cached_view(talk(4))
     assert view.total == 1418
     assert over_budget(view, [shorten(2, 0)], 1418, 100) == []
 
 
 def test_over_budget_takes_the_oldest_down_to_the_low_mark() -> None:
-    view = seen(talk(4))
+    view = build_cached_view(talk(4))
     found = [shorten(2, 900), shorten(4, 50), shorten(6, 50), shorten(8, 50)]
     # 1418 - 100 = 1318, - 50 = 1268, - 50 = 1218, - 50 = 1168
     assert over_budget(view, found, 1417, 1318) == found[:1]
@@ -79,41 +79,41 @@ def rent(rounds: int) -> float:
 def test_the_price_of_an_edit_is_what_this_request_costs_more_and_the_rent_is_what_carrying_has_cost() -> None:
     # 3 rounds: 1291 tokens, 1164 cached. Keep: 158.75 + 116.4 = 275.15. Cut: 1.25 * 354 + 3.7 = 446.2.
     assert [price(3), rent(3)] == pytest.approx([171.05, 90.0])
-    assert when_it_pays(seen(talk(3)), [shorten(2, 100)]) == []
+    assert when_it_pays(build_cached_view(talk(3)), [shorten(2, 100)]) == []
     # 4 rounds: 1418 tokens, 1291 cached. Keep: 158.75 + 129.1 = 287.85. Cut: 1.25 * 481 + 3.7 = 604.95.
     assert [price(4), rent(4)] == pytest.approx([317.1, 180.0])
     # The rent grows by 90 a round, the price by 127 * 1.15 = 146.05: with such a stub it never pays.
-    assert all(when_it_pays(seen(talk(n)), [shorten(2, 100)]) == [] for n in range(3, 12))
+    assert all(when_it_pays(build_cached_view(talk(n)), [shorten(2, 100)]) == [] for n in range(3, 12))
 
 
 def test_an_edit_is_made_in_the_round_in_which_its_rent_has_reached_its_price() -> None:
     # A result of 2004 that goes down to 4: rent 200 a round. Price: 1.25 * (354 - 96 + 127 (k - 3)) + ... by hand:
     # k = 3: total 2295, cached 2168, keep 158.75 + 216.8 = 375.55, cut 1.25 * 258 + 3.7 = 326.2: price below nothing.
     proposal = shorten(2, 4)
-    assert when_it_pays(seen(talk(3, 2000)), [proposal]) == [proposal]
+    assert when_it_pays(build_cached_view(talk(3, 2000)), [proposal]) == [proposal]
     # A result of 1204 that goes down to 4: k = 3: total 1495, cached 1368, keep 295.55, cut 326.2: 30.65; rent 120.
-    assert when_it_pays(seen(talk(3, 1200)), [proposal]) == [proposal]
+    assert when_it_pays(build_cached_view(talk(3, 1200)), [proposal]) == [proposal]
     # One of 704 that goes down to 4: k = 3: total 995, cached 868, keep 245.55, cut 326.2: 80.65; rent 70. Not yet.
     # k = 4: total 1122, cached 995, keep 258.25, cut 1.25 * 385 + 3.7 = 484.95: 226.7; rent 140. And so on: never.
-    assert when_it_pays(seen(talk(3, 700)), [proposal]) == []
-    assert when_it_pays(seen(talk(4, 700)), [proposal]) == []
+    assert when_it_pays(build_cached_view(talk(3, 700)), [proposal]) == []
+    assert when_it_pays(build_cached_view(talk(4, 700)), [proposal]) == []
     # Half the price is enough where that is asked for: 2 * 70 >= 80.65.
-    assert when_it_pays(seen(talk(3, 700)), [proposal], rent=2) == [proposal]
+    assert when_it_pays(build_cached_view(talk(3, 700)), [proposal], rent=2) == [proposal]
 
 
 def test_tools_that_come_with_the_first_edit_are_part_of_its_price() -> None:
     # As above with 2004: keep 375.55, rent 200. Nothing is served any more: 1.25 * (295 + 80) = 468.75: 93.2.
     proposal = shorten(2, 4)
-    assert when_it_pays(seen(talk(3, 2000), tool_tokens=80), [proposal]) == [proposal]
+    assert when_it_pays(build_cached_view(talk(3, 2000), tool_tokens=80), [proposal]) == [proposal]
     # 1.25 * (295 + 164) = 573.75: 198.2, and a token more is 199.45, two 200.7.
-    assert when_it_pays(seen(talk(3, 2000), tool_tokens=165), [proposal]) == [proposal]
-    assert when_it_pays(seen(talk(3, 2000), tool_tokens=166), [proposal]) == []
+    assert when_it_pays(build_cached_view(talk(3, 2000), tool_tokens=165), [proposal]) == [proposal]
+    assert when_it_pays(build_cached_view(talk(3, 2000), tool_tokens=166), [proposal]) == []
 
 
 def test_references_need_no_tools_and_do_not_pay_for_them() -> None:
     stub = shorten(2, 4)
     reference = replace(shorten(6, 4, 6), refers_to_view=True)
-    view = seen(talk(3, 2000), tool_tokens=2000)
+    view = build_cached_view(talk(3, 2000), tool_tokens=2000)
     # The newest result was never sent, so its reference costs no cached token. The stub would bring the tools along.
     assert when_it_pays(view, [stub, reference]) == [reference]
     assert when_it_pays(view, [stub]) == []
@@ -122,7 +122,7 @@ def test_references_need_no_tools_and_do_not_pay_for_them() -> None:
 
 def test_a_cold_cache_makes_every_edit_free() -> None:
     found = [shorten(2, 100), shorten(4, 99)]
-    assert when_it_pays(seen(talk(3), warm=False), found) == found
+    assert when_it_pays(build_cached_view(talk(3), warm=False), found) == found
 
 
 def test_a_front_that_the_client_moved_makes_every_edit_behind_it_free() -> None:
@@ -135,13 +135,13 @@ def test_a_front_that_the_client_moved_makes_every_edit_behind_it_free() -> None
 
 
 def test_what_saves_nothing_is_not_taken_even_where_it_is_free() -> None:
-    assert when_it_pays(seen(talk(3), warm=False), [shorten(2, 1000), shorten(4, 2000)]) == []
-    assert when_it_pays(seen(talk(3)), []) == []
+    assert when_it_pays(build_cached_view(talk(3), warm=False), [shorten(2, 1000), shorten(4, 2000)]) == []
+    assert when_it_pays(build_cached_view(talk(3)), []) == []
 
 
 def test_edits_that_do_not_pay_alone_pay_together() -> None:
     values = talk(12)
-    view = seen(values)
+    view = build_cached_view(values)
     # 12 rounds: 2434 tokens, 2307 cached, keep 158.75 + 230.7 = 389.45. Each of results 2 to 11 saves 96 of 100.
     # The batch from result j (1 is the first) saves 96 (12 - j), and its rent is 0.1 * 96 a round and result.
     found = [shorten(2 * j, 4, since=2 * j + 1) for j in range(2, 12)]
@@ -154,7 +154,7 @@ def test_edits_that_do_not_pay_alone_pay_together() -> None:
 
 def test_the_longest_batch_that_has_paid_is_taken() -> None:
     values = talk(12)
-    view = seen(values)
+    view = build_cached_view(values)
     late = [shorten(2 * j, 4, since=2 * j + 1) for j in range(2, 12)]
     # The first result could save 10 of 1000 since just now: cut 1.25 * (2434 - 970 - 37) + 3.7 = 1787.45, price 1398;
     # rent 432 + 0. The batch without it pays, so that is the longest.
@@ -166,7 +166,7 @@ def test_the_longest_batch_that_has_paid_is_taken() -> None:
 
 
 def test_an_eager_policy_shortens_a_result_that_was_sent_once_without_waiting_for_its_rent() -> None:
-    view = seen(talk(12))
+    view = build_cached_view(talk(12))
     # 12 rounds: 2434 tokens, 2307 cached, keep 389.45. The result of round 11 goes from 100 to 30 behind 2207 tokens:
     # cut 1.25 * (2434 - 70 - 2207) + 220.7 = 416.95: price 27.5. It was possible just now: no rent.
     newest = [shorten(22, 30, since=23)]
@@ -184,7 +184,7 @@ def test_an_eager_policy_shortens_a_result_that_was_sent_once_without_waiting_fo
 def test_an_eager_policy_waits_for_the_rent_of_a_result_with_sent_messages_behind_it() -> None:
     # The same result of round 10, in front of 2080: cut 1.25 * (2434 - 70 - 2080) + 208 = 563: price 173.55. Within 500
     # times the requests it saves enough, and still it waits.
-    assert when_it_pays(seen(talk(12)), [shorten(20, 30, since=23)], payback=500.0, eager=True) == []
+    assert when_it_pays(build_cached_view(talk(12)), [shorten(20, 30, since=23)], payback=500.0, eager=True) == []
 
 
 @pytest.mark.parametrize("requests", [1, 2, 10, 40, 63, 64, 65, 100, 130])
@@ -214,7 +214,7 @@ def test_renting_until_the_price_is_reached_costs_at_most_twice_the_best_in_hind
 
 
 def test_a_proposal_that_saves_no_more_than_its_page_faults_cost_is_left_out() -> None:
-    view = seen(talk(4), warm=False)
+    view = build_cached_view(talk(4), warm=False)
     assert when_it_pays(view, [shorten(2, 100)], fault_cost=lambda _: 89.0) == [shorten(2, 100)]
     assert when_it_pays(view, [shorten(2, 100)], fault_cost=lambda _: 90.0) == []
     assert when_it_pays(view, [shorten(2, 100)], fault_cost=lambda _: float("inf")) == []
@@ -223,13 +223,15 @@ def test_a_proposal_that_saves_no_more_than_its_page_faults_cost_is_left_out() -
 def test_what_page_faults_cost_is_taken_off_the_rent() -> None:
     # It saves 0.1 * 1900 = 190 a request, of which 20 are lost again, while the price grows by 146 a request.
     found = [shorten(2, 100, since=11)]
-    first = next(n for n in range(7, 60) if when_it_pays(seen(talk(n, 1996)), found))
-    later = next(n for n in range(7, 60) if when_it_pays(seen(talk(n, 1996)), found, fault_cost=lambda _: 20.0))
+    first = next(n for n in range(7, 60) if when_it_pays(build_cached_view(talk(n, 1996)), found))
+    later = next(
+        n for n in range(7, 60) if when_it_pays(build_cached_view(talk(n, 1996)), found, fault_cost=lambda _: 20.0)
+    )
     assert (first, later) == (18, 28)
 
 
 def test_riders_are_left_out_the_same_way() -> None:
-    view = seen(talk(4), warm=False)
+    view = build_cached_view(talk(4), warm=False)
     rider = replace(shorten(4, 50), rider=True)
     assert when_it_pays(view, [shorten(2, 100), rider]) == [shorten(2, 100), rider]
     assert when_it_pays(view, [shorten(2, 100), rider], fault_cost=lambda p: 60.0 if p.rider else 0.0) == [
@@ -256,7 +258,7 @@ def test_searches_and_command_output_are_cut_at_once_on_a_cold_cache(content: Co
 @pytest.mark.parametrize("content", ["view", "unknown"])
 def test_file_views_are_cut_on_a_cold_cache_when_they_would_be_on_a_warm_one(content: ContentKind) -> None:
     found = [replace(shorten(2, 100, since=11), content=content)]
-    assert [bool(when_it_pays(seen(talk(n, 1996)), found)) for n in (8, 17, 18)] == [False, False, True]
+    assert [bool(when_it_pays(build_cached_view(talk(n, 1996)), found)) for n in (8, 17, 18)] == [False, False, True]
     assert [bool(when_it_pays(cold(talk(n, 1996)), found)) for n in (8, 17, 18)] == [False, False, True]
 
 

@@ -33,7 +33,7 @@ GONE = Edit(KEYS[3], "gone", None, "s", "", 100, 0)
 SHORT = Edit(KEYS[3], "text", "r", "s", "", 100, 5)
 
 
-def sent(values: Sequence[Json], *edits: Edit, at: float = 100.0) -> BranchState:
+def state_after_sending(values: Sequence[Json], *edits: Edit, at: float = 100.0) -> BranchState:
     """The session after these messages, so edited, went out."""
     table = {e.key: e for e in edits}
     talk = make_messages(*values)
@@ -93,38 +93,38 @@ def test_observations_count_as_results() -> None:
 
 
 def test_the_cache_holds_the_common_front_with_the_last_prompt() -> None:
-    assert cached(TALK, sent(TALK[:4])) == sum(SIZES[:4])
-    assert cached(TALK, sent(TALK)) == sum(SIZES)
-    assert cached(TALK[:4], sent(TALK)) == sum(SIZES[:4])
+    assert cached(TALK, state_after_sending(TALK[:4])) == sum(SIZES[:4])
+    assert cached(TALK, state_after_sending(TALK)) == sum(SIZES)
+    assert cached(TALK[:4], state_after_sending(TALK)) == sum(SIZES[:4])
     changed = [*TALK[:1], user("another"), *TALK[2:]]
-    assert cached(changed, sent(TALK)) == SIZES[0]
+    assert cached(changed, state_after_sending(TALK)) == SIZES[0]
 
 
 def test_the_tools_stand_in_front_of_the_cached_messages() -> None:
-    assert cached(TALK, sent(TALK[:4]), tools=[1]) == len("[1]") + sum(SIZES[:4])
+    assert cached(TALK, state_after_sending(TALK[:4]), tools=[1]) == len("[1]") + sum(SIZES[:4])
 
 
 def test_what_was_edited_then_and_is_now_counts_as_it_goes_out() -> None:
-    assert cached(TALK, sent(TALK[:4], SHORT)) == 10 + 20 + 27 + 5
-    assert cached(TALK, sent(TALK[:5], GONE)) == 10 + 20 + 27 + 30
+    assert cached(TALK, state_after_sending(TALK[:4], SHORT)) == 10 + 20 + 27 + 5
+    assert cached(TALK, state_after_sending(TALK[:5], GONE)) == 10 + 20 + 27 + 30
 
 
 def test_an_edit_that_was_not_sent_ends_the_cached_front() -> None:
-    plain = sent(TALK[:4])
+    plain = state_after_sending(TALK[:4])
     assert cached(TALK, msgspec.structs.replace(plain, edits={SHORT.key: SHORT})) == 10 + 20 + 27
-    assert cached(TALK, msgspec.structs.replace(sent(TALK[:4], SHORT), edits={})) == 10 + 20 + 27
+    assert cached(TALK, msgspec.structs.replace(state_after_sending(TALK[:4], SHORT), edits={})) == 10 + 20 + 27
 
 
 def test_a_cache_is_cold_after_its_time_and_where_nothing_was_sent() -> None:
-    assert cached(TALK, sent(TALK), now=100 + PLAIN_MODEL.ttl_s) == sum(SIZES)
-    assert cached(TALK, sent(TALK), now=100.1 + PLAIN_MODEL.ttl_s) == 0
+    assert cached(TALK, state_after_sending(TALK), now=100 + PLAIN_MODEL.ttl_s) == sum(SIZES)
+    assert cached(TALK, state_after_sending(TALK), now=100.1 + PLAIN_MODEL.ttl_s) == 0
     assert cached(TALK, BranchState()) == 0
 
 
 def test_models_without_a_cache_and_prompts_too_short_for_it_have_nothing_cached() -> None:
-    assert cached(TALK, sent(TALK), model=replace(PLAIN_MODEL, cache="none")) == 0
-    assert cached(TALK, sent(TALK[:4]), model=replace(PLAIN_MODEL, min=sum(SIZES[:4]))) == sum(SIZES[:4])
-    assert cached(TALK, sent(TALK[:4]), model=replace(PLAIN_MODEL, min=sum(SIZES[:4]) + 1)) == 0
+    assert cached(TALK, state_after_sending(TALK), model=replace(PLAIN_MODEL, cache="none")) == 0
+    assert cached(TALK, state_after_sending(TALK[:4]), model=replace(PLAIN_MODEL, min=sum(SIZES[:4]))) == sum(SIZES[:4])
+    assert cached(TALK, state_after_sending(TALK[:4]), model=replace(PLAIN_MODEL, min=sum(SIZES[:4]) + 1)) == 0
 
 
 def test_after_a_restart_all_up_to_the_last_answer_counts_as_cached() -> None:

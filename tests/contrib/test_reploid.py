@@ -1,4 +1,4 @@
-"""FEATURES D3, D5, D9 (and D1, D2, D4 over a plain history): the functions in the source's names and shapes."""
+"""REPLOID's context functions over a plain history: the names, arguments and results of the source."""
 
 from __future__ import annotations
 

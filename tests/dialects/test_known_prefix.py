@@ -241,7 +241,7 @@ def write_body(form: Format, items: Sequence[Json], head: Json) -> bytes:
 def make_plain(name: str, count: int) -> list[Json]:
     """A history of questions and answers."""
     if name == "responses":
-        return [histories.said("a", n) if n % 2 else histories.user("q" * 200) for n in range(count)]
+        return [histories.assistant("a", n) if n % 2 else histories.user("q" * 200) for n in range(count)]
     roles = ("user", "assistant")
     return [{"role": roles[n % 2], "content": [{"type": "text", "text": f"t{n}"}]} for n in range(count)]
 
@@ -363,7 +363,7 @@ def test_the_last_known_item_is_judged_with_the_one_behind_it() -> None:
 
 
 def test_a_change_in_front_of_a_compaction_is_written_as_before() -> None:
-    items = [histories.user("old"), histories.said("a"), histories.user("new")]
+    items = [histories.user("old"), histories.assistant("a"), histories.user("new")]
     before = read_wire_request(json.dumps({"input": items}).encode())
 
     def plan(request: Any) -> list[OutgoingMessage]:

@@ -36,7 +36,7 @@ LONG = "agents.md"
 """A page whose commands start several programs, which takes some seconds."""
 
 
-def of(language: str, *, title: bool | None = None) -> list[Block]:
+def list_blocks(language: str, *, title: bool | None = None) -> list[Block]:
     return [one for one in ALL if one.language == language and title in (None, bool(one.title))]
 
 
@@ -105,7 +105,7 @@ def test_lines_that_the_readme_shows_in_a_table_stand_in_blocks_that_are_tried()
 
 
 @pytest.mark.clients
-@pytest.mark.parametrize("block", of("python", title=False), ids=named)
+@pytest.mark.parametrize("block", list_blocks("python", title=False), ids=named)
 def test_a_python_client_gets_its_answer(block: Block, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     if "langchain" in block.text:
         pytest.importorskip("langchain_openai")
@@ -170,7 +170,9 @@ def test_the_injection_of_ones_own_works(tmp_path: Path) -> None:
     assert told.text.endswith("of 800 tokens.]")
 
 
-@pytest.mark.parametrize("block", [one for one in of("toml") if not one.title.startswith("policies/")], ids=named)
+@pytest.mark.parametrize(
+    "block", [one for one in list_blocks("toml") if not one.title.startswith("policies/")], ids=named
+)
 def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert block.title, "a TOML block says which file it is"
     if block.title == "~/.codex/config.toml" and "mcp_servers" in block.text:
@@ -205,7 +207,7 @@ def check_mcp_server(server: dict[str, Any]) -> None:
     assert options[1::2] == [f"http://{ADDRESS}"]
 
 
-@pytest.mark.parametrize("block", of("json"), ids=named)
+@pytest.mark.parametrize("block", list_blocks("json"), ids=named)
 def test_json_points_to_the_proxy(block: Block) -> None:
     if block.title == ".mcp.json":
         check_mcp_server(json.loads(block.text)["mcpServers"]["context-proxy"])
@@ -214,7 +216,7 @@ def test_json_points_to_the_proxy(block: Block) -> None:
     assert provider["options"]["baseURL"] == f"http://{ADDRESS}/v1"
 
 
-@pytest.mark.parametrize("block", of("yaml"), ids=named)
+@pytest.mark.parametrize("block", list_blocks("yaml"), ids=named)
 def test_yaml_is_what_it_stands_for(block: Block) -> None:
     told = yaml.safe_load(block.text)
     if block.title == "prometheus.yml":
@@ -226,7 +228,7 @@ def test_yaml_is_what_it_stands_for(block: Block) -> None:
         assert told["model"]["model_kwargs"]["api_base"] == f"http://{ADDRESS}/v1"
 
 
-@pytest.mark.parametrize("block", of("html"), ids=named)
+@pytest.mark.parametrize("block", list_blocks("html"), ids=named)
 def test_the_widget_of_a_page_is_served(block: Block) -> None:
     script = ROOT / "proxy" / "web" / "dashboard" / "static" / "widget.js"
     assert "/dashboard/widget.js" in block.text
@@ -234,7 +236,7 @@ def test_the_widget_of_a_page_is_served(block: Block) -> None:
     assert "<context-manager-widget " in block.text
 
 
-@pytest.mark.parametrize("block", of("text"), ids=named)
+@pytest.mark.parametrize("block", list_blocks("text"), ids=named)
 def test_what_is_shown_is_what_comes_out(block: Block, place: Place) -> None:
     """A table of replay has the columns that a run prints; a STATE block is the one that is asked for."""
     if block.text.startswith(state_block.HEADING):

@@ -16,8 +16,8 @@ from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.policy import Policy
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.metrics import Metrics
-from proxy.settings.load import ApiKeySettings, Settings, UpstreamSettings, WebhookSettings
-from proxy.settings.model import SettingsSection
+from proxy.settings.load import Settings, UpstreamSettings, WebhookSettings
+from proxy.settings.model import ApiKeySettings, SettingsSection
 from tests.documentation.blocks import PAGES, ROOT, name, written
 
 WORDS = 25

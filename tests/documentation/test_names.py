@@ -21,15 +21,8 @@ from proxy.metrics import PROCESS_METRICS, Metrics
 from proxy.operator import inband_commands
 from proxy.operator.actions import ACTIONS
 from proxy.sessions.locate import Relation
-from proxy.settings.load import (
-    ENV_PREFIX,
-    RESERVED_VARIABLES,
-    ApiKeySettings,
-    Settings,
-    UpstreamSettings,
-    WebhookSettings,
-)
-from proxy.settings.model import Plane, SettingsSection
+from proxy.settings.load import ENV_PREFIX, RESERVED_VARIABLES, Settings, UpstreamSettings, WebhookSettings
+from proxy.settings.model import ApiKeySettings, Plane, SettingsSection
 from proxy.tools.registry import TOOLS
 from tests.documentation.blocks import PAGES, ROOT, name, rows, ticked, written
 from tests.documentation.commands import list_targets

@@ -34,7 +34,7 @@ def count_marks(body: Json) -> int:
     return json.dumps(body).count('"cache_control"')
 
 
-def said(there: RunningProxy) -> tuple[float, float]:
+def read_dollars(there: RunningProxy) -> tuple[float, float]:
     return there.count("cost_dollars_total", kind="paid"), there.count("cost_dollars_total", kind="without")
 
 
@@ -44,7 +44,7 @@ async def test_a_client_without_marks_is_served_from_the_cache() -> None:
         agent = MessagesAgent(proxy, read)
         assert await agent.work("Find the fault.") == "Done."
         await proxy.outcomes()
-        paid, without = said(proxy)
+        paid, without = read_dollars(proxy)
         used = [answer["usage"] for answer in agent.answers]
         predicted, reported = (proxy.count("cached_tokens_total", kind=kind) for kind in ("predicted", "reported"))
     assert model.refusals == []
@@ -63,7 +63,7 @@ async def test_passthrough_observe_and_the_setting_leave_a_prompt_as_it_came() -
         async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
             await MessagesAgent(proxy, read).work("Find the fault.")
             await proxy.outcomes()
-            paid, without = said(proxy)
+            paid, without = read_dollars(proxy)
         assert [count_marks(body) for body in model.bodies] == [0, 0, 0]
         assert paid == pytest.approx(without)
 
@@ -115,7 +115,7 @@ async def test_a_lifetime_that_the_client_asks_for_counts_from_the_first_request
         now[0] += 1800  # longer than five minutes, shorter than an hour
         await agent.work("Go on.")
         await proxy.outcomes()
-        paid, without = said(proxy)
+        paid, without = read_dollars(proxy)
         used = agent.answers[-1]["usage"]
         expected = await proxy.rows("SELECT predicted FROM exchanges ORDER BY started_at DESC LIMIT 1")
     assert used["cache_read_input_tokens"] > 1000
@@ -143,7 +143,7 @@ async def test_metrics_statistics_and_savings_are_what_the_provider_bills(
         agent = MessagesAgent(proxy, read, stream=stream, more=more, lines=(b"x-context-session: a",))
         await agent.work("Find the fault.")
         await proxy.outcomes()
-        paid, without = said(proxy)
+        paid, without = read_dollars(proxy)
         stats = (await proxy.get("/api/sessions/a/stats")).json()
         sums = (await proxy.get("/api/savings?since=0")).json()
         names = ("prompt_tokens_total", "completion_tokens_total")

@@ -46,7 +46,7 @@ def prices(tmp_path: Path) -> str:
     return str(file)
 
 
-def said(there: RunningProxy) -> tuple[float, float]:
+def read_dollars(there: RunningProxy) -> tuple[float, float]:
     return there.count("cost_dollars_total", kind="paid"), there.count("cost_dollars_total", kind="without")
 
 
@@ -62,7 +62,7 @@ async def test_an_untouched_prompt_costs_what_it_would_have_cost(prices: str) ->
     model.usage = usage(1000, 400)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await there.post({"model": "priced", "messages": HISTORY})
-        paid, without = said(there)
+        paid, without = read_dollars(there)
     # 600 tokens at 1.25 x 2 dollars a million, 400 at a tenth of 2, and 100 of the answer at 10
     assert paid == pytest.approx((600 * 2.5 + 400 * 0.2 + 100 * 10) / 1e6)
     assert without == pytest.approx(paid)
@@ -71,7 +71,7 @@ async def test_an_untouched_prompt_costs_what_it_would_have_cost(prices: str) ->
 async def test_a_model_without_prices_has_no_bill(prices: str) -> None:
     async with run_upstream(ScriptedModel("Done.")) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await there.post({"model": "nobody-knows", "messages": HISTORY})
-        assert said(there) == (0.0, 0.0)
+        assert read_dollars(there) == (0.0, 0.0)
 
 
 async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cache(prices: str) -> None:
@@ -80,7 +80,7 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
     model.usage = usage(1000, 0)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices, policy="rolling") as there:
         first = await there.post({"model": "priced", "messages": HISTORY})
-        before = said(there)
+        before = read_dollars(there)
         history = [*HISTORY, first.message]
         for n in range(6):
             history += [
@@ -90,7 +90,7 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
         history.append({"role": "user", "content": "And now?"})
         answer = await there.post({"model": "priced", "messages": history})
         before_tokens, after_tokens = map(int, (answer.header("x-context-tokens") or "").split(","))
-        paid, without = (now - then for now, then in zip(said(there), before, strict=True))
+        paid, without = (now - then for now, then in zip(read_dollars(there), before, strict=True))
     assert after_tokens < before_tokens
     assert paid == pytest.approx((1000 * 2.5 + 100 * 10) / 1e6)
     # The first prompt and its short answer would have come from the cache; the upstream counts by another measure.
@@ -106,7 +106,7 @@ async def test_rounds_of_ours_are_paid_for_and_would_not_have_been(prices: str) 
     model.usage = usage(1000, 400)
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
         answer = await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS})
-        paid, without = said(there)
+        paid, without = read_dollars(there)
     prompt = 600 * 2.5 + 400 * 0.2
     assert paid == pytest.approx((3 * prompt + 300 * 10) / 1e6)
     before, after = map(int, (answer.header("x-context-tokens") or "").split(","))
@@ -160,7 +160,7 @@ class Metered:
         await send_completion(there, message, usage(prompt, cached))
 
 
-async def worked(there: RunningProxy, metered: Metered) -> dict[str, Any]:
+async def read_stats_after_work(there: RunningProxy, metered: Metered) -> dict[str, Any]:
     """A session with sixty calls, each with a long result; its figures by the API."""
     agent = Agent(there, (b"x-context-session: s",), more={"model": "priced", "tools": TOOLS})
     agent.messages = [{"role": "system", "content": "Be."}]
@@ -188,7 +188,7 @@ async def test_observe_pays_for_the_originals_and_says_what_the_plan_would_have_
         metered = Metered()
         plain: dict[str, Any] = {"models_file": prices, "policy": policy, "state": {"ask": "never"}}
         async with run_upstream(metered) as upstream, run_proxy(upstream.port, **plain) as there:
-            found[policy], counted[policy] = await worked(there, metered), kinds(there)
+            found[policy], counted[policy] = await read_stats_after_work(there, metered), kinds(there)
             lines = (await there.get("/api/live")).json()["items"]
             money = (await there.get("/api/money")).json()["total"]
         spent[policy] = metered.paid
@@ -262,7 +262,7 @@ async def test_messages_are_billed_by_what_was_read_written_and_for_how_long(pri
         agent = MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"})
         await agent.work("Look around.")
         await there.outcomes()
-        paid, without = said(there)
+        paid, without = read_dollars(there)
         (line,) = await there.app.store.list_sessions(None)
         live = there.app.services.live_sessions.find_session(line.tenant, line.session)
         assert live is not None
@@ -282,7 +282,7 @@ async def test_responses_are_billed_by_the_same_function(prices: str, stream: bo
         agent = ResponsesAgent(there, no_tool, stream=stream, more={"model": "priced"})
         await agent.work("Look around.")
         await there.outcomes()
-        paid, _ = said(there)
+        paid, _ = read_dollars(there)
     assert paid == pytest.approx((50 * 2 + 9000 * 0.2 + 400 * 2.5 + 70 * 10) / 1e6)
 
 
@@ -291,9 +291,9 @@ async def test_dollars_that_the_provider_reports_are_what_was_paid(prices: str) 
     model.usage = {**usage(1000, 400), "cost": 0.5}
     async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await there.post({"model": "priced", "messages": HISTORY})
-        assert said(there) == pytest.approx((0.5, 0.5))
+        assert read_dollars(there) == pytest.approx((0.5, 0.5))
         await there.post({"model": "nobody-knows", "messages": HISTORY})
-        assert said(there) == pytest.approx((1.0, 1.0)), "a price is told even of an unknown model"
+        assert read_dollars(there) == pytest.approx((1.0, 1.0)), "a price is told even of an unknown model"
 
 
 def test_the_prompt_that_was_not_sent_is_scaled_by_what_the_provider_asked() -> None:

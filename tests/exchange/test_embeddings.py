@@ -60,7 +60,7 @@ async def ask(
     return await load_vectors(proxy.app.services, tenant, session, {text.encode(): text for text in texts}, BEARER)
 
 
-def told(proxy: RunningProxy, outcome: str) -> float:
+def count_outcomes(proxy: RunningProxy, outcome: str) -> float:
     return proxy.count("helper_total", kind="embedding", outcome=outcome)
 
 
@@ -76,7 +76,7 @@ async def test_vectors_are_made_in_batches_and_once_each() -> None:
         again = await ask(proxy, "x", "xx", "new text")
         assert (again[b"x"], again[b"xx"]) == (made[b"x"], made[b"xx"]), "the same to the last bit, whoever made it"
         assert model.batches[3:] == [["new text"]]
-        assert told(proxy, "kept") == 4
+        assert count_outcomes(proxy, "kept") == 4
         assert await proxy.rows("SELECT sum(asked), sum(prompt_tokens) FROM spending") == [(4, 80)]
 
 
@@ -116,18 +116,18 @@ async def test_a_failure_ends_the_round_is_counted_and_gives_what_there_is() -> 
         await proxy.rows("SELECT 1")
         model.status = b"500 No"
         assert set(await ask(proxy, "known", *("x" * n for n in range(1, 8)))) == {b"known"}
-        assert told(proxy, "failed") == 1
+        assert count_outcomes(proxy, "failed") == 1
         for _ in range(4):
             assert set(await ask(proxy, "known", "x")) == {b"known"}
-        assert told(proxy, "failed") == DOWN_AFTER
-        assert told(proxy, "resting") == 5 - DOWN_AFTER
+        assert count_outcomes(proxy, "failed") == DOWN_AFTER
+        assert count_outcomes(proxy, "resting") == 5 - DOWN_AFTER
 
 
 async def test_without_dollars_there_are_none() -> None:
     model = Embedder()
     async with embedding(model, dollars=0.0) as proxy:
         assert await ask(proxy, "text") == {}
-        assert told(proxy, "over_budget") == 1
+        assert count_outcomes(proxy, "over_budget") == 1
     assert model.requests == []
 
 
@@ -138,7 +138,7 @@ async def test_no_more_are_made_at_once_than_the_settings_allow() -> None:
         first = asyncio.create_task(ask(proxy, "one"))
         await wait_until(lambda: len(model.requests) == 1)
         assert await ask(proxy, "two") == {}
-        assert told(proxy, "queue_full") == 1
+        assert count_outcomes(proxy, "queue_full") == 1
         model.hold.set()
         assert set(await first) == {b"one"}
         assert set(await ask(proxy, "two")) == {b"two"}
@@ -149,5 +149,5 @@ async def test_a_store_that_is_away_means_none() -> None:
     async with embedding(model, store=store) as proxy:
         store.reads = False
         assert await ask(proxy, "text") == {}
-        assert told(proxy, "store") == 1
+        assert count_outcomes(proxy, "store") == 1
     assert model.requests == []

@@ -100,7 +100,7 @@ async def test_a_request_sent_again_stores_no_message_again() -> None:
     assert (found["messages"], found["exchanges"], found["branches"]) == (2, 6, 1)
 
 
-async def worked(folder: Path, steps: int, *, stream: bool, policy: str) -> tuple[int, int]:
+async def measure_store(folder: Path, steps: int, *, stream: bool, policy: str) -> tuple[int, int]:
     """(bytes of the file, bytes of the messages) after an agent has made so many steps."""
     db = folder / f"{steps}.sqlite3"
     text = "\n".join(f"line {n} of a result that is not long" for n in range(25))
@@ -122,8 +122,8 @@ async def worked(folder: Path, steps: int, *, stream: bool, policy: str) -> tupl
 async def test_the_file_grows_with_the_conversation_and_not_with_its_square(
     tmp_path: Path, policy: str, stream: bool
 ) -> None:
-    small, _ = await worked(tmp_path, 100, stream=stream, policy=policy)
-    large, content = await worked(tmp_path, 200, stream=stream, policy=policy)
+    small, _ = await measure_store(tmp_path, 100, stream=stream, policy=policy)
+    large, content = await measure_store(tmp_path, 200, stream=stream, policy=policy)
     print(f"\n{policy}, stream {stream}: {small} bytes at 100 steps, {large} at 200, of which {content} are messages")
     assert large < 2.2 * small
     # What an empty file has of tables and indexes is in both.

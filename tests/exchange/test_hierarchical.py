@@ -1,4 +1,4 @@
-"""FEATURES E1 to E7 and E9 through the running proxy: what reaches the upstream, and what outlives a restart."""
+"""The policy `hierarchical` through the running proxy: the prompt that reaches the upstream, also after a restart."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ RECALL = re.compile(r"recall\(\"([a-z2-7]{10})\"\)")
 
 
 @asynccontextmanager
-async def worked(
+async def run_reading_agent(
     policy: str, *, stream: bool = False, more: dict[str, Any], **tree: Any
 ) -> AsyncIterator[tuple[RunningProxy, ScriptedModel]]:
     """An agent that has read a few files, and been asked again since."""
@@ -49,7 +49,7 @@ def offered(body: dict[str, Any]) -> list[str]:
 
 @STREAMS
 async def test_a7_thrifty_names_recall_with_the_id_where_the_model_has_it(stream: bool) -> None:
-    async with worked("thrifty", stream=stream, more=TOOLS) as (proxy, model):
+    async with run_reading_agent("thrifty", stream=stream, more=TOOLS) as (proxy, model):
         assert offered(model.last) == ["bash", "recall"]
         stubs = [t for t in model.texts() if t and t.startswith("[shortened: ")]
         assert stubs
@@ -67,7 +67,7 @@ async def test_a7_thrifty_names_recall_with_the_id_where_the_model_has_it(stream
 async def test_a7_without_the_tool_it_is_only_said_how_much_is_missing(stream: bool, how: str) -> None:
     more, tree = ({}, {}) if how == "no tools of its own" else (TOOLS, {"tools": {"offer": "never"}})
     for policy in ("thrifty", "rolling", "hierarchical"):
-        async with worked(policy, stream=stream, more=more, **tree) as (_, model):
+        async with run_reading_agent(policy, stream=stream, more=more, **tree) as (_, model):
             text = "\n".join(t or "" for t in model.texts())
             assert MISSING.search(text)
             assert "recall(" not in text
@@ -76,7 +76,7 @@ async def test_a7_without_the_tool_it_is_only_said_how_much_is_missing(stream: b
 
 
 async def test_a7_rolling_names_query_db_as_its_source_does() -> None:
-    async with worked("rolling", more=TOOLS) as (_, model):
+    async with run_reading_agent("rolling", more=TOOLS) as (_, model):
         assert "query_db" in offered(model.last)
         cut = [t for t in model.texts() if t and "TRUNCATED" in t]
         assert cut

@@ -1,4 +1,4 @@
-"""FEATURES D1, D2, D3, D4, D7 through the running proxy: what reaches the upstream, and what stays in the store."""
+"""The policy `importance` through the running proxy: the prompt that reaches the upstream, and the stored messages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ WORDS = "here are some plain words that say very little of any thing at all " * 
 """61 tokens as they are estimated, about; no word in it counts."""
 
 
-def said(role: str, text: str) -> dict[str, Any]:
+def wordy_message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": f"{text}: {WORDS}"}
 
 
-TALK = [said("system", "rules"), *(said(("user", "assistant")[n % 2], f"{n}") for n in range(20)), said("user", "now")]
+TALK = [
+    wordy_message("system", "rules"),
+    *(wordy_message(("user", "assistant")[n % 2], f"{n}") for n in range(20)),
+    wordy_message("user", "now"),
+]
 
 
 @asynccontextmanager
@@ -62,7 +66,7 @@ async def left_out(proxy: RunningProxy) -> list[Any]:
 async def test_d1_of_the_sources_worked_example_the_best_four_reach_the_upstream(tmp_path: Path, stream: bool) -> None:
     """70, 20, 18, 36, 34 and 60 points, and room for four: system, the second prompt and its answer, the last one."""
     model = ScriptedModel()
-    talk = [said(role, "so") for role in ("system", "user", "assistant", "user", "assistant", "user")]
+    talk = [wordy_message(role, "so") for role in ("system", "user", "assistant", "user", "assistant", "user")]
     for n, message in enumerate(talk):
         message["content"] += f"{n}"
     async with serving(tmp_path, model, "importance", "always", window=100) as proxy:
@@ -104,7 +108,7 @@ async def test_d2_below_the_target_the_bytes_are_the_clients(tmp_path: Path, sch
 
 async def test_d2_steps_go_on_whole_as_the_history_grows(tmp_path: Path) -> None:
     model = ScriptedModel("Well.")
-    talk = [TALK[0], said("user", "begin")]
+    talk = [TALK[0], wordy_message("user", "begin")]
     async with serving(tmp_path, model, "importance", "always") as proxy:
         for n in range(16):
             ids = (f"c{n}", f"d{n}")
@@ -120,7 +124,7 @@ async def test_d2_steps_go_on_whole_as_the_history_grows(tmp_path: Path) -> None
 
 async def test_d2_system_and_last_message_over_the_budget_go_on(tmp_path: Path) -> None:
     model = ScriptedModel()
-    talk = [said("system", WORDS * 9), *TALK[1:5], said("user", WORDS * 9)]
+    talk = [wordy_message("system", WORDS * 9), *TALK[1:5], wordy_message("user", WORDS * 9)]
     async with serving(tmp_path, model, "importance", "always") as proxy:
         await ask(proxy, talk)
     assert model.last["messages"] == [talk[0], talk[-1]]
@@ -128,7 +132,7 @@ async def test_d2_system_and_last_message_over_the_budget_go_on(tmp_path: Path) 
 
 async def test_d3_an_unknown_model_is_taken_to_have_100k_tokens(tmp_path: Path) -> None:
     model = ScriptedModel()
-    talk = [*TALK[:1], *(said("user", f"{n} {WORDS * 100}") for n in range(18)), TALK[-1]]
+    talk = [*TALK[:1], *(wordy_message("user", f"{n} {WORDS * 100}") for n in range(18)), TALK[-1]]
     async with serving(tmp_path, model, "importance", "always", window=None) as proxy:
         await ask(proxy, talk, model="never heard of")
         ((before, after),) = await proxy.rows("SELECT tokens_before, tokens_after FROM exchanges")
@@ -140,7 +144,7 @@ async def test_d3_an_unknown_model_is_taken_to_have_100k_tokens(tmp_path: Path) 
 @pytest.mark.parametrize(("name", "target"), [("gpt-5", 102_400), ("claude-sonnet-4-5", 160_000)])
 async def test_d3_the_sources_limits_hold(tmp_path: Path, name: str, target: int) -> None:
     model = ScriptedModel()
-    talk = [*TALK[:1], *(said("user", f"{n} {WORDS * 100}") for n in range(36)), TALK[-1]]
+    talk = [*TALK[:1], *(wordy_message("user", f"{n} {WORDS * 100}") for n in range(36)), TALK[-1]]
     async with serving(tmp_path, model, "importance", "always", policy="importance") as proxy:
         await ask(proxy, talk, model=name)
         ((before, after),) = await proxy.rows("SELECT tokens_before, tokens_after FROM exchanges")

@@ -40,7 +40,7 @@ def shape(body: dict[str, Any]) -> list[str]:
     ]
 
 
-async def worked(agent: Agent, model: str) -> None:
+async def work_with_calls(agent: Agent, model: str) -> None:
     """A prompt answered with a call with text, a call without, and an answer."""
     await agent.say("Look", model=model)
     agent.brings("It is there.")
@@ -72,7 +72,7 @@ async def test_tool_traffic_goes_to_upstreams_of_its_own_strategy_only(tmp_path:
     async with two(one, other, "gemini", db) as (port, tree):
         async with run_proxy(port, **tree) as proxy:
             agent = Agent(proxy, (b"x-session-id: s",))
-            await worked(agent, "gpt-5")
+            await work_with_calls(agent, "gpt-5")
             if not restart:
                 await crossed(agent, one, other)
         if restart:
@@ -83,7 +83,7 @@ async def test_tool_traffic_goes_to_upstreams_of_its_own_strategy_only(tmp_path:
 
 async def crossed(agent: Agent, one: ScriptedModel, other: ScriptedModel) -> None:
     """The same conversation goes on at the other upstream, and comes back."""
-    await worked(agent, "gemini-3")
+    await work_with_calls(agent, "gemini-3")
     assert shape(other.chats[0]) == [*TEXTS, "user Look"]
     assert shape(other.chats[2]) == TEXTS + WHOLE[:-1], "the active group goes out whole"
     await agent.say("And now?", model="gpt-5")
@@ -98,7 +98,7 @@ async def test_compatible_strategies_share_their_tool_traffic() -> None:
         tree["upstreams"]["openai"]["strategy"] = "gemini"
         async with run_proxy(port, **tree) as proxy:
             agent = Agent(proxy, (b"x-session-id: s",))
-            await worked(agent, "gpt-5")
+            await work_with_calls(agent, "gpt-5")
             await agent.say("And now?", model="any")
             assert shape(other.last) == [*WHOLE, "user And now?"]
 

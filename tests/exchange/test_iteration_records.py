@@ -1,4 +1,4 @@
-"""FEATURES C through the running proxy: what is asked, withheld, recorded, and told in place of results."""
+"""Reflection through the running proxy: the question to the model, its withheld block, and the iteration records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOOLS = {"tools": [{"type": "function", "function": {"name": "search", "paramete
 STREAMING = pytest.mark.parametrize("stream", [False, True])
 
 
-def said(insight: str, progress: str = "advancing", relevance: str = "medium") -> str:
+def reflection_block(insight: str, progress: str = "advancing", relevance: str = "medium") -> str:
     """A REFLECTION block as a model writes it."""
     item = {"call": 1, "insights": insight, "learning": "so it goes", "relevance": relevance, "outcome": "failure"}
     value = {"tool_calls": [item], "synthesis": "a step", "progress_assessment": progress}
@@ -42,7 +42,7 @@ def searching(n: int, text: str = "") -> Json:
 
 
 @asynccontextmanager
-async def proxied(*answers: Any, **tree: Any) -> AsyncIterator[tuple[RunningProxy, ScriptedModel]]:
+async def run_reflective_proxy(*answers: Any, **tree: Any) -> AsyncIterator[tuple[RunningProxy, ScriptedModel]]:
     model = ScriptedModel(*answers)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="reflective", **tree) as proxy:
         yield proxy, model
@@ -67,7 +67,7 @@ async def records(proxy: RunningProxy) -> list[IterationReport]:
 
 @STREAMING
 async def test_c1_iterations_are_recorded_with_the_answer_to_their_results(stream: bool) -> None:
-    async with proxied(searching(0), searching(1), "Well.") as (proxy, _):
+    async with run_reflective_proxy(searching(0), searching(1), "Well.") as (proxy, _):
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         await work(agent, 2)
         agent.messages.append({"role": "user", "content": "thanks"})
@@ -87,7 +87,7 @@ async def test_c1_iterations_are_recorded_with_the_answer_to_their_results(strea
 
 
 async def test_c1_effort_makes_it_deep_and_what_the_user_says_before_the_end_is_feedback() -> None:
-    async with proxied(searching(0), "Well.") as (proxy, _):
+    async with run_reflective_proxy(searching(0), "Well.") as (proxy, _):
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("learn", **TOOLS)
         agent.brings("result")
@@ -97,15 +97,19 @@ async def test_c1_effort_makes_it_deep_and_what_the_user_says_before_the_end_is_
 
 
 async def test_c1_other_policies_record_nothing() -> None:
-    async with proxied(searching(0), "Well.") as (proxy, _):
+    async with run_reflective_proxy(searching(0), "Well.") as (proxy, _):
         await work(Agent(proxy, (b"x-context-policy: thrifty",)), 1)
         assert await proxy.rows("SELECT * FROM iterations") == []
 
 
 @STREAMING
 async def test_c2_inline_the_block_is_asked_for_withheld_stored_and_told(stream: bool) -> None:
-    answers = [searching(0), *(searching(n, said(f"insight {n - 1}")) for n in range(1, 8)), "Well." + said("last")]
-    async with proxied(*answers) as (proxy, model):
+    answers = [
+        searching(0),
+        *(searching(n, reflection_block(f"insight {n - 1}")) for n in range(1, 8)),
+        "Well." + reflection_block("last"),
+    ]
+    async with run_reflective_proxy(*answers) as (proxy, model):
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         heard = await work(agent, 8, INLINE)
         found = await records(proxy)
@@ -134,7 +138,7 @@ async def test_c2_inline_the_block_is_asked_for_withheld_stored_and_told(stream:
 @STREAMING
 async def test_c2_what_does_not_parse_is_stored_as_text_and_the_result_speaks(stream: bool) -> None:
     odd = "\n\n### REFLECTION\nI did {splendidly}."
-    async with proxied(searching(0), *(searching(n, odd) for n in range(1, 7)), "Well.") as (proxy, model):
+    async with run_reflective_proxy(searching(0), *(searching(n, odd) for n in range(1, 7)), "Well.") as (proxy, model):
         heard = await work(Agent(proxy, (b"x-context-session: a",), stream=stream), 7, INLINE)
         found = await records(proxy)
         assert proxy.count("reflections_total", outcome="text") == 6
@@ -149,16 +153,16 @@ async def test_c2_what_does_not_parse_is_stored_as_text_and_the_result_speaks(st
 
 @STREAMING
 async def test_c2_a_block_that_was_not_asked_for_is_the_clients(stream: bool) -> None:
-    async with proxied("Well." + said("x")) as (proxy, _):
+    async with run_reflective_proxy("Well." + reflection_block("x")) as (proxy, _):
         heard = await Agent(proxy, stream=stream).say("write about reflection")
-    assert heard.message["content"] == "Well." + said("x")
+    assert heard.message["content"] == "Well." + reflection_block("x")
 
 
 @STREAMING
 async def test_c2_state_and_reflection_are_asked_for_and_withheld_together(stream: bool, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "config/policies/reflective.toml").read_text()
     (tmp_path / "both.toml").write_text(text.replace('"never"', '"always"').replace('"reflective"', '"both"'))
-    answer = "Well.\n\n### STATE\nGoal: more topics\nContext: none" + said("insight")
+    answer = "Well.\n\n### STATE\nGoal: more topics\nContext: none" + reflection_block("insight")
     model = ScriptedModel(searching(0), answer, "Done.")
     async with (
         run_upstream(model) as upstream,
@@ -178,26 +182,28 @@ async def test_c2_nothing_is_taken_from_an_answer_to_the_original() -> None:
     async def refuse(request: Any, there: Any) -> None:
         await send_reply(there, b"400 Bad Request", b'{"error": {"message": "no"}}', b"content-type: application/json")
 
-    async with proxied(searching(0), refuse, "Well." + said("x")) as (proxy, _):
+    async with run_reflective_proxy(searching(0), refuse, "Well." + reflection_block("x")) as (proxy, _):
         heard = await work(Agent(proxy, (b"x-context-session: a",)), 1, INLINE)
     assert heard[-1].header("x-context-fallback") == "upstream_reject"
-    assert heard[-1].message["content"] == "Well." + said("x")
+    assert heard[-1].message["content"] == "Well." + reflection_block("x")
 
 
 async def test_c2_a_reflection_outlives_a_restart(tmp_path: Path) -> None:
     db = str(tmp_path / "db" / "store.sqlite3")
-    answers = [searching(0), *(searching(n, said(f"insight {n - 1}")) for n in range(1, 6)), "Well."]
-    async with proxied(*answers, db=db) as (proxy, _):
+    answers = [searching(0), *(searching(n, reflection_block(f"insight {n - 1}")) for n in range(1, 6)), "Well."]
+    async with run_reflective_proxy(*answers, db=db) as (proxy, _):
         agent = Agent(proxy, (b"x-context-session: a",))
         await work(agent, 6, INLINE)
-    async with proxied("Again.", db=db) as (proxy, model):
+    async with run_reflective_proxy("Again.", db=db) as (proxy, model):
         agent.proxy = proxy
         await agent.say("and now?")
     assert "→ insight 0; so it goes" in model.texts()[-1]
 
 
 @asynccontextmanager
-async def helped(tmp_path: Path, helper: ScriptedModel, *answers: Any, **limits: Any) -> AsyncIterator[Any]:
+async def run_proxy_with_helper(
+    tmp_path: Path, helper: ScriptedModel, *answers: Any, **limits: Any
+) -> AsyncIterator[Any]:
     """A proxy whose helper reflects."""
     model = ScriptedModel(*answers)
     async with run_upstream(model) as upstream, run_upstream(helper) as beside:
@@ -208,9 +214,9 @@ async def helped(tmp_path: Path, helper: ScriptedModel, *answers: Any, **limits:
 
 @STREAMING
 async def test_c2_the_helper_reflects_and_the_next_request_waits_for_it(stream: bool, tmp_path: Path) -> None:
-    helper = ScriptedModel(said("of the helper", relevance="high").partition("\n### REFLECTION\n")[2])
+    helper = ScriptedModel(reflection_block("of the helper", relevance="high").partition("\n### REFLECTION\n")[2])
     answers = [*(searching(n) for n in range(7)), "Well."]
-    async with helped(tmp_path, helper, *answers, wait_ms=2000) as (proxy, model):
+    async with run_proxy_with_helper(tmp_path, helper, *answers, wait_ms=2000) as (proxy, model):
         heard = await work(Agent(proxy, (b"x-context-session: a",), stream=stream), 7, HELPER)
         found = await records(proxy)
         assert proxy.count("helper_tokens_total", kind="reflection") > 0
@@ -224,7 +230,7 @@ async def test_c2_the_helper_reflects_and_the_next_request_waits_for_it(stream: 
 
 async def test_c2_a_helper_that_is_of_no_use_is_done_without(tmp_path: Path) -> None:
     answers = [*(searching(n) for n in range(7)), "Well."]
-    async with helped(tmp_path, ScriptedModel("no JSON"), *answers, wait_ms=500) as (proxy, model):
+    async with run_proxy_with_helper(tmp_path, ScriptedModel("no JSON"), *answers, wait_ms=500) as (proxy, model):
         await work(Agent(proxy, (b"x-context-session: a",)), 7, HELPER)
         found = await records(proxy)
     assert "- searched 'topic 0' → result 0 xxx" in model.texts()[-1]
@@ -233,7 +239,7 @@ async def test_c2_a_helper_that_is_of_no_use_is_done_without(tmp_path: Path) -> 
 
 @STREAMING
 async def test_c3_with_reflection_off_older_results_are_told_in_a_line(stream: bool) -> None:
-    async with proxied(*(searching(n) for n in range(7)), "Well.") as (proxy, model):
+    async with run_reflective_proxy(*(searching(n) for n in range(7)), "Well.") as (proxy, model):
         await work(Agent(proxy, (b"x-context-session: a",), stream=stream), 7)
     tail = model.texts()[-1]
     assert tail.count("- searched") == 2
@@ -244,8 +250,8 @@ async def test_c3_with_reflection_off_older_results_are_told_in_a_line(stream: b
 
 @STREAMING
 async def test_c4_three_stuck_iterations_bring_the_recovery_prompt(stream: bool) -> None:
-    answers = [searching(0), *(searching(n, said("no luck", "stuck")) for n in range(1, 5)), "Well."]
-    async with proxied(*answers) as (proxy, model):
+    answers = [searching(0), *(searching(n, reflection_block("no luck", "stuck")) for n in range(1, 5)), "Well."]
+    async with run_reflective_proxy(*answers) as (proxy, model):
         await work(Agent(proxy, (b"x-context-session: a",), stream=stream), 5, INLINE)
     told = ["[RECOVERY: by your own assessment the last 3" in model.texts(n)[-1] for n in range(6)]
     assert told == [False, False, False, False, True, False]
@@ -254,7 +260,7 @@ async def test_c4_three_stuck_iterations_bring_the_recovery_prompt(stream: bool)
 @STREAMING
 async def test_c4_with_reflection_off_loops_are_warned_of(stream: bool) -> None:
     same = [make_calls((f"c{n}", "search"), query="x") for n in range(4)]
-    async with proxied(*same, "Well.") as (proxy, model):
+    async with run_reflective_proxy(*same, "Well.") as (proxy, model):
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         await agent.say("learn", **TOOLS)
         for _ in range(3):
@@ -266,7 +272,7 @@ async def test_c4_with_reflection_off_loops_are_warned_of(stream: bool) -> None:
 @STREAMING
 async def test_c5_low_stakes_calls_are_recorded_but_not_reflected_on(stream: bool) -> None:
     think = make_calls(("c0", "think"), thought="hm")
-    async with proxied(think, "Well.") as (proxy, model):
+    async with run_reflective_proxy(think, "Well.") as (proxy, model):
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         await work(agent, 1, INLINE)
         (found,) = await records(proxy)
@@ -300,14 +306,14 @@ async def test_a_fault_in_recording_is_counted_and_the_answer_goes_on(monkeypatc
         raise ValueError("a fault of ours")
 
     monkeypatch.setattr(iteration_records, "_make_record_rows", broken)
-    async with proxied(searching(0), "Well.") as (proxy, _):
+    async with run_reflective_proxy(searching(0), "Well.") as (proxy, _):
         heard = await work(Agent(proxy), 1)
         assert proxy.count("internal_errors_total", where="reflection") >= 1
     assert heard[-1].message["content"] == "Well."
 
 
 async def test_c1_feedback_of_the_user_goes_into_the_record_of_the_iteration_that_it_came_after() -> None:
-    async with proxied(searching(0), searching(1), "Well.") as (proxy, _):
+    async with run_reflective_proxy(searching(0), searching(1), "Well.") as (proxy, _):
         agent = Agent(proxy, (b"x-context-session: a",))
         await work(agent, 1)
         await proxy.rows("SELECT 1")
@@ -333,7 +339,7 @@ async def test_c3_a_model_may_have_settings_of_its_own(tmp_path: Path) -> None:
     models.write_text("[models.m.reflective]\nrecent = 1\ntokens = 60\n")
     answers = [searching(n) for n in range(5)]
     for name, whole in (("m", 1), ("other", 5)):
-        async with proxied(*answers, "Well.", models_file=str(models)) as (proxy, model):
+        async with run_reflective_proxy(*answers, "Well.", models_file=str(models)) as (proxy, model):
             await work(Agent(proxy, (b"x-context-session: a",), more={"model": name}), 5)
         texts = [t or "" for t in model.texts()]
         assert sum(t.startswith("result ") for t in texts) == whole

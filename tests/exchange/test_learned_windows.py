@@ -12,7 +12,7 @@ import pytest
 
 from proxy.context.models import Model
 from proxy.exchange import rebuild_prompt
-from proxy.exchange.lookups import WINDOW_TTL_S
+from proxy.exchange.learned_windows import WINDOW_TTL_S
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import ScriptedModel, send_reply

@@ -1,4 +1,4 @@
-"""FEATURES B through the running proxy: what reaches the upstream, at which iteration."""
+"""The policy `progressive` through the running proxy: the prompt that reaches the upstream at each iteration."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from proxy.chat.chain import public_id
-from proxy.exchange import record_outcome
+from proxy.exchange import publish_events
 from tests.event_stream_client import EventStreamClient, event_stream
 from tests.exchange import test_hierarchical as hierarchical
 from tests.exchange import test_importance as importance
-from tests.exchange import test_plan_request as planning
 from tests.exchange import test_summaries as summaries
 from tests.exchange.hidden_calls import PlayedConversation, make_answer, run_proxy_with_tools
+from tests.exchange.long_results import LONG, has_short_result, make_looking_model, work_until
 from tests.exchange.test_handler import BLOCK
 from tests.failing_store import FailingStore, use_store
 from tests.operator.agent import run_conversation
@@ -69,18 +69,18 @@ async def test_d6_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Pat
 
 
 async def test_what_a_policy_shortens_is_told_with_how_many_tokens_that_saved() -> None:
-    model = planning.looking()
+    model = make_looking_model()
     async with (
         run_upstream(model) as upstream,
         run_proxy(upstream.port, policy="thrifty") as proxy,
         event_stream(proxy) as stream,
     ):
-        await planning.works(Agent(proxy, NAMED), lambda: planning.shortened(model.last))
+        await work_until(Agent(proxy, NAMED), lambda: has_short_result(model.last))
         told = (await stream.wait("context:edited"))[0]
         assert (told["by"], told["action"]) == ("policy", "shorten")
         assert told["count"] == len(told["messages"]) > 0
         assert told["tokens"] > 0
-        assert planning.LONG[:40] not in json.dumps([one for _, _, one in stream.told])
+        assert LONG[:40] not in json.dumps([one for _, _, one in stream.told])
 
 
 async def test_levels_that_are_compressed_are_told(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch:
     def wrong(*_: Any) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(record_outcome, "_publish_client_change", wrong)
+    monkeypatch.setattr(publish_events, "_publish_client_change", wrong)
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await Agent(proxy, NAMED).say("Hello")
         assert found.header("x-context-fallback") is None
@@ -260,6 +260,6 @@ async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch:
 
 
 def test_long_lists_and_texts_are_cut_and_counts_stay() -> None:
-    told = record_outcome._shorten_payload({"removed": 5000, "removed_ids": ["x"] * 5000, "summary": "y" * 50_000})
-    assert (told["removed"], len(told["removed_ids"])) == (5000, record_outcome.MAX_LISTED)
-    assert len(told["summary"]) == record_outcome.MAX_TEXT + 1
+    told = publish_events._shorten_payload({"removed": 5000, "removed_ids": ["x"] * 5000, "summary": "y" * 50_000})
+    assert (told["removed"], len(told["removed_ids"])) == (5000, publish_events.MAX_LISTED)
+    assert len(told["summary"]) == publish_events.MAX_TEXT + 1

@@ -10,7 +10,8 @@ import pytest
 from proxy.errors import StoreUnavailable
 from proxy.exchange import lookups
 from proxy.operator import edit_messages, session_settings
-from proxy.sessions.branch import LiveSession, SessionSettings, StoredDecisions
+from proxy.sessions.branch import LiveSession
+from proxy.sessions.operator_decisions import SessionSettings, StoredDecisions
 from tests.operator.agent import find_messages, list_group_messages, run_conversation
 from tests.postgres import drop_database, new_store_database
 from tests.proxy_server import run_proxy

@@ -27,7 +27,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.store.write_queue.HOLD_S", 60.0)
 
 
-async def spent(trips: RoundTrips, proxy: RunningProxy, agent: Agent, text: str | None = None) -> int:
+async def count_round_trips(trips: RoundTrips, proxy: RunningProxy, agent: Agent, text: str | None = None) -> int:
     """The round trips of one exchange, its commit included."""
     before = trips.count
     agent.proxy = proxy
@@ -56,19 +56,19 @@ async def test_a_small_exchange_takes_two_at_most_on_its_own_replica_and_on_anot
                 await other.say("Hello")
                 await other.say("Go on")
             for proxy in (one, two, one):
-                await spent(trips, proxy, other, "Once more")
+                await count_round_trips(trips, proxy, other, "Once more")
             named, plain = Agent(one, lines=(b"x-session-id: named",)), Agent(one)
             found = {
-                "first request of a session": await spent(trips, one, named, "Hello"),
-                "remembered": await spent(trips, one, named, "Go on"),
-                "cold": await spent(trips, two, named, "And now?"),
-                "moved on elsewhere": await spent(trips, one, named, "And here?"),
-                "without a name": await spent(trips, one, plain, "Good morning"),
-                "without a name, remembered": await spent(trips, one, plain, "Go on"),
+                "first request of a session": await count_round_trips(trips, one, named, "Hello"),
+                "remembered": await count_round_trips(trips, one, named, "Go on"),
+                "cold": await count_round_trips(trips, two, named, "And now?"),
+                "moved on elsewhere": await count_round_trips(trips, one, named, "And here?"),
+                "without a name": await count_round_trips(trips, one, plain, "Good morning"),
+                "without a name, remembered": await count_round_trips(trips, one, plain, "Go on"),
             }
             assert {name: count for name, count in found.items() if count > LIMIT} == {}, found
             # Its session has to be found first, by what it holds.
-            assert await spent(trips, two, plain, "And now?") <= LIMIT + 1
+            assert await count_round_trips(trips, two, plain, "And now?") <= LIMIT + 1
     finally:
         await drop_database(url)
 
@@ -88,7 +88,7 @@ async def test_a_step_of_an_agent_takes_two_at_most(postgres: str) -> None:
             await agent.say("Read them all.")
             for n in range(10):
                 agent.brings(f"line of {n}\n" * 40)
-                steps.append(await spent(trips, (one, two)[n >= 6], agent))
+                steps.append(await count_round_trips(trips, (one, two)[n >= 6], agent))
             # The first ones prepare their statements, on either replica.
             assert max(steps[3:6] + steps[8:]) <= LIMIT, steps
     finally:

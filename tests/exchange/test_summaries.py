@@ -1,4 +1,4 @@
-"""FEATURES D4 with a helper model, through the running proxy: its words where they are any good, a count elsewhere."""
+"""The policy `summarize` through the running proxy: the helper model's summary where it is good, else a count."""
 
 from __future__ import annotations
 

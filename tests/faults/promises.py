@@ -51,7 +51,13 @@ PROMISES = (
     Promise(
         "P4",
         "A fault of the store, of planning or of counting never fails a request that works without the proxy.",
-        ("exchange/test_plan_request.py", "faults/test_content.py", "faults/test_stores.py", "store/test_crash.py"),
+        (
+            "exchange/test_prepare_request.py",
+            "exchange/test_plan_request.py",
+            "faults/test_content.py",
+            "faults/test_stores.py",
+            "store/test_crash.py",
+        ),
     ),
     Promise(
         "P5",

@@ -83,7 +83,7 @@ PROMISED_S = 0.2
 """Of processor time."""
 
 
-def spent(pid: int) -> float:
+def read_processor_time(pid: int) -> float:
     """Seconds of processor time of all its threads, to the nanosecond."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
@@ -97,10 +97,10 @@ async def test_j1_what_breaks_parsers_takes_little_of_the_processor(
         pid, port = await fork_server.started(upstream=url, db=":memory:", log_level="error")
 
         async def taken(body: bytes) -> float:
-            before = spent(pid)
+            before = read_processor_time(pid)
             assert parse_answer(await send_raw(port, make_post(CHAT, body), 30)).status == 200
             await asyncio.sleep(0.05)
-            return spent(pid) - before
+            return read_processor_time(pid) - before
 
         await taken(b"{}")
         least = min([await taken(HEAVY[name]) for _ in range(3)])

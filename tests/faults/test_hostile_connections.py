@@ -68,11 +68,11 @@ def begun(length: int, *lines: bytes, path: str = CHAT, sent: bytes = b"{") -> b
     return head + b"".join(line + b"\r\n" for line in lines) + b"\r\n" + sent
 
 
-def said(size: int) -> bytes:
+def make_body(size: int) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": "H" * size}]}).encode()
 
 
-async def asked(port: int, address: str, body: bytes = b"{}", path: str = "/v1/x") -> RawAnswer:
+async def ask_from(port: int, address: str, body: bytes = b"{}", path: str = "/v1/x") -> RawAnswer:
     client = await connect(port, address)
     await client.send(make_post(path, body, KEY))
     return parse_answer(await rest(client))
@@ -98,14 +98,14 @@ async def test_s6_bodies_that_do_not_come_from_one_address_leave_places_for_othe
         for client in slow:
             await client.send(begun(10**15, KEY))
         await wait_until(lambda: proxy.count("refused_connections_total", why="crowded") == 32)
-        assert (await asked(proxy.port, "127.0.0.2")).status == 503
+        assert (await ask_from(proxy.port, "127.0.0.2")).status == 503
         for _ in range(3):
-            assert (await asked(proxy.port, "127.0.0.1")).status == 200, "another address"
+            assert (await ask_from(proxy.port, "127.0.0.1")).status == 200, "another address"
         others = [await connect(proxy.port, "127.0.0.3") for _ in range(4)]
         for client in others:
             await client.send(begun(100, KEY))
         await asyncio.sleep(0.1)
-        assert (await asked(proxy.port, "127.0.0.1")).status == 503, "now all places are taken"
+        assert (await ask_from(proxy.port, "127.0.0.1")).status == 503, "now all places are taken"
         probes = [await connect(proxy.port, "127.0.0.2") for _ in range(5)]
         for client in probes:
             await client.send(HEALTH)
@@ -138,7 +138,7 @@ async def test_s6_nobody_is_refused_while_there_is_room_and_a_share_may_be_all()
             for client in clients[:20]:
                 client.writer.transport.abort()
             await asyncio.sleep(0.1)
-            assert (await asked(proxy.port, "127.0.0.1")).status == 200
+            assert (await ask_from(proxy.port, "127.0.0.1")).status == 200
 
 
 @pytest.mark.parametrize("how", [b"content-length: 1000000000000000", b"transfer-encoding: chunked"])
@@ -194,9 +194,9 @@ async def test_s6_a_body_without_an_end_gives_way_to_those_that_come_whole(monke
         for client in slow:
             await client.send(begun(9_000_000, KEY, sent=b"a" * 1_000_000))
         await wait_until(lambda: proxy.app.body_budget.held >= 4_000_000)
-        assert (await refused(proxy.port, said(900_000))).status == 503, "they may still come"
+        assert (await refused(proxy.port, make_body(900_000))).status == 503, "they may still come"
         await asyncio.sleep(0.4)
-        assert (await asked(proxy.port, "127.0.0.1", said(900_000), CHAT)).status == 200
+        assert (await ask_from(proxy.port, "127.0.0.1", make_body(900_000), CHAT)).status == 200
         got = await rest(slow[0], LINGER_S + SLACK_S)
         assert got.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in got
@@ -211,12 +211,12 @@ async def test_s6_one_tenant_has_half_of_the_memory_for_bodies_while_there_are_o
     async with run_upstream(wait) as upstream, run_proxy(upstream.port, limits={"bodies_mb": 4}, keys=keys) as proxy:
         hanging = [await connect(proxy.port) for _ in range(2)]
         for client in hanging:
-            await client.send(make_post(CHAT, said(1_000_000), KEY))
+            await client.send(make_post(CHAT, make_body(1_000_000), KEY))
         await wait_until(lambda: len(upstream.requests) == 2)
-        got = await refused(proxy.port, said(900_000))
+        got = await refused(proxy.port, make_body(900_000))
         assert (got.status, got.header("retry-after")) == (503, "1")
         other = await connect(proxy.port)
-        await other.send(make_post(CHAT, said(1_500_000), b"x-context-key: cp-other"))
+        await other.send(make_post(CHAT, make_body(1_500_000), b"x-context-key: cp-other"))
         await wait_until(lambda: len(upstream.requests) == 3)
         for client in [*hanging, other]:
             client.writer.transport.abort()

@@ -25,7 +25,7 @@ LONG = int(os.environ.get("KILLS", "1000"))
 """Lives in the long form."""
 
 
-def told(load: Load, rounds: int, record: Record) -> None:
+def record_kills(load: Load, rounds: int, record: Record) -> None:
     record("measured", f"{rounds} kills, {len(load.acknowledged)} turns acknowledged, 0 lost, {load.deferred} deferred")
     assert load.unstored < rounds, "the store answered hardly anything in time"
     assert len(load.acknowledged) > 2 * rounds, "too little was under way to say anything"
@@ -35,7 +35,7 @@ async def test_d1_what_clients_have_got_is_in_sqlite_after_kill_9(
     fork_server: ForkServer, tmp_path: Path, record_property: Record
 ) -> None:
     path = str(tmp_path / "store.sqlite3")
-    told(
+    record_kills(
         await kill_rounds(fork_server, path, 10, 1, make_sqlite_fetch(path), lambda: check_integrity(path)),
         10,
         record_property,
@@ -45,7 +45,7 @@ async def test_d1_what_clients_have_got_is_in_sqlite_after_kill_9(
 async def test_d1_what_clients_have_got_is_in_postgresql_after_kill_9(
     fork_server: ForkServer, database: str, record_property: Record
 ) -> None:
-    told(await kill_rounds(fork_server, database, 10, 2, make_postgres_fetch(database)), 10, record_property)
+    record_kills(await kill_rounds(fork_server, database, 10, 2, make_postgres_fetch(database)), 10, record_property)
 
 
 @pytest.mark.long
@@ -55,7 +55,7 @@ async def test_d1_a_thousand_kills_on_sqlite(
     record_property: Record,
 ) -> None:
     path = str(tmp_path / "store.sqlite3")
-    told(
+    record_kills(
         await kill_rounds(fork_server, path, LONG, 3, make_sqlite_fetch(path), lambda: check_integrity(path)),
         LONG,
         record_property,
@@ -68,7 +68,9 @@ async def test_d1_a_thousand_kills_on_postgresql(
     database: str,
     record_property: Record,
 ) -> None:
-    told(await kill_rounds(fork_server, database, LONG, 4, make_postgres_fetch(database)), LONG, record_property)
+    record_kills(
+        await kill_rounds(fork_server, database, LONG, 4, make_postgres_fetch(database)), LONG, record_property
+    )
 
 
 async def test_a_turn_that_is_not_there_is_noticed(fork_server: ForkServer, tmp_path: Path) -> None:

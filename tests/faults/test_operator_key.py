@@ -31,7 +31,7 @@ def upstreams(port: int, env: str = "OPERATORS_KEY") -> dict[str, Any]:
     return {"upstreams": {"main": {"base_url": f"http://127.0.0.1:{port}/v1", "api_key_env": env}}}
 
 
-async def asked(proxy: RunningProxy, method: str, path: str, *lines: bytes, host: bytes = b"localhost") -> RawAnswer:
+async def ask(proxy: RunningProxy, method: str, path: str, *lines: bytes, host: bytes = b"localhost") -> RawAnswer:
     body = BODY if method in ("POST", "PUT") else b""
     head = [f"{method} {path} HTTP/1.1".encode(), b"host: " + host, b"connection: close", *lines]
     head += [b"content-type: application/json", b"content-length: %d" % len(body)] if body else []
@@ -43,11 +43,11 @@ async def asked(proxy: RunningProxy, method: str, path: str, *lines: bytes, host
 async def test_s1_a_page_cannot_spend_the_operators_key_with_a_credential_that_goes_nowhere(line: bytes) -> None:
     async with run_upstream(fine) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
         for method, path in (("POST", CHAT), ("DELETE", "/v1/models/a"), ("GET", "/v1/models")):
-            assert (await asked(proxy, method, path, line, PAGE)).status == 403
-            assert (await asked(proxy, method, path, line, b"sec-fetch-site: cross-site")).status == 403
-            assert (await asked(proxy, method, path, line, host=b"evil.com")).status == 421, "a name pointed at us"
+            assert (await ask(proxy, method, path, line, PAGE)).status == 403
+            assert (await ask(proxy, method, path, line, b"sec-fetch-site: cross-site")).status == 403
+            assert (await ask(proxy, method, path, line, host=b"evil.com")).status == 421, "a name pointed at us"
         assert upstream.requests == []
-        assert (await asked(proxy, "POST", CHAT, line)).status == 200
+        assert (await ask(proxy, "POST", CHAT, line)).status == 200
         assert upstream.requests[0].all(b"authorization") == [b"Bearer " + KEY.encode()]
 
 
@@ -55,17 +55,17 @@ async def test_s1_a_page_cannot_spend_the_operators_key_with_a_credential_that_g
 async def test_s1_a_page_with_a_made_up_credential_does_not_reach_an_upstream_that_needs_none(line: bytes) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         for method, path in (("POST", CHAT), ("DELETE", "/v1/models/a"), ("GET", "/v1/files"), ("OPTIONS", "/v1/x")):
-            assert (await asked(proxy, method, path, line, PAGE)).status == 403
-            assert (await asked(proxy, method, path, line, b"origin: null")).status == 403
-            assert (await asked(proxy, method, path, line, b"sec-fetch-site: cross-site")).status == 403
-            assert (await asked(proxy, method, path, line, host=b"evil.com")).status == 421, "a name pointed at us"
+            assert (await ask(proxy, method, path, line, PAGE)).status == 403
+            assert (await ask(proxy, method, path, line, b"origin: null")).status == 403
+            assert (await ask(proxy, method, path, line, b"sec-fetch-site: cross-site")).status == 403
+            assert (await ask(proxy, method, path, line, host=b"evil.com")).status == 421, "a name pointed at us"
             same = (b"origin: http://evil.com:8080", b"sec-fetch-site: same-origin")
-            assert (await asked(proxy, method, path, line, *same, host=b"evil.com:8080")).status == 421
-        got = await asked(proxy, "OPTIONS", CHAT, PAGE, *WANTS)
+            assert (await ask(proxy, method, path, line, *same, host=b"evil.com:8080")).status == 421
+        got = await ask(proxy, "OPTIONS", CHAT, PAGE, *WANTS)
         assert (got.status, got.header("access-control-allow-origin")) == (403, None)
         assert upstream.requests == []
         for host in (b"localhost", b"127.0.0.1:80", b"[::1]:80", b"workstation:8080"):
-            assert (await asked(proxy, "POST", CHAT, line, host=host)).status == 200
+            assert (await ask(proxy, "POST", CHAT, line, host=host)).status == 200
         assert len(upstream.requests) == 4
 
 
@@ -83,13 +83,13 @@ async def test_s1_a_page_of_this_machine_or_of_an_application_may_bring_a_creden
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, **shared) as proxy:
         for page in (*NEAR, b"https://wiki.example"):
             lines = (b"origin: " + page, b"sec-fetch-site: cross-site")
-            assert (await asked(proxy, "POST", CHAT, b"authorization: Bearer x", *lines)).status == 200, page
+            assert (await ask(proxy, "POST", CHAT, b"authorization: Bearer x", *lines)).status == 200, page
             assert upstream.requests.pop().all(b"authorization") == [b"Bearer x"]
-            got = await asked(proxy, "OPTIONS", CHAT, *lines, *WANTS)
+            got = await ask(proxy, "OPTIONS", CHAT, *lines, *WANTS)
             assert (got.status, got.header("access-control-allow-origin")) == (204, page.decode())
             if page in NEAR:
-                assert (await asked(proxy, "POST", CHAT, *lines)).status == 403, "it brings nothing"
-        assert (await asked(proxy, "POST", CHAT, b"x-api-key: x", host=b"box.lan")).status == 200
+                assert (await ask(proxy, "POST", CHAT, *lines)).status == 403, "it brings nothing"
+        assert (await ask(proxy, "POST", CHAT, b"x-api-key: x", host=b"box.lan")).status == 200
         for far in (
             b"file://",
             b"//evil.com",
@@ -99,7 +99,7 @@ async def test_s1_a_page_of_this_machine_or_of_an_application_may_bring_a_creden
             b"http://128.0.0.1",
             b"http://xlocalhost",
         ):
-            got = await asked(proxy, "POST", CHAT, b"authorization: Bearer x", b"origin: " + far)
+            got = await ask(proxy, "POST", CHAT, b"authorization: Bearer x", b"origin: " + far)
             assert got.status == 403, far
 
 
@@ -111,17 +111,17 @@ async def test_s1_a_preflight_of_another_site_is_answered_here() -> None:
     async with run_upstream(fine) as upstream:
         shared: dict[str, Any] = {"dashboard": {"origins": ["https://wiki.example"]}}
         async with run_proxy("", **upstreams(upstream.port), **shared) as proxy:
-            got = await asked(proxy, "OPTIONS", CHAT, PAGE, *WANTS)
+            got = await ask(proxy, "OPTIONS", CHAT, PAGE, *WANTS)
             assert (got.status, got.header("access-control-allow-origin")) == (403, None)
-            got = await asked(proxy, "OPTIONS", CHAT, b"origin: https://wiki.example", *WANTS)
+            got = await ask(proxy, "OPTIONS", CHAT, b"origin: https://wiki.example", *WANTS)
             assert (got.status, got.header("access-control-allow-origin")) == (204, "https://wiki.example")
         async with run_proxy(upstream.port) as proxy:
             near = b"origin: http://localhost:3000"
-            got = await asked(proxy, "OPTIONS", CHAT, near, *WANTS)
+            got = await ask(proxy, "OPTIONS", CHAT, near, *WANTS)
             assert (got.status, got.header("access-control-allow-origin")) == (204, "http://localhost:3000"), "its own"
             assert got.header("access-control-allow-headers") == "Authorization, content-type"
             assert got.header("access-control-allow-credentials") is None
-            assert (await asked(proxy, "OPTIONS", CHAT, near, WANTS[0])).status == 403, "it would bring nothing"
+            assert (await ask(proxy, "OPTIONS", CHAT, near, WANTS[0])).status == 403, "it would bring nothing"
         assert upstream.requests == []
 
 
@@ -137,7 +137,7 @@ async def test_s3_a_data_key_reaches_inference_and_nothing_else_that_the_operato
                 ("GET", "/v1/files"), ("DELETE", "/v1/files/file-1"), ("GET", "/v1/organization/api_keys"),
                 ("POST", "/v1/files"), ("DELETE", "/v1/models/ft:a"), ("GET", "/s/one/v1/files"),
             ):  # fmt: skip
-                got = await asked(proxy, method, path, DATA)
+                got = await ask(proxy, method, path, DATA)
                 assert (got.status, "passthrough.paths" in got.error["message"]) == (403, True), path
             assert upstream.requests == []
             for method, path in (
@@ -146,12 +146,12 @@ async def test_s3_a_data_key_reaches_inference_and_nothing_else_that_the_operato
                 ("POST", CHAT),
                 ("POST", "/s/a" + CHAT),
             ):
-                assert (await asked(proxy, method, path, DATA)).status == 200, path
+                assert (await ask(proxy, method, path, DATA)).status == 200, path
         async with run_proxy("", **tree, passthrough={"paths": ["GET /v1/files/*"]}) as proxy:
-            assert (await asked(proxy, "GET", "/v1/files/a", DATA)).status == 200
-            assert (await asked(proxy, "DELETE", "/v1/files/a", DATA)).status == 403
+            assert (await ask(proxy, "GET", "/v1/files/a", DATA)).status == 200
+            assert (await ask(proxy, "DELETE", "/v1/files/a", DATA)).status == 403
         async with run_proxy(upstream.port) as proxy:
-            assert (await asked(proxy, "DELETE", "/v1/files/a", b"authorization: Bearer own")).status == 200
+            assert (await ask(proxy, "DELETE", "/v1/files/a", b"authorization: Bearer own")).status == 200
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ async def test_s3_a_data_key_reaches_inference_and_nothing_else_that_the_operato
 async def test_s3_dot_segments_go_nowhere(path: str) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         for method in ("GET", "POST", "DELETE"):
-            got = await asked(proxy, method, path, b"authorization: Bearer own")
+            got = await ask(proxy, method, path, b"authorization: Bearer own")
             assert (got.status, "dot segment" in got.error["message"]) == (400, True)
         assert upstream.requests == []
 
@@ -173,7 +173,7 @@ async def test_s3_no_spelling_of_a_dot_segment_goes_upstream_with_the_operators_
             "%ef%bc%8e%ef%bc%8e/files", "..%00/files", "..%09/files", "..%20/files", "..%23/files", "..%3f/files",
             "..%2500/files", "/v1/files",
         ):  # fmt: skip
-            got = await asked(proxy, "GET", "/v1/models/" + odd)
+            got = await ask(proxy, "GET", "/v1/models/" + odd)
             assert (got.status, "segment" in got.error["message"]) == (403, True), odd
         assert upstream.requests == []
         for fine_one in (
@@ -182,10 +182,10 @@ async def test_s3_no_spelling_of_a_dot_segment_goes_upstream_with_the_operators_
             "/v1/models/openai%2Fgpt-5",
             "/v1/models?a=b/..",
         ):
-            assert (await asked(proxy, "GET", fine_one)).status == 200, fine_one
+            assert (await ask(proxy, "GET", fine_one)).status == 200, fine_one
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         own = b"authorization: Bearer own"
-        assert (await asked(proxy, "GET", "/v1/models/a%20b//%c3%a9", own)).status == 200, "as before"
+        assert (await ask(proxy, "GET", "/v1/models/a%20b//%c3%a9", own)).status == 200, "as before"
 
 
 STEERING = (
@@ -200,12 +200,12 @@ STEERING = (
 async def test_s1_no_header_steers_the_operators_key_to_another_account_or_path(path: str) -> None:
     names = {line.partition(b":")[0].lower() for line in STEERING}
     async with run_upstream(fine) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
-        assert (await asked(proxy, "POST", path, *STEERING, b"x-mine: 1")).status == 200
+        assert (await ask(proxy, "POST", path, *STEERING, b"x-mine: 1")).status == 200
         [request] = upstream.requests
         assert not [name for name in names if request.all(name)]
         assert request.all(b"x-mine") == [b"1"]
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
-        assert (await asked(proxy, "POST", path, *STEERING, b"authorization: Bearer own")).status == 200
+        assert (await ask(proxy, "POST", path, *STEERING, b"authorization: Bearer own")).status == 200
         assert not [name for name in names if not upstream.requests[0].all(name)], "with its own key as it came"
 
 
@@ -276,7 +276,7 @@ async def test_headers_of_ours_that_an_upstream_says_do_not_reach_the_client(pat
 
     async with run_upstream(spoofing) as upstream, run_proxy(upstream.port) as proxy:
         for status in (b"200 OK", b"401 No"):
-            got = await asked(proxy, "POST", path, b"authorization: Bearer own", b"x-status: " + status)
+            got = await ask(proxy, "POST", path, b"authorization: Bearer own", b"x-status: " + status)
             assert got.status == int(status[:3])
             assert got.header("x-fine") == "1"
             assert [value for _, value in got.headers if value == b"spoof"] == []
@@ -286,16 +286,16 @@ async def test_headers_of_ours_that_an_upstream_says_do_not_reach_the_client(pat
 async def test_an_origin_that_is_no_url_is_a_page_of_another_site(origin: bytes) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         for method, path in (("POST", CHAT), ("GET", "/api/sessions"), ("GET", "/v1/models")):
-            assert (await asked(proxy, method, path, b"origin: " + origin)).status == 403
+            assert (await ask(proxy, method, path, b"origin: " + origin)).status == 403
         assert upstream.requests == []
 
 
 @pytest.mark.usefixtures("lent")
 async def test_what_the_rules_refuse_is_not_said_to_have_passed(caplog: pytest.LogCaptureFixture) -> None:
     async with run_upstream(fine) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
-        assert (await asked(proxy, "POST", "/v1/other/messages")).status == 403
+        assert (await ask(proxy, "POST", "/v1/other/messages")).status == 403
         assert proxy.count("unmanaged_total", path="/v1/other/messages") == 0
-        assert (await asked(proxy, "POST", "/v1/completions")).header("x-context-unmanaged") == "/v1/completions"
+        assert (await ask(proxy, "POST", "/v1/completions")).header("x-context-unmanaged") == "/v1/completions"
     said = [r.getMessage() for r in caplog.records if "passed on unmanaged" in r.getMessage()]
     assert len(said) == 1
     assert "/v1/completions " in said[0]
@@ -323,6 +323,6 @@ async def test_r6_an_answer_without_a_body_may_tell_a_length(status: bytes, meth
 
 async def test_an_answer_that_is_none_of_these_is_as_it_came() -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
-        got = await asked(proxy, "GET", "/v1/models", b"authorization: Bearer own")
+        got = await ask(proxy, "GET", "/v1/models", b"authorization: Bearer own")
         assert (got.body, got.header("content-length")) == (ANSWER, str(len(ANSWER)))
     assert HEAD.startswith(b"HTTP/1.1 200")

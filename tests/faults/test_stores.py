@@ -163,7 +163,9 @@ async def test_d3_d4_d5_d7_with_a_file_every_request_is_answered_and_what_is_los
     if how != "gone":
         need_tracing()
     db = str(tmp_path / "store.sqlite3")
-    await survives(fork_server, db, make_sqlite_fetch(db), fault, told(record_property, f"a file, {how}"), loses=loses)
+    await survives(
+        fork_server, db, make_sqlite_fetch(db), fault, label_records(record_property, f"a file, {how}"), loses=loses
+    )
     check_integrity(db)
 
 
@@ -207,11 +209,11 @@ SERVER = {
 async def test_d3_d4_d5_d7_with_postgresql_every_request_is_answered_and_what_is_lost_is_recorded(
     fork_server: ForkServer, database: str, record_property: Record, how: str
 ) -> None:
-    record = told(record_property, f"PostgreSQL, {how}")
+    record = label_records(record_property, f"PostgreSQL, {how}")
     await survives(fork_server, database, make_postgres_fetch(database), SERVER[how], record, loses=True)
 
 
-def told(record: Record, what: str) -> Record:
+def label_records(record: Record, what: str) -> Record:
     return lambda name, value: record(name, f"{what}: {value}")
 
 

@@ -10,22 +10,22 @@ from proxy.notes.call_summaries import Outcome, QuotedOutcome
 from tests.conversations import make_message, result
 
 
-def of(name: str, **arguments: object) -> str:
+def describe_named_call(name: str, **arguments: object) -> str:
     return call_summaries.describe_call(Call("c", name, json.dumps(arguments)))
 
 
 def test_c3_an_action_is_the_tool_in_a_verb_and_what_it_was_about() -> None:
-    assert of("web_search", query="python tutorial") == "searched 'python tutorial'"
-    assert of("read_file", path="logs/error.log", limit=3) == "read logs/error.log"
-    assert of("bash", command="pytest -q") == "ran pytest -q"
-    assert of("getPage", url="http://x.org") == "read http://x.org"
-    assert of("frobnicate", what="it") == "called frobnicate 'it'"
-    assert of("frobnicate") == "called frobnicate"
-    assert of("run") == "ran with run"
+    assert describe_named_call("web_search", query="python tutorial") == "searched 'python tutorial'"
+    assert describe_named_call("read_file", path="logs/error.log", limit=3) == "read logs/error.log"
+    assert describe_named_call("bash", command="pytest -q") == "ran pytest -q"
+    assert describe_named_call("getPage", url="http://x.org") == "read http://x.org"
+    assert describe_named_call("frobnicate", what="it") == "called frobnicate 'it'"
+    assert describe_named_call("frobnicate") == "called frobnicate"
+    assert describe_named_call("run") == "ran with run"
     assert call_summaries.describe_call(Call("c", "bash", "ls -l\n/tmp")) == "ran ls -l /tmp"
     assert call_summaries.describe_call(Call("c", "bash", '"ls"')) == "ran ls"
     assert call_summaries.describe_call(Call("c", "bash", "[1]")) == "ran with bash"
-    assert len(of("search", query="x" * 500)) < 100
+    assert len(describe_named_call("search", query="x" * 500)) < 100
 
 
 def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:

@@ -31,7 +31,7 @@ WHOLE: dict[str, Any] = {
 GOOD, BAD = QuotedOutcome("success"), QuotedOutcome("failure")
 
 
-def made(effort: str = "", seconds: float | None = 2.5, feedback: str = "") -> IterationReport:
+def make_report(effort: str = "", seconds: float | None = 2.5, feedback: str = "") -> IterationReport:
     done = [
         (CALL, BROUGHT, "abc", None, 1, GOOD),
         (Call("d", "ls", "no json"), make_message(result("d", "")), "def", None, 0, BAD),
@@ -41,7 +41,7 @@ def made(effort: str = "", seconds: float | None = 2.5, feedback: str = "") -> I
 
 
 def test_c1_a_record_has_everything_that_the_source_names() -> None:
-    found = made(feedback="no, the other one")
+    found = make_report(feedback="no, the other one")
     assert (found.iteration, found.timestamp, found.mode) == (3, 100.0, "fast")
     assert found.user_feedback == "no, the other one"
     first, second = found.tool_calls
@@ -56,25 +56,25 @@ def test_c1_a_record_has_everything_that_the_source_names() -> None:
 
 
 def test_c1_mode_is_deep_at_effort_high_or_above() -> None:
-    deep = [made(effort).mode for effort in ("", "minimal", "low", "medium", "high", "xhigh", "max")]
+    deep = [make_report(effort).mode for effort in ("", "minimal", "low", "medium", "high", "xhigh", "max")]
     assert deep == ["fast"] * 4 + ["deep"] * 3
 
 
 def test_c1_the_reflection_corrects_the_record() -> None:
-    found = reflection.add_reflection(made(), "```json\n" + json.dumps(WHOLE) + "\n```")
+    found = reflection.add_reflection(make_report(), "```json\n" + json.dumps(WHOLE) + "\n```")
     first, second = found.tool_calls
     assert (first.outcome, first.relevance, first.tool_selection_rationale) == ("failure", "high", "the web knows")
     assert (first.insights, first.learning) == ("found 3 results, too general", "add the framework")
     assert (found.synthesis, found.progress_assessment, found.reflection) == ("a start", "stuck", "")
-    assert second == made().tool_calls[1]
+    assert second == make_report().tool_calls[1]
 
 
 def test_c2_what_does_not_parse_is_kept_as_text_and_never_believed() -> None:
     wrong = WHOLE | {"progress_assessment": "splendid"}
     for text in ("I did well.", "{", "{]}", json.dumps(wrong), json.dumps({"tool_calls": [{"call": "x"}]}), "[" * 9000):
-        found = reflection.add_reflection(made(), text)
+        found = reflection.add_reflection(make_report(), text)
         assert reflection.parse_reflection(text) is None
-        assert found == msgspec.structs.replace(made(), reflection=text)
+        assert found == msgspec.structs.replace(make_report(), reflection=text)
 
 
 @given(st.text())

@@ -11,7 +11,7 @@ import pytest
 from proxy.exchange import plan_request
 from proxy.operator.find_session import find_branch
 from proxy.operator.preview import NEXT_MESSAGE_TEXT, NEXT_RESULT_TEXT, preview_prompt
-from proxy.sessions.branch import SessionSettings, StoredDecisions
+from proxy.sessions.operator_decisions import SessionSettings, StoredDecisions
 from tests.operator.agent import find_messages, list_group_messages, run_conversation
 from tests.scripted_model import make_calls
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from proxy.operator.response_models import EditReason, PromptMessage
-from proxy.sessions.branch import SessionSettings
+from proxy.sessions.operator_decisions import SessionSettings
 
 
 def test_settings_come_back_from_their_json_and_what_is_not_set_is_left_out() -> None:

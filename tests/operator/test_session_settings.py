@@ -4,7 +4,7 @@ import pytest
 
 from proxy.errors import Conflict, NotFound, Unprocessable
 from proxy.operator import session_settings, show
-from proxy.sessions.branch import SessionSettings
+from proxy.sessions.operator_decisions import SessionSettings
 from tests.operator.agent import POLICIES, find_messages, list_group_messages, run_conversation
 
 LONG = "\n".join(f"line {n} of a long result" for n in range(2000))

@@ -83,7 +83,7 @@ async def model_on_a_socket(*, state: bool = False) -> AsyncIterator[tuple[Model
         yield model, upstream
 
 
-def said(message: dict[str, Any]) -> Any:
+def read_answer_message(message: dict[str, Any]) -> Any:
     """The message that a client takes from an answer."""
     calls = [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ()]
     return text_of(message.get("content")), calls
@@ -139,7 +139,7 @@ def _problems(found: Any, model: Model, body: dict[str, Any], recorded: dict[str
     if len(model.bodies) != 1:
         yield f"error: the upstream was asked {len(model.bodies)} times"
         return
-    if said(found.message) != said(recorded):
+    if read_answer_message(found.message) != read_answer_message(recorded):
         yield "altered: the answer is not what the model said"
     sent = json.loads(model.bodies[0])
     had = set(violations(body["messages"]))
@@ -162,6 +162,6 @@ def _count(played: Played, sent: bytes, came: dict[str, Any], before: list[Any])
 def _remember(played: Played, key: str, history: list[dict[str, Any]], recorded: dict[str, Any]) -> None:
     chain = key.encode()
     for message in [m for m in history if m["role"] not in ("system", "developer")] + [recorded]:
-        text = json.dumps([message["role"], said(message), message.get("tool_call_id")])
+        text = json.dumps([message["role"], read_answer_message(message), message.get("tool_call_id")])
         chain = hashlib.blake2b(chain + text.encode(), digest_size=16).digest()
         played.messages.add(chain)

@@ -48,7 +48,7 @@ class Recovered:
 
 
 @asynccontextmanager
-async def proxied(folder: Path, policy: str, **tree: Any) -> AsyncIterator[tuple[RunningProxy, Model]]:
+async def run_proxy_with_model(folder: Path, policy: str, **tree: Any) -> AsyncIterator[tuple[RunningProxy, Model]]:
     async with (
         model_on_a_socket() as (model, upstream),
         run_proxy(upstream.port, policy=policy, models_file=window(folder, WINDOW), **tree) as proxy,

@@ -64,7 +64,7 @@ def names(conversation: Conversation, tenant: str) -> dict[str, int]:
     return {chain.public_id(k): n for n, k in enumerate(chain.compute_keys(tenant, read))}
 
 
-async def asked(
+async def list_sent_for(
     proxy: RunningProxy, model: Model, conversation: Conversation, question: str
 ) -> list[Mapping[str, Any]]:
     """The messages that the upstream got for a question."""

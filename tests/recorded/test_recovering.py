@@ -6,7 +6,7 @@ import pytest
 
 from tests.recorded import policies
 from tests.recorded.play import read
-from tests.recorded.recovering import Recovered, check, missing, proxied, same
+from tests.recorded.recovering import Recovered, check, missing, run_proxy_with_model, same
 from tests.recorded.test_own import CONVERSATIONS
 from tests.recorded.test_shared import AGENTS, OPEN
 
@@ -20,7 +20,7 @@ EVERY = 8
 @pytest.mark.parametrize("policy", policies.FILES)
 async def test_all_that_a_policy_takes_away_can_be_read_again(tmp_path: Path, policy: str) -> None:
     pages = {"result_chars": 700}  # so that most messages need several
-    async with proxied(tmp_path, policy, tools=pages) as (proxy, model):
+    async with run_proxy_with_model(tmp_path, policy, tools=pages) as (proxy, model):
         found = [await check(proxy, model, c, steps=1000, queries=15) for c in CONVERSATIONS]
     assert [one.wrong for one in found] == [[], [], []]
     assert sum(one.recalled for one in found) == sum(one.lost for one in found)
@@ -35,7 +35,7 @@ async def test_so_can_all_of_real_agents_runs(
 ) -> None:
     """A few requests of each conversation, its last among them, in which most has been lost."""
     total = Recovered()
-    async with proxied(tmp_path, policy) as (proxy, model):
+    async with run_proxy_with_model(tmp_path, policy) as (proxy, model):
         for name in AGENTS:
             for conversation in read(shared / OPEN / f"{name}.jsonl")[::EVERY]:
                 found = await check(proxy, model, conversation, steps=3, queries=1)

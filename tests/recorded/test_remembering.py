@@ -13,7 +13,7 @@ from proxy.tools import stored_history, stored_memos
 from tests.proxy_server import Agent, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.recorded.play import Conversation, model_on_a_socket, read
-from tests.recorded.remembering import LAST, Searched, Shares, asked, names, queries, questions, quoted
+from tests.recorded.remembering import LAST, Searched, Shares, list_sent_for, names, queries, questions, quoted
 from tests.recorded.test_shared import OPEN
 from tests.scripted_model import ScriptedModel
 from tests.tools.stored_session import in_memory, make_tool_context, run_call, store_messages
@@ -70,7 +70,7 @@ async def test_the_chat_policy_brings_it_back_by_itself(shared: Path, capsys: py
         for conversation in years_of_talk(shared):
             known: dict[str, int] = {}
             for question, wanted in questions(conversation):
-                messages = await asked(proxy, model, conversation, question)
+                messages = await list_sent_for(proxy, model, conversation, question)
                 assert len(messages) == LAST + 2, "the first prompt, the last messages, and the question"
                 if not known:
                     salt = proxy.app.settings.identity.salt.get_secret_value()

@@ -86,7 +86,7 @@ async def scored(
     return dict(score.row())
 
 
-def found(
+def play_sample(
     scorer: ModuleType, sample: list[RecordedConversation], contender: Contender, *, state: bool = False
 ) -> ReportRow:
     match = ReplaySettings((Contender("nothing"), contender), Model(), scorer.PRICES, play_state=state)
@@ -119,7 +119,7 @@ def near(theirs: float | None, mine: float | None) -> bool:
 
 
 async def test_doing_nothing_is_found_to_be_the_same(scorer: ModuleType, sample: list[RecordedConversation]) -> None:
-    agree(await scored(scorer, sample, None), found(scorer, sample, Contender("nothing")))
+    agree(await scored(scorer, sample, None), play_sample(scorer, sample, Contender("nothing")))
 
 
 @pytest.mark.parametrize("name", ["mask-10-by-15", "random-half"])
@@ -136,7 +136,7 @@ async def test_a_baseline_is_found_to_be_the_same(
         return [json.loads(raw) for raw in baseline(history, token_counter)]
 
     theirs = await scored(scorer, sample, transform)
-    agree(theirs, found(scorer, sample, Contender(name, None, name)))
+    agree(theirs, play_sample(scorer, sample, Contender(name, None, name)))
 
 
 @pytest.mark.slow
@@ -149,4 +149,4 @@ async def test_a_policy_is_found_to_be_the_same_as_through_the_running_proxy(
     assert theirs["invalid"] == 0
     # Where it plays a STATE block the scorer takes the blanks off an answer's front, and counts that as ours.
     assert theirs["altered"] == 0 or state
-    agree(theirs, found(scorer, sample, Contender(name, policy), state=state))
+    agree(theirs, play_sample(scorer, sample, Contender(name, policy), state=state))

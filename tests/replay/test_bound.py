@@ -25,7 +25,7 @@ SAID = messages(
 )
 
 
-def of(name: str, **more: object) -> ReplayTotals:
+def compute_bound_of(name: str, **more: object) -> ReplayTotals:
     found = BoundInput(find_removable(name, SAID, []), 50, tuple(range(len(SAID))), **more)  # type: ignore[arg-type]
     return compute_bound(WantedReferences(SAID, None), WireTokenCounter(len), MODEL, found, price_pairs=1)
 
@@ -53,7 +53,7 @@ def test_user_messages_that_are_really_results_may_leave() -> None:
 
 def test_what_is_carried_on_is_served_by_the_cache_and_what_is_gone_costs_nothing() -> None:
     sizes = list(map(WireTokenCounter(len), SAID))
-    tally = of("results")
+    tally = compute_bound_of("results")
     prompts = [50 + sum(sizes[:n]) for n in (2, 4, 6, 8, 10)]
     prompts[3] -= sizes[5]  # after the third request nobody wants the second file
     prompts[4] -= sizes[5] + sizes[3]
@@ -66,8 +66,8 @@ def test_what_is_carried_on_is_served_by_the_cache_and_what_is_gone_costs_nothin
 
 
 def test_requests_of_another_branch_are_not_counted() -> None:
-    assert of("results", shared_messages=7).requests == 2
-    assert of("results", shared_messages=7).peak == of("results").peak
+    assert compute_bound_of("results", shared_messages=7).requests == 2
+    assert compute_bound_of("results", shared_messages=7).peak == compute_bound_of("results").peak
 
 
 def test_a_cold_cache_serves_nothing() -> None:

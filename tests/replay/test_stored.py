@@ -25,7 +25,7 @@ TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type"
 MATCH = ReplaySettings((Contender("nothing"),), Model(tokenizer="estimate"), ((1.25, 0.1),))
 
 
-async def found(file: Path, *names: str) -> list[RecordedConversation]:
+async def read_stored_branches(file: Path, *names: str) -> list[RecordedConversation]:
     store = ReadOnlyStore(file)
     await store.open()
     try:
@@ -52,9 +52,9 @@ async def test_a_branch_is_what_its_client_sent_and_the_answer_that_followed(tmp
         agent.brings("src/a.py says 31337")
         await agent.say()
         await agent.say("Thanks.")
-        reading = await found(file)  # the proxy still serves from it
+        reading = await read_stored_branches(file)  # the proxy still serves from it
     (one,) = reading
-    assert one == (await found(file, "mine"))[0]
+    assert one == (await read_stored_branches(file, "mine"))[0]
     assert one.id.startswith("mine/")
     assert history(one)[:4] == agent.messages[:4]
     assert [m["role"] for m in history(one)] == [
@@ -83,7 +83,7 @@ async def test_a_branch_counts_its_own_requests_alone(tmp_path: Path) -> None:
             await agent.say(text)
         branch = Agent(proxy, agent.lines, messages=agent.messages[:4])
         await branch.say("something else")
-    main, fork = await found(file)
+    main, fork = await read_stored_branches(file)
     assert (main.shared_messages, fork.shared_messages) == (0, 4)
     assert history(fork)[:-1] == [*agent.messages[:4], user("something else")]
     assert [play_conversation(one, MATCH).totals[0].requests for one in (main, fork)] == [3, 1]
@@ -94,10 +94,10 @@ async def test_sessions_are_found_by_their_names_and_a_wrong_name_is_told(tmp_pa
     async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, db=str(file)) as proxy:
         for name in (b"a", b"b"):
             await Agent(proxy, (b"x-context-session: " + name,)).say("hello " + name.decode())
-    assert [one.id[0] for one in await found(file)] == ["a", "b"]
-    assert [one.id[0] for one in await found(file, "b")] == ["b"]
+    assert [one.id[0] for one in await read_stored_branches(file)] == ["a", "b"]
+    assert [one.id[0] for one in await read_stored_branches(file, "b")] == ["b"]
     with pytest.raises(ConfigError, match="a session in the store"):
-        await found(file, "b", "c")
+        await read_stored_branches(file, "b", "c")
 
 
 async def test_an_empty_store_has_no_conversations() -> None:
@@ -119,7 +119,7 @@ async def test_a_branch_of_which_a_part_is_missing_is_left_out(tmp_path: Path) -
     with sqlite3.connect(file) as connection:
         connection.execute("DELETE FROM forms WHERE session = 'a'")
     connection.close()
-    assert [one.id[0] for one in await found(file)] == ["b"]
+    assert [one.id[0] for one in await read_stored_branches(file)] == ["b"]
 
 
 async def test_many_exchanges_are_read_by_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,4 +133,4 @@ async def test_many_exchanges_are_read_by_pages(tmp_path: Path, monkeypatch: pyt
         side.messages.append({"role": "system", "content": "Make a title."})
         for n in range(4):
             await side.say(f"{n} {n}")
-    assert [len(one.messages) for one in await found(file)] == [6, 9]
+    assert [len(one.messages) for one in await read_stored_branches(file)] == [6, 9]

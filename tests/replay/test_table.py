@@ -19,7 +19,7 @@ PRICES = ((1.25, 0.1), (1.0, 0.5), (1.0, 0.25), (1.0, 0.1))
 NAMES = ("thrifty", "hierarchical:when_it_pays", "rolling:over_budget")
 
 
-def shown(report: ReplayReport, width: int) -> str:
+def print_to_text(report: ReplayReport, width: int) -> str:
     out = io.StringIO()
     print_report(report, Console(file=out, width=width, force_terminal=False))
     return out.getvalue()
@@ -40,7 +40,7 @@ def report() -> ReplayReport:
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_nothing_is_cut_off_however_wide_the_terminal_is(width: int) -> None:
-    text = shown(report(), width)
+    text = print_to_text(report(), width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     for wanted in ("1.25/0.1", "1/0.25", "190.3M", "97.5%", "158.8k", "0.800", "25.0%", "bound: results"):
@@ -50,24 +50,24 @@ def test_nothing_is_cut_off_however_wide_the_terminal_is(width: int) -> None:
 
 
 def test_a_wide_terminal_has_two_tables_and_a_narrow_one_three() -> None:
-    assert shown(report(), 120).count("policy ") == 2
-    assert shown(report(), 80).count("policy ") == 3
+    assert print_to_text(report(), 120).count("policy ") == 2
+    assert print_to_text(report(), 80).count("policy ") == 3
 
 
 def test_what_was_played_stands_above() -> None:
-    text = shown(sums("a.jsonl", "b.jsonl").build_report(), 120)
+    text = print_to_text(sums("a.jsonl", "b.jsonl").build_report(), 120)
     assert "2 conversations, 8 requests: a.jsonl (1), b.jsonl (1)" in text
     assert "model gpt-x*, window 1,000, policies decide by 1.25/0.1 (write/read), tokens by estimate" in text
 
 
 def test_costs_are_in_relation_to_doing_nothing() -> None:
-    text = shown(sums().build_report(), 120)
+    text = print_to_text(sums().build_report(), 120)
     assert "0.29" in text  # 165 of 560
     assert "0.47" in text  # and 100 for fetching again
 
 
 def test_refusals_faults_and_unasked_questions_are_told() -> None:
-    text = shown(sums().build_report(), 120)
+    text = print_to_text(sums().build_report(), 120)
     assert "mine:always: 1 plans refused, 3 failed: ValueError: x (3); rule W1 (1)" in text
     assert "mine:always: 2 questions to a helper model are neither asked nor counted." in text
 
@@ -81,12 +81,12 @@ def test_the_policy_that_pays_is_the_cheapest_of_those_that_lose_little() -> Non
     better = changed(found, entries=entries)
     assert (best := find_cheapest(better)) is not None
     assert best.name == "mine:always"
-    assert "with 95% of the lines kept: mine:always, 0.47." in shown(better, 120)
+    assert "with 95% of the lines kept: mine:always, 0.47." in print_to_text(better, 120)
     assert find_cheapest(changed(found, entries=[])) is None
 
 
 def test_where_nothing_was_wanted_nothing_is_named_as_the_best() -> None:
-    text = shown(ReportBuilder(MATCH).build_report(), 120)
+    text = print_to_text(ReportBuilder(MATCH).build_report(), 120)
     assert " -" in text
     assert "cannot be told here" in text
     assert "Least effective cost" not in text

@@ -60,7 +60,9 @@ async def short(port: int, count: int, start: int) -> int:
         messages: list[dict[str, Any]] = []
         for turn in range(5):
             messages.append({"role": "user", "content": f"{n}.{turn} " + "word " * 12})
-            told += await said(port, {"model": "m", "messages": messages}, b"x-session-id: short-%d" % n, messages)
+            told += await send_and_measure(
+                port, {"model": "m", "messages": messages}, b"x-session-id: short-%d" % n, messages
+            )
     return told
 
 
@@ -69,11 +71,13 @@ async def long(port: int, count: int, start: int, history: list[dict[str, Any]])
     told = 0
     for n in range(start, start + count):
         history.append({"role": "user", "content": f"{n} " + "word " * 100})
-        told += await said(port, {"model": "m", "messages": history, "tools": TOOLS}, b"x-session-id: long", history)
+        told += await send_and_measure(
+            port, {"model": "m", "messages": history, "tools": TOOLS}, b"x-session-id: long", history
+        )
     return told
 
 
-async def said(port: int, body: dict[str, Any], line: bytes, messages: list[dict[str, Any]]) -> int:
+async def send_and_measure(port: int, body: dict[str, Any], line: bytes, messages: list[dict[str, Any]]) -> int:
     raw = json.dumps(body).encode()
     found = parse_answer(await send_raw(port, make_post(CHAT, raw, b"content-type: application/json", line), 60))
     assert found.status == 200, found.body

@@ -34,7 +34,7 @@ class Model:
     async def __call__(self, request: RawRequest, there: Connection) -> None:
         self.received.append(request.body)
         body = json.loads(request.body)
-        message = said(body)
+        message = choose_answer(body)
         usage = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
         if body.get("stream"):
             await send_stream(there, message, usage)
@@ -42,7 +42,7 @@ class Model:
             await send_completion(there, message, usage)
 
 
-def said(body: Json) -> Json:
+def choose_answer(body: Json) -> Json:
     """Two calls of the client's tools after a prompt, one of ours before the text where it is offered, then a text."""
     messages = body["messages"]
     names = {tool["function"]["name"] for tool in body.get("tools", ())}

@@ -3,16 +3,15 @@ from __future__ import annotations
 from proxy.context.branch_state import BranchState
 from proxy.context.operator_edits import OperatorNote
 from proxy.context.plan import Edit
-from proxy.sessions.branch import (
+from proxy.sessions.operator_decisions import (
     RELEASED_STAGE,
     REMOVED_STAGE,
-    WHOLE_SESSION,
     SessionSettings,
     StoredDecisions,
     apply_rows,
     parse_settings,
 )
-from proxy.store.base import EditAction, EditRow
+from proxy.store.base import WHOLE_SESSION, EditAction, EditRow
 
 K, L = b"k" * 16, b"l" * 16
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.locate import BranchTraits, classify_branch
+from proxy.sessions.side_calls import BranchTraits, classify_branch
 from tests.postgres import drop_database, new_store_database
 from tests.proxy_server import Agent, RunningProxy, parse_answer, run_proxy
 from tests.raw_upstream import HANGS_S, Connection, RawRequest, run_upstream, send_raw
@@ -53,10 +53,10 @@ def worker(proxy: RunningProxy, system: dict[str, Any] = CODER) -> Agent:
 
 async def kinds(proxy: RunningProxy) -> list[str]:
     """Of the session's branches as the API shows them, oldest first."""
-    return [line["kind"] for line in (await shown(proxy, ""))["branches"]]
+    return [line["kind"] for line in (await get_json(proxy, ""))["branches"]]
 
 
-async def shown(proxy: RunningProxy, path: str) -> Any:
+async def get_json(proxy: RunningProxy, path: str) -> Any:
     """The answer of the API; of the session, if the path begins with a slash."""
     path = "sessions/ses_1" + path if path[:1] in ("", "/") else path
     async with asyncio.timeout(HANGS_S):
@@ -70,10 +70,10 @@ async def shown(proxy: RunningProxy, path: str) -> Any:
 
 async def page(proxy: RunningProxy) -> str:
     """The system prompt that the session's page shows; its parts agree on the branch."""
-    prompt, branches = await shown(proxy, "/prompt"), (await shown(proxy, "/branches"))["items"]
+    prompt, branches = await get_json(proxy, "/prompt"), (await get_json(proxy, "/branches"))["items"]
     assert [one["branch"] for one in branches if one["is_newest"]] == [prompt["branch"]]
-    assert (await shown(proxy, "/prompt_chart"))["branch"] == prompt["branch"]
-    (line,) = (await shown(proxy, "live"))["items"]
+    assert (await get_json(proxy, "/prompt_chart"))["branch"] == prompt["branch"]
+    (line,) = (await get_json(proxy, "live"))["items"]
     assert line["figures"]["model"] == "m", "the list of sessions shows the work"
     return json.dumps(prompt["messages"][0]["content"])
 

@@ -24,7 +24,7 @@ from tests.postgres import drop_database, find_binaries, new_database
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
-from tests.store.test_maintenance import made
+from tests.store.test_maintenance import make_old_store
 
 SESSIONS = 4
 
@@ -77,7 +77,7 @@ def texts(exported: object) -> set[str]:
 
 def test_the_journal_of_a_killed_process_is_in_the_copy(tmp_path: Path) -> None:
     """Its rows lie in the log alone, and no process has the store open."""
-    path = made(tmp_path)
+    path = make_old_store(tmp_path)
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("CREATE TABLE late (x)")
     writer.execute("INSERT INTO late VALUES (1)")
@@ -92,7 +92,7 @@ def test_the_journal_of_a_killed_process_is_in_the_copy(tmp_path: Path) -> None:
 def test_nothing_is_written_over_and_a_copy_that_fails_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, target = made(tmp_path), tmp_path / "copy"
+    path, target = make_old_store(tmp_path), tmp_path / "copy"
     target.write_text("precious")
     with pytest.raises(StoreRefused, match="is there already"):
         backup_file(path, target)
@@ -113,7 +113,7 @@ def test_nothing_is_written_over_and_a_copy_that_fails_leaves_nothing(
 
 
 def test_a_damaged_page_is_found_before_the_backup_has_its_name(tmp_path: Path) -> None:
-    path = made(tmp_path)
+    path = make_old_store(tmp_path)
     with closing(sqlite3.connect(path)) as there:
         there.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         [[page]] = there.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages'").fetchall()
@@ -127,7 +127,7 @@ def test_a_damaged_page_is_found_before_the_backup_has_its_name(tmp_path: Path) 
 
 def test_a_store_that_is_replaced_is_kept_with_the_files_beside_it(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
-    path, copy = made(tmp_path), tmp_path / "copy"
+    path, copy = make_old_store(tmp_path), tmp_path / "copy"
     backup_file(path, copy)
     with closing(sqlite3.connect(path, isolation_level=None)) as there:
         there.execute("CREATE TABLE newer (x)")
@@ -147,7 +147,7 @@ def test_a_store_that_is_replaced_is_kept_with_the_files_beside_it(tmp_path: Pat
 
 
 def test_what_cannot_be_restored_changes_nothing(tmp_path: Path) -> None:
-    path, copy = made(tmp_path), tmp_path / "copy"
+    path, copy = make_old_store(tmp_path), tmp_path / "copy"
     backup_file(path, copy)
     before = path.read_bytes()
     with pytest.raises(StoreRefused, match="the store itself"):

@@ -1,4 +1,4 @@
-"""FEATURES E6: the keyword index over messages and summaries, filled when it is asked for the first time."""
+"""The keyword index over messages and summaries, filled when it is asked for the first time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proxy.store.in_memory import InMemoryStore
 from tests.store.conftest import RowFactory, digest
 
 
-def said(make: RowFactory, n: int, text: Any, **more: Any) -> MessageRow:
+def user_row(make: RowFactory, n: int, text: Any, **more: Any) -> MessageRow:
     body = json.dumps({"role": "user", "content": text, **more}).encode()
     return make.message(digest("m", n), digest("m", n - 1), n, body=body)
 
@@ -37,7 +37,7 @@ async def fetch(store: Any, text: str, *args: Any) -> list[tuple[Any, ...]]:
 
 async def test_e6_messages_are_found_by_any_of_their_words_the_best_first(store: Store, make: RowFactory) -> None:
     texts = ["the parser of config.toml fails", "a walk in the park", "the parser, again the parser", "nothing"]
-    await store.put([*make.begin(), *(said(make, n, t) for n, t in enumerate(texts))])
+    await store.put([*make.begin(), *(user_row(make, n, t) for n, t in enumerate(texts))])
     found = await store.search("t1", "s1", "Parser CONFIG")
     assert [m.key for m in found] == [digest("m", 0), digest("m", 2)]
     assert [m.key for m in await store.search("t1", "s1", "walk")] == [digest("m", 1)]
@@ -49,7 +49,9 @@ async def test_e6_messages_are_found_by_any_of_their_words_the_best_first(store:
 async def test_e6_parts_calls_and_escapes_are_read_as_words(store: Store, make: RowFactory) -> None:
     parts = [{"type": "text", "text": "first\nsecond"}, {"type": "text", "text": "third \u00e9t\u00e9"}]
     call = {"id": "c", "type": "function", "function": {"name": "grep", "arguments": '{"pattern": "needle"}'}}
-    await store.put([said(make, 0, parts), said(make, 1, None, tool_calls=[call]), said(make, 2, "x\nsixth")])
+    await store.put(
+        [user_row(make, 0, parts), user_row(make, 1, None, tool_calls=[call]), user_row(make, 2, "x\nsixth")]
+    )
     for word, n in (("second", 0), ("ete", 0), ("needle", 1), ("grep", 1), ("sixth", 2)):
         assert [m.key for m in await store.search("t1", "s1", word)] == [digest("m", n)], word
 
@@ -71,7 +73,7 @@ async def test_e6_parts_calls_and_escapes_are_read_as_words(store: Store, make: 
 async def test_e6_a_word_of_a_script_without_blanks_is_found(
     store: Store, make: RowFactory, text: str, query: str
 ) -> None:
-    await store.put([*make.begin(), said(make, 0, text), said(make, 1, "另外的内容 other ほかの話")])
+    await store.put([*make.begin(), user_row(make, 0, text), user_row(make, 1, "另外的内容 other ほかの話")])
     await store.put([summary(make, 1, f"summary: {text}")])
     found = await store.search("t1", "s1", query)
     assert {(m.kind, m.key) for m in found} == {("message", digest("m", 0)), ("summary", digest("m", 1))}
@@ -81,14 +83,14 @@ async def test_e6_a_word_of_a_script_without_blanks_is_found(
 
 async def test_e6_what_says_a_word_of_such_a_script_more_often_comes_first(store: Store, make: RowFactory) -> None:
     texts = ["今天的天气很好，数据放在别处了", "数据迁移之后的数据和备份数据", "今天没有别的事情可以说"]
-    await store.put([*make.begin(), *(said(make, n, text) for n, text in enumerate([*texts, *["别的话"] * 5]))])
+    await store.put([*make.begin(), *(user_row(make, n, text) for n, text in enumerate([*texts, *["别的话"] * 5]))])
     found = await store.search("t1", "s1", "数据")
     assert [m.key for m in found] == [digest("m", 1), digest("m", 0)]
     assert found[0].rank < found[1].rank < 0
 
 
 async def test_e6_summaries_are_found_beside_what_they_stand_for(store: Store, make: RowFactory) -> None:
-    await store.put([said(make, 0, "a long result"), summary(make, 0, "summary of the migration")])
+    await store.put([user_row(make, 0, "a long result"), summary(make, 0, "summary of the migration")])
     await store.put([summary(make, 0, "a stub of the migration", 2, stage="truncate_results")])
     (found,) = await store.search("t1", "s1", "migration")
     assert (found.kind, found.key, found.text) == ("summary", digest("m", 0), "summary of the migration")
@@ -97,7 +99,7 @@ async def test_e6_summaries_are_found_beside_what_they_stand_for(store: Store, m
 async def test_e6_no_search_sees_another_session_or_tenant(store: Store) -> None:
     for tenant, session in (("t1", "s1"), ("t1", "s2"), ("t2", "s1")):
         make = RowFactory(tenant, session)
-        await store.put([*make.begin(), said(make, 0, f"secret of {tenant} {session}")])
+        await store.put([*make.begin(), user_row(make, 0, f"secret of {tenant} {session}")])
     for tenant, session in (("t1", "s1"), ("t1", "s2"), ("t2", "s1")):
         assert [m.text.strip() for m in await store.search(tenant, session, "secret")] == [
             f"secret of {tenant} {session}"
@@ -112,7 +114,7 @@ async def test_e6_no_search_sees_another_session_or_tenant(store: Store) -> None
     ["", "   ", "?!", '"', 'a" OR scope : "x', "secret NOT x", "secret*", "NEAR(secret x)", "(secret", "-secret"],
 )
 async def test_e6_nothing_in_a_query_is_an_operator(store: Store, make: RowFactory, text: str) -> None:
-    await store.put([*make.begin(), said(make, 0, "secret")])
+    await store.put([*make.begin(), user_row(make, 0, "secret")])
     found = await store.search("t1", "s1", text)
     assert len(found) == ("secret" in text.lower())
 
@@ -120,11 +122,11 @@ async def test_e6_nothing_in_a_query_is_an_operator(store: Store, make: RowFacto
 async def test_e6_the_index_costs_nothing_until_it_is_searched_and_then_only_what_is_new(
     store: Store, make: RowFactory
 ) -> None:
-    await store.put([*make.begin(), *(said(make, n, f"word {n}") for n in range(20))])
+    await store.put([*make.begin(), *(user_row(make, n, f"word {n}") for n in range(20))])
     assert await indexed(store) == 0
     assert len(await store.search("t1", "s1", "word", limit=50)) == 20
     assert await indexed(store) == 20
-    await store.put([said(make, 20, "word"), summary(make, 3, "word")])
+    await store.put([user_row(make, 20, "word"), summary(make, 3, "word")])
     assert await indexed(store) == 20
     assert len(await store.search("t1", "s1", "word", limit=50)) == 22
     assert len(await store.search("t1", "s1", "word", limit=50)) == 22
@@ -149,7 +151,7 @@ async def test_e6_what_is_deleted_is_not_found_any_more(make: RowFactory) -> Non
     store = InMemoryStore()
     await store.open()
     gone = "gone soon, 数据库迁移, 서버를, half a pair: \ud83d"
-    await store.put([said(make, 0, gone), said(make, 1, "stays soon"), summary(make, 0, "gone soon too: 部署")])
+    await store.put([user_row(make, 0, gone), user_row(make, 1, "stays soon"), summary(make, 0, "gone soon too: 部署")])
     assert len(await store.search("t1", "s1", "soon")) == 3
     assert [m.text.strip() for m in await store.search("t1", "s1", "迁移")] == [gone.replace("\ud83d", "\ufffd" * 3)]
     connection = store._connection
@@ -166,7 +168,7 @@ async def test_e6_what_is_deleted_is_not_found_any_more(make: RowFactory) -> Non
 async def test_e6_a_store_that_cannot_be_written_is_searched_as_it_is(
     store: Store, make: RowFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store.put([*make.begin(), said(make, 0, "here")])
+    await store.put([*make.begin(), user_row(make, 0, "here")])
     await store.search("t1", "s1", "here")
     monkeypatch.setattr(store, "put", lambda _rows: _refused())
     assert len(await store.search("t1", "s1", "here")) == 1
@@ -183,10 +185,10 @@ async def test_e6_filling_grows_with_what_is_new(store: Store, make: RowFactory)
     for round_ in range(3):
         for other in range(20):
             beside = RowFactory("t1", f"other{round_}-{other}")
-            await store.put([said(beside, n, text) for n in range(5)])
+            await store.put([user_row(beside, n, text) for n in range(5)])
             await store.search("t1", beside.session, "word1")
         mine = RowFactory("t1", f"mine{round_}")
-        await store.put([said(mine, n, text) for n in range(40)])
+        await store.put([user_row(mine, n, text) for n in range(40)])
         began = time.perf_counter()
         assert await store.search("t1", mine.session, "word1")
         spent.append(time.perf_counter() - began)

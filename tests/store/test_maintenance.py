@@ -13,7 +13,7 @@ from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
 
 
-def made(folder: Path, upto: int | None = None) -> Path:
+def make_old_store(folder: Path, upto: int | None = None) -> Path:
     """A store of an earlier schema."""
     path = folder / "a.sqlite3"
     sqlite_files.prepare_files(path)
@@ -22,7 +22,7 @@ def made(folder: Path, upto: int | None = None) -> Path:
 
 
 def test_what_is_missing_is_told_and_not_done(tmp_path: Path) -> None:
-    path = made(tmp_path, 2)
+    path = make_old_store(tmp_path, 2)
     before = path.read_bytes()
     found = maintenance.read_schema_status(path)
     assert (found.version, found.latest, found.missing) == (2, MIGRATIONS[-1].number, MIGRATIONS[2:])
@@ -33,7 +33,7 @@ def test_what_is_missing_is_told_and_not_done(tmp_path: Path) -> None:
 
 
 def test_free_space_is_given_back(tmp_path: Path) -> None:
-    path = made(tmp_path)
+    path = make_old_store(tmp_path)
     with closing(sqlite3.connect(path)) as there, there:
         there.execute("CREATE TABLE filler (x BLOB)")
         there.executemany("INSERT INTO filler VALUES (randomblob(4000))", [()] * 500)
@@ -46,7 +46,7 @@ def test_free_space_is_given_back(tmp_path: Path) -> None:
 
 
 def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
-    path = made(tmp_path, 2)
+    path = make_old_store(tmp_path, 2)
     lock = sqlite_files.FileLock(path)
     lock.acquire()
     try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from proxy.stream.gemini_relay import GeminiRelay
+from tests.stream.round_relays import relay_rounds
 
 Json = dict[str, Any]
 HIDDEN = frozenset({"recall"})
@@ -25,7 +27,7 @@ def call(call_id: str, name: str = "read", **more: Any) -> Json:
     return {"functionCall": {**made, **({"id": call_id} if call_id[:1] != "-" else {})}, **more}
 
 
-def own(call_id: str, **more: Any) -> Json:
+def own_call(call_id: str, **more: Any) -> Json:
     return call(call_id, "recall", **more)
 
 
@@ -56,22 +58,7 @@ def stream(*parts: Json, **more: Any) -> bytes:
     return to_events(chunks(*parts, **more))
 
 
-def run(streams: Iterable[bytes], *, step: int = 0, stop: bool = False, **options: Any) -> tuple[bytes, GeminiRelay]:
-    """(what the client gets, the last relay) of an answer of these rounds, fed in pieces of `step` bytes.
-
-    stop: the answer is ended although the last round would go on.
-    """
-    options = {"withhold_state": False, **options}
-    relay, out = None, b""
-    for one in streams:
-        relay = GeminiRelay(**options, previous=relay)
-        for at in range(0, len(one), step or len(one) or 1):
-            out += relay.feed(one[at : at + (step or len(one))])
-        out += relay.end()
-    assert relay is not None
-    if stop:
-        out += relay.end_answer()
-    return out + relay.terminal, relay
+run = partial(relay_rounds, GeminiRelay)
 
 
 def read(data: bytes) -> Json:
@@ -104,10 +91,3 @@ def shapes(answer: Json) -> list[str]:
             found.append(word)
         was_text = is_text
     return [word for word in found if word]
-
-
-def sent(message: bytes | None) -> Sequence[Any]:
-    """(role, text, ids of calls) of a canonical message."""
-    assert message is not None
-    value = json.loads(message)
-    return value["role"], value["content"], [one["id"] for one in value.get("tool_calls", ())]

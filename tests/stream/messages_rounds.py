@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from proxy.stream.messages_relay import MessagesRelay
+from tests.stream.round_relays import relay_rounds
 from tests.strict_messages import Block, StrictMessages, events
 
 HIDDEN = frozenset({"recall"})
@@ -25,7 +26,7 @@ def call(call_id: str, name: str = "read", **arguments: Any) -> Block:
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
 
 
-def own(call_id: str, **arguments: Any) -> Block:
+def own_call(call_id: str, **arguments: Any) -> Block:
     return call(call_id, "recall", **arguments)
 
 
@@ -41,22 +42,7 @@ def stream(*blocks: Block, stop_reason: str = "", **usage: int) -> bytes:
     return b"".join(events(make(*blocks, stop_reason=stop_reason, **usage)))
 
 
-def run(streams: Iterable[bytes], *, step: int = 0, stop: bool = False, **options: Any) -> tuple[bytes, MessagesRelay]:
-    """(what the client gets, the last relay) of an answer of these rounds, fed in pieces of `step` bytes.
-
-    stop: the answer is ended although the last round would go on.
-    """
-    options = {"withhold_state": False, **options}
-    relay, out = None, b""
-    for one in streams:
-        relay = MessagesRelay(**options, previous=relay)
-        for at in range(0, len(one), step or len(one) or 1):
-            out += relay.feed(one[at : at + (step or len(one))])
-        out += relay.end()
-    assert relay is not None
-    if stop:
-        out += relay.end_answer()
-    return out + relay.terminal, relay
+run = partial(relay_rounds, MessagesRelay)
 
 
 def read(data: bytes) -> dict[str, Any]:
@@ -106,10 +92,3 @@ def read(data: bytes) -> dict[str, Any]:
 def shapes(message: dict[str, Any]) -> list[str]:
     """Each block in a word: its text, the id of its call, or its type."""
     return [block.get("text") or block.get("id") or block["type"] for block in message["content"]]
-
-
-def sent(message: bytes | None) -> Sequence[Any]:
-    """(role, text, ids of calls) of a canonical message."""
-    assert message is not None
-    value = json.loads(message)
-    return value["role"], value["content"], [one["id"] for one in value.get("tool_calls", ())]

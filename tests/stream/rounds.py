@@ -91,7 +91,7 @@ THEIRS = ("read", "bash", "re", "query_db2")
 LAST = Script(("And so it is.",), "stop", id="chatcmpl-last", prompt=900, completion=11)
 
 
-def made(names: str, form: str = "openai") -> list[Made]:
+def make_calls(names: str, form: str = "openai") -> list[Made]:
     """Calls for letters: `o` one of ours, `t` one of the client's."""
     found = []
     for at, letter in enumerate(names):
@@ -226,7 +226,7 @@ def read(data: bytes) -> dict[str, Any]:
     return found
 
 
-def seen(completion: dict[str, Any]) -> dict[str, Any]:
+def pick_visible_fields(completion: dict[str, Any]) -> dict[str, Any]:
     """Of a completion what a client goes by."""
     choice = completion["choices"][0]
     message = choice["message"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.notes import reflection, state_block
 from proxy.stream.block_filter import BlockFilter, remove_blocks
 from proxy.stream.relay import Relay
-from tests.stream.test_relay_state import DONE, chunk, text_of
+from tests.stream.completion_streams import DONE, make_chunk, read_text
 
 BOTH = (state_block.HEADING, reflection.HEADING)
 ALONE = (reflection.HEADING,)
@@ -71,11 +71,11 @@ def test_c2_a_block_that_was_not_asked_for_is_the_clients() -> None:
 def test_c2_a_stream_never_shows_the_block_though_calls_follow_it(size: int) -> None:
     text = "I look.\n\n" + BLOCK
     call = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
-    stream = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
+    stream = [make_chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
     relay = Relay(withhold_state=True, drop_usage=False, headings=ALONE)
-    out = b"".join(relay.feed(one) for one in [*stream, chunk(call), chunk({}, finish="tool_calls"), DONE])
+    out = b"".join(relay.feed(one) for one in [*stream, make_chunk(call), make_chunk({}, finish="tool_calls"), DONE])
     out += relay.end()
-    assert text_of(out) == "I look."
+    assert read_text(out) == "I look."
     assert b"REFLECTION" not in out
     assert b'"tool_calls"' in out
     assert (relay.blocks, relay.other_blocks) == ([], ['{"synthesis": "x"}'])

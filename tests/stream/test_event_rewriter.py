@@ -31,7 +31,7 @@ def event(value: Any) -> SseEvent:
     return SseEvent(b"data: " + data + b"\n\n", data)
 
 
-def of(delta: dict[str, Any], finish: str | None = None, **more: Any) -> SseEvent:
+def make_event(delta: dict[str, Any], finish: str | None = None, **more: Any) -> SseEvent:
     return event({"id": "1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more})
 
 
@@ -43,12 +43,12 @@ def call(name: str) -> dict[str, Any]:
 def test_where_nothing_is_to_be_taken_out_the_bytes_stay(hidden: tuple[str, ...]) -> None:
     edits = edits_for(*hidden)
     events = [
-        of({"role": "assistant", "content": "a"}),
-        of({"x": 1.5}, usage=None),
-        of({"tool_calls": None}),
-        of({"tool_calls": []}),
-        of({"tool_calls": ["odd"]}),
-        of({**call("g")}, "tool_calls", usage={"prompt_tokens": 1}),
+        make_event({"role": "assistant", "content": "a"}),
+        make_event({"x": 1.5}, usage=None),
+        make_event({"tool_calls": None}),
+        make_event({"tool_calls": []}),
+        make_event({"tool_calls": ["odd"]}),
+        make_event({**call("g")}, "tool_calls", usage={"prompt_tokens": 1}),
         event({"choices": [], "prompt_filter_results": []}),
         event({"choices": None}),
         event({"choices": [], "usage": {"prompt_tokens": 1}}),
@@ -67,7 +67,7 @@ def test_where_nothing_is_to_be_taken_out_the_bytes_stay(hidden: tuple[str, ...]
 
 def test_where_nothing_is_hidden_nothing_is_recorded_twice() -> None:
     edits = edits_for()
-    edits.rewrite_event(of({"content": "a"}, usage={"prompt_tokens": 3}), [])
+    edits.rewrite_event(make_event({"content": "a"}, usage={"prompt_tokens": 3}), [])
     assert edits.round_answer is None
     assert edits.round_usage is edits.answer.usage
     assert edits.round_usage is not None
@@ -77,8 +77,8 @@ def test_where_nothing_is_hidden_nothing_is_recorded_twice() -> None:
 def test_the_next_round_has_the_head_of_the_first_and_no_second_role() -> None:
     first = edits_for("f")
     out: list[bytes] = []
-    first.rewrite_event(of({"role": "assistant", "content": "a"}, created=5, model="m"), out)
-    first.rewrite_event(of(call("f"), "tool_calls"), out)
+    first.rewrite_event(make_event({"role": "assistant", "content": "a"}, created=5, model="m"), out)
+    first.rewrite_event(make_event(call("f"), "tool_calls"), out)
     first.end_round(out, complete=True)
     assert first.goes_on
     assert len(out) == 1
@@ -103,21 +103,21 @@ def test_the_next_round_has_the_head_of_the_first_and_no_second_role() -> None:
 
 def test_a_role_that_never_came_comes_with_a_later_round() -> None:
     first = edits_for("f")
-    first.rewrite_event(of(call("f"), "stop"), [])
+    first.rewrite_event(make_event(call("f"), "stop"), [])
     first.end_round([], complete=True)
     out: list[bytes] = []
-    later = of({"role": "assistant", "content": "b"})
+    later = make_event({"role": "assistant", "content": "b"})
     edits_for("f", before=first).rewrite_event(later, out)
     assert out == [later.raw]
 
 
 def test_calls_of_ours_in_a_later_round_without_any_of_ours_are_the_clients() -> None:
     first = edits_for("f")
-    first.rewrite_event(of(call("f"), "stop"), [])
+    first.rewrite_event(make_event(call("f"), "stop"), [])
     first.end_round([], complete=True)
     second = edits_for(before=first)
     out: list[bytes] = []
-    second.rewrite_event(of(call("f"), "tool_calls"), out)
+    second.rewrite_event(make_event(call("f"), "tool_calls"), out)
     second.end_round(out, complete=True)
     assert not second.goes_on
     assert b'"f"' in out[0]
@@ -128,11 +128,11 @@ def test_an_end_that_was_held_comes_where_a_call_of_the_client_follows_it(drop: 
     edits = edits_for("f", drop=drop)
     out: list[bytes] = []
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    edits.rewrite_event(of(call("f"), "tool_calls", usage=None), out)
+    edits.rewrite_event(make_event(call("f"), "tool_calls", usage=None), out)
     edits.rewrite_event(event({"id": "1", "choices": [], "usage": usage}), out)
     assert out == []
     later = {"tool_calls": [{"index": 1, "id": "j", "function": {"name": "g", "arguments": "{}"}}]}
-    edits.rewrite_event(of(later), out)
+    edits.rewrite_event(make_event(later), out)
     edits.end_round(out, complete=True)
     values = [json.loads(one[6:]) for one in out]
     assert [one["choices"][0]["finish_reason"] for one in values if one["choices"]] == [None, "tool_calls"]

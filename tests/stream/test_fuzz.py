@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from proxy.stream.relay import Relay
 from proxy.stream.sse import SseParser
-from tests.stream.rounds import DONE, FORMS, OURS, Script, events, made, pieces
+from tests.stream.rounds import DONE, FORMS, OURS, Script, events, make_calls, pieces
 
 SAID = ("Hé\n", "\n### STATE\nGoal\n\n# T\n", ("reasoning_content", "hm"))
 STREAMS = [
-    b"".join(events(Script((*SAID, *made(mix)), finish, form)))
+    b"".join(events(Script((*SAID, *make_calls(mix)), finish, form)))
     for form in FORMS
     for mix in ("", "o", "to", "otot")
     for finish in ("tool_calls", "length")

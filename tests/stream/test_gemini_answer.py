@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from proxy.stream.gemini_answer import MAX_PARTS, GeminiAnswer, split_body
-from tests.stream.gemini_rounds import call, chunks, sent, text, think
+from tests.stream.gemini_rounds import call, chunks, text, think
+from tests.stream.round_relays import read_canonical
 
 
 def test_a_body_is_one_response_or_a_list_of_chunks() -> None:
@@ -15,7 +16,7 @@ def test_a_body_is_one_response_or_a_list_of_chunks() -> None:
     assert len(split_body(listed)) == 4
     one, other = GeminiAnswer.from_body(listed), GeminiAnswer.from_body(json.dumps(whole).encode())
     assert one.build_message() == other.build_message()
-    assert sent(one.build_message()) == ("assistant", "One two.", ["a"])
+    assert read_canonical(one.build_message()) == ("assistant", "One two.", ["a"])
     assert (one.text, one.is_done, one.finish_reasons, one.choice_count) == ("One two.", True, {0: "tool_calls"}, 1)
     assert one.usage == other.usage
 

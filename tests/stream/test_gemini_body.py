@@ -10,7 +10,20 @@ import pytest
 from proxy.notes.state_block import HEADING
 from proxy.stream.gemini_body import join_rounds, read_answer, read_round, remove_blocks
 from proxy.stream.nonstreaming import may_call
-from tests.stream.gemini_rounds import HIDDEN, Json, call, chunks, own, read, run, sent, shapes, text, think, to_events
+from tests.stream.gemini_rounds import (
+    HIDDEN,
+    Json,
+    call,
+    chunks,
+    own_call,
+    read,
+    run,
+    shapes,
+    text,
+    think,
+    to_events,
+)
+from tests.stream.round_relays import read_canonical
 
 STATE = "### STATE\nGoal: ship it\nContext: all\nNext: go"
 NOTED = f"Reading on.\n\n{STATE}"
@@ -48,19 +61,19 @@ def test_blocks_under_other_headings_are_told_apart() -> None:
 
 @pytest.mark.parametrize("is_list", [True, False])
 def test_a_round_tells_its_hidden_calls(is_list: bool) -> None:
-    found = read_round(make(text("Hm."), own("o"), is_list=is_list), HIDDEN)
+    found = read_round(make(text("Hm."), own_call("o"), is_list=is_list), HIDDEN)
     assert (found.goes_on, found.shown_calls, [one.id for one in found.hidden_calls]) == (True, 0, ["o"])
-    assert sent(found.message) == ("assistant", "Hm.", ["o"])
+    assert read_canonical(found.message) == ("assistant", "Hm.", ["o"])
     assert found.usage is not None
-    mixed = read_round(make(own("o"), call("a"), is_list=is_list), HIDDEN)
+    mixed = read_round(make(own_call("o"), call("a"), is_list=is_list), HIDDEN)
     assert (mixed.goes_on, mixed.shown_calls, len(mixed.hidden_calls)) == (False, 1, 1)
-    assert may_call(make(own("o")), HIDDEN)
+    assert may_call(make(own_call("o")), HIDDEN)
     assert not may_call(make(call("a")), HIDDEN)
 
 
 @pytest.mark.parametrize("is_list", [True, False])
 def test_rounds_become_one_body_as_they_become_one_stream(is_list: bool) -> None:
-    rounds: list[list[Json]] = [[text("Hm."), own("o")], [think(), text("So."), own("p"), call("a")]]
+    rounds: list[list[Json]] = [[text("Hm."), own_call("o")], [think(), text("So."), own_call("p"), call("a")]]
     bodies = [make(*parts, number=n, is_list=is_list) for n, parts in enumerate(rounds, 1)]
     made = join_rounds(bodies, HIDDEN)
     streamed, _ = run([to_events(chunks(*parts, number=n)) for n, parts in enumerate(rounds, 1)], hidden_tools=HIDDEN)
@@ -81,6 +94,6 @@ def test_a_body_without_hidden_calls_is_itself() -> None:
 
 def test_an_answer_that_must_end_ends_without_the_hidden_calls() -> None:
     for is_list in (True, False):
-        made = join_rounds([make(text("Hm."), own("o"), is_list=is_list)], HIDDEN)
+        made = join_rounds([make(text("Hm."), own_call("o"), is_list=is_list)], HIDDEN)
         assert shapes(parse(made)) == ["Hm."]
         assert parse(made)["reasons"] == ["STOP"]

@@ -17,16 +17,16 @@ from tests.stream.gemini_rounds import (
     Json,
     call,
     chunks,
-    own,
+    own_call,
     read,
     run,
-    sent,
     shapes,
     stream,
     text,
     think,
     to_events,
 )
+from tests.stream.round_relays import read_canonical
 
 HIDING: dict[str, Any] = {"hidden_tools": HIDDEN}
 STATE = "### STATE\nGoal: ship it\nContext: all\nNext: go"
@@ -92,10 +92,16 @@ def test_a_model_that_gives_its_reason_in_each_chunk_has_ended_with_the_last_one
         ([[think(), text(NOTED)]], {"withhold_state": True}),
         ([[text(NOTED), call("a")]], {"withhold_state": True}),
         ([[text(NOTED[:20]), text(NOTED[20:]), call("a")]], {"withhold_state": True}),
-        ([[think(), text("Hm."), own("o")], [think(), text(NOTED), call("a")]], {"withhold_state": True, **HIDING}),
-        ([[own("o", thoughtSignature="x"), call("a"), text("x")]], HIDING),
-        ([[own("-"), call("-a"), own("-b")]], HIDING),
-        ([[text("Hm."), own("o")], [text("So."), own("p"), own("q")], [text("Done.")]], {**HIDING, "hold_text": True}),
+        (
+            [[think(), text("Hm."), own_call("o")], [think(), text(NOTED), call("a")]],
+            {"withhold_state": True, **HIDING},
+        ),
+        ([[own_call("o", thoughtSignature="x"), call("a"), text("x")]], HIDING),
+        ([[own_call("-"), call("-a"), own_call("-b")]], HIDING),
+        (
+            [[text("Hm."), own_call("o")], [text("So."), own_call("p"), own_call("q")], [text("Done.")]],
+            {**HIDING, "hold_text": True},
+        ),
     ],
 )
 def test_a_stream_cut_at_every_byte_gives_the_same_answer(
@@ -130,8 +136,8 @@ def test_the_state_block_is_withheld_from_the_client_and_from_later_rounds() -> 
 def test_a_round_of_nothing_but_thoughts_and_state_goes_back_as_it_came() -> None:
     _, relay = run([stream(think(), text(STATE))], withhold_state=True)
     assert STATE in json.loads(relay.build_round_message() or b"")["content"]
-    _, relay = run([stream(text(STATE), own("o"))], withhold_state=True, **HIDING)
-    assert sent(relay.build_round_message())[1] is None
+    _, relay = run([stream(text(STATE), own_call("o"))], withhold_state=True, **HIDING)
+    assert read_canonical(relay.build_round_message())[1] is None
 
 
 def test_an_answer_of_nothing_but_state_ends_with_an_empty_text() -> None:
@@ -139,7 +145,7 @@ def test_an_answer_of_nothing_but_state_ends_with_an_empty_text() -> None:
     assert read(out)["parts"] == [{"text": ""}]
     assert read(out)["reasons"] == ["STOP"]
     assert relay.blocks
-    assert sent(relay.answer.build_message()) == ("assistant", "", [])
+    assert read_canonical(relay.answer.build_message()) == ("assistant", "", [])
 
 
 def test_a_state_block_that_was_cut_off_is_withheld_by_the_same_rule_as_elsewhere() -> None:
@@ -160,7 +166,7 @@ def test_text_that_only_looks_like_state_goes_to_the_client() -> None:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_hidden_call_alone_lets_the_round_go_on(together: bool) -> None:
-    first = stream(text("Hm."), own("-", thoughtSignature="s1"), together=together)
+    first = stream(text("Hm."), own_call("-", thoughtSignature="s1"), together=together)
     relay = GeminiRelay(withhold_state=False, **HIDING)
     out = relay.feed(first) + relay.end()
     assert relay.goes_on
@@ -168,13 +174,13 @@ def test_a_hidden_call_alone_lets_the_round_go_on(together: bool) -> None:
     assert shapes(read(out)) == ["Hm."]
     assert read(out)["reasons"] == []
     assert [(one.name, json.loads(one.arguments)) for one in relay.hidden_calls] == [("recall", {"of": "-"})]
-    role, said, ids = sent(relay.build_round_message())
+    role, said, ids = read_canonical(relay.build_round_message())
     assert (role, said, ids) == ("assistant", "Hm.", [relay.hidden_calls[0].id])
     assert b"s1" in (relay.build_round_message() or b"")
 
 
 def test_the_rounds_are_one_answer_with_the_first_ones_ids_and_usage_that_adds_up() -> None:
-    rounds = [stream(text("Hm."), own("o")), stream(think(), text("So."), call("a"), number=2)]
+    rounds = [stream(text("Hm."), own_call("o")), stream(think(), text("So."), call("a"), number=2)]
     out, relay = run(rounds, **HIDING)
     found = read(out)
     assert shapes(found) == ["Hm.", "Let me see.", "So.", "a"]
@@ -194,16 +200,16 @@ def test_the_rounds_are_one_answer_with_the_first_ones_ids_and_usage_that_adds_u
 
 
 def test_a_mixed_round_shows_the_clients_calls_and_hides_ours() -> None:
-    out, relay = run([stream(own("o"), call("a"), own("p"), together=True)], **HIDING)
+    out, relay = run([stream(own_call("o"), call("a"), own_call("p"), together=True)], **HIDING)
     assert shapes(read(out)) == ["a"]
     assert not relay.goes_on
     assert [one.id for one in relay.hidden_calls] == ["o", "p"]
-    assert sent(relay.build_round_message())[2] == ["o", "a", "p"]
+    assert read_canonical(relay.build_round_message())[2] == ["o", "a", "p"]
 
 
 def test_an_answer_that_must_end_ends_without_the_hidden_calls() -> None:
     for together in (True, False):
-        out, relay = run([stream(text("Hm."), own("o"), together=together)], stop=True, **HIDING)
+        out, relay = run([stream(text("Hm."), own_call("o"), together=together)], stop=True, **HIDING)
         assert shapes(read(out)) == ["Hm."]
         assert read(out)["reasons"] == ["STOP"]
         assert relay.answer.is_done
@@ -212,7 +218,7 @@ def test_an_answer_that_must_end_ends_without_the_hidden_calls() -> None:
 
 @pytest.mark.parametrize("reason", ["MAX_TOKENS", "SAFETY", "MALFORMED_FUNCTION_CALL", ""])
 def test_hidden_calls_of_an_answer_that_did_not_end_well_are_not_run(reason: str) -> None:
-    out, relay = run([stream(text("x"), own("o"), reason=reason)], **HIDING)
+    out, relay = run([stream(text("x"), own_call("o"), reason=reason)], **HIDING)
     assert b"recall" not in out
     assert relay.hidden_calls == []
     assert not relay.goes_on
@@ -220,7 +226,7 @@ def test_hidden_calls_of_an_answer_that_did_not_end_well_are_not_run(reason: str
 
 
 def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> None:
-    rounds = [stream(think("T"), text("Hm."), own("o")), stream(text("So."), number=2)]
+    rounds = [stream(think("T"), text("Hm."), own_call("o")), stream(text("So."), number=2)]
     out, _ = run(rounds, hold_text=True, **HIDING)
     assert shapes(read(out)) == ["T", "Hm.So."]
     rounds[1] = stream(text("So."), call("a"), number=2)
@@ -274,11 +280,11 @@ def test_a_prompt_that_is_blocked_is_an_answer() -> None:
 
 
 def test_an_event_that_is_too_large_passes_only_where_nothing_changes() -> None:
-    data = stream(text("x" * 5000), own("o"))
+    data = stream(text("x" * 5000), own_call("o"))
     out, relay = run([data], limit=1000, step=99)
     assert out == data
     assert relay.answer.is_capped
-    out, relay = run([stream(own("o"), text("x" * 5000))], limit=1000, step=99, **HIDING)
+    out, relay = run([stream(own_call("o"), text("x" * 5000))], limit=1000, step=99, **HIDING)
     assert b"recall" not in out
     assert not relay.goes_on
     whole = stream(text("y" * 5000))
@@ -300,7 +306,7 @@ PARTS = st.lists(
         st.sampled_from(
             [think(), text("Hm. "), text(NOTED), text(STATE), text("``` \n"), {"inlineData": {"data": "Q"}}]
         ),
-        st.sampled_from([call("a"), call("-b"), own("o"), own("-p", thoughtSignature="x")]),
+        st.sampled_from([call("a"), call("-b"), own_call("o"), own_call("-p", thoughtSignature="x")]),
     ),
     min_size=1,
     max_size=5,
@@ -338,7 +344,7 @@ def test_any_rounds_give_an_answer_that_reads_and_is_recognised(
 
 @pytest.mark.parametrize("comment", [b": keep-alive\r\n\r\n", b": keep-alive\n\n", b"retry: 5\n\n"])
 def test_a_comment_behind_a_hidden_call_does_not_end_the_answer(comment: bytes) -> None:
-    first, last = (b"data: " + json.dumps(one).encode() + b"\r\n\r\n" for one in chunks(own("a"), text("")))
+    first, last = (b"data: " + json.dumps(one).encode() + b"\r\n\r\n" for one in chunks(own_call("a"), text("")))
     relay = GeminiRelay(withhold_state=False, hidden_tools=HIDDEN)
     out = relay.feed(first + comment) + relay.feed(last + comment) + relay.end()
     assert relay.goes_on

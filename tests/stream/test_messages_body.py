@@ -13,7 +13,8 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import convert_answer
 from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
 from proxy.stream.nonstreaming import may_call
-from tests.stream.messages_rounds import HIDDEN, call, make, own, read, run, sent, stream, text, think
+from tests.stream.messages_rounds import HIDDEN, call, make, own_call, read, run, stream, text, think
+from tests.stream.round_relays import read_canonical
 from tests.strict_messages import Block
 
 STATE = "### STATE\nGoal: ship it\nContext: a test\nResolved: nothing"
@@ -68,23 +69,27 @@ def test_a_body_that_is_no_answer_stays(body: bytes) -> None:
 
 
 def test_a_round_tells_what_it_asks_for() -> None:
-    assert may_call(_body(own("o")), HIDDEN)
+    assert may_call(_body(own_call("o")), HIDDEN)
     assert not may_call(_body(call("a")), HIDDEN)
-    found = read_round(_body(think(), text(" "), own("o", q=1)), HIDDEN)
+    found = read_round(_body(think(), text(" "), own_call("o", q=1)), HIDDEN)
     assert found.goes_on
     assert [(one.id, one.name, json.loads(one.arguments)) for one in found.hidden_calls] == [("o", "recall", {"q": 1})]
-    assert sent(found.message)[2] == ["o"]
+    assert read_canonical(found.message)[2] == ["o"]
     assert found.message is not None
     assert [one["type"] for one in json.loads(found.message)["wire"]] == ["thinking", "tool_use"], "no empty text"
-    mixed = read_round(_body(own("o"), call("a")), HIDDEN)
+    mixed = read_round(_body(own_call("o"), call("a")), HIDDEN)
     assert (mixed.goes_on, mixed.shown_calls, len(mixed.hidden_calls)) == (False, 1, 1)
-    for body in (_body(own("o"), stop_reason="max_tokens"), _body(own("o"), own("o")), _body(own(""))):
+    for body in (
+        _body(own_call("o"), stop_reason="max_tokens"),
+        _body(own_call("o"), own_call("o")),
+        _body(own_call("")),
+    ):
         assert read_round(body, HIDDEN).hidden_calls == []
 
 
 def test_rounds_are_one_body_with_the_first_ones_head_and_all_output_tokens() -> None:
-    first = make(think(), text("Hm."), own("o"), input_tokens=100, output_tokens=10)
-    last = make(text("So."), own("p"), call("a"), input_tokens=200, output_tokens=20) | {
+    first = make(think(), text("Hm."), own_call("o"), input_tokens=100, output_tokens=10)
+    last = make(text("So."), own_call("p"), call("a"), input_tokens=200, output_tokens=20) | {
         "id": "msg_9",
         "model": "other",
     }
@@ -92,7 +97,7 @@ def test_rounds_are_one_body_with_the_first_ones_head_and_all_output_tokens() ->
     assert [block["type"] for block in made["content"]] == ["thinking", "text", "text", "tool_use"]
     assert (made["id"], made["model"], made["stop_reason"]) == ("msg_1", "claude-opus-5-5", "tool_use")
     assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"]) == (200, 30)
-    alone = json.loads(join_rounds([_body(text("x"), own("o"))], HIDDEN))
+    alone = json.loads(join_rounds([_body(text("x"), own_call("o"))], HIDDEN))
     assert ([block["type"] for block in alone["content"]], alone["stop_reason"]) == (["text"], "end_turn")
 
 
@@ -105,7 +110,9 @@ def test_the_answer_is_recognised_when_the_client_sends_it_back() -> None:
 
 
 BLOCKS = st.lists(
-    st.sampled_from([think(), text("Hm. "), text(NOTED), text(STATE), call("a"), call("b"), own("o"), own("p")]),
+    st.sampled_from(
+        [think(), text("Hm. "), text(NOTED), text(STATE), call("a"), call("b"), own_call("o"), own_call("p")]
+    ),
     min_size=1,
     max_size=5,
     unique_by=lambda block: str(block.get("id") or id(block)),

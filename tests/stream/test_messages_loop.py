@@ -24,7 +24,7 @@ from proxy.sessions.hidden_rounds import HiddenRound, splice_hidden_rounds
 from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
 from proxy.stream.messages_relay import MessagesRelay
 from tests.dialects.messages.drawn import append_messages
-from tests.stream.messages_rounds import HIDDEN, call, own, read, text, think
+from tests.stream.messages_rounds import HIDDEN, call, own_call, read, text, think
 from tests.strict_messages import Block, StrictMessages, events, find_mismatches, refuse
 
 STATE = "### STATE\nGoal: ship it\nContext: a test\nResolved: nothing"
@@ -44,7 +44,7 @@ def _block(kind: str, n: int) -> Block:
     if kind == "c":
         return call(f"toolu_{n}", path=f"{n}.py")
     if kind == "o":
-        return own(f"toolu_own_{n}", q=n)
+        return own_call(f"toolu_own_{n}", q=n)
     return think(f"between {n}") if kind == "k" else text(f"Reading on.\n\n{STATE}" if kind == "s" else "Hm, well.")
 
 

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import convert_answer, make_answer_blocks
 from proxy.stream.messages_relay import MessagesRelay
-from tests.stream.messages_rounds import HIDDEN, call, make, own, read, run, sent, shapes, stream, text, think
+from tests.stream.messages_rounds import (
+    HIDDEN,
+    call,
+    make,
+    own_call,
+    read,
+    run,
+    shapes,
+    stream,
+    text,
+    think,
+)
+from tests.stream.round_relays import read_canonical
 from tests.strict_messages import Block
 
 STATE = "### STATE\nGoal: ship it\nContext: a test\nResolved: nothing"
@@ -67,9 +79,15 @@ def test_a_piece_of_an_event_need_not_wait_and_the_end_never_leaves_early() -> N
         ([PLAIN], {}),
         ([[think(), text(NOTED)]], {"withhold_state": True}),
         ([[text(NOTED), call("a")]], {"withhold_state": True}),
-        ([[think(), text("Hm."), own("o")], [think(), text(NOTED), call("a")]], {"withhold_state": True, **HIDING}),
-        ([[own("o"), call("a"), text("x")]], HIDING),
-        ([[text("Hm."), own("o")], [text("So."), own("p"), own("q")], [text("Done.")]], {**HIDING, "hold_text": True}),
+        (
+            [[think(), text("Hm."), own_call("o")], [think(), text(NOTED), call("a")]],
+            {"withhold_state": True, **HIDING},
+        ),
+        ([[own_call("o"), call("a"), text("x")]], HIDING),
+        (
+            [[text("Hm."), own_call("o")], [text("So."), own_call("p"), own_call("q")], [text("Done.")]],
+            {**HIDING, "hold_text": True},
+        ),
     ],
 )
 def test_a_stream_cut_at_every_byte_gives_the_same_answer(rounds: list[list[Block]], options: dict[str, bool]) -> None:
@@ -99,8 +117,8 @@ def test_the_state_block_is_withheld_from_the_client_and_from_later_rounds() -> 
 @pytest.mark.parametrize(
     ("blocks", "kept"),
     [
-        ([think(), text(STATE), own("o")], ["thinking", "o"]),
-        ([text(NOTED), think(), text(NOTED), own("o")], [NOTED, "thinking", "Reading on.", "o"]),
+        ([think(), text(STATE), own_call("o")], ["thinking", "o"]),
+        ([text(NOTED), think(), text(NOTED), own_call("o")], [NOTED, "thinking", "Reading on.", "o"]),
         ([think(), text(STATE)], ["thinking", STATE]),
     ],
     ids=["alone", "bound", "nothing else"],
@@ -144,23 +162,23 @@ def test_a_start_that_bears_text_is_filtered_too() -> None:
 
 def test_a_hidden_call_alone_lets_the_round_go_on() -> None:
     relay = MessagesRelay(withhold_state=False, **HIDING)
-    shown = relay.feed(stream(think(), text("Hm."), own("o", q="x"))) + relay.end()
+    shown = relay.feed(stream(think(), text("Hm."), own_call("o", q="x"))) + relay.end()
     assert relay.goes_on
     assert relay.terminal == b""
     assert [(one.id, one.name, json.loads(one.arguments)) for one in relay.hidden_calls] == [
         ("o", "recall", {"q": "x"})
     ]
     assert b"recall" not in shown
-    assert sent(relay.build_round_message())[2] == ["o"]
+    assert read_canonical(relay.build_round_message())[2] == ["o"]
     upstream = relay.build_round_message() or b""
-    assert json.loads(make_answer_blocks(upstream)) == make(think(), text("Hm."), own("o", q="x"))["content"]
+    assert json.loads(make_answer_blocks(upstream)) == make(think(), text("Hm."), own_call("o", q="x"))["content"]
     assert relay.answer.is_truncated
 
 
 def test_the_rounds_are_one_message_with_the_first_ones_head_and_indexes_without_gaps() -> None:
     rounds = [
-        stream(think("one"), text("Hm. "), own("o"), input_tokens=100, output_tokens=10),
-        stream(think("two"), own("p"), own("q"), input_tokens=200, output_tokens=20),
+        stream(think("one"), text("Hm. "), own_call("o"), input_tokens=100, output_tokens=10),
+        stream(think("two"), own_call("p"), own_call("q"), input_tokens=200, output_tokens=20),
         stream(think("three"), text("So."), call("a"), input_tokens=300, output_tokens=30, cache_read_input_tokens=7),
     ]
     out, relay = run(rounds, **HIDING)
@@ -180,18 +198,18 @@ def test_the_rounds_are_one_message_with_the_first_ones_head_and_indexes_without
 
 
 def test_a_mixed_round_shows_the_clients_calls_and_hides_ours() -> None:
-    blocks = [think(), own("o"), call("a"), own("p"), call("b")]
+    blocks = [think(), own_call("o"), call("a"), own_call("p"), call("b")]
     out, relay = run([stream(*blocks)], **HIDING)
     assert shapes(read(out)) == ["thinking", "a", "b"]
     assert read(out)["stop_reason"] == "tool_use"
     assert not relay.goes_on
     assert [one.id for one in relay.hidden_calls] == ["o", "p"]
-    assert sent(relay.build_round_message())[2] == ["o", "a", "p", "b"]
+    assert read_canonical(relay.build_round_message())[2] == ["o", "a", "p", "b"]
     assert relay.shown_calls == 2
 
 
 def test_an_answer_that_must_end_ends_without_the_hidden_calls() -> None:
-    out, relay = run([stream(text("Hm."), own("o"))], stop=True, **HIDING)
+    out, relay = run([stream(text("Hm."), own_call("o"))], stop=True, **HIDING)
     message = read(out)
     assert (shapes(message), message["stop_reason"], message["is_done"]) == (["Hm."], "end_turn", True)
     assert relay.answer.finish_reasons == {0: "stop"}
@@ -200,7 +218,7 @@ def test_an_answer_that_must_end_ends_without_the_hidden_calls() -> None:
 
 @pytest.mark.parametrize("reason", ["max_tokens", "refusal", "pause_turn"])
 def test_hidden_calls_of_an_answer_that_did_not_end_well_are_not_run(reason: str) -> None:
-    out, relay = run([stream(text("Hm."), own("o"), stop_reason=reason)], **HIDING)
+    out, relay = run([stream(text("Hm."), own_call("o"), stop_reason=reason)], **HIDING)
     assert (shapes(read(out)), read(out)["stop_reason"]) == (["Hm."], reason)
     assert not relay.goes_on
     assert relay.hidden_calls == []
@@ -208,7 +226,7 @@ def test_hidden_calls_of_an_answer_that_did_not_end_well_are_not_run(reason: str
 
 def test_hidden_calls_beside_an_error_are_not_run_and_the_newest_end_counts() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"Broken"}}\n\n'
-    data = stream(text("Hm."), own("o"))
+    data = stream(text("Hm."), own_call("o"))
     at = data.index(b"event: message_delta")
     relay = run([data[:at] + error + data[at:]], **HIDING)[1]
     assert (relay.goes_on, relay.hidden_calls, relay.answer.error) == (False, [], "Broken")
@@ -220,7 +238,7 @@ def test_hidden_calls_beside_an_error_are_not_run_and_the_newest_end_counts() ->
 
 def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> None:
     held: dict[str, Any] = {**HIDING, "hold_text": True}
-    first = stream(think(), text("Hm."), own("o"))
+    first = stream(think(), text("Hm."), own_call("o"))
     relay = MessagesRelay(withhold_state=False, **held)
     assert b"Hm." not in relay.feed(first) + relay.end()
     out, _ = run([first, stream(think("2"), text("Done."))], **held)
@@ -234,7 +252,7 @@ def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> No
 
 def test_held_text_can_be_dropped() -> None:
     held: dict[str, Any] = {**HIDING, "hold_text": True}
-    _, before = run([stream(text("Hm."), own("o"))], **held)
+    _, before = run([stream(text("Hm."), own_call("o"))], **held)
     relay = MessagesRelay(withhold_state=False, previous=before, **held)
     relay.drop_held_text()
     relay.feed(stream(text("Done.")))
@@ -242,7 +260,7 @@ def test_held_text_can_be_dropped() -> None:
 
 
 def test_a_stream_that_breaks_off_gives_what_came_and_no_end() -> None:
-    data = stream(think(), text("Reading on and on."), own("o"), call("a", path="x"))
+    data = stream(think(), text("Reading on and on."), own_call("o"), call("a", path="x"))
     for options in ({}, {"withhold_state": True}, HIDING, {**HIDING, "hold_text": True}):
         for at in range(0, data.index(b"event: message_delta"), 11):
             out, relay = run([data[:at]], **options)
@@ -292,11 +310,11 @@ def test_an_event_that_is_too_large_passes_only_where_nothing_changes() -> None:
     out, relay = run([big], step=100, limit=1000)
     assert out == big
     assert relay.answer.is_capped
-    hidden = stream(own("o"), text("a"), call("b")).replace(b'"a"', b'"' + b"a" * 3000 + b'"', 1)
+    hidden = stream(own_call("o"), text("a"), call("b")).replace(b'"a"', b'"' + b"a" * 3000 + b'"', 1)
     out, relay = run([hidden], step=100, limit=1000, **HIDING)
     assert b"aaaa" not in out
     assert not relay.goes_on
-    first = stream(own("o")).replace(b'"name": "recall"', b'"name": "recall", "x": "' + b"y" * 3000 + b'"', 1)
+    first = stream(own_call("o")).replace(b'"name": "recall"', b'"name": "recall", "x": "' + b"y" * 3000 + b'"', 1)
     out, relay = run([first], step=100, limit=1000, **HIDING)
     assert b"recall" not in out
     assert not relay.goes_on
@@ -312,7 +330,7 @@ def test_what_comes_behind_the_end_is_kept_for_the_end() -> None:
 BLOCKS = st.lists(
     st.one_of(
         st.sampled_from([think(), text("Hm. "), text(NOTED), text(STATE), text("``` \n")]),
-        st.sampled_from([call("a"), call("b", path="é"), own("o"), own("p", q=1)]),
+        st.sampled_from([call("a"), call("b", path="é"), own_call("o"), own_call("p", q=1)]),
     ),
     min_size=1,
     max_size=5,

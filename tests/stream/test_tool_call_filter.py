@@ -25,12 +25,12 @@ from tests.stream.rounds import (
     events,
     expected,
     indexes,
-    made,
+    make_calls,
+    pick_visible_fields,
     pieces,
     read,
     run,
     secrets,
-    seen,
 )
 
 MIXES = ["".join(one) for size in range(1, 5) for one in itertools.product("ot", repeat=size)]
@@ -39,7 +39,7 @@ MIXES = ["".join(one) for size in range(1, 5) for one in itertools.product("ot",
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mix", MIXES)
 def test_the_client_gets_its_own_calls_and_nothing_else(mix: str, form: str) -> None:
-    first = Script(("Let me ", "see.\n", ("reasoning_content", "I think so"), *made(mix)), form=form)
+    first = Script(("Let me ", "see.\n", ("reasoning_content", "I think so"), *make_calls(mix)), form=form)
     scripts = [first] if "t" in mix else [first, LAST]
     out, relays = run([events(one) for one in scripts])
     assert not [one for one in secrets(scripts) if one in out]
@@ -51,9 +51,9 @@ def test_the_client_gets_its_own_calls_and_nothing_else(mix: str, form: str) -> 
     assert len([one for one in chunks(out) for c in one["choices"] if c["finish_reason"]]) == 1
     if form in LEGIBLE or (mix.count("t") <= 1 and form not in ("no index", "names again")):
         assert indexes(out) == list(range(mix.count("t")))
-        assert seen(read(out)) == expected(scripts)
+        assert pick_visible_fields(read(out)) == expected(scripts)
     if form in LEGIBLE:
-        upstream = seen(read(b"".join(events(first))))
+        upstream = pick_visible_fields(read(b"".join(events(first))))
         left = [one for one in upstream["calls"] if one[1] not in OURS]
         assert left == expected(scripts)["calls"]
     back = json.loads(relays[0].build_round_message() or b"null")
@@ -79,7 +79,7 @@ def test_the_client_gets_its_own_calls_and_nothing_else(mix: str, form: str) -> 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
 def test_how_the_bytes_are_cut_changes_nothing(mix: str, form: str, end: bytes) -> None:
-    first = Script(("Hé.\n\n## On\n\n### State\nGoal: x\nContext: y", *made(mix)), form=form)
+    first = Script(("Hé.\n\n## On\n\n### State\nGoal: x\nContext: y", *make_calls(mix)), form=form)
     stream = b"".join(events(first)).replace(b"\n", end)
     last = b"".join(events(LAST)).replace(b"\n", end)
     whole, relays = run([[stream], [last]], withhold=True, drop=form == "openai")
@@ -107,11 +107,11 @@ def answers(draw: st.DrawFn) -> list[Script]:
     for n in range(draw(st.integers(1, 4))):
         said: list[Any] = []
         mix = draw(st.text(alphabet="o", min_size=1, max_size=4))
-        for one in made(mix):
+        for one in make_calls(mix):
             said += [draw(texts), ("reasoning_content", draw(texts)), one]
         finish = draw(st.sampled_from(["tool_calls", "stop"]))
         found.append(Script(tuple(said), finish, form, 100 * n, n + 1, f"chatcmpl-{n}", draw(st.integers(1, 9))))
-    said = [draw(texts), *made(draw(st.sampled_from(["", *[one for one in MIXES if "t" in one]])))]
+    said = [draw(texts), *make_calls(draw(st.sampled_from(["", *[one for one in MIXES if "t" in one]])))]
     finish = "stop" if len(said) == 1 else "tool_calls"
     return [*found, Script(tuple(said), finish, form, 999, 5, "chatcmpl-x", draw(st.integers(1, 9)))]
 
@@ -123,7 +123,7 @@ def test_many_rounds_are_one_answer_streamed_or_not(scripts: list[Script], step:
     out, relays = run([pieces(b"".join(events(one)), step) for one in scripts], drop=drop)
     assert len(relays) == len(scripts)
     assert not [one for one in secrets(scripts) if one in out]
-    found = seen(read(out))
+    found = pick_visible_fields(read(out))
     assert found == expected(scripts, usage=not drop)
     assert len({(one["id"], one["created"], one["model"]) for one in chunks(out)}) == 1
     assert len([one for one in chunks(out) for c in one["choices"] if c["delta"].get("role")]) == 1
@@ -132,7 +132,7 @@ def test_many_rounds_are_one_answer_streamed_or_not(scripts: list[Script], step:
     assert (usage.prompt, usage.completion) == (999, sum(one.completion for one in scripts))
     assert [one.round_usage and one.round_usage.completion for one in relays] == [one.completion for one in scripts]
     bodies = [body(one) for one in scripts]
-    joined = seen(json.loads(join_rounds(bodies, OURS)))
+    joined = pick_visible_fields(json.loads(join_rounds(bodies, OURS)))
     assert joined == expected(scripts)
     for one, relay in zip(bodies, relays, strict=True):
         whole = read_round(one, OURS)
@@ -153,13 +153,13 @@ def _without_ids(message: bytes | None) -> Any:
 
 
 def test_of_calls_the_client_made_before_ours_every_byte_stays() -> None:
-    first = Script(("Look.", *made("tto")))
+    first = Script(("Look.", *make_calls("tto")))
     parts = events(first)
     out, _ = run([parts])
     at = next(n for n, one in enumerate(parts) if b"call_mine" in one)
     assert out.startswith(b"".join(parts[:at]))
     assert out.endswith(b"".join(parts[-3:]))
-    calls = Script(("Look.", *made("tttt")))
+    calls = Script(("Look.", *make_calls("tttt")))
     assert run([events(calls)])[0] == b"".join(events(calls))
 
 
@@ -204,7 +204,7 @@ def test_a_name_in_pieces_that_may_be_ours_holds_back_what_follows() -> None:
         DONE,
     ]
     out, relays = run([parts])
-    calls = seen(read(out))["calls"]
+    calls = pick_visible_fields(read(out))["calls"]
     assert calls == [("i1", "bash", "1", None), ("i2", "read", "2", None)]
     assert relays[0].hidden_calls == [HiddenCall("i0", "recall", "")]
 
@@ -224,11 +224,12 @@ def test_a_call_of_ours_without_arguments_holds_back_nothing_that_follows() -> N
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_blocks_are_withheld_in_every_round_and_upstream_gets_back_what_was_shown(size: int) -> None:
     rounds = [
-        Script((f"See {n}\n\n### STATE\nGoal: x\nContext: {n}", *made("oo")), size=size, id=f"c{n}") for n in range(3)
+        Script((f"See {n}\n\n### STATE\nGoal: x\nContext: {n}", *make_calls("oo")), size=size, id=f"c{n}")
+        for n in range(3)
     ]
     last = Script(("Done.\n\n", ("reasoning_content", "x"), "### STATE\nGoal: x\nContext: 3"), "stop", size=size)
     out, relays = run([events(one) for one in [*rounds, last]], withhold=True, drop=True)
-    assert seen(read(out))["text"] == relays[-1].answer.text == "See 0See 1See 2Done."
+    assert pick_visible_fields(read(out))["text"] == relays[-1].answer.text == "See 0See 1See 2Done."
     assert [json.loads(one.build_round_message() or b"")["content"] for one in relays] == [
         "See 0",
         "See 1",
@@ -237,6 +238,6 @@ def test_blocks_are_withheld_in_every_round_and_upstream_gets_back_what_was_show
     ]
     assert relays[-1].blocks == [f"Goal: x\nContext: {n}" for n in range(4)]
     assert relays[0].blocks == ["Goal: x\nContext: 0"]
-    late = Script(("So:\n\n", *made("o")), size=size)
+    late = Script(("So:\n\n", *make_calls("o")), size=size)
     _, relays = run([events(late), events(last)], withhold=True)
     assert json.loads(relays[0].build_round_message() or b"")["content"] == "So:\n\n"

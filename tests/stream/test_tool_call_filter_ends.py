@@ -23,19 +23,19 @@ from tests.stream.rounds import (
     chunks,
     events,
     expected,
-    made,
+    make_calls,
+    pick_visible_fields,
     pieces,
     read,
     run,
     secrets,
-    seen,
 )
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter", "error"])
 @pytest.mark.parametrize("mix", ["o", "to", "ot"])
 def test_calls_of_an_answer_that_was_cut_short_are_not_run(mix: str, finish: str) -> None:
-    one = Script(("Hm.", *made(mix)), finish)
+    one = Script(("Hm.", *make_calls(mix)), finish)
     out, relays = run([events(one)])
     assert not relays[0].goes_on
     assert relays[0].hidden_calls == []
@@ -50,7 +50,7 @@ def test_calls_of_an_answer_that_was_cut_short_are_not_run(mix: str, finish: str
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mix", ["o", "ot", "to"])
 def test_a_stream_that_breaks_off_never_goes_on_and_shows_nothing_of_ours(mix: str, form: str) -> None:
-    one = Script(("Hm.", *made(mix)), form=form)
+    one = Script(("Hm.", *make_calls(mix)), form=form)
     stream = b"".join(events(one))
     first_end = stream.index(b'"finish_reason": "tool_calls"')
     ended = stream.index(b"\n", first_end) + 1
@@ -66,15 +66,18 @@ def test_a_stream_that_breaks_off_never_goes_on_and_shows_nothing_of_ours(mix: s
 
 
 def test_an_answer_without_its_last_line_goes_on_all_the_same() -> None:
-    for parts in (events(Script(tuple(made("o"))), done=False), [*events(Script(tuple(made("o"))))[:-3], DONE]):
+    for parts in (
+        events(Script(tuple(make_calls("o"))), done=False),
+        [*events(Script(tuple(make_calls("o"))))[:-3], DONE],
+    ):
         out, relays = run([parts, events(LAST)])
         assert relays[0].goes_on
-        assert seen(read(out))["text"] == LAST.text
+        assert pick_visible_fields(read(out))["text"] == LAST.text
 
 
 def test_an_error_in_the_stream_ends_it() -> None:
     error = b'data: {"error":{"message":"overloaded"}}\n\n'
-    one = Script(("Hm.", *made("o")))
+    one = Script(("Hm.", *make_calls("o")))
     for at in range(1, len(events(one))):
         out, relays = run([[*events(one)[:at], error, *events(one)[at:]]])
         assert not relays[0].goes_on
@@ -87,19 +90,19 @@ def test_an_error_in_the_stream_ends_it() -> None:
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("form", ["openai", "one chunk"])
 def test_an_answer_can_be_ended_where_a_round_would_go_on(drop: bool, form: str) -> None:
-    rounds = [Script(("a", *made("o")), form=form), Script(("b", *made("oo")), id="chatcmpl-2", form=form)]
+    rounds = [Script(("a", *make_calls("o")), form=form), Script(("b", *make_calls("oo")), id="chatcmpl-2", form=form)]
     out, relays = run([events(one) for one in rounds], drop=drop)
     assert relays[-1].goes_on
     out += relays[-1].end_answer() + relays[-1].terminal
     assert [relay.goes_on for relay in relays] == [True, False]
     want = {**expected(rounds, usage=not drop), "finish": "stop"}
-    assert seen(read(out)) == want
+    assert pick_visible_fields(read(out)) == want
     assert out.endswith(DONE)
     assert relays[-1].answer.is_done
     assert relays[-1].answer.finish_reasons == {0: "stop"}
     assert relays[-1].answer.usage is not None
     out, relays = run([[chunk(LAST, {"content": "a"}), chunk(LAST, call("recall")), DONE]])
-    assert seen(read(out + relays[0].end_answer()))["finish"] == "stop"
+    assert pick_visible_fields(read(out + relays[0].end_answer()))["finish"] == "stop"
 
 
 def test_text_beside_a_call_of_ours_is_kept_and_its_finish_reason_is_not() -> None:

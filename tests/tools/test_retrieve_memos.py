@@ -32,17 +32,19 @@ async def store() -> AsyncIterator[Store]:
         yield made
 
 
-def found(text: str) -> list[object]:
+def list_memo_ids(text: str) -> list[object]:
     return [one["id"] for one in parse_memos(text)]
 
 
 async def test_memos_are_found_by_tag_by_words_or_newest_first(store: Store) -> None:
     tool_context = make_tool_context(store)
-    assert found(await run_call(tool_context, "retrieve_memos", tags=["billing"])) == ["c", "a"]
-    assert found(await run_call(tool_context, "retrieve_memos", tags=["Billing", "webhooks"])) == ["a", "c"]
-    assert found(await run_call(tool_context, "retrieve_memos", tags="search")) == ["b"]
-    assert found(await run_call(tool_context, "retrieve_memos", query="where is the index, on which disk?")) == ["b"]
-    assert found(await run_call(tool_context, "retrieve_memos")) == ["c", "b", "a"]
+    assert list_memo_ids(await run_call(tool_context, "retrieve_memos", tags=["billing"])) == ["c", "a"]
+    assert list_memo_ids(await run_call(tool_context, "retrieve_memos", tags=["Billing", "webhooks"])) == ["a", "c"]
+    assert list_memo_ids(await run_call(tool_context, "retrieve_memos", tags="search")) == ["b"]
+    assert list_memo_ids(
+        await run_call(tool_context, "retrieve_memos", query="where is the index, on which disk?")
+    ) == ["b"]
+    assert list_memo_ids(await run_call(tool_context, "retrieve_memos")) == ["c", "b", "a"]
 
 
 async def test_where_none_fits_the_tags_are_named(store: Store) -> None:
@@ -68,7 +70,7 @@ async def test_many_are_cut_to_a_few_whole_ones(store: Store) -> None:
         text = await run_call(make_tool_context(store, tools={"result_chars": limit}), "retrieve_memos", tags=["zeta"])
         assert len(text) <= limit
         block, more_fit = text.rsplit("\n", 1)
-        shown = found(block)
+        shown = list_memo_ids(block)
         assert shown == [f"z{n}" for n in range(49, 49 - len(shown), -1)]
         assert more_fit == f"[{50 - len(shown)} more fit: name more tags]"
     assert len(shown) == MOST
@@ -81,6 +83,6 @@ async def test_a_chinese_memo_is_saved_and_found_again() -> None:
             await run_call(tool_context, "save_memo", content="支付服务的密钥保存在金库中不在配置里", tags=["支付"])
         ).startswith("[saved")
         for query in ("密钥", "支付服务的密钥在哪里"):
-            assert len(found(await run_call(tool_context, "retrieve_memos", query=query))) == 1
-        assert len(found(await run_call(tool_context, "retrieve_memos", tags=["支付"]))) == 1
+            assert len(list_memo_ids(await run_call(tool_context, "retrieve_memos", query=query))) == 1
+        assert len(list_memo_ids(await run_call(tool_context, "retrieve_memos", tags=["支付"]))) == 1
         assert "[none of 1 memos fits." in await run_call(tool_context, "retrieve_memos", query="天气")

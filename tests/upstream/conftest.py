@@ -14,7 +14,8 @@ import pytest
 
 from proxy.errors import ProxyError, UpstreamError
 from proxy.metrics import Metrics
-from proxy.settings.load import PoolSettings, Settings, TimeoutSettings
+from proxy.settings.load import Settings
+from proxy.settings.model import PoolSettings, TimeoutSettings
 from proxy.upstream.client import Reply, UpstreamClient
 from proxy.upstream.transport import AiohttpTransport
 from tests.raw_upstream import HEAD, Connection, RawRequest
@@ -134,7 +135,7 @@ def serving(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-async def asked(client: UpstreamClient, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
+async def post_and_read(client: UpstreamClient, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
     try:
         reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [], body)
         return reply.status, await reply.read_body(1 << 26)

@@ -28,7 +28,7 @@ WHOLE = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\
 SIZED = HEAD + b"content-length: 12\r\n\r\nhello, world"
 
 
-async def asked(client: UpstreamClient, method: str = "GET") -> tuple[int, bytes, ProxyError | None]:
+async def read_until_end(client: UpstreamClient, method: str = "GET") -> tuple[int, bytes, ProxyError | None]:
     """(status, what came, what ended it); status 0 where there was no answer."""
     try:
         reply = await client.send(client.targets[0], method, "/v1/x", b"", [], None)
@@ -50,7 +50,7 @@ async def test_an_answer_may_be_cut_into_pieces_anywhere(answer: bytes, body: by
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for at in range(1, len(answer)):  # noqa: B007  # `say` looks at it
-            assert await asked(client) == (200, body, None)
+            assert await read_until_end(client) == (200, body, None)
         assert upstream.connections == 1
 
 
@@ -61,7 +61,7 @@ async def test_an_answer_may_come_byte_by_byte() -> None:
             await asyncio.sleep(0)
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
-        assert await asked(client) == (200, b"".join(EVENTS[:3]), None)
+        assert await read_until_end(client) == (200, b"".join(EVENTS[:3]), None)
 
 
 @pytest.mark.parametrize("ending", ["close", "reset"])
@@ -81,7 +81,7 @@ async def test_an_answer_that_ends_too_early_is_never_a_whole_one(answer: bytes,
     head = answer.index(b"\r\n\r\n", answer.index(b" 200 ")) + 4
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for at in range(0, len(answer), 1 if ending == "close" else 9):
-            status, came, error = await asked(client)
+            status, came, error = await read_until_end(client)
             assert (status, type(error)) == ((0, UpstreamUnreachable) if at < head else (200, UpstreamBroken)), at
             assert body.startswith(came)
             assert len(came) >= min(len(body), at - head - 30), "what had come is given out"
@@ -112,7 +112,7 @@ async def test_an_answer_that_cannot_be_passed_on_is_broken_and_its_connection_c
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         async with asyncio.timeout(30):
-            status, _, error = await asked(client)
+            status, _, error = await read_until_end(client)
         assert (status, type(error)) == (0, UpstreamBroken)
         assert await upstream.none_open()
 
@@ -139,7 +139,7 @@ async def test_a_connection_is_used_again_where_nothing_is_left_on_it(method: st
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for _ in range(3):
-            status, came, error = await asked(client, method)
+            status, came, error = await read_until_end(client, method)
             assert (status in (200, 204, 304), came, error) == (True, b"", None)
         assert upstream.connections == (1 if again else 3)
 
@@ -181,7 +181,7 @@ async def test_what_is_said_on_an_idle_connection_closes_it(said: bytes | None) 
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for _ in range(2):
-            assert (await asked(client))[:2] == (200, b"{}")
+            assert (await read_until_end(client))[:2] == (200, b"{}")
             await asyncio.sleep(0.1)
             assert connections(client) == 0
         assert upstream.connections == 2
@@ -317,7 +317,7 @@ async def test_a_body_that_ends_with_its_connection_does_not_end_with_a_reset() 
         await there.reset()
 
     async with run_upstream(break_off) as upstream, make_client(upstream.port) as client:
-        status, came, error = await asked(client)
+        status, came, error = await read_until_end(client)
         assert (status, came, type(error)) == (200, b"until the end", UpstreamBroken)
 
 
@@ -363,7 +363,7 @@ async def test_no_more_than_the_high_water_mark_is_taken_from_the_kernel() -> No
 async def test_the_timer_of_an_answer_ends_with_it() -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port, idle_s=0.15) as client:
         for _ in range(20):
-            assert (await asked(client))[:2] == (200, b"{}")
+            assert (await read_until_end(client))[:2] == (200, b"{}")
             assert not watched(client), "nothing is checked while nothing is under way"
         assert upstream.connections == 1
 
@@ -415,7 +415,7 @@ def test_the_same_holds_on_the_loop_that_is_served_with() -> None:
         await test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_its_head(3_000_000)
         await test_no_more_than_the_high_water_mark_is_taken_from_the_kernel()
         async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
-            await asyncio.gather(*(asked(client) for _ in range(50)))
+            await asyncio.gather(*(read_until_end(client) for _ in range(50)))
             await wait_until(lambda: upstream.open <= 10)
 
     uvloop.run(run())

@@ -19,19 +19,20 @@ import pytest
 
 from proxy.errors import BadRequest, ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings.load import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
+from proxy.settings.load import Settings, UpstreamSettings
+from proxy.settings.model import PoolSettings, TimeoutSettings
 from proxy.upstream import transport as transports
 from proxy.upstream.client import UpstreamClient
 from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, read_request, run_upstream, wait_until
 from tests.upstream.conftest import (
     EVENTS,
     answer_json,
-    asked,
     connections,
     gathered,
     idle,
     listening,
     make_client,
+    post_and_read,
     send,
     serving,
     sound,
@@ -304,7 +305,7 @@ async def test_an_address_that_swallows_packets_is_passed_over(monkeypatch: pyte
                 Settings(upstream=f"http://two.example:{port}/v1", timeouts=TimeoutSettings(connect_s=20)), Metrics()
             )
             began = time.monotonic()
-            assert await asked(client) == (200, b"ok")
+            assert await post_and_read(client) == (200, b"ok")
             assert time.monotonic() - began < 4.0, "promised: a second"
             await client.close()
 
@@ -313,7 +314,7 @@ async def test_a_name_whose_addresses_all_refuse_is_told_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         client = UpstreamClient(Settings(upstream=f"http://localhost:{unused.getsockname()[1]}/v1"), Metrics())
-        assert isinstance(await asked(client), UpstreamUnreachable)
+        assert isinstance(await post_and_read(client), UpstreamUnreachable)
         await client.close()
 
 
@@ -324,7 +325,7 @@ async def test_the_environments_proxy_is_used_where_that_is_said(monkeypatch: py
         for host, through in (("far.invalid", True), ("near.invalid", False)):
             there = {"t": UpstreamSettings(base_url=f"http://{host}/v1", proxy="environment")}
             client = UpstreamClient(Settings(upstreams=there), Metrics())
-            got = await asked(client)
+            got = await post_and_read(client)
             assert got == (200, b"{}") if through else isinstance(got, UpstreamUnreachable)
             await client.close()
         [request] = outbound.requests

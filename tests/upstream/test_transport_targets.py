@@ -11,12 +11,13 @@ import pytest
 
 from proxy.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings.load import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
+from proxy.settings.load import Settings, UpstreamSettings
+from proxy.settings.model import PoolSettings, TimeoutSettings
 from proxy.upstream import transport
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.transport import Target, create_client_context, create_transport, parse_address, read_targets
 from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, read_request, run_upstream
-from tests.upstream.conftest import EVENTS, asked, connections, listening, serving, sound, transport_of
+from tests.upstream.conftest import EVENTS, connections, listening, post_and_read, serving, sound, transport_of
 
 
 def target(base_url: str) -> Target:
@@ -104,7 +105,7 @@ async def test_tls_is_checked_against_the_targets_own_bundle(certificate: Path) 
         for bundle, works in ((str(certificate / "cert.pem"), True), ("", False)):
             client = client_of(f"https://localhost:{port}/v1", bundle=bundle)
             for _ in range(3):
-                got = await asked(client)
+                got = await post_and_read(client)
                 if works:
                     assert got == (200, b"        2")
                 else:
@@ -121,7 +122,7 @@ async def test_the_name_is_checked_and_the_environments_authorities_are_none(
     monkeypatch.setenv("SSL_CERT_FILE", bundle)
     async with listening(lambda there: encrypted(there, certificate)) as port:
         for client in (client_of(f"https://127.0.0.1:{port}", bundle=bundle), client_of(f"https://localhost:{port}")):
-            assert isinstance(await asked(client), UpstreamUnreachable)
+            assert isinstance(await post_and_read(client), UpstreamUnreachable)
             await client.close()
 
 
@@ -151,7 +152,7 @@ async def test_a_targets_own_certificate_is_shown_to_it(
                 **named,  # type: ignore[arg-type]
             )
             client = UpstreamClient(Settings(upstreams={"t": upstream}), Metrics())
-            got = await asked(client)
+            got = await post_and_read(client)
             assert got == (200, b"{}") if named else isinstance(got, UpstreamUnreachable)
             await client.close()
     [peer] = shown
@@ -171,8 +172,8 @@ def test_a_certificate_that_cannot_be_shown_stops_the_start(certificate: Path, t
 async def test_large_bodies_and_streams_go_through_tls_as_they_are(certificate: Path) -> None:
     async with listening(lambda there: encrypted(there, certificate)) as port:
         client = client_of(f"https://localhost:{port}", bundle=str(certificate / "cert.pem"))
-        assert await asked(client, b"x" * 10_000_000) == (200, b" 10000000")
-        assert await asked(client, b"abc") == (200, b"".join(EVENTS))
+        assert await post_and_read(client, b"x" * 10_000_000) == (200, b" 10000000")
+        assert await post_and_read(client, b"abc") == (200, b"".join(EVENTS))
         assert connections(client) == 1
         await client.close()
 
@@ -187,12 +188,12 @@ async def test_a_tls_handshake_with_something_else_fails_and_closes() -> None:
 
     async with run_upstream(silent) as upstream:
         client = client_of(f"https://localhost:{upstream.port}", connect_s=0.1)
-        assert isinstance(await asked(client), UpstreamTimeout)
+        assert isinstance(await post_and_read(client), UpstreamTimeout)
         assert await upstream.none_open()
         await client.close()
     async with listening(other) as port:
         client = client_of(f"https://localhost:{port}")
-        assert isinstance(await asked(client), UpstreamUnreachable)
+        assert isinstance(await post_and_read(client), UpstreamUnreachable)
         assert sound(client, 1000)
         await client.close()
 
@@ -216,7 +217,7 @@ async def test_an_https_target_is_reached_through_a_tunnel(certificate: Path, ve
             "https://localhost/v1", proxy=f"http://u%40:p@127.0.0.1:{port}", bundle=str(certificate / "cert.pem")
         )
         for _ in range(3):
-            assert await asked(client) == (200, b"        2")
+            assert await post_and_read(client) == (200, b"        2")
         await client.close()
     [head] = asked_for
     assert head.startswith(b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n")
@@ -244,7 +245,7 @@ async def test_a_tunnel_that_is_refused_is_unreachable(certificate: Path, answer
 
     async with listening(refuse) as port:
         client = client_of("https://localhost", proxy=f"http://u:secret@127.0.0.1:{port}")
-        got = await asked(client)
+        got = await post_and_read(client)
         assert isinstance(got, UpstreamUnreachable)
         assert told in str(got)
         assert "secret" not in str(got)
@@ -263,7 +264,7 @@ async def test_bytes_behind_the_answer_of_a_tunnel_are_no_answer_of_the_target(c
 
     async with listening(forge) as port:
         client = client_of("https://localhost", proxy=f"http://127.0.0.1:{port}", connect_s=0.5)
-        assert isinstance(await asked(client), (UpstreamUnreachable, UpstreamTimeout))
+        assert isinstance(await post_and_read(client), (UpstreamUnreachable, UpstreamTimeout))
         assert set(heard) <= {b"", b"\x16\x03\x01"}, "nothing goes there in the clear"
         assert sound(client, 1000)
         await client.close()
@@ -275,7 +276,7 @@ async def test_a_tunnel_that_is_not_answered_ends_in_time() -> None:
 
     async with listening(wait) as port:
         client = client_of("https://localhost", proxy=f"http://127.0.0.1:{port}", connect_s=0.1)
-        assert isinstance(await asked(client), UpstreamTimeout)
+        assert isinstance(await post_and_read(client), UpstreamTimeout)
         await client.close()
 
 
@@ -290,11 +291,11 @@ async def test_an_http_target_is_asked_for_in_full_and_through_an_encrypted_prox
 
     async with listening(forward) as port:
         client = client_of("http://[::1]:81/base", proxy=f"https://localhost:{port}")
-        assert isinstance(await asked(client), UpstreamUnreachable), "its authority is not known"
+        assert isinstance(await post_and_read(client), UpstreamUnreachable), "its authority is not known"
         context = transport_of(client).tls
         assert context is not None
         context.load_verify_locations(certificate / "cert.pem")
-        assert await asked(client) == (200, b"{}")
+        assert await post_and_read(client) == (200, b"{}")
         await client.close()
     assert lines == [b"POST http://[::1]:81/base/x HTTP/1.1"]
 

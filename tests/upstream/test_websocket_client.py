@@ -6,7 +6,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from proxy.errors import UpstreamTimeout, UpstreamUnreachable
-from proxy.settings.load import DEMO
+from proxy.settings.model import DEMO
 from proxy.upstream.transport import Target
 from proxy.upstream.websocket_client import Closed, HandshakeRefused, UpstreamWebSocket, is_sendable, open_websocket
 from tests.raw_upstream import Connection, RawRequest, run_upstream

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from proxy.metrics import Metrics
-from proxy.settings.load import PoolSettings, Settings, TimeoutSettings
+from proxy.settings.load import Settings
+from proxy.settings.model import PoolSettings, TimeoutSettings
 from proxy.upstream.client import UpstreamClient
 from proxy.web.asgi import Receive, Scope, Send
 from proxy.web.error_responses import answer_errors

@@ -22,7 +22,7 @@ from proxy.web.error_responses import answer_errors, render_error, send_error
 from tests.raw_upstream import make_post, send_raw, serve_app
 
 
-async def told(error: ProxyError) -> tuple[int, dict[bytes, bytes], dict[str, object]]:
+async def send_and_read_error(error: ProxyError) -> tuple[int, dict[bytes, bytes], dict[str, object]]:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -38,7 +38,7 @@ async def told(error: ProxyError) -> tuple[int, dict[bytes, bytes], dict[str, ob
 
 @pytest.mark.parametrize("kind", [BadRequest, TooLarge, HeadersTooLarge])
 async def test_a_limit_of_ours_says_that_trying_again_is_of_no_use(kind: type[ProxyError]) -> None:
-    status, headers, error = await told(kind("no", hint="Do."))
+    status, headers, error = await send_and_read_error(kind("no", hint="Do."))
     assert status == kind.status
     assert headers[b"x-should-retry"] == b"false"
     assert error == {"message": "no. Do.", "type": "invalid_request_error", "param": None, "code": kind.code}
@@ -46,7 +46,7 @@ async def test_a_limit_of_ours_says_that_trying_again_is_of_no_use(kind: type[Pr
 
 @pytest.mark.parametrize("kind", [Unavailable, UpstreamUnreachable, UpstreamTimeout, UpstreamBroken])
 async def test_what_may_be_over_in_a_moment_does_not_forbid_trying_again(kind: type[ProxyError]) -> None:
-    status, headers, error = await told(kind("away"))
+    status, headers, error = await send_and_read_error(kind("away"))
     assert status in (502, 503, 504)
     assert b"x-should-retry" not in headers
     assert (b"retry-after" in headers) == (kind is Unavailable)

@@ -6,7 +6,8 @@ import pytest
 
 from proxy.errors import Unavailable
 from proxy.metrics import Metrics
-from proxy.settings.load import LimitSettings, Settings
+from proxy.settings.load import Settings
+from proxy.settings.model import LimitSettings
 from proxy.web import limits
 from proxy.web.asgi import Receive, Scope, Send
 from proxy.web.error_responses import answer_errors

@@ -59,7 +59,7 @@ async def connect(port: int) -> Connection:
     return _OPEN[-1]
 
 
-async def closed(client: Connection, seconds: float) -> bytes:
+async def read_until_closed(client: Connection, seconds: float) -> bytes:
     """Return the bytes that still come until the other side closes."""
     async with asyncio.timeout(seconds):
         return await client.reader.read()
@@ -83,7 +83,7 @@ async def test_c6_what_never_completes_is_ended(said: bytes, told: bytes) -> Non
         client = await connect(proxy.port)
         if said:
             await client.send(said)
-        got = await closed(client, 0.4 + SLACK_S)
+        got = await read_until_closed(client, 0.4 + SLACK_S)
         assert got.startswith(told)
         assert told or not got
         if told:
@@ -98,7 +98,7 @@ async def test_c6_a_byte_now_and_then_is_not_progress(part: str) -> None:
     async with run_upstream(echo) as upstream, run_proxy(upstream.port, **QUICK) as proxy:
         client = await connect(proxy.port)
         await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 9999\r\n" + (b"\r\n" * (part == "body")))
-        ended = asyncio.create_task(closed(client, 0.4 + SLACK_S))
+        ended = asyncio.create_task(read_until_closed(client, 0.4 + SLACK_S))
         while not ended.done():
             client.writer.write(b"x")
             await asyncio.sleep(0.05)
@@ -113,7 +113,7 @@ async def test_c6_a_body_that_comes_steadily_may_take_longer_than_the_deadline()
         for _ in range(20):
             await client.send(b"y" * 1000)
             await asyncio.sleep(0.06)
-        assert parse_answer(await closed(client, HANGS_S)).body == b"y" * 20000
+        assert parse_answer(await read_until_closed(client, HANGS_S)).body == b"y" * 20000
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -124,7 +124,7 @@ async def test_s6_a_body_has_a_deadline_by_its_length(chunked: bool) -> None:
         await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n" % how)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        ended = asyncio.create_task(closed(client, 4 * 0.4 + 0.5 + SLACK_S))
+        ended = asyncio.create_task(read_until_closed(client, 4 * 0.4 + 0.5 + SLACK_S))
         while not ended.done():
             client.writer.write(b"40\r\n" + b"x" * 64 + b"\r\n" if chunked else b"x" * 64)  # 1,280 bytes a second
             await asyncio.sleep(0.05)
@@ -141,7 +141,7 @@ async def test_s6_half_open_sockets_cost_others_nothing_and_the_oldest_goes_firs
         silent += [await connect(proxy.port) for _ in range(10)]
         for client in silent[:10]:
             with suppress(ConnectionError):
-                assert await closed(client, HANGS_S) == b""
+                assert await read_until_closed(client, HANGS_S) == b""
         assert not any(client.reader.at_eof() for client in silent[10:])
         assert proxy.count("refused_connections_total", why="half_open") == 10
         for _ in range(5):  # more at once than the server holds in all
@@ -176,7 +176,7 @@ async def test_a_connection_stays_open_longer_than_load_balancers_keep_it() -> N
     async with run_upstream(echo) as upstream, run_proxy(upstream.port, timeouts={"keep_alive_s": 0.2}) as proxy:
         client = await connect(proxy.port)
         assert await answered(client) == b"HTTP/1.1 200 OK"
-        assert await closed(client, 30) == b""
+        assert await read_until_closed(client, 30) == b""
 
 
 async def test_idle_connections_take_no_place_of_others() -> None:
@@ -188,7 +188,7 @@ async def test_idle_connections_take_no_place_of_others() -> None:
         await asyncio.sleep(0.6)  # none is closed within half a second
         idle.append(await connect(proxy.port))
         with suppress(ConnectionError):
-            assert await closed(idle[0], 30) == b""
+            assert await read_until_closed(idle[0], 30) == b""
         assert [await answered(client) for client in idle[1:]] == [b"HTTP/1.1 200 OK"] * 7
 
 
@@ -210,7 +210,7 @@ async def test_c6_a_thousand_sockets_that_say_nothing_do_not_stop_others() -> No
                 parse_answer(await send_raw(proxy.port, say("/v1/x", b"connection: close", body=b"{}"))).body == b"{}"
             )
         for client in silent:
-            assert await closed(client, HANGS_S) == b""
+            assert await read_until_closed(client, HANGS_S) == b""
 
 
 async def test_h4_a_head_without_an_end_is_ended_before_it_is_held() -> None:
@@ -232,7 +232,7 @@ async def test_trailers_never_become_headers() -> None:
         head = b"POST /v1/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
         trailers = b"host: b\r\nx-late: 1\r\nauthorization: Bearer other\r\n" + b"x-z: 1\r\n" * 100
         await client.send(head + b"2\r\n{}\r\n0\r\n" + trailers + b"\r\n")
-        assert parse_answer(await closed(client, HANGS_S)).status == 200
+        assert parse_answer(await read_until_closed(client, HANGS_S)).status == 200
         [got] = upstream.requests
         names = {name.lower() for name, _ in got.headers}
         assert got.body == b"{}"
@@ -268,7 +268,7 @@ async def test_c9_a_flood_of_pipelined_requests_is_bounded_and_the_first_ones_ar
         await client.send(b"".join(say("/v1/x", body=b"mark %04d" % n) for n in range(2000)))
         await wait_until(lambda: bool(upstream.requests))
         gate.set()
-        got = await closed(client, HANGS_S)
+        got = await read_until_closed(client, HANGS_S)
         assert got.count(b"HTTP/1.1 200") == got.count(b"mark ") == len(upstream.requests) == 17
         assert got.endswith(b"mark 0016")
 
@@ -289,7 +289,7 @@ async def test_c9_garbage_behind_a_request_never_gets_into_its_answer(behind: by
         await client.send(say("/v1/x", body=b"{}"))
         await client.reader.readuntil(event)
         await client.send(behind)
-        got = await closed(client, HANGS_S)
+        got = await read_until_closed(client, HANGS_S)
         assert got == (b"\r\n%x\r\n" % len(event) + event) * 4 + b"\r\n0\r\n\r\n"
 
 
@@ -461,7 +461,7 @@ async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_oth
         flood = [await connect(proxy.port) for _ in range(30)]
         for client in idle[:5]:  # they have been silent for longest
             with suppress(ConnectionError):
-                assert (await closed(client, 30)).endswith(b'"ok"}')
+                assert (await read_until_closed(client, 30)).endswith(b'"ok"}')
         assert not flood[-1].reader.at_eof()
         gate.set()
         assert [answer.status for answer in await asyncio.gather(*working)] == [200] * 5

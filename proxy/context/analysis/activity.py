@@ -22,7 +22,7 @@ from proxy.context.analysis import (
     output_wrappers,
     provenance,
     refetch,
-    runners,
+    runner_patterns,
     shell_commands,
 )
 from proxy.context.analysis.moved_files import FileChange
@@ -411,7 +411,7 @@ def _find_failure_lines(end: ToolOutcome, lines: Lines) -> list[str]:
     numbers = end.failure_lines or end.summary_lines
     shown = lines() if numbers else ()
     found = [output_wrappers.strip_line(shown[n]) for n in numbers]
-    found = [*filterfalse(runners.compile_patterns().closing.match, found)] or found
+    found = [*filterfalse(runner_patterns.compile_patterns().closing.match, found)] or found
     return identifiers.remove_duplicates(_shorten_command(line) for line in found if output_wrappers.has_content(line))[
         -_ERRORS:
     ]

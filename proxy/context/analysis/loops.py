@@ -22,7 +22,7 @@ from typing import NamedTuple
 from proxy.chat.chain import canonicalize_arguments
 from proxy.chat.group import is_beside_results
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import outcome, output_wrappers, runners, shell_commands
+from proxy.context.analysis import outcome, output_wrappers, runner_patterns, shell_commands
 from proxy.context.analysis.lexicon import GENERAL_THEME, LoopSettings
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.plan import View
@@ -150,7 +150,7 @@ class _LoopPatterns:
             return _ResultFacts(hash(message.form), None)
         ended = outcome.read_outcome(message, command)
         error = None
-        closing = runners.compile_patterns().closing
+        closing = runner_patterns.compile_patterns().closing
         if ended.verdict == "failed" or (ended.verdict == "unknown" and self._failed.search(text)):
             lines = (line.strip()[:MAX_LINE_CHARS] for line in reversed(text.splitlines()))
             error = next((line for line in lines if self._error.search(line) and not closing.match(line)), None)

@@ -16,7 +16,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message
-from proxy.context.analysis import outcome_lines, output_wrappers, runners
+from proxy.context.analysis import outcome_lines, output_wrappers, runner_patterns
 from proxy.context.analysis.outcome_lines import HEAD_LINES, MAX_LAST_LINES, TAIL_LINES, OutcomeLines
 from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS, SHORT_LINE_CHARS, has_content, strip_line
 from proxy.context.analysis.shell_commands import MAX_STORED_CHARS, PLAIN_CALL, ShellCommand
@@ -258,7 +258,7 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     found = outcome_lines.find_outcome_lines(rows, set(shown))
     final = found.final
     last = strip_line(rows[final]) if final is not None else ""
-    patterns = runners.compile_patterns()
+    patterns = runner_patterns.compile_patterns()
     state = output_wrappers.find_state(rows, [*tail, *([] if first is None else [first])])
     timed_out = code == 124 or bool(state.timeouts)
     ends_badly = bool(last) and (
@@ -320,7 +320,7 @@ def _judge_run(
     if code == 0 and command.exit_code_proves:
         return "succeeded"
     passed = bool(found.passed) or (not command.output_cut and bool(found.part or found.last))
-    if not passed or runners.compile_patterns().repeating_command.search(command.text):
+    if not passed or runner_patterns.compile_patterns().repeating_command.search(command.text):
         return "unknown"
     # A script may go on after the run that it started, and not pass on its failure.
     if command.text and not found.ends_last and not (command.output_cut or _ends_with_runner(command)):
@@ -334,7 +334,7 @@ def _judge_run(
 
 def _ends_with_runner(command: ShellCommand) -> bool:
     """True if the last command of a chain is a runner or starts one, so that the success at the end is its own."""
-    patterns = runners.compile_patterns()
+    patterns = runner_patterns.compile_patterns()
     last = command.core.rpartition("&&")[2].strip()
     return bool(patterns.runner_command.match(last) or patterns.starting_command.match(last))
 
@@ -360,7 +360,7 @@ def _reports_error(rows: Sequence[str], found: OutcomeLines, command: ShellComma
     Lines before the summary of a command that is a runner come from tests that passed. A script may print an error
     anywhere.
     """
-    patterns = runners.compile_patterns()
+    patterns = runner_patterns.compile_patterns()
     start = 0
     if command.is_single and patterns.runner_command.match(command.core):
         start = found.success + 1
@@ -396,7 +396,7 @@ def _find_code_lines(rows: Sequence[str]) -> list[int]:
     return [n for n, line in enumerate(rows) if any(f'"{name}"' in line for name in _CODES)][:1]
 
 
-def _find_failure_lines(rows: Sequence[str], patterns: runners.RunnerPatterns) -> tuple[int, ...]:
+def _find_failure_lines(rows: Sequence[str], patterns: runner_patterns.RunnerPatterns) -> tuple[int, ...]:
     """Return the first lines on each failure; only of the first and last failures if there are many."""
     groups: list[tuple[int, ...]] = []
     seen: set[str] = set()
@@ -440,7 +440,7 @@ def _read_look_outcome(
 ) -> ToolOutcome:
     """Return the outcome of a command that only shows. The shown text is not an outcome itself."""
     rows = given.lines
-    error = runners.compile_patterns().error
+    error = runner_patterns.compile_patterns().error
     filled = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
     starts = [strip_line(rows[n]) for n in filled]
     only_errors = bool(filled) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from proxy.chat.message import checkpoint
-from proxy.context.analysis import general_lines, runners
+from proxy.context.analysis import general_lines, runner_patterns
 from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS, SHORT_LINE_CHARS, has_content, strip_line
 
 MAX_LAST_LINES = 3
@@ -76,7 +76,7 @@ class OutcomeLines(NamedTuple):
 
 def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
     """Return the lines that report the outcome of a run. but: lines that do not count."""
-    patterns = runners.compile_patterns()
+    patterns = runner_patterns.compile_patterns()
     found = OutcomeLines([], [], [], [], [], find_last_lines(rows, MAX_LAST_LINES), find_final_line(rows))
     begins = cut = -1
     above: set[int] = set()  # the pairs of `whole` whose line to stand above was seen, so that no line is read twice
@@ -120,7 +120,7 @@ def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
 def find_final_line(rows: Sequence[str]) -> int | None:
     """Return the last line with content that is no remark behind the outcome; else the last line with content."""
     ends = find_last_lines(rows, general_lines.MAX_REMARKS)[::-1]
-    remark = runners.compile_patterns().remark
+    remark = runner_patterns.compile_patterns().remark
     return next((n for n in ends if remark.match(strip_line(rows[n])) is None), ends[0] if ends else None)
 
 
@@ -150,7 +150,7 @@ def _stands_below(rows: Sequence[str], n: int, line: str) -> bool:
     """True if a line and one of the four above it together report a failure of the run."""
     return any(
         below.match(line) and any(above.match(strip_line(row)) for row in rows[max(0, n - 4) : n])
-        for below, above in runners.compile_patterns().below
+        for below, above in runner_patterns.compile_patterns().below
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import identifiers, lexicon, moved_files, outcome, refetch, runners, shell_commands
+from proxy.context.analysis import identifiers, lexicon, moved_files, outcome, refetch, runner_patterns, shell_commands
 from proxy.context.analysis.moved_files import FileChange
 from proxy.context.analysis.refetch import ResultSource
 from proxy.context.analysis.shell_commands import ShellCommand
@@ -131,7 +131,7 @@ def _find_change_kinds(changes: Sequence[FileChange], path: str) -> tuple[set[st
 
 def rewrites_files(command: ShellCommand) -> bool:
     """True if a command is a runner that writes files, for example a formatter."""
-    direct = runners.compile_patterns().runner_command
+    direct = runner_patterns.compile_patterns().runner_command
     return command.kind == "run" and any(
         direct.match(part) and _REWRITES.search(part) and not _CHECKS.search(part)
         for part in command.core.split(" && ")
@@ -140,7 +140,7 @@ def rewrites_files(command: ShellCommand) -> bool:
 
 def _keeps_files(command: ShellCommand) -> bool:
     """True if a command only tests, or changes no file of a project."""
-    direct = runners.compile_patterns().runner_command
+    direct = runner_patterns.compile_patterns().runner_command
     return bool(command.core) and all(
         (direct.match(part) or _LEAVES.match(part)) and not (_REWRITES.search(part) or _MAY_WRITE.match(part))
         for part in command.core.split(" && ")

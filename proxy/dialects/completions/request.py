@@ -23,6 +23,7 @@ CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
 CONTINUES = "continues"
 """Member of a canonical answer that is `Message.continues`."""
 _REASONING = ("reasoning_content", "reasoning")
+_THINKING = ("thinking", "reasoning")
 _MESSAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _MEDIA = {"image_url": "url", "input_audio": "data", "file": "file_data"}
@@ -216,6 +217,16 @@ def _build_request(
 
 def _read_limit(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 and value is not True else None
+
+
+def is_thinking(request: Request) -> bool:
+    """True if a request asks for reasoning by `thinking` or `reasoning`, which chat completions of OpenAI lack. Raises
+    ValueError if a value is not JSON."""
+    for name in _THINKING:
+        value = _ANY.decode(request.body[slice(*request.spans[name])]) if name in request.spans else None
+        if isinstance(value, dict) and value.get("type") != "disabled" and value.get("enabled") is not False:
+            return True
+    return False
 
 
 def build_prefix_cache(request: Request) -> PrefixCache:

@@ -25,7 +25,6 @@ _NOT_COMPARED: Final = frozenset(
     | {"provider_specific_fields", "function_call", "audio", "prompt_cache_breakpoint"}
 )
 _MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
-_THINKING: Final = ("thinking", "reasoning")
 
 
 SIGNATURE: Final = b"thought_signature"
@@ -48,18 +47,6 @@ def _read_token(entry: Any) -> str:
     """The token of one entry; "" if it has none."""
     found = (entry.get("signature") or entry.get("data")) if isinstance(entry, dict) else None
     return found if isinstance(found, str) else ""
-
-
-def is_thinking(body: bytes, members: Mapping[str, spans.Span]) -> bool:
-    """True if a request asks for reasoning by `thinking` or `reasoning`, which chat completions of OpenAI lack.
-
-    members: the spans of the body's values. Raises ValueError if a value is not JSON.
-    """
-    for name in _THINKING:
-        value = spans.read_any(body[slice(*members[name])]) if name in members else None
-        if isinstance(value, dict) and value.get("type") != "disabled" and value.get("enabled") is not False:
-            return True
-    return False
 
 
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from proxy.chat import chain
 from proxy.errors import NotFound, Unavailable
 from proxy.exchange import rebuild_prompt
-from proxy.sessions.branch import WHOLE_SESSION
-from proxy.store.base import EditRow, ExchangeRecord, MessageRecord
+from proxy.store.base import WHOLE_SESSION, EditRow, ExchangeRecord, MessageRecord
 from proxy.store.session_lists import MessageFilter
 from proxy.web.api import pagination
 from proxy.web.api.admin_context import SessionContext, SessionContextDep

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from proxy.context.analysis import general_lines, runners, shell_commands
+from proxy.context.analysis import general_lines, runner_patterns, shell_commands
 from tests.context.analysis.runs import read_text_outcome
 
 
@@ -50,6 +50,6 @@ def test_a_figure_called_error_is_no_failure(line: str, verdict: str) -> None:
 def test_a_remark_behind_the_outcome_does_not_hide_it() -> None:
     text = "DatabaseError: no such column\n\n[SQL: SELECT x]\n(Background on this error at: https://example.com)\n"
     assert read_text_outcome(text, shell_commands.parse_command("alembic upgrade head")).verdict == "failed"
-    remark = runners.compile_patterns().remark
+    remark = runner_patterns.compile_patterns().remark
     assert remark.match("[SQL: SELECT x]") is not None
     assert remark.match("5 passed in 0.1s") is None

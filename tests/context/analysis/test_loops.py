@@ -17,7 +17,7 @@ from tests.conversations import Json, assistant, build_view, make_messages, resu
 START = [system(), user("a")]
 
 
-def seen(values: Sequence[Json], settings: LoopSettings | None = None) -> dict[str, Loop]:
+def loops_at_end(values: Sequence[Json], settings: LoopSettings | None = None) -> dict[str, Loop]:
     """The loops at the end of this history."""
     return {loop.kind: loop for loop in find_loops(build_view([*START, *values]), settings or LoopSettings())}
 
@@ -31,7 +31,7 @@ def thrice(*values: Json) -> list[Json]:
 def test_b5_a_planted_loop_is_found(kind: str, seed: int) -> None:
     chance = random.Random(f"{kind} {seed}")
     healthy = make_iterations(chance.randint(0, 12), before=chance.randint(0, 2), tools=True)[2:]
-    assert kind in seen([*healthy, *PLANTED[kind](chance)])
+    assert kind in loops_at_end([*healthy, *PLANTED[kind](chance)])
 
 
 @pytest.mark.parametrize("kind", LOOP_KINDS)
@@ -40,15 +40,15 @@ def test_b5_a_loop_is_not_seen_before_it_is_one_nor_once_it_is_over(kind: str, s
     chance = random.Random(f"{kind} {seed}")
     planted = PLANTED[kind](chance)
     last = max(n for n, m in enumerate(planted) if m["role"] == "assistant")
-    assert kind not in seen(planted[:last])
-    assert kind not in seen([*planted, *make_step("search", "something new", "Aha.", "z", q="other")])
+    assert kind not in loops_at_end(planted[:last])
+    assert kind not in loops_at_end([*planted, *make_step("search", "something new", "Aha.", "z", q="other")])
 
 
 def test_b5_scenario_2_of_the_source() -> None:
     thoughts = ["I need to plan", "Let me plan my approach", "Planning to search"]
-    found = seen([assistant(t) for t in thoughts])
+    found = loops_at_end([assistant(t) for t in thoughts])
     assert found["theme_loop"] == Loop("theme_loop", 3, 3, "planning")
-    assert "theme_loop" not in seen([assistant(t) for t in thoughts[:2]])
+    assert "theme_loop" not in loops_at_end([assistant(t) for t in thoughts[:2]])
 
 
 @pytest.mark.parametrize(
@@ -66,41 +66,41 @@ def test_b5_scenario_2_of_the_source() -> None:
     ],
 )
 def test_b5_the_first_theme_in_order_of_which_a_word_begins_a_word(thought: str, is_of: str) -> None:
-    assert seen(thrice(assistant(thought)), LoopSettings(looping=(is_of,)))["theme_loop"].subject == is_of
+    assert loops_at_end(thrice(assistant(thought)), LoopSettings(looping=(is_of,)))["theme_loop"].subject == is_of
 
 
 def test_b5_which_themes_can_loop_is_a_setting() -> None:
     values = [assistant(f"Hm {n}") for n in range(3)]
-    assert "theme_loop" not in seen(values)
-    assert seen(values, LoopSettings(looping=("general",)))["theme_loop"].subject == "general"
-    assert "theme_loop" not in seen([assistant("I plan")] * 3, LoopSettings(looping=()))
-    assert "theme_loop" in seen([assistant("I plan"), assistant("A plan")], LoopSettings(theme_window=2))
+    assert "theme_loop" not in loops_at_end(values)
+    assert loops_at_end(values, LoopSettings(looping=("general",)))["theme_loop"].subject == "general"
+    assert "theme_loop" not in loops_at_end([assistant("I plan")] * 3, LoopSettings(looping=()))
+    assert "theme_loop" in loops_at_end([assistant("I plan"), assistant("A plan")], LoopSettings(theme_window=2))
 
 
 def test_b5_a_theme_goes_on_over_calls_unless_new_results_end_it() -> None:
     values = [m for n in range(3) for m in make_step("search", f"r{n}", f"I need to look {n}", f"c{n}", q=n)]
-    assert "theme_loop" in seen(values)
-    assert "theme_loop" not in seen(values, LoopSettings(results_end_themes=True))
+    assert "theme_loop" in loops_at_end(values)
+    assert "theme_loop" not in loops_at_end(values, LoopSettings(results_end_themes=True))
 
 
 def test_b5_repeated_planning_counts_across_user_messages_and_a_call_resets_it() -> None:
     a, b, c = (assistant(t) for t in ("One.", "Two.", "Three."))
-    assert "repeated_planning" in seen([a, user("so?"), a, user("so?"), a])
-    assert "repeated_planning" not in seen([a, user("so?"), b, user("so?"), c])
-    assert "repeated_planning" in seen([a, b, c, user("so?")])
-    assert "repeated_planning" not in seen([a, b, *make_step("x", "y"), c])
-    assert "repeated_planning" not in seen([a, b])
+    assert "repeated_planning" in loops_at_end([a, user("so?"), a, user("so?"), a])
+    assert "repeated_planning" not in loops_at_end([a, user("so?"), b, user("so?"), c])
+    assert "repeated_planning" in loops_at_end([a, b, c, user("so?")])
+    assert "repeated_planning" not in loops_at_end([a, b, *make_step("x", "y"), c])
+    assert "repeated_planning" not in loops_at_end([a, b])
 
 
 def test_b5_no_progress_is_five_iterations_without_a_new_result() -> None:
     same = [m for n in range(5) for m in make_step("search", "nothing", f"Try {n}", f"c{n}", q=n)]
     first = make_step("search", "nothing", None, "f", q="f")
-    assert seen([*first, *same])["no_progress"].run_length == 5
-    assert "no_progress" not in seen([*first, *same[:-2]])
-    assert "no_progress" not in seen([*first, *same, *make_step("search", "new", None, "z")])
-    assert "no_progress" not in seen([*first, *same, user("and now?"), *same[:2]])
+    assert loops_at_end([*first, *same])["no_progress"].run_length == 5
+    assert "no_progress" not in loops_at_end([*first, *same[:-2]])
+    assert "no_progress" not in loops_at_end([*first, *same, *make_step("search", "new", None, "z")])
+    assert "no_progress" not in loops_at_end([*first, *same, user("and now?"), *same[:2]])
     edits = [m for n in range(6) for m in make_step("edit_file", "ok", None, f"c{n}", path=f"{n}")]
-    assert "no_progress" not in seen(edits)
+    assert "no_progress" not in loops_at_end(edits)
 
 
 def test_b5_the_same_call_is_told_by_its_arguments_not_by_how_they_are_written() -> None:
@@ -108,14 +108,14 @@ def test_b5_the_same_call_is_told_by_its_arguments_not_by_how_they_are_written()
     one["tool_calls"][0]["function"]["arguments"] = '{"a":1,"b":[2]}'
     other["tool_calls"][0]["function"]["arguments"] = '{ "b": [2], "a": 1 }'
     values = [one, result("1", "x"), other, result("2", "x"), one, result("1", "x")]
-    assert seen(values)["same_call"] == Loop("same_call", 3, 3, "read")
-    assert seen([*values, other, result("2", "x"), one, result("1", "x")])["same_call_still"].run_length == 5
+    assert loops_at_end(values)["same_call"] == Loop("same_call", 3, 3, "read")
+    assert loops_at_end([*values, other, result("2", "x"), one, result("1", "x")])["same_call_still"].run_length == 5
 
 
 def test_b5_changed_results_do_not_count() -> None:
     values = [m for n in range(6) for m in make_step("read", f"x{n % 2}", None, f"c{n}", q=1)]
-    assert "same_call" not in seen(values)
-    assert not set(seen([m for n in range(12) for m in make_step("read", f"x{n}", None, f"c{n}", q=n % 2)])) - {
+    assert "same_call" not in loops_at_end(values)
+    assert not set(loops_at_end([m for n in range(12) for m in make_step("read", f"x{n}", None, f"c{n}", q=n % 2)])) - {
         "theme_loop"
     }
 
@@ -132,23 +132,23 @@ def test_b5_changed_results_do_not_count() -> None:
 def test_b5_calls_with_a_write_between_do_not_count(between: list[Json]) -> None:
     read, fails = make_step("read", "x", None, "r", path="y"), make_step("test", "Error: red", None, "t")
     for values in ([*read, *between] * 3, [*fails, *between] * 3, [*read, *fails, *between] * 3):
-        assert not set(seen(values[: -len(between)])) & {"same_call", "same_error", "cycle"}
+        assert not set(loops_at_end(values[: -len(between)])) & {"same_call", "same_error", "cycle"}
 
 
 def test_b5_a_write_that_failed_is_none_and_one_that_is_repeated_is_a_loop_itself() -> None:
     failing = make_step("edit", "Error: text not found", None, "w", path="y")
-    assert {"same_call", "same_error"} <= set(seen(thrice(*failing)))
-    assert "same_call" in seen([*make_step("read", "x", None, "r"), *failing] * 3)
-    assert "same_call" in seen(thrice(*make_step("book_flight", "booked", None, "w", to="X")))
+    assert {"same_call", "same_error"} <= set(loops_at_end(thrice(*failing)))
+    assert "same_call" in loops_at_end([*make_step("read", "x", None, "r"), *failing] * 3)
+    assert "same_call" in loops_at_end(thrice(*make_step("book_flight", "booked", None, "w", to="X")))
 
 
 @pytest.mark.parametrize("name", ["get_status", "wait", "TaskOutput", "poll_job", "press_key", "scroll"])
 def test_b5_polling_tools_do_not_count(name: str) -> None:
     poll = make_step(name, "running", None, "p", id=1)
-    assert not set(seen(poll * 6)) & {"same_call", "same_call_still", "cycle", "same_error"}
-    assert "same_call" not in seen([*make_step("read", "x", None, "r"), *poll] * 4)
-    assert "same_call" not in seen(make_step("bash", "", None, "b", command="sleep 5; cat log") * 4)
-    assert "same_call" in seen(poll * 3, LoopSettings(polls=()))
+    assert not set(loops_at_end(poll * 6)) & {"same_call", "same_call_still", "cycle", "same_error"}
+    assert "same_call" not in loops_at_end([*make_step("read", "x", None, "r"), *poll] * 4)
+    assert "same_call" not in loops_at_end(make_step("bash", "", None, "b", command="sleep 5; cat log") * 4)
+    assert "same_call" in loops_at_end(poll * 3, LoopSettings(polls=()))
 
 
 @pytest.mark.parametrize(
@@ -156,27 +156,27 @@ def test_b5_polling_tools_do_not_count(name: str) -> None:
 )
 def test_commands_that_ask_for_a_state_are_no_repeated_calls(command: str) -> None:
     poll = make_step("bash", "web-1 0/1 ContainerCreating", None, "p", command=command)
-    assert not set(seen(poll * 6)) & {"same_call", "same_call_still", "cycle", "same_error"}
+    assert not set(loops_at_end(poll * 6)) & {"same_call", "same_call_still", "cycle", "same_error"}
 
 
 def test_b5_a_round_of_up_to_four_calls_counts_when_it_was_gone_through_three_times() -> None:
     for length in (2, 3, 4, 5):
         once = [m for n in range(length) for m in make_step("read", f"x{n}", None, f"c{n}", q=n)]
-        found = seen(once * 3)
+        found = loops_at_end(once * 3)
         assert ("cycle" in found) == (length < 5)
-        assert "cycle" not in seen(once * 2)
+        assert "cycle" not in loops_at_end(once * 2)
         if length < 5:
             assert found["cycle"].run_length == 3
-            assert seen(once * 6)["cycle"].total == 6
-    assert "cycle" not in seen(make_step("read", "x") * 12)
+            assert loops_at_end(once * 6)["cycle"].total == 6
+    assert "cycle" not in loops_at_end(make_step("read", "x") * 12)
 
 
 def test_b5_the_same_error_is_the_line_that_says_why() -> None:
     one = "Traceback (most recent call last):\n  File 'a.py', line {n}\nImportError: no numpy"
     values = [m for n in range(3) for m in make_step("run", one.format(n=n), None, f"c{n}", q=n)]
-    assert seen(values)["same_error"].subject == "ImportError: no numpy"
+    assert loops_at_end(values)["same_error"].subject == "ImportError: no numpy"
     plain = [m for n in range(3) for m in make_step("read", f"{n}: def error(): ...", None, f"c{n}", q=n)]
-    assert "same_error" not in seen(plain)
+    assert "same_error" not in loops_at_end(plain)
 
 
 def test_b5_a_run_that_fails_again_and_again_is_the_same_error_wherever_it_says_so() -> None:
@@ -186,10 +186,10 @@ def test_b5_a_run_that_fails_again_and_again_is_the_same_error_wherever_it_says_
     values = [
         m for n in range(3) for m in make_step("bash", text.format(n=n), None, f"c{n}", command=f"pytest -q -p {n}")
     ]
-    assert seen(values)["same_error"].subject == "E       assert 1 == 2"
+    assert loops_at_end(values)["same_error"].subject == "E       assert 1 == 2"
     passed = "Error: this line is one of a log\n=== 3 passed in 0.{n}s ==="
     values = [m for n in range(3) for m in make_step("bash", passed.format(n=n), None, f"c{n}", command="pytest -q")]
-    assert "same_error" not in seen(values)
+    assert "same_error" not in loops_at_end(values)
 
 
 GRADLE = """> Task :{n}:test FAILED
@@ -246,39 +246,39 @@ def test_b5_a_line_that_ends_each_failed_run_is_not_the_error(command: str, text
         runs = [(f"c{n}", name) for n, name in enumerate(names)]
         return [m for n, k in runs for m in make_step("bash", text.format(n=k), None, n, command=f"{command} {n}")]
 
-    assert "same_error" not in seen(fail("abc"))
-    assert seen(fail("aaa"))["same_error"].subject == subject
+    assert "same_error" not in loops_at_end(fail("abc"))
+    assert loops_at_end(fail("aaa"))["same_error"].subject == subject
 
 
 def test_b5_calls_of_one_step_that_fail_together_are_one_error() -> None:
     ended = "<tool_use_error>Sibling tool call errored</tool_use_error>"
     together = [assistant(None, "a", "b", "c"), *(result(name, ended) for name in "abc")]
-    assert "same_error" not in seen(together)
-    assert seen(together * 3)["same_error"].run_length == 3
+    assert "same_error" not in loops_at_end(together)
+    assert loops_at_end(together * 3)["same_error"].run_length == 3
 
 
 def test_b5_the_same_words_count_while_nothing_new_comes() -> None:
     values = thrice(assistant("Let me see."))
-    assert seen(values)["same_text"].run_length == 3
+    assert loops_at_end(values)["same_text"].run_length == 3
     fresh = [m for n in range(3) for m in make_step("read", f"new {n}", "Let me see.", f"c{n}", q=n)]
-    assert "same_text" not in seen(fresh)
+    assert "same_text" not in loops_at_end(fresh)
 
 
 def test_b5_results_with_images_are_never_the_same() -> None:
     shot = [{"type": "text", "text": "screen"}, {"type": "image_url", "image_url": {"url": "data:x"}}]
     values = [m for n in range(4) for m in (make_tool_call("look", f"c{n}"), result(f"c{n}", shot))]
-    assert "same_call" not in seen(values)
+    assert "same_call" not in loops_at_end(values)
 
 
 def test_b6_what_is_counted_never_falls() -> None:
     loop = [assistant(t) for t in ("I plan", "A plan", "Planning")]
     values = [*loop, *make_step("search", "new", "Found it.", "z"), *loop]
-    assert seen(values)["theme_loop"] == Loop("theme_loop", 6, 3, "planning")
+    assert loops_at_end(values)["theme_loop"] == Loop("theme_loop", 6, 3, "planning")
 
 
 def test_b5_loops_are_seen_in_the_whole_history() -> None:
     values = [*make_step("read", "x", None, "r"), *make_iterations(40)[2:], *make_step("read", "x", None, "r") * 2]
-    assert seen(values)["same_call"].run_length == 3
+    assert loops_at_end(values)["same_call"].run_length == 3
 
 
 def test_a_recording_shows_what_each_of_its_requests_would_have_shown() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.context.analysis import outcome, outcome_lines, runners
+from proxy.context.analysis import outcome, outcome_lines, runner_patterns
 from proxy.context.analysis.output_wrappers import strip_line
 from tests.context.analysis.runs import RUNS
 from tests.context.analysis.test_tool_outputs import OUTPUTS
@@ -12,7 +12,7 @@ from tests.context.analysis.test_tool_outputs import OUTPUTS
 
 @pytest.mark.parametrize("text", [*(run.output for run in RUNS), *(run["output"] for run in OUTPUTS)])
 def test_the_search_for_words_misses_no_line_of_a_runner(text: str) -> None:
-    patterns = runners.compile_patterns()
+    patterns = runner_patterns.compile_patterns()
     rows = outcome.split_lines(text)
     told = {
         n
@@ -30,7 +30,7 @@ def test_the_final_line_is_no_remark_if_there_is_another_line() -> None:
 
 
 def test_a_block_ends_with_its_first_line_that_is_not_indented() -> None:
-    header = runners.compile_patterns().traceback
+    header = runner_patterns.compile_patterns().traceback
     rows = ["Traceback (most recent call last):", "  File 'a.py'", "    f()", "OutOfStock: 3", "bye"]
     assert outcome_lines.ends_block(rows, 3, header)
     assert not outcome_lines.ends_block(rows, 4, header)

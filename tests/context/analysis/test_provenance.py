@@ -28,7 +28,7 @@ USER = ("get_user", {"user_id": "u_17"}, '{"tier": "gold"}')
 TIER = ("set_tier", {"user_id": "u_17", "tier": "silver"}, "ok")
 
 
-def told(*steps: tuple[str, Json, str]) -> str:
+def describe_origin_of(*steps: tuple[str, Json, str]) -> str:
     return find_provenance(make_messages(*history(*steps)), 2).describe_origin()
 
 
@@ -52,7 +52,7 @@ def test_a_result_is_told_with_its_age_and_what_has_changed_it(
     steps: tuple[tuple[str, Json, str], ...], end: str
 ) -> None:
     arguments = json.dumps(steps[0][1])
-    assert told(*steps) == f"the result of {steps[0][0]} {arguments}, {end}"
+    assert describe_origin_of(*steps) == f"the result of {steps[0][0]} {arguments}, {end}"
 
 
 PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-x\n+y\n*** End Patch"
@@ -105,10 +105,12 @@ def ran(command: str, text: str = "") -> tuple[str, Json, str]:
 def test_a_text_is_not_called_unchanged_where_a_call_has_or_may_have_changed_it(
     step: tuple[str, Json, str], end: str
 ) -> None:
-    assert told(READ, step).partition("2 steps ago; ")[2] == end
+    assert describe_origin_of(READ, step).partition("2 steps ago; ")[2] == end
     if end == GONE:
         written = ("write_file", {"path": "src/a.py"}, "written")
-        assert told(READ, step, written).endswith("edited 2 times since: read it again for its present text")
+        assert describe_origin_of(READ, step, written).endswith(
+            "edited 2 times since: read it again for its present text"
+        )
 
 
 def test_an_edit_is_no_older_than_the_edits_after_it() -> None:
@@ -117,7 +119,7 @@ def test_an_edit_is_no_older_than_the_edits_after_it() -> None:
 
 
 def test_what_is_told_has_no_brackets_and_stays_short() -> None:
-    found = told(("query", {"rows": ["[x]\n" * 40]}, "r"))
+    found = describe_origin_of(("query", {"rows": ["[x]\n" * 40]}, "r"))
     assert "[" not in found
     assert "]" not in found
     assert "\n" not in found
@@ -139,7 +141,7 @@ def test_a_message_that_is_no_result_has_an_age_alone() -> None:
     ],
 )  # fmt: skip
 def test_a_tool_that_mostly_reads_may_have_written_the_file(command: str) -> None:
-    assert told(READ, ran(command, "ok")).endswith(MAYBE)
+    assert describe_origin_of(READ, ran(command, "ok")).endswith(MAYBE)
 
 
 @pytest.mark.parametrize(
@@ -151,4 +153,4 @@ def test_a_tool_that_mostly_reads_may_have_written_the_file(command: str) -> Non
     ],
 )  # fmt: skip
 def test_a_tool_that_reads_changes_no_file(command: str) -> None:
-    assert told(READ, ran(command, "ok")).endswith("no call has changed it since")
+    assert describe_origin_of(READ, ran(command, "ok")).endswith("no call has changed it since")

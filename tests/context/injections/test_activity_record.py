@@ -37,15 +37,15 @@ def left(count: int, gone: int, note: str = "") -> View:
     return build_view(talk(count), state=BranchState(edits=edits))
 
 
-def said(view: View, **settings: int) -> list[Insert]:
+def list_activity_reports(view: View, **settings: int) -> list[Insert]:
     return list(ReportActivity(**settings)(view))
 
 
 def test_g8_it_is_told_with_the_first_batch_and_stays_where_it_was_put() -> None:
-    assert said(left(30, 0)) == []
-    (first,) = said(left(30, 1))
+    assert list_activity_reports(left(30, 0)) == []
+    (first,) = list_activity_reports(left(30, 1))
     assert "src/0.py" in first.text
-    (insert,) = said(left(30, 24))
+    (insert,) = list_activity_reports(left(30, 24))
     assert (insert.place, insert.persistent) == ("tail", True)
     assert "24 in number" in insert.text
     assert "src/23.py" in insert.text
@@ -53,20 +53,20 @@ def test_g8_it_is_told_with_the_first_batch_and_stays_where_it_was_put() -> None
 
 
 def test_g8_it_is_not_told_again_before_as_much_has_left_once_more() -> None:
-    (first,) = said(left(60, 24))
-    assert said(left(60, 40, first.text)) == []
-    (again,) = said(left(60, 48, first.text))
+    (first,) = list_activity_reports(left(60, 24))
+    assert list_activity_reports(left(60, 40, first.text)) == []
+    (again,) = list_activity_reports(left(60, 48, first.text))
     assert "48 in number" in again.text
 
 
 def test_g8_it_has_at_most_its_tokens() -> None:
-    (insert,) = said(left(60, 48), tokens=150)
+    (insert,) = list_activity_reports(left(60, 48), tokens=150)
     assert 100 < COUNTER.count_text(insert.text) <= 150
-    assert said(left(60, 48), tokens=1) == []
+    assert list_activity_reports(left(60, 48), tokens=1) == []
 
 
 def test_the_newest_record_is_found_where_it_stands_and_alone() -> None:
-    (first,), (second,) = said(left(30, 1)), said(left(60, 24))
+    (first,), (second,) = list_activity_reports(left(30, 1)), list_activity_reports(left(60, 24))
     old = Edit(b"a", "append", first.text, "ledger", "", 9, 9)
     new = Edit(b"b", "text", "stub" + second.text + "\n\n[More.]", "shorten_results", "", 9, 9)
     assert find_newest_record({b"a": old, b"b": new}, build_view([user("a")])) == (b"b", second.text)
@@ -111,5 +111,5 @@ def test_a_record_that_a_tool_has_written_is_none_of_ours() -> None:
     }
     view = build_view(values, state=BranchState(edits=stubs))
     assert find_newest_record(stubs, view) is None, "it is not carried on as if it were ours"
-    (insert,) = said(view)
+    (insert,) = list_activity_reports(view)
     assert "24 in number" in insert.text, "and it does not silence ours"

@@ -14,7 +14,7 @@ from tests.context.research import make_iterations
 from tests.conversations import build_view
 
 
-def told(view: View, injection: CountDown | None = None) -> list[str]:
+def insert_texts(view: View, injection: CountDown | None = None) -> list[str]:
     return [i.text.strip() for i in (injection or CountDown())(view)]
 
 
@@ -31,25 +31,33 @@ def told(view: View, injection: CountDown | None = None) -> list[str]:
     ],
 )
 def test_b3_the_countdown_begins_at_15_and_is_an_emergency_from_20(iterations: int, text: str | None) -> None:
-    assert told(build_view(make_iterations(iterations))) == ([text] if text else [])
+    assert insert_texts(build_view(make_iterations(iterations))) == ([text] if text else [])
 
 
 def test_b3_boundaries_are_settings() -> None:
     injection = CountDown(aggressive=2, emergency=3, max_iterations=4)
-    assert told(build_view(make_iterations(2)), injection) == ["[2 iterations left. Complete your answer.]"]
-    assert told(build_view(make_iterations(3)), injection) == ["[EMERGENCY: 1 iterations remaining. Synthesize NOW.]"]
+    assert insert_texts(build_view(make_iterations(2)), injection) == ["[2 iterations left. Complete your answer.]"]
+    assert insert_texts(build_view(make_iterations(3)), injection) == [
+        "[EMERGENCY: 1 iterations remaining. Synthesize NOW.]"
+    ]
 
 
 def test_b2_the_request_overrides_how_many_there_may_be() -> None:
     view = replace(build_view(make_iterations(15)), options={"max-iterations": "20"})
-    assert told(view) == ["[5 iterations left. Complete your answer.]"]
+    assert insert_texts(view) == ["[5 iterations left. Complete your answer.]"]
 
 
 def test_b7_the_words_are_settings() -> None:
     firm, gently = ("Noch <LEFT>.", "Nur noch <LEFT>!"), ("<LEFT>, bitte", "<LEFT>")
     injection = CountDown(firm=firm[0], firm_emergency=firm[1], gentle=gently[0], gentle_emergency=gently[1])
-    assert [told(build_view(make_iterations(n)), injection) for n in (15, 20)] == [["Noch 15."], ["Nur noch 10!"]]
-    gentle = [told(replace(build_view(make_iterations(n)), options={"urgency": "gentle"}), injection) for n in (15, 20)]
+    assert [insert_texts(build_view(make_iterations(n)), injection) for n in (15, 20)] == [
+        ["Noch 15."],
+        ["Nur noch 10!"],
+    ]
+    gentle = [
+        insert_texts(replace(build_view(make_iterations(n)), options={"urgency": "gentle"}), injection)
+        for n in (15, 20)
+    ]
     assert gentle == [["15, bitte"], ["10"]]
 
 
@@ -62,10 +70,10 @@ def test_b7_words_without_the_number_that_they_need_are_refused_at_the_start(nam
 
 def test_b7_gentle_is_polite_and_off_is_silent() -> None:
     for n in (15, 20):
-        (gentle,) = told(build_view(make_iterations(n)), CountDown(urgency="gentle"))
+        (gentle,) = insert_texts(build_view(make_iterations(n)), CountDown(urgency="gentle"))
         assert f"{30 - n} iterations" in gentle
         assert "NOW" not in gentle
-        assert told(build_view(make_iterations(n)), CountDown(urgency="off")) == []
-        assert told(replace(build_view(make_iterations(n)), options={"urgency": "off"})) == []
+        assert insert_texts(build_view(make_iterations(n)), CountDown(urgency="off")) == []
+        assert insert_texts(replace(build_view(make_iterations(n)), options={"urgency": "off"})) == []
     with pytest.raises(ConfigError, match="urgency"):
         CountDown(urgency="loud")

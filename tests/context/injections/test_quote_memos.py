@@ -21,7 +21,7 @@ MEMOS = tuple(
 )
 
 
-def told(view: View, share: float = 0.1) -> list[Insert]:
+def list_memo_inserts(view: View, share: float = 0.1) -> list[Insert]:
     return list(QuoteMemos(share)(view))
 
 
@@ -34,13 +34,13 @@ def plan_of(values: list[Json], state: BranchState, memos: tuple[Memo, ...], nam
 
 
 def test_a13_they_are_quoted_with_date_and_source_at_the_tail() -> None:
-    (insert,) = told(build_view([user("a")], memos=MEMOS))
+    (insert,) = list_memo_inserts(build_view([user("a")], memos=MEMOS))
     assert (insert.place, insert.persistent, insert.text) == ("tail", True, "\n\n" + render_memos(MEMOS))
     assert '"saved": "2001-09-09"' in insert.text
     assert '"session": "s0"' in insert.text
-    (literal,) = told(build_view([user("a")], memos=MEMOS, policy=Policy("test", schedule="always")))
+    (literal,) = list_memo_inserts(build_view([user("a")], memos=MEMOS, policy=Policy("test", schedule="always")))
     assert not literal.persistent
-    assert told(build_view([user("a")])) == []
+    assert list_memo_inserts(build_view([user("a")])) == []
 
 
 def test_a13_one_is_quoted_once_a_conversation_and_a_changed_one_again() -> None:
@@ -63,11 +63,11 @@ def test_a13_one_is_quoted_once_a_conversation_and_a_changed_one_again() -> None
 def test_a13_those_that_do_not_fit_the_budget_are_left_out_from_the_last_on() -> None:
     size = len("\n\n" + render_memos(MEMOS[:2]))
     model = Model("m", window=int(size * 10 / 0.8) + 13)
-    (insert,) = told(build_view([user("a")], memos=MEMOS, model=model))
+    (insert,) = list_memo_inserts(build_view([user("a")], memos=MEMOS, model=model))
     assert insert.text == "\n\n" + render_memos(MEMOS[:2])
-    assert told(build_view([user("a")], memos=MEMOS, model=Model("m", window=100))) == []
+    assert list_memo_inserts(build_view([user("a")], memos=MEMOS, model=Model("m", window=100))) == []
     full = build_view([user("a" * (size * 10 - 40))], memos=MEMOS, model=model)
-    assert told(full) == [], "the prompt itself has taken the room"
+    assert list_memo_inserts(full) == [], "the prompt itself has taken the room"
 
 
 def test_a13_never_in_a_system_message_and_never_where_the_tail_takes_no_text() -> None:

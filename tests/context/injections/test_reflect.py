@@ -22,7 +22,7 @@ from proxy.context.policy import read_policy
 from proxy.context.stages import BUILT_IN_STAGES
 from tests.context.agent import load_policy
 from tests.context.research import list_sent_texts, make_plan, make_step
-from tests.context.stages.test_distil_results import GOAL, lines, reflective, worked
+from tests.context.stages.test_distil_results import GOAL, lines, make_searches, reflective
 from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, build_view, make_request, system, user
 
 
@@ -40,18 +40,18 @@ def item(relevance: str, insight: str) -> dict[str, Any]:
 
 
 def test_c3_lines_are_ranked_and_in_order_within_a_rank() -> None:
-    state = reflected(worked(9), item("low", "A"), item("high", "B"), item("medium", "C"), item("high", "D"))
-    told = lines(list_sent_texts(worked(9), reflective(), state=state)[-1])
+    state = reflected(make_searches(9), item("low", "A"), item("high", "B"), item("medium", "C"), item("high", "D"))
+    told = lines(list_sent_texts(make_searches(9), reflective(), state=state)[-1])
     assert [line[-1] for line in told] == ["B", "D", "C", "A"]
 
 
 def test_c3_low_ranks_leave_first_and_of_them_the_oldest() -> None:
-    state = reflected(worked(9), item("low", "A"), item("high", "B"), item("low", "C"), item("high", "D"))
-    found = list_sent_texts(worked(9), with_tokens(len(HEADING) + 80), state=state)[-1]
-    whole = lines(list_sent_texts(worked(9), reflective(), state=state)[-1])
+    state = reflected(make_searches(9), item("low", "A"), item("high", "B"), item("low", "C"), item("high", "D"))
+    found = list_sent_texts(make_searches(9), with_tokens(len(HEADING) + 80), state=state)[-1]
+    whole = lines(list_sent_texts(make_searches(9), reflective(), state=state)[-1])
     assert [line[-1] for line in whole] == ["B", "D", "A", "C"]
     assert [line[-1] for line in lines(found)] == ["B", "D", "C"]
-    assert lines(list_sent_texts(worked(9), with_tokens(10), state=state)[-1]) == []
+    assert lines(list_sent_texts(make_searches(9), with_tokens(10), state=state)[-1]) == []
 
 
 def with_tokens(tokens: int) -> Any:
@@ -92,20 +92,20 @@ def test_c3_what_a_window_or_truncation_takes_out_is_told_too() -> None:
 
 
 def test_c2_inline_the_model_is_asked_about_the_newest_calls_once() -> None:
-    found = list_sent_texts(worked(2), reflective(reflect="inline"))[-1]
+    found = list_sent_texts(make_searches(2), reflective(reflect="inline"))[-1]
     assert found.count("### REFLECTION") == 1
     assert "[1] searched 'topic 1'" in found
     assert "topic 0" not in found
-    state = reflected(worked(2), "", "said")
-    assert "REFLECTION" not in list_sent_texts(worked(2), reflective(reflect="inline"), state=state)[-1]
-    later = [*worked(2), assistant("done"), user("more")]
+    state = reflected(make_searches(2), "", "said")
+    assert "REFLECTION" not in list_sent_texts(make_searches(2), reflective(reflect="inline"), state=state)[-1]
+    later = [*make_searches(2), assistant("done"), user("more")]
     assert "REFLECTION" not in list_sent_texts(later, reflective(reflect="inline"))[-1]
-    told = [*worked(2), user("no, the other")]
+    told = [*make_searches(2), user("no, the other")]
     assert "REFLECTION" in list_sent_texts(told, reflective(reflect="inline"))[-1]
 
 
 def test_c2_nothing_is_asked_that_would_break_the_form_of_the_answer() -> None:
-    asked = make_request(worked(2), response_format={"type": "json_object"})
+    asked = make_request(make_searches(2), response_format={"type": "json_object"})
     made = rewrite(asked, BranchState(), reflective(reflect="inline"), PLAIN_MODEL, 0.0, INPUTS)
     assert made.placed_inserts == ()
 
@@ -124,15 +124,15 @@ def test_c4_three_iterations_without_progress_bring_a_recovery_prompt_once() -> 
     policy = reflective(reflect="inline")
 
     def told(*said: str, before: dict[str, int] | None = None) -> bool:
-        state = msgspec.structs.replace(reflected(worked(8), *moving(*said)), note_counts=before or {})
-        return "[RECOVERY:" in list_sent_texts(worked(8), policy, state=state)[-1]
+        state = msgspec.structs.replace(reflected(make_searches(8), *moving(*said)), note_counts=before or {})
+        return "[RECOVERY:" in list_sent_texts(make_searches(8), policy, state=state)[-1]
 
     assert told("advancing", "stuck", "regressing", "stuck")
     assert not told("stuck", "stuck", "stuck", "advancing")
     assert not told("stuck", "stuck")
     assert not told("stuck", "stuck", "stuck", "stuck", before={"recovery": 3})
     assert told(*["stuck"] * 6, before={"recovery": 3})
-    made = make_plan(worked(8), policy, reflected(worked(8), *moving(*["stuck"] * 3)))
+    made = make_plan(make_searches(8), policy, reflected(make_searches(8), *moving(*["stuck"] * 3)))
     assert ("recovery", 3) in [insert.note_count for _, insert in made.placed_inserts]
 
 

@@ -27,7 +27,7 @@ PAD = "# Plan\n- read\n- write"
 LITERAL = Policy("test", schedule="always")
 
 
-def told(view: View, chars: int = 8000) -> list[Insert]:
+def list_scratchpad_inserts(view: View, chars: int = 8000) -> list[Insert]:
     return list(ShowScratchpad(chars)(view))
 
 
@@ -39,11 +39,11 @@ def noting(action: str, content: str = "") -> list[Json]:
 
 
 def test_a10_it_is_told_at_the_tail_and_stays_there_where_edits_last() -> None:
-    (insert,) = told(build_view([user("a")], scratchpad=PAD))
+    (insert,) = list_scratchpad_inserts(build_view([user("a")], scratchpad=PAD))
     assert (insert.place, insert.persistent, insert.text) == ("tail", True, "\n\n" + render_scratchpad(PAD, 8000))
-    (insert,) = told(build_view([user("a")], scratchpad=PAD, policy=LITERAL))
+    (insert,) = list_scratchpad_inserts(build_view([user("a")], scratchpad=PAD, policy=LITERAL))
     assert not insert.persistent
-    assert told(build_view([user("a")])) == []
+    assert list_scratchpad_inserts(build_view([user("a")])) == []
 
 
 def test_a10_what_stands_in_the_prompt_is_not_told_again() -> None:
@@ -51,25 +51,25 @@ def test_a10_what_stands_in_the_prompt_is_not_told_again() -> None:
     keys = build_view(values).keys
     stands = {keys[0]: Edit(keys[0], "append", "\n\n" + render_scratchpad(PAD, 8000), "scratchpad", "", 1, 9)}
     state = BranchState(edits=stands)
-    assert told(build_view(values, state=state, scratchpad=PAD)) == []
-    (insert,) = told(build_view(values, state=state, scratchpad=PAD + "\n- rest"))
+    assert list_scratchpad_inserts(build_view(values, state=state, scratchpad=PAD)) == []
+    (insert,) = list_scratchpad_inserts(build_view(values, state=state, scratchpad=PAD + "\n- rest"))
     assert "- rest" in insert.text
-    (literal,) = told(build_view(values, state=state, scratchpad=PAD, policy=LITERAL))
+    (literal,) = list_scratchpad_inserts(build_view(values, state=state, scratchpad=PAD, policy=LITERAL))
     assert not literal.persistent, "literal policies make it anew with every request"
 
 
 def test_a10_what_the_model_has_just_written_itself_it_is_not_told() -> None:
     values = [user("a"), *noting("update", "one")]
-    assert told(build_view(values, scratchpad="one")) == []
-    assert told(build_view([*values, *noting("append", "two")], scratchpad="one\ntwo")) == []
-    assert told(build_view([*values, *noting("read")], scratchpad="one")) == []
-    assert len(told(build_view(values, scratchpad="one, by the operator"))) == 1
-    assert len(told(build_view([user("a"), *noting("append", "two")], scratchpad="one\ntwo"))) == 1, (
-        "never shown what was there"
-    )
+    assert list_scratchpad_inserts(build_view(values, scratchpad="one")) == []
+    assert list_scratchpad_inserts(build_view([*values, *noting("append", "two")], scratchpad="one\ntwo")) == []
+    assert list_scratchpad_inserts(build_view([*values, *noting("read")], scratchpad="one")) == []
+    assert len(list_scratchpad_inserts(build_view(values, scratchpad="one, by the operator"))) == 1
+    assert (
+        len(list_scratchpad_inserts(build_view([user("a"), *noting("append", "two")], scratchpad="one\ntwo"))) == 1
+    ), "never shown what was there"
     gone = build_view(values).keys[1]
     edits = {gone: Edit(gone, "gone", None, "fit_budget", "", 9, 0)}
-    assert len(told(build_view(values, state=BranchState(edits=edits), scratchpad="one"))) == 1, (
+    assert len(list_scratchpad_inserts(build_view(values, state=BranchState(edits=edits), scratchpad="one"))) == 1, (
         "its call has left the prompt"
     )
 
@@ -77,19 +77,19 @@ def test_a10_what_the_model_has_just_written_itself_it_is_not_told() -> None:
 def test_a10_a_call_that_cannot_be_read_changes_nothing() -> None:
     broken = {**assistant(None), "tool_calls": [call("p", "manage_scratchpad", "{")]}
     values = [user("a"), *noting("update", "one"), broken, result("p", "error"), user("c")]
-    assert told(build_view(values, scratchpad="one")) == []
+    assert list_scratchpad_inserts(build_view(values, scratchpad="one")) == []
 
 
 def test_a10_it_has_its_characters_and_the_room_that_the_budget_leaves() -> None:
-    (insert,) = told(build_view([user("a")], scratchpad="x" * 900), chars=100)
+    (insert,) = list_scratchpad_inserts(build_view([user("a")], scratchpad="x" * 900), chars=100)
     assert "x" * 100 in insert.text
     assert "x" * 101 not in insert.text
     values = [user("a" * 4000)]
-    assert told(build_view(values, scratchpad="x" * 900, model=Model("m", window=8000))) != []
-    assert told(build_view(values, scratchpad="x" * 900, model=Model("m", window=6000))) == []
+    assert list_scratchpad_inserts(build_view(values, scratchpad="x" * 900, model=Model("m", window=8000))) != []
+    assert list_scratchpad_inserts(build_view(values, scratchpad="x" * 900, model=Model("m", window=6000))) == []
 
 
-def sent(plan: Plan) -> list[bytes]:
+def list_sent_raws(plan: Plan) -> list[bytes]:
     assert plan.refusal is None
     assert plan.messages is not None
     return list(plan.messages)
@@ -109,7 +109,7 @@ def test_a10_under_thrifty_it_moves_no_prefix() -> None:
             float(n),
             RewriteInputs(COUNTER, scratchpad=pad),
         )
-        now = sent(plan) if plan.messages else [m.raw for m in make_request(values).messages]
+        now = list_sent_raws(plan) if plan.messages else [m.raw for m in make_request(values).messages]
         assert now[: len(before)] == before
         assert b"".join(now).decode().count(START) == shown_so_far
         state, before = state.after_sending(plan, float(n)), now
@@ -120,7 +120,7 @@ def test_a10_under_thrifty_it_moves_no_prefix() -> None:
 def test_a10_never_in_a_system_message() -> None:
     asked = make_request([system("s"), user("a")])
     for name in ("rolling", "thrifty"):
-        first, last = sent(
+        first, last = list_sent_raws(
             rewrite(asked, BranchState(), load_policy(name), PLAIN_MODEL, 0.0, RewriteInputs(COUNTER, scratchpad=PAD))
         )
         assert START.encode() not in first

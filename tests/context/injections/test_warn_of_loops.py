@@ -22,31 +22,33 @@ PLANS = [assistant(t) for t in ("I need to plan", "Let me plan my approach", "Pl
 SOURCE = "ERROR: You're repeating yourself. Take action immediately."
 
 
-def said(values: Sequence[Json], injection: WarnOfLoops | None = None, **more: object) -> list[Insert]:
+def list_loop_warnings(values: Sequence[Json], injection: WarnOfLoops | None = None, **more: object) -> list[Insert]:
     view = replace(build_view([user("a"), *values]), **more)
     return list((injection or WarnOfLoops())(view))
 
 
 def test_b5_the_theme_loop_is_told_in_the_sources_words() -> None:
-    (insert,) = said(PLANS)
+    (insert,) = list_loop_warnings(PLANS)
     assert insert.text.strip() == SOURCE
     assert (insert.place, insert.persistent, insert.note_count) == ("tail", False, ("theme_loop", 3))
-    assert said(PLANS[:2]) == []
+    assert list_loop_warnings(PLANS[:2]) == []
 
 
 def test_b5_a_note_says_what_was_seen() -> None:
-    (insert,) = said([m for n in range(3) for m in make_step("read", "x", None, f"c{n}", path="y")])
+    (insert,) = list_loop_warnings([m for n in range(3) for m in make_step("read", "x", None, f"c{n}", path="y")])
     assert "read was called 3 times with the same arguments" in insert.text
-    (insert,) = said([m for n in range(3) for m in make_step("run", "Error: no {braces}", None, f"c{n}", q=n)])
+    (insert,) = list_loop_warnings(
+        [m for n in range(3) for m in make_step("run", "Error: no {braces}", None, f"c{n}", q=n)]
+    )
     assert 'the same error 3 times: "Error: no {braces}". Change' in insert.text
 
 
 def test_b5_five_times_is_told_more_strongly() -> None:
     same = [m for n in range(5) for m in make_step("read", "x", None, f"c{n}", path="y")]
-    assert said(same[:6])[0].note_count == ("same_call", 3)
-    assert said(same[:8], note_counts={"same_call": 3}) == []
-    assert said(same, note_counts={"same_call": 3})[0].note_count == ("same_call_still", 5)
-    assert "Do not call it" in said(same, note_counts={"same_call": 3})[0].text
+    assert list_loop_warnings(same[:6])[0].note_count == ("same_call", 3)
+    assert list_loop_warnings(same[:8], note_counts={"same_call": 3}) == []
+    assert list_loop_warnings(same, note_counts={"same_call": 3})[0].note_count == ("same_call_still", 5)
+    assert "Do not call it" in list_loop_warnings(same, note_counts={"same_call": 3})[0].text
 
 
 def test_b6_a_kind_is_told_once_and_again_when_its_count_has_doubled() -> None:
@@ -54,7 +56,7 @@ def test_b6_a_kind_is_told_once_and_again_when_its_count_has_doubled() -> None:
     at = []
     for n in range(3, 26):
         values = [m for k in range(n) for m in make_step("search", f"r{k}", "I need to look", f"c{k}", q=k)]
-        for insert in said(values, WarnOfLoops(kinds=("theme_loop",)), note_counts=told):
+        for insert in list_loop_warnings(values, WarnOfLoops(kinds=("theme_loop",)), note_counts=told):
             assert insert.note_count is not None
             told = {**told, insert.note_count[0]: insert.note_count[1]}
             at.append(n)
@@ -73,16 +75,16 @@ def test_one_note_at_most_and_none_for_what_another_kind_says_better() -> None:
     assert select_loop(both, {}) == both[0]
     assert select_loop(both, {"same_call": 3}) is None
     assert select_loop(both, {"same_call": 3}, ("no_progress",)) == both[1]
-    assert len(said([*PLANS, *PLANS[:1]])) == 1
+    assert len(list_loop_warnings([*PLANS, *PLANS[:1]])) == 1
 
 
 def test_b7_gentle_is_polite_and_off_is_silent() -> None:
-    (gentle,) = said(PLANS, WarnOfLoops(urgency="gentle"))
+    (gentle,) = list_loop_warnings(PLANS, WarnOfLoops(urgency="gentle"))
     assert "ERROR" not in gentle.text
     assert "3 thoughts were about planning" in gentle.text
-    assert said(PLANS, WarnOfLoops(urgency="off")) == []
-    assert said(PLANS, options={"urgency": "off"}) == []
-    assert said(PLANS, WarnOfLoops(urgency="off"), options={"urgency": "firm"})[0].text.strip() == SOURCE
+    assert list_loop_warnings(PLANS, WarnOfLoops(urgency="off")) == []
+    assert list_loop_warnings(PLANS, options={"urgency": "off"}) == []
+    assert list_loop_warnings(PLANS, WarnOfLoops(urgency="off"), options={"urgency": "firm"})[0].text.strip() == SOURCE
 
 
 @pytest.mark.parametrize("level", ["firm", "gentle"])
@@ -97,8 +99,8 @@ def test_b7_the_words_are_settings_a_kind_and_an_urgency_each() -> None:
     own = {"kind": "theme_loop", "urgency": "firm", "text": "<RUN> Mal <WHAT>."}
     injection = make_injection({"use": "warn_of_loops", "texts": [own]}, BUILT_IN_INJECTIONS)
     assert isinstance(injection, WarnOfLoops)
-    assert said(PLANS, injection)[0].text.strip() == "3 Mal planning."
-    (gentle,) = said(PLANS, injection, options={"urgency": "gentle"})
+    assert list_loop_warnings(PLANS, injection)[0].text.strip() == "3 Mal planning."
+    (gentle,) = list_loop_warnings(PLANS, injection, options={"urgency": "gentle"})
     assert "3 thoughts were about planning" in gentle.text
 
 
@@ -129,7 +131,7 @@ def test_settings_of_another_kind_are_refused() -> None:
 def test_b8_its_settings_are_those_of_loops() -> None:
     injection = WarnOfLoops(theme_window=2, consecutive_threshold=4)
     assert isinstance(injection, LoopSettings)
-    assert said(PLANS[:2], injection)[0].note_count == ("theme_loop", 2)
+    assert list_loop_warnings(PLANS[:2], injection)[0].note_count == ("theme_loop", 2)
 
 
 def test_b5_the_note_goes_where_the_upstream_takes_it() -> None:

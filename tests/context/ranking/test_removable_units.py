@@ -11,52 +11,57 @@ from tests.conversations import Json, assistant, make_messages, result, system, 
 CALL = [assistant(None, "c"), result("c", "r")]
 
 
-def made(talk: Sequence[Json], after_tool: str = "user", *, alternate: bool = False) -> list[RemovableUnit]:
+def find_units_of(talk: Sequence[Json], after_tool: str = "user", *, alternate: bool = False) -> list[RemovableUnit]:
     told = make_messages(*talk)
     return find_units(told, group.split_steps(told), after_tool=after_tool, alternate=alternate)
 
 
-def shown(found: Sequence[RemovableUnit]) -> list[tuple[list[int], int]]:
+def describe_units(found: Sequence[RemovableUnit]) -> list[tuple[list[int], int]]:
     return [(list(u.message_indexes), u.required_unit) for u in found]
 
 
 def test_a_step_is_one_unit() -> None:
     two = [assistant(None, "c1", "c2"), result("c1", "r"), result("c2", "r")]
-    assert shown(made([system(), user("a"), *two, user("b")])) == [([0], -1), ([1], -1), ([2, 3, 4], -1), ([5], -1)]
+    assert describe_units(find_units_of([system(), user("a"), *two, user("b")])) == [
+        ([0], -1),
+        ([1], -1),
+        ([2, 3, 4], -1),
+        ([5], -1),
+    ]
 
 
 def test_where_no_user_message_may_follow_a_result_a_step_needs_the_answer_between() -> None:
     talk = [user("a"), *CALL, *CALL, assistant("done"), user("b"), *CALL]
-    assert [u.required_unit for u in made(talk)] == [-1] * 6
-    assert [u.required_unit for u in made(talk, "append")] == [-1, 3, 3, -1, -1, -1]
+    assert [u.required_unit for u in find_units_of(talk)] == [-1] * 6
+    assert [u.required_unit for u in find_units_of(talk, "append")] == [-1, 3, 3, -1, -1, -1]
 
 
 def test_where_the_history_itself_has_a_user_message_behind_a_result_nothing_is_needed() -> None:
-    assert [u.required_unit for u in made([user("a"), *CALL, user("b"), assistant("c"), user("d")], "append")] == [
-        -1
-    ] * 5
+    assert [
+        u.required_unit for u in find_units_of([user("a"), *CALL, user("b"), assistant("c"), user("d")], "append")
+    ] == [-1] * 5
 
 
 def test_where_turns_are_insisted_on_a_prompt_and_its_answer_are_one_and_the_steps_between_need_them() -> None:
     talk = [system(), user("a"), *CALL, assistant("done"), user("b"), *CALL, *CALL]
-    assert shown(made(talk, "append", alternate=True)) == [
+    assert describe_units(find_units_of(talk, "append", alternate=True)) == [
         ([0], -1), ([1, 4], -1), ([2, 3], 1), ([5], -1), ([6, 7], 3), ([8, 9], 3),
     ]  # fmt: skip
 
 
 def test_a_run_that_no_answer_closes_leaves_as_a_whole_where_turns_are_insisted_on() -> None:
     talk = [assistant("Welcome"), user("a"), *CALL, user("b"), assistant("c")]
-    assert shown(made(talk, alternate=True)) == [([0, 1, 2, 3], -1), ([4], -1), ([5], 1)]
+    assert describe_units(find_units_of(talk, alternate=True)) == [([0, 1, 2, 3], -1), ([4], -1), ([5], 1)]
 
 
 def test_every_message_is_in_one_unit_whatever_the_roles() -> None:
     talk = [system(), assistant("x"), *CALL, user("a"), user("b"), system(), *CALL, assistant("y"), assistant("z")]
     for alternate in (False, True):
         for after_tool in ("append", "user", "none"):
-            found = made(talk, after_tool, alternate=alternate)
+            found = find_units_of(talk, after_tool, alternate=alternate)
             assert sorted(i for u in found for i in u.message_indexes) == list(range(len(talk)))
-    assert made([]) == made([], alternate=True) == []
-    assert shown(made([assistant("x"), *CALL], alternate=True)) == [([0], -1), ([1, 2], -1)]
+    assert find_units_of([]) == find_units_of([], alternate=True) == []
+    assert describe_units(find_units_of([assistant("x"), *CALL], alternate=True)) == [([0], -1), ([1, 2], -1)]
 
 
 UNITS = [RemovableUnit((0,)), RemovableUnit((1, 2), 2), RemovableUnit((3,)), RemovableUnit((4,)), RemovableUnit((5,))]

@@ -18,13 +18,13 @@ from proxy.context.stages.distil_results import DistilResults
 from proxy.errors import ConfigError
 from tests.context.agent import Story, load_policy, stories
 from tests.context.research import list_sent_texts, make_plan, make_step
-from tests.context.test_pipeline_properties import sent, unpaired
+from tests.context.test_pipeline_properties import read_sent_messages, unpaired
 from tests.conversations import PLAIN_MODEL, Json, assistant, system, user
 
 GOAL = "learn how flask production logging is set up"
 
 
-def worked(count: int = 8) -> list[Json]:
+def make_searches(count: int = 8) -> list[Json]:
     """A prompt and so many searches on it."""
     values = [system("Be exact."), user(GOAL)]
     for n in range(count):
@@ -46,7 +46,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_c3_older_steps_leave_and_are_told_at_the_tail() -> None:
-    found = list_sent_texts(worked(), reflective())
+    found = list_sent_texts(make_searches(), reflective())
     assert found[:4] == ["Be exact.", GOAL, "let me see 3", "page 3 " + "x" * 200]
     assert len(found) == 2 + 10
     told = lines(found[-1])
@@ -55,7 +55,7 @@ def test_c3_older_steps_leave_and_are_told_at_the_tail() -> None:
 
 
 def test_c3_the_line_can_stand_in_place_of_the_result() -> None:
-    found = list_sent_texts(worked(), reflective("result"))
+    found = list_sent_texts(make_searches(), reflective("result"))
     assert len(found) == 2 + 16
     assert found[3].startswith("searched 'topic 0' → page 0 xxx")
     assert found[9] == "page 3 " + "x" * 200
@@ -63,7 +63,7 @@ def test_c3_the_line_can_stand_in_place_of_the_result() -> None:
 
 
 def test_c3_the_line_stands_there_too_where_the_tail_takes_no_text() -> None:
-    found = list_sent_texts(worked(), reflective(), model=replace(PLAIN_MODEL, after_tool="none"))
+    found = list_sent_texts(make_searches(), reflective(), model=replace(PLAIN_MODEL, after_tool="none"))
     assert found[3].startswith("searched 'topic 0' → page 0 xxx")
 
 
@@ -81,42 +81,42 @@ def answers(made: Plan, *said: Json) -> dict[str, str]:
 
 
 def test_c2_a_helper_is_asked_about_the_newest_batches_and_now_for_those_that_are_old() -> None:
-    made = make_plan(worked(), reflective(reflect="helper"))
+    made = make_plan(make_searches(), reflective(reflect="helper"))
     assert [(ask.kind, ask.urgent) for ask in made.asks] == [("reflection", n > 0) for n in range(4)]
     assert "page 7" in made.asks[0].prompt
     assert GOAL in made.asks[0].prompt
     known = dict.fromkeys((ask.id for ask in made.asks), "no json")
-    assert not make_plan(worked(), reflective(reflect="helper"), BranchState(helper_answers=known)).asks
-    values = [*worked(), assistant("done"), user("and now?")]
+    assert not make_plan(make_searches(), reflective(reflect="helper"), BranchState(helper_answers=known)).asks
+    values = [*make_searches(), assistant("done"), user("and now?")]
     assert all(ask.urgent for ask in make_plan(values, reflective(reflect="helper")).asks)
 
 
 def test_c2_nobody_is_asked_where_reflection_is_off_or_inline() -> None:
-    assert not make_plan(worked(), reflective()).asks
-    assert not make_plan(worked(), reflective(reflect="inline")).asks
-    assert make_plan(worked(), reflective(), options={"reflect": "helper"}).asks
+    assert not make_plan(make_searches(), reflective()).asks
+    assert not make_plan(make_searches(), reflective(reflect="inline")).asks
+    assert make_plan(make_searches(), reflective(), options={"reflect": "helper"}).asks
 
 
 def test_c2_c3_the_answer_takes_the_place_of_the_deterministic_line() -> None:
     policy = reflective(reflect="helper")
     said = {"tool_calls": [{"call": 1, "insights": "too general", "relevance": "high", "learning": "add a framework"}]}
-    early = make_plan(worked(1), policy)
+    early = make_plan(make_searches(1), policy)
     known = answers(early, said)
-    told = lines(list_sent_texts(worked(), policy, state=BranchState(helper_answers=known))[-1])
+    told = lines(list_sent_texts(make_searches(), policy, state=BranchState(helper_answers=known))[-1])
     assert told[0] == "- searched 'topic 0' → too general; add a framework"
     assert told[1].startswith("- searched 'topic 1' → page 1")
 
 
 def test_c5_a_batch_is_asked_about_at_once() -> None:
     policy = reflective(reflect="helper", reflect_batch=3)
-    assert not make_plan(worked(2), policy).asks
-    (ask,) = make_plan(worked(3), policy).asks
+    assert not make_plan(make_searches(2), policy).asks
+    (ask,) = make_plan(make_searches(3), policy).asks
     assert len(ask.message_keys) == 3
     assert "[3] search" in ask.prompt
     items = [{"call": n, "insights": f"insight {n}"} for n in (1, 2, 3, 4)]
     told = lines(
         list_sent_texts(
-            worked(), policy, state=BranchState(helper_answers={ask.id: json.dumps({"tool_calls": items})})
+            make_searches(), policy, state=BranchState(helper_answers={ask.id: json.dumps({"tool_calls": items})})
         )[-1]
     )
     assert told == [f"- searched 'topic {n}' → insight {n + 1}" for n in range(3)]
@@ -126,7 +126,7 @@ def test_c3_under_other_schedules_an_edit_stays_as_it_was_made() -> None:
     policy = reflective("result", "when_it_pays")
     state, first = BranchState(), dict[bytes, Edit]()
     for n in range(1, 30):
-        made = make_plan(worked(n), policy, state)
+        made = make_plan(make_searches(n), policy, state)
         assert made.refusal is None
         assert {k: made.edits[k] for k in first} == first
         first = dict(made.edits)
@@ -144,7 +144,7 @@ def test_c2_c3_every_plan_is_valid_whoever_reflects(
 ) -> None:
     for turn in story.play(reflective(place, schedule, reflect=mode, reflect_batch=batch)):
         assert turn.plan.refusal is None, turn.plan.notes
-        out = sent(turn)
+        out = read_sent_messages(turn)
         assert unpaired(out) == []
         assert sum("### REFLECTION" in m.text for m in out) <= (mode == "inline")
         assert len(turn.plan.asks) <= 4 * (mode == "helper")

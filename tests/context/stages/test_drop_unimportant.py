@@ -41,7 +41,7 @@ def policy(schedule: ScheduleName = "always", stage: DropUnimportant = STAGES[0]
     return Policy("importance", stages=(stage, STAGES[1]), schedule=schedule, ask="never", budget=0.8)
 
 
-def seen(
+def budget_view(
     talk: Sequence[Json], budget: int, model: Model = PLAIN_MODEL, schedule: ScheduleName = "always", **more: Any
 ) -> View:
     """The view of a conversation with a budget of so many tokens."""
@@ -60,15 +60,15 @@ def planned(talk: Sequence[Json], window: int, schedule: ScheduleName = "always"
 
 
 def test_d2_the_worked_example_keeps_system_user2_model2_user3() -> None:
-    assert leave(seen(EXAMPLE, 40)) == [1, 2]
-    assert leave(seen(EXAMPLE, 30)) == [1, 2, 4]
-    assert leave(seen(EXAMPLE, 50)) == [2]
+    assert leave(budget_view(EXAMPLE, 40)) == [1, 2]
+    assert leave(budget_view(EXAMPLE, 30)) == [1, 2, 4]
+    assert leave(budget_view(EXAMPLE, 50)) == [2]
 
 
 def test_d2_at_the_target_nothing_is_touched_and_the_body_is_the_very_bytes() -> None:
-    assert leave(seen(EXAMPLE, 60)) == []
-    assert leave(seen(EXAMPLE, 59)) == [2]
-    assert leave(msgspec.structs.replace(seen(EXAMPLE, 1), budget=None)) == []
+    assert leave(budget_view(EXAMPLE, 60)) == []
+    assert leave(budget_view(EXAMPLE, 59)) == [2]
+    assert leave(msgspec.structs.replace(budget_view(EXAMPLE, 1), budget=None)) == []
     assert planned(EXAMPLE, 75).messages is None  # 80 % of 75 are 60
     over = planned(EXAMPLE, 50).messages
     assert over is not None
@@ -78,20 +78,20 @@ def test_d2_at_the_target_nothing_is_touched_and_the_body_is_the_very_bytes() ->
 def test_d2_words_decide_where_place_and_role_do_not() -> None:
     calm = [*EXAMPLE[:2], assistant("C" * 6), *EXAMPLE[3:]]
     loud = [*EXAMPLE[:2], assistant("failed"), *EXAMPLE[3:]]
-    assert leave(seen(calm, 50)) == [2]
-    assert leave(seen(loud, 50)) == [1]  # 33 points with the word, `b` has 20
+    assert leave(budget_view(calm, 50)) == [2]
+    assert leave(budget_view(loud, 50)) == [1]  # 33 points with the word, `b` has 20
 
 
 def test_d2_steps_stay_whole_and_are_worth_what_their_best_message_is() -> None:
     talk = [user("a" * 6), assistant(None, "c"), result("c", "an error"), user("b" * 6), user("d" * 6)]
-    assert leave(seen(talk, 68)) == [0]  # 10 + 27 + 12 + 10 + 10; the result has 41 points, its call 28, `a` 20
-    assert leave(seen(talk, 58)) == [1, 2]  # the step does not fit, and `a` does
-    assert leave(seen([*talk[:1], *talk[1:3] * 2, *talk[3:]], 68)) == [0, 1, 2]
+    assert leave(budget_view(talk, 68)) == [0]  # 10 + 27 + 12 + 10 + 10; the result has 41 points, its call 28, `a` 20
+    assert leave(budget_view(talk, 58)) == [1, 2]  # the step does not fit, and `a` does
+    assert leave(budget_view([*talk[:1], *talk[1:3] * 2, *talk[3:]], 68)) == [0, 1, 2]
 
 
 def test_d2_the_newest_message_brings_its_call_along_and_the_last_prompt_stays() -> None:
     talk = [user("a" * 6), assistant("b" * 6), user("c" * 96), assistant(None, "c"), result("c", "x" * 96)]
-    assert leave(seen(talk, 50)) == [0, 1]
+    assert leave(budget_view(talk, 50)) == [0, 1]
 
 
 def test_d2_system_and_last_message_over_the_budget_are_kept_and_flagged() -> None:
@@ -105,19 +105,22 @@ def test_d2_system_and_last_message_over_the_budget_are_kept_and_flagged() -> No
 
 def test_d2_pinned_and_marked_messages_stay() -> None:
     pinned = [system("s" * 6), user("[pin]!"), *EXAMPLE[2:]]
-    assert leave(seen(pinned, 40)) == [2, 4]
-    view = seen(EXAMPLE, 40)
+    assert leave(budget_view(pinned, 40)) == [2, 4]
+    view = budget_view(EXAMPLE, 40)
     assert leave(msgspec.structs.replace(view, pins=frozenset({view.keys[2]}))) == [1, 4]
     part = {"type": "text", "text": "b" * 6, "cache_control": {"type": "ephemeral"}}
     marked = [EXAMPLE[0], user([part]), *EXAMPLE[2:]]
-    assert leave(seen(marked, 40)) == [3, 4]  # with the answer to it: of a group that is over no part can leave
+    assert leave(budget_view(marked, 40)) == [3, 4]  # with the answer to it: of a group that is over no part can leave
 
 
 def test_d2_where_no_user_message_may_follow_a_result_the_answer_between_stays_with_it() -> None:
     talk = [user("a"), assistant(None, "c"), result("c", "error"), assistant("b" * 6), user("c" * 6), user("d" * 6)]
-    assert leave(seen(talk, 70)) == [0]
-    assert leave(seen(talk, 61)) == [1, 2]  # 20 for `c` and `d`; the step has 36, and the answer that it needs 10
-    assert leave(seen(talk, 61, replace(PLAIN_MODEL, after_tool="user"))) == [3]
+    assert leave(budget_view(talk, 70)) == [0]
+    assert leave(budget_view(talk, 61)) == [
+        1,
+        2,
+    ]  # 20 for `c` and `d`; the step has 36, and the answer that it needs 10
+    assert leave(budget_view(talk, 61, replace(PLAIN_MODEL, after_tool="user"))) == [3]
 
 
 @pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
@@ -131,8 +134,8 @@ def test_d2_turns_are_kept_where_an_upstream_insists_on_them(schedule: ScheduleN
 
 
 def test_d2_under_lasting_schedules_room_is_made_for_what_comes() -> None:
-    assert leave(seen(EXAMPLE, 40, schedule="over_budget")) == [1, 2, 4]  # 75 % of 40
-    assert leave(seen(EXAMPLE, 40, schedule="over_budget"), DropUnimportant(low=1.0)) == [1, 2]
+    assert leave(budget_view(EXAMPLE, 40, schedule="over_budget")) == [1, 2, 4]  # 75 % of 40
+    assert leave(budget_view(EXAMPLE, 40, schedule="over_budget"), DropUnimportant(low=1.0)) == [1, 2]
     plan = planned(EXAMPLE, 50, "over_budget")
     assert {e.reason.split(",")[0] for e in plan.new_edits} == {
         "scores 20 of 100",
@@ -142,7 +145,7 @@ def test_d2_under_lasting_schedules_room_is_made_for_what_comes() -> None:
 
 
 def test_d2_what_has_left_is_not_weighed_again() -> None:
-    view = seen(EXAMPLE, 40, schedule="over_budget")
+    view = budget_view(EXAMPLE, 40, schedule="over_budget")
     gone = Edit(view.keys[1], "gone", None, "drop_unimportant", "", 10, 0)
     again = msgspec.structs.replace(view, edits={gone.key: gone}, tokens=[10, 0, 10, 10, 10, 10])
     assert leave(again) == [2, 4]

@@ -34,7 +34,7 @@ def proposals(values: list[Json], state: BranchState | None = None, **more: Any)
     return list(ShortenArguments(**more)(build_view(values, state=state)))
 
 
-def sent(view: View, proposal: Proposal) -> Json:
+def render_proposal(view: View, proposal: Proposal) -> Json:
     """The message as it goes out with the proposal."""
     key = view.keys[proposal.index]
     made = Edit(key, proposal.action, proposal.text, proposal.stage, proposal.reason, 9, 1)
@@ -45,7 +45,7 @@ def sent(view: View, proposal: Proposal) -> Json:
 def test_a_dead_text_keeps_its_first_line_and_all_else_stays() -> None:
     values = [user("go"), *edit(), *STEPS]
     (found,) = proposals(values)
-    after = sent(build_view(values), found)
+    after = render_proposal(build_view(values), found)
     arguments = json.loads(after["tool_calls"][0]["function"]["arguments"])
     remark = f"[shortened by the proxy: {len(OLD) - 18} more characters, which this edit has replaced]"
     assert arguments == {
@@ -135,7 +135,7 @@ def test_an_edit_in_force_is_repeated_and_grows_only_with_more_dead_texts() -> N
     later = [*values, *edit(old=NEW, new="x"), *STEPS]
     by_index = {one.index: one for one in proposals(later, state)}
     assert by_index[1].after < made.after
-    shown = sent(build_view(later), by_index[1])["tool_calls"][0]["function"]["arguments"]
+    shown = render_proposal(build_view(later), by_index[1])["tool_calls"][0]["function"]["arguments"]
     assert "which a later edit has overwritten" in json.loads(shown)["new_string"]
 
 

@@ -59,7 +59,7 @@ def counted(text: str) -> int:
     return sum(int(turns) + int(calls) for turns, calls in found)
 
 
-def asked(talk: Sequence[Json], stage: SummarizeOld = STAGE, **more: Any) -> tuple[View, list[Ask]]:
+def list_asks(talk: Sequence[Json], stage: SummarizeOld = STAGE, **more: Any) -> tuple[View, list[Ask]]:
     view = build_view(talk, policy=policy(stage), **more)
     return view, list(stage.asks(view))
 
@@ -119,7 +119,7 @@ def test_d4_by_default_it_acts_only_over_the_budget() -> None:
 
 
 def test_d4_asks_come_in_batches_of_whole_steps_each_with_an_id_that_stays() -> None:
-    view, asks = asked(TALK)
+    view, asks = list_asks(TALK)
     assert [len(a.message_keys) for a in asks] == [
         21,
         20,
@@ -127,7 +127,7 @@ def test_d4_asks_come_in_batches_of_whole_steps_each_with_an_id_that_stays() -> 
     ]  # seven rounds of three; then pairs, the last prompt among them
     assert {a.kind for a in asks} == {"summary"}
     assert all(a.max_chars > 0 and "question" in a.prompt for a in asks)
-    _, more = asked([*TALK, assistant("more"), user("and"), assistant("more"), user("on")])
+    _, more = list_asks([*TALK, assistant("more"), user("and"), assistant("more"), user("on")])
     assert [a.id for a in more[: len(asks)]] == [a.id for a in asks]
     assert all(k in view.keys for a in asks for k in a.message_keys)
 
@@ -136,12 +136,12 @@ def test_d4_a_helper_is_asked_ahead_of_the_budget_and_not_before() -> None:
     size = build_view(TALK).total
     stage = SummarizeOld(ahead=0.5)
     for window, wanted in ((size, True), (2 * size, True), (4 * size, False)):
-        _, asks = asked(TALK, stage, model=replace(PLAIN_MODEL, window=window))
+        _, asks = list_asks(TALK, stage, model=replace(PLAIN_MODEL, window=window))
         assert bool(asks) is wanted
 
 
 def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
-    _, asks = asked(TALK)
+    _, asks = list_asks(TALK)
     state = BranchState(helper_answers={asks[0].id: " They talked of the first things. "})
     plan = planned(TALK, state=state)
     text = out(plan)[1][1]
@@ -155,7 +155,7 @@ def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
 
 @pytest.mark.parametrize("answer", ["", "  \n", "x" * 100_000])
 def test_d4_an_answer_that_is_empty_or_too_long_is_not_used(answer: str) -> None:
-    _, asks = asked(TALK)
+    _, asks = list_asks(TALK)
     plan = planned(TALK, state=BranchState(helper_answers={a.id: answer for a in asks}))
     assert out(plan)[1][1] == "new 0\n\n" + SENTENCE
 
@@ -204,7 +204,7 @@ def test_d4_one_long_task_is_summed_up_again_and_again_behind_its_prompt() -> No
 
 
 def test_d4_the_prompt_is_a_setting_and_is_not_blank() -> None:
-    _, asks = asked(TALK, replace(STAGE, summary_prompt="Fasse zusammen."))
+    _, asks = list_asks(TALK, replace(STAGE, summary_prompt="Fasse zusammen."))
     assert asks
     assert all(ask.prompt.startswith("Fasse zusammen.\n\n[") for ask in asks)
     with pytest.raises(ConfigError, match=r"stages\.summarize_old\.summary_prompt"):

@@ -25,13 +25,13 @@ TABLE = "\n".join([f"{'NODE':<16}{'ADDRESS':<18}STATE", *(f"node-{n:<11}10.0.0.{
 CODE = "\n".join(f"def function_{n}(value):\n    if value > {n}:\n        return compute(value)\n" for n in range(10))
 
 
-def of(text: str) -> Message:
+def make_result(text: str) -> Message:
     return make_message(result("1", text))
 
 
 @pytest.mark.parametrize("text", [JSON, MANIFEST, TABLE])
 def test_json_fields_and_tables_are_records(text: str) -> None:
-    assert is_record(of(text), PLAIN_CALL)
+    assert is_record(make_result(text), PLAIN_CALL)
 
 
 LISTING = "\n".join(f"{n:5d}\tx = {n}" for n in range(20))
@@ -39,12 +39,12 @@ LISTING = "\n".join(f"{n:5d}\tx = {n}" for n in range(20))
 
 @pytest.mark.parametrize("text", [CODE, "a: 1\nb: 2", "Some words.\n" * 20, "error: no\n" * 20, LISTING])
 def test_code_prose_and_short_texts_are_none(text: str) -> None:
-    assert not is_record(of(text), PLAIN_CALL)
+    assert not is_record(make_result(text), PLAIN_CALL)
 
 
 def test_what_a_command_prints_and_the_echo_of_an_edit_are_none() -> None:
-    assert not is_record(of(MANIFEST), TOOL_RUN)
-    assert not is_record(of(MANIFEST), EDIT_CALL)
+    assert not is_record(make_result(MANIFEST), TOOL_RUN)
+    assert not is_record(make_result(MANIFEST), EDIT_CALL)
 
 
 def test_lines_stay_from_the_first_on_while_there_is_room() -> None:

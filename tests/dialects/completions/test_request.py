@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.chat.message import Call, Message, Request
-from proxy.dialects.completions.request import read_message, read_request, remove_usage_option, write_request
+from proxy.dialects.completions.request import (
+    is_thinking,
+    read_message,
+    read_request,
+    remove_usage_option,
+    write_request,
+)
 from proxy.errors import NotManaged
 from tests.conversations import Json, assistant, encode_json, make_message, make_request, result, user
 
@@ -282,3 +288,19 @@ def test_the_request_for_usage_is_taken_out_again(options: bytes, left: bytes) -
     assert b"include_usage" in written
     assert remove_usage_option(written) == b'{"messages":[{"role":"user","content":"a"}],"stream":true' + left + b"}"
     assert remove_usage_option(b"{}") == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ({}, False),
+        ({"thinking": {"type": "enabled"}}, True),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({"reasoning": {"effort": "high"}}, True),
+        ({"reasoning": {"enabled": False}}, False),
+        ({"thinking": None, "reasoning_effort": "high"}, False),
+    ],
+)
+def test_a_request_for_reasoning_is_known_by_its_members(more: Json, found: bool) -> None:
+    body = {"model": "m", "messages": [user("Go on")], **more}
+    assert is_thinking(read_request(json.dumps(body).encode())) is found

@@ -21,7 +21,7 @@ def body(talk: list[Json], before: Json, after: Json, indent: int | None = None)
     return json.dumps({**before, "messages": talk, **after}, ensure_ascii=False, indent=indent).encode()
 
 
-def told(request: Request) -> tuple[Any, ...]:
+def list_request_values(request: Request) -> tuple[Any, ...]:
     """All of a request that does not say how it was read."""
     raws = [m.raw for m in request.messages]
     return (
@@ -43,7 +43,9 @@ def test_reading_on_gives_what_reading_the_whole_gives(
 ) -> None:
     prefix_cache = build_prefix_cache(read_request(body(TALK[:first], before, after, indent)))
     longer = body(TALK[:second], before, other, indent)
-    assert told(read_request(longer, read_message, prefix_cache)) == told(read_request(longer))
+    assert list_request_values(read_request(longer, read_message, prefix_cache)) == list_request_values(
+        read_request(longer)
+    )
 
 
 def test_only_what_is_new_is_read() -> None:
@@ -66,7 +68,7 @@ def test_another_history_is_read_whole() -> None:
     prefix_cache = build_prefix_cache(read_request(body(TALK, {}, {})))
     for other in (body(TALK[1:], {}, {}), body(TALK, {"model": "m"}, {})):
         found = read_request(other, read_message, prefix_cache)
-        assert told(found) == told(read_request(other))
+        assert list_request_values(found) == list_request_values(read_request(other))
         assert not found.known_messages
 
 

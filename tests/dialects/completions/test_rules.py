@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.dialects import spans
 from proxy.dialects.base import Binding, find_broken
 from proxy.dialects.completions.rules import (
-    is_thinking,
     read_tokens,
     sign_calls,
     strip_bound,
@@ -133,22 +131,6 @@ def test_an_open_loop_keeps_the_thinking_that_it_must_begin_with() -> None:
         strip_bound(raw, ["s2"])
     assert b"s1" not in strip_bound(raw, ["s1"])
     assert b"s2" not in strip_bound(dump({**body, "thinking": {"type": "adaptive"}}), ["s2"])
-
-
-@pytest.mark.parametrize(
-    ("more", "found"),
-    [
-        ({}, False),
-        ({"thinking": {"type": "enabled"}}, True),
-        ({"thinking": {"type": "disabled"}}, False),
-        ({"reasoning": {"effort": "high"}}, True),
-        ({"reasoning": {"enabled": False}}, False),
-        ({"thinking": None, "reasoning_effort": "high"}, False),
-    ],
-)
-def test_a_request_for_reasoning_is_known_by_its_members(more: Json, found: bool) -> None:
-    raw = dump({**BODY, **more})
-    assert is_thinking(raw, spans.read_members(raw)) is found
 
 
 def test_what_is_no_message_has_no_tokens() -> None:

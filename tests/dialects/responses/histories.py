@@ -24,7 +24,7 @@ def developer(content: Any = "Be brief.") -> Json:
     return {"type": "message", "role": "developer", "content": content}
 
 
-def said(text: str, number: int = 1, **more: Any) -> Json:
+def assistant(text: str, number: int = 1, **more: Any) -> Json:
     part = {"type": "output_text", "text": text, "annotations": []}
     return {
         "type": "message",
@@ -118,14 +118,14 @@ def steps(draw: st.DrawFn, number: int) -> list[Json]:
     if draw(st.booleans()):
         made.append(draw(st.sampled_from(HOSTED)) | {"id": f"h_{number}"})
     if draw(st.booleans()) or not made:
-        made.append(said(draw(SAYINGS), number))
+        made.append(assistant(draw(SAYINGS), number))
     outputs = []
     for n in range(draw(st.integers(0, 3))):
         pair = make_pair(draw(st.sampled_from(KINDS)), number * 10 + n, draw(CONTENTS))
         made.append(pair[0])
         outputs.append(pair[1])
     if made[-1]["type"] == "reasoning":
-        made.append(said("Well.", number))
+        made.append(assistant("Well.", number))
     if not has_ids:
         kept = ("mcp_approval_request", "local_shell_call", "item_reference")
         made = [item if item["type"] in kept else {k: v for k, v in item.items() if k != "id"} for item in made]

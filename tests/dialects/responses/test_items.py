@@ -7,7 +7,7 @@ import pytest
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.responses import items as wire
 from proxy.errors import NotManaged
-from tests.dialects.responses.histories import IMAGE, KINDS, Json, call, make_pair, output, reasoning, said, user
+from tests.dialects.responses.histories import IMAGE, KINDS, Json, assistant, call, make_pair, output, reasoning, user
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
@@ -49,9 +49,9 @@ def test_shown_reasoning_is_the_summary_or_the_text_itself() -> None:
 
 
 def test_texts_of_several_messages_are_parted_and_refusals_are_kept() -> None:
-    two = [(said("A"), b"{}"), (said("B", 2), b"{}")]
+    two = [(assistant("A"), b"{}"), (assistant("B", 2), b"{}")]
     assert json.loads(wire.make_assistant(two))["content"] == "A\n\nB"
-    refused = said("") | {"content": [{"type": "refusal", "refusal": "No."}]}
+    refused = assistant("") | {"content": [{"type": "refusal", "refusal": "No."}]}
     assert json.loads(wire.make_assistant([(refused, b"{}")]))["content"] == [{"type": "refusal", "refusal": "No."}]
     assert json.loads(wire.make_assistant([(reasoning(), b"{}")]))["content"] is None
 
@@ -96,7 +96,7 @@ def test_a_message_of_ours_that_is_no_text_is_refused() -> None:
 
 
 def test_the_items_of_an_answer_come_back_as_they_were() -> None:
-    raws = [json.dumps(item, indent=1).encode() for item in (reasoning(), said("x"), call())]
+    raws = [json.dumps(item, indent=1).encode() for item in (reasoning(), assistant("x"), call())]
     message = wire.make_assistant([(json.loads(raw), raw) for raw in raws])
     assert wire.make_items(message, {}) == raws
 

@@ -21,6 +21,7 @@ from tests.dialects.responses.histories import (
     IMAGE,
     MARK,
     Json,
+    assistant,
     bodies,
     call,
     developer,
@@ -28,7 +29,6 @@ from tests.dialects.responses.histories import (
     make_pair,
     output,
     reasoning,
-    said,
     user,
 )
 
@@ -36,11 +36,11 @@ HISTORY = [
     developer(),
     user(),
     reasoning(),
-    said("Looking."),
+    assistant("Looking."),
     call(),
     output(),
     reasoning(2),
-    said("Done.", 2),
+    assistant("Done.", 2),
     user("More."),
 ]
 
@@ -165,7 +165,7 @@ def test_hosted_items_and_references_count_for_the_identity_of_an_answer() -> No
     found = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "a"}}
     other = found | {"action": {"query": "b"}}
     again = {k: v for k, v in found.items() if k not in ("id", "status")}
-    digests = [chat(read([user(), one, said("x"), user()]))[1].digest for one in (found, again, other)]
+    digests = [chat(read([user(), one, assistant("x"), user()]))[1].digest for one in (found, again, other)]
     assert digests[0] == digests[1] != digests[2]
     references = [{"type": "item_reference", "id": name} for name in ("msg_1", "msg_2")]
     first, second = (chat(read([user(), one, user()]))[1].digest for one in references)
@@ -173,7 +173,7 @@ def test_hosted_items_and_references_count_for_the_identity_of_an_answer() -> No
 
 
 def test_tokens_are_told_for_the_message_that_bears_them() -> None:
-    request = read([user(), reasoning(1), reasoning(2), said("x"), user()], instructions="I")
+    request = read([user(), reasoning(1), reasoning(2), assistant("x"), user()], instructions="I")
     assert request.bound == (None, None, "gAAA1 gAAA2", None)
 
 
@@ -206,7 +206,7 @@ def test_the_chat_body_says_what_the_pipeline_asks_for() -> None:
 
 def test_a_note_joins_the_users_message_or_is_a_developer_item_at_its_place() -> None:
     note = completions.make_user_message("A note.")
-    request = read([user("Hi."), said("x"), user([{"type": "input_text", "text": "More."}])])
+    request = read([user("Hi."), assistant("x"), user([{"type": "input_text", "text": "More."}])])
     kept = keep(request)
     sent = written(request, [*kept, (None, note)])["input"]
     assert sent[2]["content"] == [{"type": "input_text", "text": t} for t in ("More.", "A note.")]
@@ -229,9 +229,9 @@ def test_a_text_input_becomes_a_list_only_for_a_note() -> None:
 
 
 def test_a_hidden_round_is_put_back_item_by_item() -> None:
-    shown = [user(), reasoning(1), reasoning(2), said("Both."), user("Next.")]
+    shown = [user(), reasoning(1), reasoning(2), assistant("Both."), user("Next.")]
     hidden = [reasoning(1), call(7, "recall")]
-    answer = [reasoning(2), said("Both.")]
+    answer = [reasoning(2), assistant("Both.")]
     request = read(shown)
     kept = keep(request)
     rounds = [chat(read([user(), *items, user()]))[1].raw for items in (hidden, answer)]
@@ -295,7 +295,7 @@ def test_a_part_with_a_cache_mark_keeps_its_mark_and_gets_the_new_text() -> None
         {"type": "input_text", "text": "b", "prompt_cache_breakpoint": MARK},
         IMAGE,
     ]
-    request = read([user(parts), said("x"), user()])
+    request = read([user(parts), assistant("x"), user()])
     assert chat(request)[0].has_cache_mark
     out = keep(request)
     out[0] = 0, completions.replace_text(out[0][1], "stub")
@@ -304,7 +304,7 @@ def test_a_part_with_a_cache_mark_keeps_its_mark_and_gets_the_new_text() -> None
 
 
 def test_calls_get_other_arguments_and_every_other_item_stays() -> None:
-    request = read([user(), said("So."), call(), call(2), output(), output(2), user("More.")])
+    request = read([user(), assistant("So."), call(), call(2), output(), output(2), user("More.")])
     kept = keep(request)
     changed = completions.replace_arguments(kept[1][1], [None, '{"short": 1}'])
     made = written(request, [kept[0], (1, changed), *kept[2:]])["input"]
@@ -386,7 +386,7 @@ def test_a_body_that_goes_on_is_read_as_a_whole_one(items: list[Json], data: Any
 
 
 def test_the_end_of_a_run_of_items_is_read_again_when_a_body_goes_on() -> None:
-    items = [user(), reasoning(), said("Looking.")]
+    items = [user(), reasoning(), assistant("Looking.")]
     before, whole = read(items), read([*items, call(), {"type": "compaction", "id": "cmp_1"}, output()])
     assert not before.is_cut
     again = read_wire_request(whole.body, None, before)

@@ -11,10 +11,10 @@ from proxy.dialects import base
 from proxy.dialects.completions import request as completions
 from proxy.dialects.responses import rules
 from tests import strict_responses as strict
-from tests.dialects.responses.histories import Json, call, developer, histories, output, reasoning, said, user
+from tests.dialects.responses.histories import Json, assistant, call, developer, histories, output, reasoning, user
 from tests.dialects.responses.test_request import chat, dump, keep, read
 
-GOOD = [developer(), user(), reasoning(), said("x"), call(), output(), reasoning(2), said("y", 2), user()]
+GOOD = [developer(), user(), reasoning(), assistant("x"), call(), output(), reasoning(2), assistant("y", 2), user()]
 MARKED = [{"type": "input_text", "text": "x", "prompt_cache_breakpoint": {}}] * 5
 
 
@@ -37,7 +37,7 @@ def test_a_sound_history_breaks_no_rule(items: list[Json]) -> None:
         ("R1", {"input": None}),
         ("R2", {"stream_options": {"include_obfuscation": False}}),
         ("R2", {"tool_choice": {"type": "function", "name": "none"}}),
-        ("R3", {"input": [{"type": "reasoning", "id": "rs_1"}, said("x")]}),
+        ("R3", {"input": [{"type": "reasoning", "id": "rs_1"}, assistant("x")]}),
         ("R3", {"input": [user(), {"type": "function_call", "call_id": "call_1", "name": "x"}, output()]}),
         ("R4", {"input": [user(), call()]}),
         ("R4", {"input": [{"type": "program", "call_id": "p", "id": "p", "code": "", "fingerprint": ""}, user()]}),
@@ -48,14 +48,14 @@ def test_a_sound_history_breaks_no_rule(items: list[Json]) -> None:
         ("R5", {"input": [user(), {"type": "program_output", "call_id": "p"}]}),
         ("R6", {"input": [user(), reasoning()]}),
         ("R6", {"input": [user(), reasoning(), user()]}),
-        ("R6", {"input": [user(), reasoning(1), reasoning(2), said("x")]}),
-        ("R8", {"input": [user(), reasoning(1, encrypted_content=None), said("x")], "store": False}),
+        ("R6", {"input": [user(), reasoning(1), reasoning(2), assistant("x")]}),
+        ("R8", {"input": [user(), reasoning(1, encrypted_content=None), assistant("x")], "store": False}),
         ("R10", {"previous_response_id": "resp_9", "conversation": "conv_1"}),
-        ("R11", {"input": [said("x"), user(), said("x")]}),
+        ("R11", {"input": [assistant("x"), user(), assistant("x")]}),
         ("R12", {"input": [user(), call(id="abc"), output()]}),
-        ("R12", {"input": [said("x") | {"id": "abc"}]}),
+        ("R12", {"input": [assistant("x") | {"id": "abc"}]}),
         ("R13", {"input": [user(), call(call_id="c" * 70), output(call_id="c" * 70)]}),
-        ("R14", {"input": [said("x", content=[{"type": "input_text", "text": "x"}])]}),
+        ("R14", {"input": [assistant("x", content=[{"type": "input_text", "text": "x"}])]}),
         ("R14", {"input": [user([{"type": "output_text", "text": "x"}])]}),
         ("R15", {"input": [{"type": "compaction_trigger"}, user()]}),
         ("R16", {"input": [user(MARKED)]}),
@@ -158,7 +158,7 @@ def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
     assert broken([*GOOD[:2], user("New."), *GOOD[2:]]) == ["gAAA1", "gAAA2"]
     assert broken([*GOOD[:4], *GOOD[4:6], user("New."), *GOOD[6:]]) == ["gAAA2"]
     assert broken([item for item in GOOD if item.get("id") != "rs_1"]) == []  # reasoning may leave from the front
-    longer = [*GOOD, reasoning(3), said("z", 3), user()]
+    longer = [*GOOD, reasoning(3), assistant("z", 3), user()]
     before |= bind(longer)
     assert broken([item for item in longer if item.get("id") != "rs_2"]) == ["gAAA3"]
     assert (
@@ -188,7 +188,7 @@ def test_the_tokens_of_an_answer_are_bound_to_the_body_it_answers() -> None:
         return trace.bindings | rules.trace_answer(trace, json.dumps({"role": "assistant", "wire": items}).encode())
 
     assert answered(GOOD[:6], *GOOD[6:8]) == bind(GOOD)
-    assert answered("Do it.", reasoning(), said("x")) == bind([user(), reasoning(), said("x")])
+    assert answered("Do it.", reasoning(), assistant("x")) == bind([user(), reasoning(), assistant("x")])
 
 
 def test_stripped_reasoning_takes_the_ids_of_what_it_led_to() -> None:
@@ -205,9 +205,9 @@ def test_stripped_reasoning_takes_the_ids_of_what_it_led_to() -> None:
 
 
 def test_reasoning_that_leads_to_nothing_is_removed() -> None:
-    items = [user(), reasoning(1), reasoning(2), said("x", 2), user(), reasoning(3), user()]
+    items = [user(), reasoning(1), reasoning(2), assistant("x", 2), user(), reasoning(3), user()]
     fixed = rules.remove_orphan_reasoning(dump(items))
-    assert json.loads(fixed)["input"] == [user(), reasoning(2), said("x", 2), user(), user()]
+    assert json.loads(fixed)["input"] == [user(), reasoning(2), assistant("x", 2), user(), user()]
     assert rules.remove_orphan_reasoning(fixed) == fixed
 
 

@@ -32,7 +32,7 @@ def named(seq: int) -> bytes:
     return hashlib.blake2b(str(seq).encode(), digest_size=chain.DIGEST_BYTES).digest()
 
 
-async def made(path: Path) -> None:
+async def create_empty_store(path: Path) -> None:
     """An empty store with its tables."""
     store = create_app(Settings(db=str(path), upstream="demo")).store
     await store.open()
@@ -84,7 +84,7 @@ def fill(path: Path) -> None:
 @pytest.mark.slow
 async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
     path = tmp_path / "large.sqlite3"
-    await made(path)
+    await create_empty_store(path)
     fill(path)
     with run_proxy_in_thread("demo", db=str(path), keys=[entry("cp-acme-admin", "acme", "admin")]) as proxy:
         world = ProxyWithData(proxy)

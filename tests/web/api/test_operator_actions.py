@@ -77,7 +77,7 @@ def test_settings_that_are_left_out_are_replaced_too(world: ProxyWithData) -> No
     assert set(SettingsBody.model_fields) == {"policy", "schedule", "window", "max_iterations", "urgency"}
 
 
-def sent(world: ProxyWithData, session: str) -> Any:
+def read_newest_exchange(world: ProxyWithData, session: str) -> Any:
     """The newest exchange and the messages that went upstream in it."""
     newest = world.ask("GET", f"/api/sessions/{session}/exchanges?limit=1").json()["items"][0]
     body = world.ask("GET", f"/api/sessions/{session}/exchanges/{newest['exchange']}/body").json()
@@ -99,14 +99,14 @@ def test_settings_are_in_force_with_the_next_request(world: ProxyWithData) -> No
     shown = world.ask("PATCH", base + "/settings", {"window": 1}).json()
     assert (shown["policy"], shown["window"], shown["urgency"]) == ("rolling", 1, "firm")
     history = go_on(world, name, history)
-    exchange, messages = sent(world, name)
+    exchange, messages = read_newest_exchange(world, name)
     assert exchange["policy"] == "rolling"
     assert [m["role"] for m in messages if m["role"] != "system"] == ["user"], "one group stays"
     put = world.ask("PUT", base + "/settings", {"policy": "rolling"}).json()
     assert "urgency" not in put
     assert world.ask("GET", base + "/settings").json() == put
     go_on(world, name, history)
-    assert len(sent(world, name)[1]) > 3, "what is not named is as the policy says"
+    assert len(read_newest_exchange(world, name)[1]) > 3, "what is not named is as the policy says"
     assert world.ask("GET", base).json()["settings"]["policy"] == "rolling"
 
 
@@ -115,7 +115,9 @@ def test_a_window_is_set_by_a_call_of_its_own(world: ProxyWithData) -> None:
     history = world.converse(name)
     assert world.ask("POST", f"/api/sessions/{name}/window", {"groups": 2}).json()["window"] == 2
     go_on(world, name, history)
-    assert next(m["content"] for m in sent(world, name)[1] if m["role"] == "user").startswith("Thank you.")
+    assert next(m["content"] for m in read_newest_exchange(world, name)[1] if m["role"] == "user").startswith(
+        "Thank you."
+    )
 
 
 def test_undo_takes_the_last_group_out_though_the_agent_resends_it(world: ProxyWithData) -> None:
@@ -124,7 +126,7 @@ def test_undo_takes_the_last_group_out_though_the_agent_resends_it(world: ProxyW
     changed = world.ask("POST", f"/api/sessions/{name}/undo", {}).json()
     assert changed["action"] == "undo"
     go_on(world, name, history)
-    texts = [m["content"] for m in sent(world, name)[1] if m["role"] == "user"]
+    texts = [m["content"] for m in read_newest_exchange(world, name)[1] if m["role"] == "user"]
     assert not any("Thank you." in text for text in texts)
     assert any("And the other one?" in text for text in texts)
 
@@ -185,11 +187,11 @@ def test_what_is_dropped_stays_out_and_what_is_restored_is_back_whatever_the_age
     assert out
     assert all(m["why"]["stage"] == "operator" for m in out)
     history = go_on(world, name, history)
-    assert "And the other one?" not in str(sent(world, name)[1])
+    assert "And the other one?" not in str(read_newest_exchange(world, name)[1])
     assert groups(world, name)[1]["status"] == "dropped"
     assert world.ask("POST", f"/api/sessions/{name}/groups/{middle}/restore", {}).status == 200
     go_on(world, name, history)
-    assert "And the other one?" in str(sent(world, name)[1])
+    assert "And the other one?" in str(read_newest_exchange(world, name)[1])
 
 
 def test_what_is_removed_is_gone_from_the_store_too(world: ProxyWithData) -> None:
@@ -217,7 +219,7 @@ def test_a_past_prompt_says_why_something_was_left_out(world: ProxyWithData) -> 
     history = world.converse(name)
     world.ask("POST", f"/api/sessions/{name}/window", {"groups": 1})
     go_on(world, name, history)
-    exchange, messages = sent(world, name)
+    exchange, messages = read_newest_exchange(world, name)
     shown = world.ask("GET", f"/api/sessions/{name}/exchanges/{exchange['exchange']}/prompt").json()
     left_out = [m for m in shown["messages"] if m["status"] != "in"]
     assert left_out
@@ -231,7 +233,7 @@ def test_a_prompt_comes_in_pages_that_together_are_the_whole(world: ProxyWithDat
     world.ask("POST", f"/api/sessions/{name}/window", {"groups": 1})
     world.ask("POST", f"/api/sessions/{name}/notes", {"text": "A note at the tail."})
     go_on(world, name, history)
-    exchange, _ = sent(world, name)
+    exchange, _ = read_newest_exchange(world, name)
     for path in (f"/api/sessions/{name}/exchanges/{exchange['exchange']}/prompt", f"/api/sessions/{name}/prompt"):
         whole = world.ask("GET", path).json()
         assert whole["count"] == len(whole["messages"]) > 8
@@ -259,7 +261,7 @@ def test_a_page_of_a_prompt_begins_at_the_next_change(world: ProxyWithData) -> N
     world.ask("POST", f"/api/sessions/{name}/groups/{third['id']}/drop")
     world.ask("POST", f"/api/sessions/{name}/notes", {"text": "A note at the tail."})
     go_on(world, name, history)
-    exchange, _ = sent(world, name)
+    exchange, _ = read_newest_exchange(world, name)
     for path in (f"/api/sessions/{name}/exchanges/{exchange['exchange']}/prompt", f"/api/sessions/{name}/prompt"):
         whole = world.ask("GET", path).json()
         changed = {m["index"] for m in whole["messages"] if m["status"] != "in"}
@@ -306,11 +308,11 @@ def test_a_note_is_told_and_withdrawn(world: ProxyWithData) -> None:
     note = world.ask("POST", base, {"text": "Mind the canary."}).json()
     assert world.ask("GET", base).json() == [note]
     history = go_on(world, name, history)
-    assert "Mind the canary." in str(sent(world, name)[1])
+    assert "Mind the canary." in str(read_newest_exchange(world, name)[1])
     assert world.ask("DELETE", f"{base}/{note['id']}").json() == {"note": note["id"]}
     assert world.ask("GET", base).json() == []
     go_on(world, name, history)
-    assert "Mind the canary." not in str(sent(world, name)[1])
+    assert "Mind the canary." not in str(read_newest_exchange(world, name)[1])
 
 
 def test_feedback_is_filed_with_its_branch(world: ProxyWithData) -> None:

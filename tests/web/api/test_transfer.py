@@ -9,7 +9,7 @@ import pytest
 from proxy.replay.read import read_conversations
 from tests.proxy_server import run_proxy_in_thread
 from tests.web.api.conftest import ApiAnswer, ProxyWithData
-from tests.web.api.test_operator_actions import go_on, sent
+from tests.web.api.test_operator_actions import go_on, read_newest_exchange
 from tests.web.test_auth import entry
 
 LINES = "application/x-ndjson"
@@ -54,7 +54,7 @@ def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_wi
     first = world.ask("GET", "/api/sessions/copy/groups").json()["items"][0]["id"]
     assert world.ask("POST", f"/api/sessions/copy/groups/{first}/drop", {}).status == 200
     go_on(world, "copy", history)
-    assert "Read the log." not in str(sent(world, "copy")[1])
+    assert "Read the log." not in str(read_newest_exchange(world, "copy")[1])
     assert bring(world, line).status == 409
 
 

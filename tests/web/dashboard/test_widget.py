@@ -65,7 +65,7 @@ def there(tmp_path_factory: pytest.TempPathFactory, elsewhere: tuple[int, dict[s
 
 
 @contextmanager
-def shown(
+def show_widget(
     browser: Browser,
     there: ProxyWithKeys,
     elsewhere: tuple[int, dict[str, str]],
@@ -84,7 +84,7 @@ def shown(
 def test_d8_it_tells_how_full_the_session_is(
     browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    with shown(browser, there, elsewhere, key="cp-read") as screen:
+    with show_widget(browser, there, elsewhere, key="cp-read") as screen:
         screen.page.wait_for_selector("context-manager-widget .stats")
         stats = there.get("/sessions/talk/stats")
         text = screen.page.inner_text("context-manager-widget .box")
@@ -139,7 +139,7 @@ def test_d8_the_button_really_prunes_the_next_prompt(
     browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     before = list_whole_results(there.say("talk", "Go on."), "talk")
-    with shown(browser, there, elsewhere) as screen:
+    with show_widget(browser, there, elsewhere) as screen:
         screen.page.evaluate("addEventListener('toast:success', (event) => { window.told = event.detail.message; })")
         screen.click("context-manager-widget .prune-btn")
         screen.page.wait_for_selector("context-manager-widget .toast")
@@ -151,7 +151,7 @@ def test_d8_the_button_really_prunes_the_next_prompt(
 def test_a_read_key_does_not_prune_and_says_so(
     browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    with shown(browser, there, elsewhere, key="cp-read") as screen:
+    with show_widget(browser, there, elsewhere, key="cp-read") as screen:
         screen.click("context-manager-widget .prune-btn")
         toast = screen.page.wait_for_selector("context-manager-widget .toast.bad")
         assert toast is not None
@@ -162,7 +162,7 @@ def test_a_read_key_does_not_prune_and_says_so(
 def test_a_page_whose_origin_is_not_in_the_settings_is_told_nothing(
     browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    with shown(browser, there, elsewhere, host="localhost") as screen:
+    with show_widget(browser, there, elsewhere, host="localhost") as screen:
         banner = screen.page.wait_for_selector("context-manager-widget .banner")
         assert banner is not None
         assert "may not ask it" in banner.inner_text()
@@ -173,7 +173,7 @@ def test_a_page_whose_origin_is_not_in_the_settings_is_told_nothing(
 def test_a_full_context_is_warned_of(
     browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    with shown(browser, there, elsewhere) as screen:
+    with show_widget(browser, there, elsewhere) as screen:
         screen.page.wait_for_selector("context-manager-widget .stats")
         warned = """() => {
             const one = document.querySelector("context-manager-widget");

@@ -1,0 +1,414 @@
+"""Prepare a request: find its conversation, look up what its plan may use, plan it, and store what must be stored.
+
+New edits are on disk before they are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from proxy.chat import chain
+from proxy.chat.message import PrefixCache, Request
+from proxy.chat.tokens import TokenCounter
+from proxy.context.models import with_long_cache, with_user_first
+from proxy.context.plan import Edit
+from proxy.context.policy import Policy
+from proxy.dialects.base import LONG_LIFETIME, WireRequest
+from proxy.errors import StoreUnavailable
+from proxy.exchange import (
+    ask_provider,
+    cost,
+    exchange_rows,
+    header_warnings,
+    lookups,
+    record_outcome,
+    splice_rounds,
+)
+from proxy.exchange.dialect import DIALECTS, Dialect
+from proxy.exchange.exchange_rows import MessageForms, erase_resent
+from proxy.exchange.fallback import FallbackReason
+from proxy.exchange.gateway_rows import choose_row_policy
+from proxy.exchange.holdout import CONTROL_POLICY, Arm, find_arm
+from proxy.exchange.inherit_state import inherit_state
+from proxy.exchange.plan_request import MAX_NEW_BYTES, plan_request
+from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
+from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, Services
+from proxy.exchange.turn import Enriched, Turn
+from proxy.sessions import locate
+from proxy.sessions.branch import adopt_stored_edits
+from proxy.sessions.hidden_rounds import SplicedRequest
+from proxy.telemetry import CURRENT
+from proxy.upstream.client import Target
+
+MAX_UNCOUNTED_CHARS = 32 * 1024
+"""Characters that are counted on the event loop, not in a thread: 0.2 ms of most texts, 10 ms of the worst."""
+MAX_NEW_OBJECTS = 1000
+"""New objects or roles of a body that are read on the event loop, however short they are."""
+
+
+async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
+    """Prepare everything up to the bytes that go upstream, stored as far as it must be.
+
+    Raises NotManaged if the request has to go on as received, StoreUnavailable if the store cannot tell its session.
+    """
+    headers = locate.decode_headers(incoming.headers)
+    turn, target = await _locate(services, incoming, headers)
+    is_new_branch = not turn.located.branch.stored
+    if not is_new_branch and turn.prefix_cache is not None and not turn.request.known_messages:
+        services.metrics.message_cache_misses_total.inc()
+    try:
+        cached = cost.count_cached_without_proxy(turn)  # before the branch moves on to this request
+        forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
+        turn = await _enrich(services, turn, incoming, headers, cached, is_new_branch=is_new_branch)
+        turn = await plan_request(services, turn)
+        turn = await _ask_helper(services, turn, incoming.headers)
+        turn.pending.rows += lookups.clear_one_time_settings(turn)
+        turn = await _commit(services, turn, forms)
+        if turn.prompt.plan.notes:
+            record_outcome.record_plan_metrics(services.metrics, turn.prompt.plan)
+    except BaseException:
+        # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
+        services.live_sessions.forget_session(turn.located.branch.live_session)
+        raise
+    return turn, target
+
+
+async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, str]) -> tuple[Turn, Target]:
+    """Read the request, find its session and branch, and choose its upstream. headers: with lower-case names."""
+    tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
+    dialect = DIALECTS[incoming.dialect]
+    wire = await read_wire(services, dialect, incoming)
+    request, prefix_cache, keys = await _read_request(
+        services, incoming.body if wire is None else wire.chat_body, tenant, wire.canonical if wire is not None else ()
+    )
+    target = services.client.select_target(request.model)
+    if (trace := CURRENT.get()) is not None:
+        trace.model = request.model
+    model = lookups.look_up_model(services, request.model)
+    if dialect.is_user_first:
+        model = with_user_first(model)
+    named = find_session_name(services, incoming, headers, request, wire)
+    token_counter = services.find_token_counter(model)
+    await _count_tokens(services, token_counter, request, keys, tenant, named)
+    known_session = incoming.chain.history.session or None if incoming.chain is not None else None
+    retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
+    policy = lookups.find_policy(services, headers, target, dialect)
+    notes = lookups.expect_notes(services, policy, headers, is_named=bool(named))
+    options = read_options(headers)
+    warnings = header_warnings.find_warnings(options, services.policies) if options else ()
+    if warnings:
+        header_warnings.report(warnings, services.logged_warnings, services.metrics)
+    turn = Turn(
+        id=locate.make_id(),
+        tenant=tenant,
+        located=await locate.locate_request(
+            services.live_sessions, tenant, named, request, keys, retry=retry, known_session=known_session, notes=notes
+        ),
+        request=request,
+        keys=keys,
+        model=model,
+        upstream=target.name,
+        strategy=target.strategy,
+        token_counter=token_counter,
+        started_at=services.now(),
+        enriched=Enriched(policy, SplicedRequest(request, keys)),
+        prefix_cache=prefix_cache,
+        log_fields=incoming.log_fields,
+        warnings=warnings,
+        options=options,
+        dialect=dialect,
+        wire=wire,
+        chain=incoming.chain,
+        client_marks=dialect.read_client_marks(wire),
+    )
+    if _has_long_cache(turn):
+        turn = turn.with_values(model=with_long_cache(model))
+    return turn, target
+
+
+async def read_wire(services: Services, dialect: Dialect, incoming: Incoming) -> WireRequest | None:
+    """Read a request in its wire format; None for chat completions. Raises NotManaged."""
+    chain, body, cache = incoming.chain, incoming.body, services.message_cache
+    read: Callable[[], WireRequest]
+    if dialect.read_request is None:
+        return None
+    new = len(body)
+    if chain is not None and chain.is_held and dialect.read_held_request is not None:
+        read = partial(dialect.read_held_request, body, cache.limits, chain.history.messages)
+    elif dialect.reads_path:
+        where = f"{incoming.path}?{incoming.query.decode('latin-1')}"
+        read = partial(dialect.read_request, body, cache.limits, where)
+    elif dialect.continues_earlier:
+        old = cache.find_prefix(body, dialect.name)
+        read = partial(cache.read_wire_with_prefix, dialect.name, body, old, dialect.read_request)
+        new -= len(old or ())
+    else:
+        read = partial(dialect.read_request, body, cache.limits)
+    return read() if new < MAX_NEW_BYTES else await asyncio.get_running_loop().run_in_executor(services.workers, read)
+
+
+async def _read_request(
+    services: Services, body: bytes, tenant: str, canonical: Sequence[bytes]
+) -> tuple[Request, PrefixCache | None, Sequence[bytes]]:
+    """Read the request, its remembered beginning, and its messages' chain keys, which are reused if they are known.
+    canonical: the messages of a body that was written from another wire format."""
+    old = services.message_cache.find_prefix(body)
+
+    def read() -> tuple[Request, PrefixCache | None, Sequence[bytes]]:
+        request, prefix_cache = services.message_cache.read_with_prefix(body, old, canonical)
+        if prefix_cache is None:
+            return request, None, chain.compute_keys(tenant, request.messages)
+        keys = chain.compute_keys(
+            tenant, request.messages, prefix_cache.keys if prefix_cache.keys_tenant == tenant else ()
+        )
+        prefix_cache.keys_tenant, prefix_cache.keys = tenant, tuple(keys)
+        return request, prefix_cache, prefix_cache.keys
+
+    new = len(body) - len(old or ())
+    # Each message has a bracket, and one character is counted in a third of the time of a word.
+    if new < MAX_NEW_BYTES or (
+        new < LARGE_BODY_BYTES
+        and (body.count(b"{", -new) < MAX_NEW_OBJECTS or body.count(b'"role"', -new) < MAX_NEW_OBJECTS)
+    ):
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(services.workers, read)
+
+
+async def _count_tokens(
+    services: Services,
+    token_counter: TokenCounter,
+    request: Request,
+    keys: Sequence[bytes],
+    tenant: str,
+    named_session: str | None,
+) -> None:
+    """Count the tokens of every message, in a worker thread where there is much to count, or a vocabulary to be read
+    first. A count that the session has is reused, even if the messages were dropped from the cache meanwhile."""
+    begin, _ = request.read_memo("counted", id(token_counter))
+    new = token_counter.find_uncounted(request.messages, begin)
+    live_session = (
+        locate.find_live_session(services.live_sessions, tenant, named_session, request, keys) if new else None
+    )
+    if live_session is not None:
+        new = [n for n in new if not live_session.restore_token_count(keys[n], request.messages[n], token_counter)]
+    uncounted = [request.messages[n] for n in new]
+    if uncounted and (
+        id(token_counter) not in services.warm_counters or sum(len(m.raw) for m in uncounted) > MAX_UNCOUNTED_CHARS
+    ):
+        await asyncio.get_running_loop().run_in_executor(services.workers, token_counter.count_each, uncounted)
+        services.warm_counters.add(id(token_counter))
+    # Noted now, since others begin with the same messages meanwhile.
+    request.memo_values["counted"] = request.messages, id(token_counter), True
+
+
+def find_session_name(
+    services: Services, incoming: Incoming, headers: Mapping[str, str], request: Request, wire: WireRequest | None
+) -> str | None:
+    """The session that the client names: as all clients may name it, else as clients of its wire format do."""
+    named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
+    if named is None and wire is not None:
+        named = next(iter(DIALECTS[incoming.dialect].find_session_names(headers, wire)), None)
+    return named
+
+
+def read_options(headers: Mapping[str, str]) -> dict[str, str]:
+    """The x-context-* headers of a request, by the rest of their names. Headers that name the key, session or user are
+    left out."""
+    start = "x-context-"
+    own = {name.removeprefix(start): value.strip() for name, value in headers.items() if name.startswith(start)}
+    return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
+
+
+def _has_long_cache(turn: Turn) -> bool:
+    """True if the client pays for the longer lifetime of the provider's cache.
+
+    Its last mark says so, unless the provider has reported a write for the shorter one. Without a mark in the request,
+    the last reported write counts.
+    """
+    known = turn.located.branch.has_long_cache
+    if not turn.client_marks.lifetime:
+        return known is True
+    return turn.client_marks.lifetime == LONG_LIFETIME and known is not False
+
+
+async def _enrich(
+    services: Services, turn: Turn, incoming: Incoming, headers: Mapping[str, str], cached: int, *, is_new_branch: bool
+) -> Turn:
+    """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes.
+    cached: tokens that the provider's cache would hold without the proxy."""
+    decisions = await lookups.refresh_decisions(services, turn.located.branch.live_session, is_new=turn.located.is_new)
+    if decisions.removed:
+        erase_resent(turn, decisions.removed)
+    requested = headers.get("x-context-policy", "")
+    policy = lookups.choose_policy(services, turn.enriched.policy, decisions, requested)
+    policy, arm, warning = _adapt_policy(services, turn, policy, requested)
+    turn = turn.with_lookups(policy=policy, arm=arm, cached_without_proxy=cached)
+    if warning:
+        turn = turn.with_values(warnings=(*turn.warnings, warning))
+    if is_new_branch:
+        await inherit_state(services, turn, decisions.dropped)
+    task = lookups.find_task(turn)
+    lookups.pin_task(turn, task)
+    await lookups.search_store(services, turn, task)
+    relevance = lookups.find_relevance(services, turn, task, incoming.headers)
+    if relevance is not None:
+        turn = turn.with_lookups(relevance=relevance)
+    is_first = is_new_branch and turn.located.relation == "main"
+    if turn.request.tools is not None or turn.located.branch.tool_offer is not None:
+        turn = await splice_rounds.add_rounds_and_tools(services, turn, first=is_first)
+    await lookups.load_notes(services, turn, task, lookups.find_project(services.settings, headers))
+    return turn
+
+
+def _adapt_policy(services: Services, turn: Turn, policy: Policy, requested: str) -> tuple[Policy, Arm, str]:
+    """(the policy, or what the chain, experiment, provider and wire format allow; the arm; a warning or "").
+    requested: the policy that the request names."""
+    arm: Arm = ""
+    warning = ""
+    if turn.chain is not None and turn.chain.is_held:
+        policy = services.policies[CONTROL_POLICY]  # nothing can be changed in what the provider holds
+    if services.settings.experiment.control:
+        arm = find_arm(services, turn, policy, requested)
+    if arm == "control":
+        policy = services.policies[CONTROL_POLICY]
+    if policy.schedule == "provider":
+        policy, warning = ask_provider.choose_provider_policy(services, turn, policy)
+    policy = _choose_bound_policy(services, turn, policy)
+    if turn.dialect.returns_rows:
+        policy = choose_row_policy(services, policy)
+    return policy, arm, warning
+
+
+def _choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Policy:
+    """The policy of a request whose model binds its reasoning to the prompt: nothing that was sent once may change.
+
+    A literal policy changes old messages with every request. `thrifty` takes its place.
+    """
+    if policy.mode != "rewrite" or not turn.is_bound or policy.schedule == "provider":
+        return policy
+    if policy.literal:
+        thrifty = services.policies.get("thrifty", replace(policy, stages=(), injections=()))
+        policy = replace(thrifty, stands_for=policy.name)
+    return replace(policy, schedule="append_only")
+
+
+async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:
+    """Ask the plan's questions in the background. If an answer is needed now, wait as long as the settings allow, and
+    plan again with it."""
+    helper_queue = services.helper_queue
+    if helper_queue is None or not turn.prompt.plan.asks or turn.enriched.policy.mode != "rewrite":
+        return turn
+    branch = turn.located.branch
+    waiting = helper_queue.submit_asks(branch, turn.prompt.plan.asks, headers)
+    if not waiting or not services.settings.helper.wait_ms:
+        return turn
+    if turn.pending.rows and services.settings.store.persist != "required":
+        _store_rows(services, turn)  # stored even if the client leaves meanwhile: a later request takes them for stored
+    if await helper_queue.wait_for_answer(waiting):
+        turn = await plan_request(services, turn)
+        helper_queue.submit_asks(branch, turn.prompt.plan.asks, headers)
+    return turn
+
+
+async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:
+    """Store the known rows before upstream is asked. Return the turn as it is to be sent.
+
+    New edits wait to be durable, for `limits.commit_wait_ms` at most (250 ms by default). So they are repeated after a
+    crash, or by another replica, and never decided again. If the store does not answer, the request goes out without
+    them. Literal policies are an exception: they decide again with every request. Their edits are stored with the
+    exchange, which marks them as its own.
+
+    Raises StoreUnavailable if storing is required and does not succeed.
+    """
+    required = services.settings.store.persist == "required"
+    new = turn.prompt.plan.new_edits if turn.enriched.policy.mode == "rewrite" else ()
+    if turn.enriched.policy.mode == "rewrite":
+        exchange_rows.add_edit_rows(turn, turn.started_at)
+    if not (required or (new and (services.store.shared or not turn.enriched.policy.literal))):
+        _apply_edits(services, turn, new)
+        exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
+        _store_rows(services, turn)
+        return turn
+    # The exchange's row follows by itself: it has to say with which edits the request went out.
+    written = _store_rows(services, turn, waited=True)
+    if not await wait_until_stored(services, written):
+        if required:
+            raise StoreUnavailable("what the request needs could not be stored in time")
+        if not turn.enriched.policy.literal:
+            services.metrics.replans_total.labels(reason="edits_not_stored").inc()
+            turn = await plan_request(services, turn, frozen=True)
+            turn = turn.with_prompt(fallback=turn.prompt.fallback or FallbackReason.STORE)
+            exchange_rows.add_undone_rows(turn, new, turn.started_at)
+            exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
+            _store_rows(services, turn)
+            return turn
+    _apply_edits(services, turn, new)
+    if new:
+        turn = await _adopt_stored_edits(services, turn, new)
+    exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
+    _store_rows(services, turn)
+    return turn
+
+
+def _apply_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
+    """Put the plan's edits in force: they are stored, or on their way."""
+    if not new:
+        return
+    for stage, count in Counter(edit.stage for edit in new).items():
+        services.metrics.edits_total.labels(stage=stage).inc(count)
+    turn.located.branch.state = turn.located.branch.state.with_edits(turn.prompt.plan)
+
+
+async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> Turn:
+    """Use the edits that the store has, where other processes write to it too. Of two decisions on the same message at
+    once, the first one counts."""
+    if not services.store.shared:
+        return turn
+    branch = turn.located.branch
+    try:
+        async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
+            stored = await services.store.read_edits(*branch.id)
+    except (TimeoutError, StoreUnavailable):
+        services.metrics.internal_errors_total.labels(where="edits").inc()
+        return turn  # they are stored, and two replicas are hardly ever at the same message at once
+    mine = {edit.key: turn.prompt.plan.edits[edit.key] for edit in new if edit.key in turn.prompt.plan.edits}
+    if adopt_stored_edits(branch, stored, mine) and not turn.enriched.policy.literal:
+        services.metrics.replans_total.labels(reason="edited_elsewhere").inc()
+        turn = await plan_request(services, turn, frozen=True)
+        branch.state = branch.state.with_edits(turn.prompt.plan)
+    return turn
+
+
+def _store_rows(services: Services, turn: Turn, *, waited: bool = False) -> asyncio.Future[None]:
+    """Give the turn's rows to the store; if they are lost, the session is forgotten and read back. waited: the caller
+    waits for the rows. Others are on disk with the answer, or a moment later if the answer is late."""
+    rows = turn.pending.take()
+    written = turn.pending.write = services.store.put(rows) if waited else services.store.put_deferred(rows)
+    written.add_done_callback(lambda done: handle_lost_write(services, turn, done))
+    return written
+
+
+async def replan_refused(services: Services, turn: Turn) -> Turn | None:
+    """Plan a refused turn once more, as its own exchange: more is known of its window now. None if there is no
+    other body to send; then nothing has changed."""
+    branch = turn.located.branch
+    state = branch.state
+    # The provider caches nothing of a prompt that it refuses.
+    branch.state = msgspec.structs.replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
+    replanned = await plan_request(services, turn)
+    if replanned.prompt.outgoing == turn.prompt.outgoing or replanned.is_as_it_came:
+        branch.state = state
+        return None
+    services.metrics.replans_total.labels(reason="too_long").inc()
+    record_outcome.store_in_background(
+        services, turn, [record_outcome.make_refused_row(services, turn, "the prompt was too long; planned once more")]
+    )
+    replanned = replanned.with_values(id=locate.make_id())
+    forms = exchange_rows.add_request_rows(services.live_sessions, replanned, services.now())
+    return await _commit(services, replanned, forms)
