@@ -126,6 +126,8 @@ class _Draft(msgspec.Struct, frozen=True):
     before: Mapping[bytes, Edit]
     """The edits, without the inserts that stay where they are put."""
     edits: Mapping[bytes, Edit]
+    edited: View
+    """The view with `edits` in force."""
     wanted: Sequence[Insert]
     by_index: Mapping[int, list[Insert]]
     after: Sequence[Insert]
@@ -149,7 +151,9 @@ def _rewrite_view(
     if seen.limit is not None and draft.tokens > seen.limit and draft.extra:
         draft = _without_inserts(seen, draft, seen.limit, notes)
     try:
-        made = render.render_prompt(seen, draft.edits, draft.by_index, draft.after, model)
+        # Edits of a literal policy are made again with every request, so that nothing is kept of them.
+        shown = seen if policy.literal else draft.edited
+        made = render.render_prompt(shown, draft.edits, draft.by_index, draft.after, model)
     except RuleBroken as broken:
         return _make_refused_plan(seen, state, policy, broken.rule, broken.message)
     except ValueError as problem:
@@ -160,35 +164,33 @@ def _rewrite_view(
 def _draft_plan(seen: View, state: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
     """The draft of a plan: removed messages, shortened messages, and inserts."""
     edits = _decide_edits(seen, state, policy, frozen=frozen)
+    edited = seen if edits is seen.edits else view.with_edits(seen, edits)
     wanted: list[Insert] = []
     asked = False
     if state.stopped is None:
         count = seen.edited_history.lossy_edit_count if edits is seen.edits else count_losses(edits)
         wanted, asked = inserts.make_inserts(seen, state, policy, count)
         if policy.injections:
-            after_edits = (
-                seen
-                if edits is seen.edits
-                else replace(seen, edits=edits, tokens=schedule.count_message_tokens(seen, edits))
-            )
-            wanted += [insert for injection in policy.injections for insert in injection(after_edits)]
+            wanted += [insert for injection in policy.injections for insert in injection(edited)]
             deferred = {insert.source for insert in state.deferred_inserts}  # an injection gives one note at a time
             wanted = [i for i in wanted if not (i.note_count and i.source in deferred)] + list(state.deferred_inserts)
     if policy.schedule == "append_only":  # a text that leaves again would change the prompt behind which answers follow
         wanted, asked = [insert for insert in wanted if insert.persistent], False
-    return _draft_with_inserts(seen, edits, wanted, asked=asked)
+    return _draft_with_inserts(seen, edited, wanted, asked=asked)
 
 
-def _draft_with_inserts(seen: View, edits: Mapping[bytes, Edit], wanted: Sequence[Insert], *, asked: bool) -> _Draft:
-    """The draft with these inserts in their places."""
-    before = edits
-    by_index, after, edits = _place_inserts(seen, wanted, edits)
+def _draft_with_inserts(seen: View, edited: View, wanted: Sequence[Insert], *, asked: bool) -> _Draft:
+    """The draft with these inserts in their places. edited: the view with the edits of the draft."""
+    before = edited.edits
+    by_index, after, edits = _place_inserts(seen, wanted, before)
     added = sum(seen.token_counter.count_text(i.text) for found in by_index.values() for i in found)
     added += PER_MESSAGE + seen.token_counter.count_text(join_inserts(after)) if after else 0
     without_inserts = fit.count_total_tokens(seen, before) - seen.insert_tokens
     tokens = added + (without_inserts if edits is before else fit.count_total_tokens(seen, edits) - seen.insert_tokens)
     extra = tokens - without_inserts
-    return _Draft(before, edits, wanted, by_index, after, asked, tokens, extra)
+    if edits is not before:
+        edited = view.with_edits(seen, edits)
+    return _Draft(before, edits, edited, wanted, by_index, after, asked, tokens, extra)
 
 
 def _without_inserts(seen: View, draft: _Draft, limit: int, notes: list[Note]) -> _Draft:
@@ -200,7 +202,7 @@ def _without_inserts(seen: View, draft: _Draft, limit: int, notes: list[Note]) -
         if insert.source != operator_edits.NAME:
             kept.remove(insert)
             left_out.append(insert.source)
-            draft = _draft_with_inserts(seen, draft.before, kept, asked=draft.asked)
+            draft = _draft_with_inserts(seen, view.with_edits(seen, draft.before), kept, asked=draft.asked)
     notes.append(Note("inserts_left_out", f"no room in the window for {', '.join(left_out)}"))
     return draft
 
@@ -413,9 +415,11 @@ def _make_plan(
         asks += stage.asks(seen)
     limit = fit.find_budget_limit(seen, policy)
     notes += fit.make_over_budget_notes(limit, draft.tokens)
+    in_force = old if same else edits if policy.literal else {**old, **edits}
     boundary = state.boundary if not policy.literal else b""
     if new and not policy.literal:
         boundary = breakpoints.find_boundary(seen, state, new)
+        view.keep_edited_history(draft.edited, in_force)
     wanted, positions = NO_BREAKPOINTS, frozenset[int]()
     if seen.model.cache == "breakpoint":
         wanted = breakpoints.choose_breakpoints(seen, state, made, new, boundary, draft.tokens)
@@ -423,7 +427,7 @@ def _make_plan(
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,
         new_edits=new,
-        edits=old if same else edits if policy.literal else {**old, **edits},
+        edits=in_force,
         placed_inserts=tuple(placed),
         asks=tuple(ask for ask in asks if ask.id not in state.helper_answers) if asks else (),
         notes=tuple(notes),

@@ -212,7 +212,7 @@ class EditedHistory(msgspec.Struct, eq=False):
     """The edits that the branch has."""
     branch_edit_count: int
     """Number of edits in `branch_edits` when this was made."""
-    edits: dict[bytes, Edit]
+    edits: Mapping[bytes, Edit]
     """The edits in force on these messages."""
     tokens: list[int]
     """Tokens of each message as it goes out."""

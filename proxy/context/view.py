@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from proxy.chat import chain, group, json_spans
 from proxy.chat.group import Group, is_observation
@@ -298,6 +299,22 @@ def apply_edits(history: History, edits: Mapping[bytes, Edit]) -> EditedHistory:
         return known
     extended = history.edited_history = _extend_edited_history(history, edits, known)
     return extended
+
+
+def with_edits(seen: View, edits: Mapping[bytes, Edit]) -> View:
+    """The view with other edits in force, which has facts of its own about the messages with these edits."""
+    if edits is seen.edits:
+        return seen
+    applied = _extend_edited_history(seen.history, edits, None)
+    applied.edits = edits
+    return replace(seen, edits=edits, tokens=applied.tokens, edited_history=applied)
+
+
+def keep_edited_history(edited: View, branch_edits: Mapping[bytes, Edit]) -> None:
+    """Keep the facts about a view with new edits for the next request. branch_edits: the edits that the branch will
+    have then."""
+    applied = edited.history.edited_history = edited.edited_history
+    applied.branch_edits, applied.branch_edit_count = branch_edits, len(branch_edits)
 
 
 def _extend_edited_history(history: History, given: Mapping[bytes, Edit], known: EditedHistory | None) -> EditedHistory:

@@ -143,10 +143,12 @@ def list_pieces(
 
 
 def append_element(raw: bytes, span: Span, new: bytes) -> Replacement:
-    """The replacement that puts elements behind the last one of an array. new: the elements with commas between."""
-    elements = read_elements(raw, span)
-    at = elements[-1][1] if elements else span[0] + 1
-    return at, at, (b"," if elements else b"") + new
+    """The replacement that puts elements behind the last one of an array. new: the elements with commas between. Raises
+    ValueError if it is no array."""
+    if not raw.startswith(b"[", span[0]):
+        raise ValueError("a value that should be a list is none")
+    at = json_spans.find_array_end(raw, span)
+    return at, at, (b"" if raw.endswith(b"[", span[0], at) else b",") + new
 
 
 def append_member(raw: bytes, span: Span, key: str, value: bytes) -> Replacement:

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from proxy.chat.json_spans import SizeLimits, count_marks
 from proxy.chat.message import Message, PrefixCache, Request
 from proxy.dialects.base import GrowingRequest, W, WireReader
-from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
+from proxy.dialects.completions.request import TOOLS, build_prefix_cache, read_message, read_request
 from proxy.dialects.known_prefix import PREFIXES
 
 OVERHEAD = 1200
@@ -265,10 +265,12 @@ def _count_message_bytes(raw: bytes) -> int:
 def _count_prefix_bytes(prefix_cache: PrefixCache) -> int:
     """Bytes of memory that a beginning takes with its messages, estimated.
 
-    The body stays whole, with the tools that may stand behind the messages. The bodies that bindings of reasoning keep
-    are those of the request before, which are as long."""
+    The body stays whole, with the tools that may stand behind the messages. The tools are kept twice more, with those
+    of the proxy and without. The bodies that bindings of reasoning keep are those of the request before, which are as
+    long."""
     memo = prefix_cache.memo_values.get(PREFIXES)
     kept = memo.sent_bytes if memo is not None else 0
+    kept += 2 * len(prefix_cache.memo_values.get(TOOLS, (b"",))[0])
     whole = memoryview(prefix_cache.body_prefix.obj).nbytes
     return whole + len(prefix_cache.body_prefix) * COPIES + OVERHEAD * len(prefix_cache.messages) + kept
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +18,9 @@ from msgspec.structs import replace
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
 from proxy.dialects.completions.request import CONTINUES, MessageReader, read_message
+
+ADDED_TOOLS: Final = "added tools"
+"""Name in `Request.memo_values` of the tools with those of the proxy behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +123,20 @@ def splice_hidden_rounds(
     if found:
         read = (lambda raw: message_reader(drop_wire(raw))) if is_plain else message_reader
         messages, names, hidden = _put_back(request.messages, keys, found, read)
-    array = request.tools[:-1] + b"," + tools + b"]" if tools and request.tools is not None else request.tools
+    array = _add_tools(request, tools) if tools else request.tools
     is_spliced = request.is_spliced or bool(found)
     made = replace(request, messages=messages, tools=array, known_messages=(), prefix_bytes=0, is_spliced=is_spliced)
     return SplicedRequest(made, names, len(found), hidden, tools if array is not request.tools else b"")
+
+
+def _add_tools(request: Request, tools: bytes) -> bytes | None:
+    """The request's tools with `tools` behind them, None if it has none. The same object as for the request before, if
+    both are the same: it is hashed where tokens are counted."""
+    known: tuple[bytes | None, bytes, bytes | None] = request.memo_values.get(ADDED_TOOLS, (None, b"", None))
+    if known[:2] != (request.tools, tools):
+        array = request.tools[:-1] + b"," + tools + b"]" if request.tools is not None else None
+        known = request.memo_values[ADDED_TOOLS] = request.tools, tools, array
+    return known[2]
 
 
 def drop_wire(raw: bytes) -> bytes:

@@ -13,6 +13,7 @@ from msgspec.structs import fields
 
 from proxy.chat import chain
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
+from proxy.context import render
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
@@ -22,7 +23,18 @@ from proxy.context.stage import Stage, When
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.isolate_tools import IsolateTools
 from tests.context.agent import POLICIES, load_policy
-from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, make_messages, make_request, result, system, user
+from tests.conversations import (
+    COUNTER,
+    PLAIN_MODEL,
+    Json,
+    assistant,
+    make_messages,
+    make_next_request,
+    make_request,
+    result,
+    system,
+    user,
+)
 
 TALK = [
     system(),
@@ -115,6 +127,29 @@ def test_old_edits_are_repeated_and_are_not_new() -> None:
     assert out == [*TALK[:3], result("1", "short"), TALK[4], *TALK[6:]]
     assert made.new_edits == ()
     assert made.edits == state.edits
+
+
+def test_a_request_behind_new_edits_goes_on_with_the_prompt_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make_request(TALK)
+    made = rewrite(first, BranchState(), policy(propose(3, text="short")), LOOSE, 0.0, RewriteInputs(COUNTER))
+    begins: list[int] = []
+    render_plain = render.render_plain
+
+    def spy(*inputs: Any) -> render.Rendering:
+        begins.append(inputs[4])
+        return render_plain(*inputs)
+
+    monkeypatch.setattr(render, "render_plain", spy)
+    later = [*TALK, assistant("so", "3"), result("3", "w" * 96)]
+    state = BranchState().after_sending(made, 0.0)
+    states = state, msgspec.structs.replace(state, edits=dict(made.edits))  # the other as read back from the store
+    known, anew = (
+        rewrite(make_next_request(first, later), state, policy(), LOOSE, 1.0, RewriteInputs(COUNTER))
+        for state in states
+    )
+    assert begins == [len(TALK), 0]
+    assert (known.messages, known.marks, known.sizes) == (anew.messages, anew.marks, anew.sizes)
+    assert (known.after, known.predicted) == (anew.after, anew.predicted)
 
 
 def test_edits_of_a_branch_that_is_not_here_stay_remembered() -> None:

@@ -53,6 +53,8 @@ def test_strings_are_escaped_as_clients_do() -> None:
 def test_appending_works_on_empty_and_full_values() -> None:
     for raw, wanted in ((b"[ ]", b"[9 ]"), (b"[1 ]", b"[1,9 ]")):
         assert spans.apply_replacements(raw, [spans.append_element(raw, (0, len(raw)), b"9")]) == wanted
+    with pytest.raises(ValueError, match="none"):
+        spans.append_element(b'{"a":1}', (0, 7), b"9")
     for raw, wanted in ((b"{ }", b'{"k":9 }'), (b'{"a":1 }', b'{"a":1,"k":9 }')):
         assert spans.apply_replacements(raw, [spans.append_member(raw, (0, len(raw)), "k", b"9")]) == wanted
 

@@ -179,6 +179,16 @@ def test_tools_stand_behind_the_clients_own_and_every_other_byte_stays(order: li
     assert write_request(add_tools(splice_hidden_rounds(request, made.keys, {}), OURS).request) == again.body
 
 
+def test_tools_are_joined_again_only_where_they_are_others() -> None:
+    request = read_request(json.dumps({"model": "m", "messages": [user("Hi")], "tools": TOOLS}).encode())
+    keys = chain.compute_keys("t", request.messages)
+    first, again, other = (
+        splice_hidden_rounds(request, keys, {}, tools).request.tools for tools in (OURS, OURS, OURS + b"," + OURS)
+    )
+    assert again is first
+    assert json.loads(other or b"") == [*json.loads(first or b""), *json.loads(b"[" + OURS + b"]")]
+
+
 def test_a_client_without_tools_gets_none() -> None:
     request, keys = read([user("Hi")], tools=None)
     made = splice_hidden_rounds(request, keys, {}, OURS)

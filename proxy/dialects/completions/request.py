@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,6 +27,9 @@ _THINKING = ("thinking", "reasoning")
 _MESSAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _MEDIA = {"image_url": "url", "input_audio": "data", "file": "file_data"}
+
+TOOLS: Final = "tools"
+"""Name in `Request.memo_values` of the tools with their names."""
 
 MessageReader = Callable[[bytes], Message]
 """Reader of one message; a cache in front of `read_message` has the same signature."""
@@ -184,8 +187,7 @@ def _build_request(
     memo_values: dict[Hashable, Any],
 ) -> Request:
     fields = TopLevelFields(body, spans)
-    tools = fields.raw("tools")
-    tools = None if tools in (None, b"null", b"[]") else tools
+    tools, tool_names = _read_tools(fields.raw("tools"), memo_values)
     choices = fields.get("n")
     response_format = fields.get("response_format")
     model = fields.get("model")
@@ -197,7 +199,7 @@ def _build_request(
         model=model if isinstance(model, str) else "",
         stream=fields.get("stream") is True,
         tools=tools,
-        tool_names=_read_tool_names(tools),
+        tool_names=tool_names,
         is_free_text=choices in (None, 1)
         and (response_format is None or (isinstance(response_format, dict) and response_format.get("type") == "text"))
         and fields.get("tool_choice") in (None, "auto", "none")
@@ -256,9 +258,19 @@ class TopLevelFields:
             raise NotManaged("unreadable", f"{name} cannot be read: {problem}") from problem
 
 
-def _read_tool_names(tools: bytes | None) -> tuple[str, ...]:
+def _read_tools(raw: bytes | None, memo_values: dict[Hashable, Any]) -> tuple[bytes | None, tuple[str, ...]]:
+    """(The tools, their names). Those of the request before are not read again: an agent has 60 KB."""
+    if raw in (None, b"null", b"[]"):
+        return None, ()
+    known: tuple[bytes, tuple[str, ...]] | None = memo_values.get(TOOLS)
+    if known is None or known[0] != raw:
+        known = memo_values[TOOLS] = raw, _read_tool_names(raw)
+    return known
+
+
+def _read_tool_names(tools: bytes) -> tuple[str, ...]:
     try:
-        found = _ANY.decode(tools) if tools else []
+        found = _ANY.decode(tools)
     except (ValueError, RecursionError) as problem:
         raise NotManaged("unreadable", f"tools cannot be read: {problem}") from problem
     if not isinstance(found, list):

@@ -71,6 +71,8 @@ class ResponsesRequest:
     """Offset at which the body first names reasoning; -1 if it has none."""
     memo: HistoryMemo = field(default_factory=HistoryMemo, compare=False, repr=False)
     """See `base.WireRequest.memo`."""
+    tools: tuple[bytes, bytes] = (b"", b"")
+    """The bytes of `tools`, and the same as chat definitions; b"" for none."""
 
     @property
     def prefix_end(self) -> int:
@@ -80,8 +82,8 @@ class ResponsesRequest:
 
     @property
     def frame_bytes(self) -> int:
-        """0: nothing is copied."""
-        return 0
+        """Bytes of `tools`."""
+        return sum(map(len, self.tools))
 
     @property
     def canonical(self) -> list[bytes]:
@@ -133,7 +135,8 @@ def read_wire_request(
     if before is not None and before.elements and not before.is_cut and held is None:
         found = spans.find_longer_history(body, "input", before.members, before.elements, limits)
     members = spans.find_body_members(body, limits) if found is None else found[0]
-    plain = {name: _read(body, members, name) for name in members if name != "input"}
+    plain = {name: _read(body, members, name) for name in members if name not in ("input", "tools")}
+    tools = _convert_tools(body, members, before.tools if before is not None else (b"", b""))
     for name in ("previous_response_id", "conversation"):
         if plain.get(name) is not None and held is None:
             raise NotManaged("chain", f"the provider holds the history: {name}")
@@ -160,11 +163,11 @@ def read_wire_request(
         problem = "input is neither a text nor a list, or an empty list"
         elements = spans.find_history(body, members["input"], limits, problem)
         items.read_elements(elements, is_chain=held is not None)
-    chat = _make_chat_body(plain, [one.canonical for one in items.read])
+    chat = _make_chat_body(plain, tools[1], [one.canonical for one in items.read])
     read, bound = tuple(items.read), tuple(items.bound)
     prefix_end, first = (before.prefix_end, before.first_reasoning) if before is not None else (0, -1)
     first = spans.find_again(body, wire.REASONING_NAME, prefix_end, first)
-    return ResponsesRequest(body, chat, bound, read, members, elements, items.is_cut, count, first, memo)
+    return ResponsesRequest(body, chat, bound, read, members, elements, items.is_cut, count, first, memo, tools)
 
 
 def _read(body: bytes, members: Mapping[str, Span], name: str) -> Any:
@@ -246,15 +249,25 @@ def _refuse_unmanaged(items: Sequence[Mapping[str, Any]], *, is_chain: bool) -> 
             raise NotManaged("chain", "the provider holds the history: references alone")
 
 
-def _make_chat_body(plain: Mapping[str, Any], messages: Sequence[bytes]) -> bytes:
-    """The chat-completions body. The members in front of `messages` do not change as a conversation grows."""
+def _convert_tools(body: bytes, members: Mapping[str, Span], known: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    """`ResponsesRequest.tools`; `known` if it has the same bytes: an agent sends 60 KB of them each time."""
+    start, end = members.get("tools", (0, 0))
+    if body[start:end] == known[0]:
+        return known
+    tools = _read(body, members, "tools") if start < end else None
+    made = [wire.make_chat_tool(tool) for tool in tools] if isinstance(tools, list) else []
+    return body[start:end], msgspec.json.encode(made) if made else b""
+
+
+def _make_chat_body(plain: Mapping[str, Any], tools: bytes, messages: Sequence[bytes]) -> bytes:
+    """The chat-completions body. The members in front of `messages` do not change as a conversation grows. tools: chat
+    definitions."""
     head = {"model": plain.get("model")} if isinstance(plain.get("model"), str) else {}
     rest: dict[str, Any] = {"stream": plain.get("stream") is True}
     if rest["stream"]:
         rest["stream_options"] = {"include_usage": True}
-    tools = plain.get("tools")
-    if isinstance(tools, list) and tools:
-        rest["tools"] = [wire.make_chat_tool(tool) for tool in tools]
+    if tools:
+        rest["tools"] = msgspec.Raw(tools)
     choice = plain.get("tool_choice")
     if choice is not None:
         is_named = isinstance(choice, dict) and choice.get("type") in ("function", "custom")

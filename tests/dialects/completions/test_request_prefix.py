@@ -16,6 +16,8 @@ from tests.conversations import Json, assistant, result, user
 
 TALK = [user("a"), assistant(None, "1"), result("1", "ä ] , }"), assistant("b"), user("c")]
 
+TOOLS = [{"type": "function", "function": {"name": "g"}}]
+
 
 def body(talk: list[Json], before: Json, after: Json, indent: int | None = None) -> bytes:
     return json.dumps({**before, "messages": talk, **after}, ensure_ascii=False, indent=indent).encode()
@@ -34,8 +36,8 @@ def list_request_values(request: Request) -> tuple[Any, ...]:
     st.integers(1, 5),
     st.integers(1, 5),
     st.sampled_from([{}, {"model": "m"}, {"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}]}]),
-    st.sampled_from([{}, {"stream": True}, {"n": 2, "stream_options": {"include_usage": True}}]),
-    st.sampled_from([{}, {"stream": True}, {"temperature": 1.0}]),
+    st.sampled_from([{}, {"stream": True}, {"n": 2, "stream_options": {"include_usage": True}}, {"tools": TOOLS}]),
+    st.sampled_from([{}, {"stream": True}, {"temperature": 1.0}, {"tools": TOOLS}, {"tools": [*TOOLS, *TOOLS]}]),
     st.sampled_from([None, 2]),
 )
 def test_reading_on_gives_what_reading_the_whole_gives(
@@ -46,6 +48,17 @@ def test_reading_on_gives_what_reading_the_whole_gives(
     assert list_request_values(read_request(longer, read_message, prefix_cache)) == list_request_values(
         read_request(longer)
     )
+
+
+def test_tools_are_read_again_only_where_they_are_others() -> None:
+    first = read_request(body(TALK[:3], {"model": "m"}, {"tools": TOOLS}))
+    same, other = (
+        read_request(body(TALK, {"model": "m"}, {"tools": tools}), read_message, build_prefix_cache(first))
+        for tools in (TOOLS, [*TOOLS, {"type": "function", "function": {"name": "h"}}])
+    )
+    assert same.tools is first.tools
+    assert same.tool_names is first.tool_names
+    assert other.tool_names == ("g", "h")
 
 
 def test_only_what_is_new_is_read() -> None:

@@ -375,13 +375,29 @@ def test_what_cannot_be_managed_is_told(body: bytes, reason: str) -> None:
     assert told.value.reason == reason
 
 
+TOOL = {"type": "function", "name": "run", "parameters": {"type": "object"}}
+
+
+def test_tools_are_converted_again_only_where_they_are_others() -> None:
+    before = read([user()], tools=[TOOL])
+    same, other = (
+        read_wire_request(dump([user(), said("Yes."), user()], tools=tools), None, before)
+        for tools in ([TOOL], [TOOL, {**TOOL, "name": "stop"}])
+    )
+    assert same.tools is before.tools
+    assert before.frame_bytes == sum(map(len, before.tools)) > 0
+    chats = [json.loads(one.chat_body)["tools"] for one in (same, other)]
+    assert [[tool["function"]["name"] for tool in tools] for tools in chats] == [["run"], ["run", "stop"]]
+
+
 @given(histories(), st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_body_that_goes_on_is_read_as_a_whole_one(items: list[Json], data: Any) -> None:
     cut = data.draw(st.integers(1, len(items)))
     instructions = data.draw(st.sampled_from([{}, {"instructions": "I"}]))
-    whole = read(items, **instructions, stream=True)
-    for other in ({}, {"instructions": "J"}):
+    tools: Json = data.draw(st.sampled_from([{}, {"tools": []}, {"tools": [TOOL]}]))
+    whole = read(items, **instructions, stream=True, **tools)
+    for other in ({}, {"instructions": "J"}, {"tools": [TOOL]}, {"tools": [TOOL, TOOL]}):
         assert read_wire_request(whole.body, None, read(items[:cut], **other)) == whole
 
 
