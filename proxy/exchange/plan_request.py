@@ -170,8 +170,8 @@ async def _enrich(
     if decisions.removed:
         erase_resent(turn, decisions.removed)
     policy = lookups.choose_policy(services, turn.enriched.policy, decisions, headers.get("x-context-policy", ""))
-    if turn.chain is not None and turn.chain.is_held:
-        policy = services.policies[CONTROL_POLICY]  # nothing can be changed in what the provider holds
+    if turn.chain is not None and turn.chain.unchanged_reason:
+        policy = services.policies[CONTROL_POLICY]
     arm = ""
     if services.settings.experiment.control:
         arm = find_arm(services, turn, policy, headers.get("x-context-policy", ""))
@@ -328,8 +328,8 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
             log.exception("planning failed; the request goes on as it came")
     if plan is None:
         plan = _make_passthrough_plan(turn, state)
-    if turn.chain is not None and turn.chain.is_held and fallback is None:
-        fallback = FallbackReason.CHAIN
+    if turn.chain is not None and turn.chain.unchanged_reason and fallback is None:
+        fallback = FallbackReason(turn.chain.unchanged_reason)
     if fallback is not None and not turn.is_preview:  # nothing of a preview goes out
         count_fallback(services, fallback)
     room = compute_token_budget(turn.request, turn.enriched.policy, turn.model, state.learned_window)
