@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import pytest
+
+from tests.benchmarks import closed_loop
 from tests.benchmarks.closed_loop import (
     BEGIN,
     END,
@@ -42,6 +45,20 @@ def test_a_later_run_replaces_the_same_episode(tmp_path: Path) -> None:
     for name, dollars in (("a", 0.5), ("b", 0.25)):
         (tmp_path / name).write_text(json.dumps([row("direct", 1), row("thrifty", 1, dollars=dollars)]))
     assert "| 0.250 |" in make_table(read_rows([tmp_path / "a", tmp_path / "b"]))
+
+
+def test_a_run_that_breaks_off_is_not_told_as_the_run_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".benchmarks").mkdir()
+    (tmp_path / ".benchmarks" / "closed_loop.json").write_text(json.dumps([row("direct", 1), row("thrifty", 1)]))
+    (tmp_path / "run.py").write_text("import sys; sys.exit(3)")
+    monkeypatch.setattr(closed_loop, "ROOT", tmp_path)
+    monkeypatch.setattr(closed_loop, "LOOP", tmp_path / "run.py")
+    monkeypatch.setattr("sys.argv", ["closed_loop.py"])
+    assert closed_loop.main() == 3
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "the loop ended with status 3 and left no rows\n")
 
 
 def test_the_table_is_kept_between_its_markers(tmp_path: Path) -> None:

@@ -360,8 +360,8 @@ class View(msgspec.Struct, frozen=True, eq=False):
         force_setattr(self, "_made", {})  # a changed copy of a View computes its own
 
     def compute_once(self, name: object, compute: Callable[[], T]) -> T:
-        """Return the value of `compute`, computed once for a View. A stage and its asks and notes share it. name:
-        hashable."""
+        """Return the value of `compute`, computed once for a View. A stage and its asks and notes share it. The value
+        does not refer to the View, which would make a cycle. name: hashable."""
         if name not in self._made:
             self._made[name] = compute()
         made: T = self._made[name]

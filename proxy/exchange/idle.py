@@ -51,7 +51,6 @@ def schedule_compression(services: Services, turn: Turn, headers: Headers) -> No
 
 
 async def _wait(services: Services, turn: Turn, headers: Headers, ages: Sequence[int]) -> None:
-    name, task = turn.located.branch.id, asyncio.current_task()
     began = asyncio.get_running_loop().time()
     try:
         for age in ages:
@@ -63,9 +62,15 @@ async def _wait(services: Services, turn: Turn, headers: Headers, ages: Sequence
         services.metrics.internal_errors_total.labels(where="idle").inc()
         log.exception("a branch cannot be compressed ahead")
     finally:
-        mine = services.idle_compressions.get(name)
-        if mine is not None and mine.task is task:
-            del services.idle_compressions[name]
+        # The task is in no local variable: the traceback of a cancelled task keeps those, and so the task itself.
+        if _is_waiting(services, turn):
+            del services.idle_compressions[turn.located.branch.id]
+
+
+def _is_waiting(services: Services, turn: Turn) -> bool:
+    """True if this task is the one that waits for the turn's branch."""
+    waiting = services.idle_compressions.get(turn.located.branch.id)
+    return waiting is not None and waiting.task is asyncio.current_task()
 
 
 async def _compress(services: Services, turn: Turn, headers: Headers) -> None:

@@ -162,7 +162,11 @@ def main() -> int:
         command = [sys.executable, str(LOOP), "--start", str(Path(sys.executable).with_name("context-proxy"))]
         command += ["--policies", asked.policies, "--seeds", asked.seeds, "--json", str(files[0])]
         command += ["--marks", str(MARKS), "--world-path", str(OWN_WORLD)]
+        files[0].unlink(missing_ok=True)  # else a run that breaks off would be told as the one before it
         status = subprocess.run(command, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, check=False).returncode
+        if not files[0].exists():
+            print(f"the loop ended with status {status} and left no rows", file=sys.stderr)
+            return status or 1
     rows = read_rows(files)
     table = f"{make_table(rows)}\n\n{describe_run(rows)}"
     print(table)

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from proxy.context.analysis import bm25
 from proxy.context.plan import Ask, Edit, Note, Proposal, View
@@ -17,6 +17,7 @@ from proxy.context.ranking.memory_levels import (
     DEFAULT_WEIGHTS,
     Level,
     PriorityWeights,
+    StepLayout,
     build_layout,
     compile_pattern,
     compile_rules,
@@ -30,6 +31,17 @@ DEFAULT_TOTAL = 16_000
 """Total tokens for which the level budgets are set. With the model's budget as the total, the level budgets grow in
 proportion."""
 LEVEL_NAMES = tuple(level.name.lower() for level in Level)
+
+
+class LevelDecision(NamedTuple):
+    """The outcome of a compression. A View remembers it, so it does not refer to the View: only the garbage collector
+    would free the two, with the whole prompt of the request."""
+
+    layout: StepLayout
+    levels: Sequence[Level]
+    """The level of each step of the layout."""
+    proposals: Sequence[Proposal]
+    asks: Sequence[Ask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +159,7 @@ class CompressLevels(Stage):
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Return the proposal for each message that changes, oldest first."""
-        return self._decide(view).build_proposals()
+        return self._decide(view).proposals
 
     def asks(self, view: View) -> Iterable[Ask]:
         """Return questions for summaries that a helper could write better than the extracts in use."""
@@ -155,11 +167,11 @@ class CompressLevels(Stage):
 
     def notes(self, view: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterator[Note]:
         """Yield the tokens of each level in the outgoing prompt and, for new edits, their tokens before and after."""
-        ladder = self._decide(view)
+        decision = self._decide(view)
         used = dict.fromkeys(LEVEL_NAMES, 0.0)
-        for i, (step, level) in enumerate(zip(ladder.layout.steps, ladder.levels, strict=True)):
+        for i, (step, level) in enumerate(zip(decision.layout.steps, decision.levels, strict=True)):
             size = sum(view.original_tokens[step.start : step.end])
-            for n in range(step.start, step.end) if ladder.layout.kinds[i] != "system" else ():
+            for n in range(step.start, step.end) if decision.layout.kinds[i] != "system" else ():
                 if view.keys[n] in edits:
                     size += edits[view.keys[n]].after - view.original_tokens[n]
             used[LEVEL_NAMES[level]] += size
@@ -193,10 +205,10 @@ class CompressLevels(Stage):
         named = {"permanent": self.permanent, "session": self.session, "working": self.working}
         return {level: self._compute_level_budget(view, tokens) for level, tokens in named.items()}
 
-    def _decide(self, view: View) -> CompressionLadder:
+    def _decide(self, view: View) -> LevelDecision:
         return view.compute_once(self, lambda: self._compute_decision(view))
 
-    def _compute_decision(self, view: View) -> CompressionLadder:
+    def _compute_decision(self, view: View) -> LevelDecision:
         rules = compile_rules(self.rules, self.decisions, self.exploring, self.dead_ends, self.verbose, self.recent)
         layout = build_layout(view, rules, self.block)
         sizes = SummaryLimits(
@@ -209,7 +221,7 @@ class CompressLevels(Stage):
             self._compress_aged(view, ladder)
             self._empty_levels(view, ladder)
             self._fit_total(view, ladder)
-        return ladder
+        return LevelDecision(layout, ladder.levels, ladder.build_proposals(), ladder.asks)
 
     def _is_quiet(self, view: View, ladder: CompressionLadder) -> bool:
         """True if no compression can be due: few tokens, a new conversation, and one group."""
