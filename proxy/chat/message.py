@@ -120,8 +120,8 @@ class Request(msgspec.Struct, frozen=True, eq=False):
     """The bytes of the tools array, with the proxy's tools once they are offered."""
     tool_names: tuple[str, ...]
     is_free_text: bool
-    """The answer will be one free text with optional calls (no JSON format, one choice, no forced tool). Such a model
-    can be asked for a STATE block."""
+    """The answer will be one free text with optional calls (no JSON format, one choice, no forced tool, no log
+    probabilities of its tokens). Such a model can be asked for a STATE block."""
     usage_wanted: bool
     """The client asked for usage in its stream."""
     choices: int

@@ -34,6 +34,7 @@ class FallbackReason(StrEnum):
     SHAPE = "shape"
     UNREADABLE = "unreadable"
     CHAIN = "chain"
+    BACKGROUND = "background"
     COMPACTION = "compaction"
     ROWS = "rows"
     DIALECT = "dialect"
@@ -61,6 +62,9 @@ REASON_TEXTS: Final[Mapping[FallbackReason, str]] = {
     FallbackReason.SHAPE: "The body is JSON but no chat request that the proxy knows.",
     FallbackReason.UNREADABLE: "The body or a message in it is not valid JSON.",
     FallbackReason.CHAIN: "The provider holds the history of the request, so the proxy cannot shorten it.",
+    FallbackReason.BACKGROUND: (
+        "The answer is made in the background, and fetched past the proxy. So nothing is changed in front of it."
+    ),
     FallbackReason.COMPACTION: "The request asks the provider to compact its history.",
     FallbackReason.ROWS: (
         "Neither results nor answers are among the messages of a gateway, so there is nothing to shorten."

@@ -79,8 +79,8 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
             log.exception("planning failed; the request goes on as it came")
     if plan is None:
         plan = _make_passthrough_plan(turn, state)
-    if turn.chain is not None and turn.chain.is_held and fallback is None:
-        fallback = FallbackReason.CHAIN
+    if turn.chain is not None and turn.chain.unchanged_reason and fallback is None:
+        fallback = FallbackReason(turn.chain.unchanged_reason)
     if fallback is not None and not turn.is_preview:  # nothing of a preview goes out
         count_fallback(services, fallback)
     room = compute_token_budget(turn.request, turn.enriched.policy, turn.model, state.learned_window)

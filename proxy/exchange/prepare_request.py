@@ -271,8 +271,8 @@ def _adapt_policy(services: Services, turn: Turn, policy: Policy, requested: str
     requested: the policy that the request names."""
     arm: Arm = ""
     warning = ""
-    if turn.chain is not None and turn.chain.is_held:
-        policy = services.policies[CONTROL_POLICY]  # nothing can be changed in what the provider holds
+    if turn.chain is not None and turn.chain.unchanged_reason:
+        policy = services.policies[CONTROL_POLICY]
     if services.settings.experiment.control:
         arm = find_arm(services, turn, policy, requested)
     if arm == "control":

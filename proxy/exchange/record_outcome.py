@@ -129,7 +129,7 @@ def record_outcome(
     rows.append(row)
     if branch.tip_key == turn.tip_key:
         rows.append(branch.record_position(turn.tip_key, answer_key, now))
-    services.live_sessions.update_size(branch.live_session)
+    services.live_sessions.end_exchange(branch.live_session)
     try:
         _record_metrics(services, turn, answer, meter)
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back

@@ -88,6 +88,8 @@ async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
     live_session = turn.located.branch.live_session
     keys, answers = turn.keys, turn.request.find_indices("answers", lambda m: m.role == "assistant")
     asked = {keys[n - 1]: None for n in answers if n}
+    if turn.located.known_until == len(keys) - 1:
+        asked[turn.tip_key] = None  # a new answer to a known request must not hide the earlier ones
     missing = [k for k in asked if k not in live_session.hidden_rounds]
     if missing:
         rows = await services.store.read_hidden_rounds(turn.tenant, live_session.session, missing)

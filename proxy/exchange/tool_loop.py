@@ -54,6 +54,8 @@ REST_S = 0.1
 """Seconds for which the rest of a stream is read behind the end of its answer. The end of the answer waits for it."""
 MAX_NOTE_ERROR_CHARS = 300
 """Characters of the provider's own error that the note of an exchange keeps."""
+IDEMPOTENCY_HEADERS = (b"idempotency-key", b"x-idempotency-key")
+"""Headers by which an upstream knows a request that comes again."""
 REPEATS = 3
 """Number of times that the same call is made in one answer before no more calls are run."""
 REPEATED_CALL = (
@@ -85,6 +87,7 @@ class ToolLoop:
         self._hidden_messages: list[bytes] = []
         self._call_counts: Counter[tuple[str, str]] = Counter()
         self._round_count = 0
+        self._sent_count = 0
         self._deadline: float | None = None
         self._without_tools = False  # the request that was sent last offers no tool of the proxy
         self._sends_original = False  # the request that was sent last has nothing of the proxy
@@ -303,7 +306,7 @@ class ToolLoop:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
         came = self._incoming
         body = chains.drop_refused(self._services, came, body)
-        headers = ask_provider.add_beta(self.turn, came.headers, body)
+        headers = self._make_headers(ask_provider.add_beta(self.turn, came.headers, body))
         reply = await self._services.client.send(self._target, came.method, came.path, came.query, headers, body)
         if reply.is_readable and reply.is_stream == self.turn.request.stream:
             return reply
@@ -311,6 +314,15 @@ class ToolLoop:
         if reply.is_readable and self.turn.request.stream and begins_stream(await reply.peek_body(limit)):
             return reply
         raise UpstreamBroken(await self._record_refusal(reply))
+
+    def _make_headers(self, headers: Headers) -> Headers:
+        """The headers of one more request behind the same answer. Under the client's own idempotency key an upstream
+        would give its first answer again, or refuse another body."""
+        self._sent_count += 1
+        return [
+            (name, b"%b-%d" % (value, self._sent_count) if name.lower() in IDEMPOTENCY_HEADERS else value)
+            for name, value in headers
+        ]
 
     async def _record_refusal(self, reply: Reply) -> str:
         """Note on the turn why a round got no answer, and return it in words for the client. What an upstream says of
@@ -347,9 +359,9 @@ class ToolLoop:
     async def send_original(self) -> Reply:
         """Send the client's own request, as repaired for this upstream. Return its answer, whatever its status. Raises
         UpstreamError."""
-        came = self._incoming
+        came, headers = self._incoming, self._make_headers(self._incoming.headers)
         return await self._services.client.send(
-            self._target, came.method, came.path, came.query, came.headers, self.turn.prompt.outgoing
+            self._target, came.method, came.path, came.query, headers, self.turn.prompt.outgoing
         )
 
 

@@ -110,6 +110,15 @@ class LiveSessions:
             _, old = self._sessions.popitem(last=False)
             self._remove_session(old)
 
+    def end_exchange(self, live_session: LiveSession) -> None:
+        """Count the memory of a session whose request has ended. If the session has left meanwhile, other requests may
+        have read it back without this answer and its hidden rounds and bindings: it is read back once more."""
+        found = self._sessions.get((live_session.tenant, live_session.session))
+        if found is live_session:
+            self.update_size(live_session)
+        elif found is not None:
+            self.forget_session(found)
+
     def _pack_oldest(self) -> None:
         """Pack the long session that was not used for longest."""
         idle, size = self._unpacked.popitem(last=False)

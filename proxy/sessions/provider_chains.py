@@ -131,6 +131,14 @@ class Chain:
         return bool(self.facts.name) and not self.is_taken_over
 
     @property
+    def unchanged_reason(self) -> str:
+        """Why nothing may be changed in the request, as a reason of `FallbackReason`; "" where changes are allowed.
+
+        An answer in the background is never seen: reasoning of it would be bound to a prompt that nobody remembers.
+        """
+        return "chain" if self.is_held else "background" if self.facts.is_background else ""
+
+    @property
     def is_ours(self) -> bool:
         """True if a later request that names the answer is completed by the proxy, with all that was hidden."""
         return self.is_whole

@@ -371,3 +371,19 @@ async def test_a_chain_that_is_taken_over_is_hidden_in_a_stream_with_another_hea
         found = await proxy.post(body("Go on.", stream=True, previous_response_id=first["id"]), path=PATH)
     assert "previous_response_id" not in model.received[-1]
     assert b'"previous_response_id":"%b"' % first["id"].encode() in found.body.replace(b": ", b":")
+
+
+async def test_nothing_changes_in_front_of_an_answer_that_is_made_in_the_background() -> None:
+    model = StrictResponses(*STEPS[:6], "Done.")
+    items: list[Json] = [{"type": "message", "role": "user", "content": "Find the fault."}]
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        for _ in range(7):
+            found = await proxy.post(body(items, background=True), path=PATH)
+            assert (found.status, found.json()["status"]) == (200, "queued")
+            assert found.header("x-context-fallback") == "background"
+            items += (await proxy.get(f"{PATH}/{found.json()['id']}")).json()["output"]
+            if items[-1]["type"] == "function_call":
+                items.append({"type": "function_call_output", "call_id": items[-1]["call_id"], "output": LISTING})
+        assert [fallback for _, _, fallback in await proxy.outcomes()] == ["background"] * 7
+    assert model.refused == model.dropped == []
+    assert [one["input"] for one in model.received] == [items[:n] for n in range(1, len(items), 4)]

@@ -328,7 +328,7 @@ async def test_what_a_worker_could_not_read_in_time_is_not_read_again_on_the_eve
         return read(call, result)
 
     monkeypatch.setattr(call_batches, "read_call_outcome", noting)
-    async with proxied(searching(0), "Well.", limits={"plan_ms": 20}) as (proxy, _):
+    async with run_reflective_proxy(searching(0), "Well.", limits={"plan_ms": 20}) as (proxy, _):
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("learn about topics", **TOOLS)
         agent.brings("Error: exit code 1\n" * 100_000)

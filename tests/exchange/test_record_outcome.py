@@ -14,10 +14,11 @@ from proxy.dialects.completions.stream import make_error_event
 from proxy.exchange import record_outcome
 from proxy.exchange.turn import UNPLANNED
 from proxy.metrics import Metrics
+from tests.exchange.hidden_calls import TOOLS, make_answer, make_proxy_call, run_proxy_with_tools
 from tests.failing_store import FailingStore, use_store
 from tests.proxy_server import CHAT, Agent, RunningProxy, run_proxy
 from tests.raw_upstream import HANGS_S, STREAM, Connection, RawRequest, connect, make_post, run_upstream
-from tests.scripted_model import ScriptedModel, make_calls, make_chunk, make_events, send_reply
+from tests.scripted_model import ScriptedModel, make_calls, make_chunk, make_events, send_completion, send_reply
 from tests.snapshot import snapshot
 
 SYSTEM = {"role": "system", "content": "Be."}
@@ -284,3 +285,30 @@ async def test_an_answer_of_a_shape_that_no_provider_sends_reaches_the_client() 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(asked, path="/v1/messages")
     assert (found.status, found.body) == (200, raw)
+
+
+async def test_a_session_that_was_forgotten_while_it_was_answered_is_read_back_with_the_answer() -> None:
+    """Another request of the session reads it back before the answer is there, and must not hide what is behind it."""
+    arrived, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answer_late(_: RawRequest, there: Connection) -> None:
+        arrived.set()
+        await goes_on.wait()
+        await send_completion(there, make_answer(None, make_proxy_call(1)), None)
+
+    model = ScriptedModel("Hello.", answer_late, "Twin.", "Other.", "And?", "Found it.", "Well.")
+    limits = {"live_branches": 1}
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, limits=limits) as proxy:
+        first = Agent(proxy, more={"tools": TOOLS})
+        await first.say("Hi")
+        twin = Agent(proxy, more={"tools": TOOLS}, messages=[*first.messages])
+        late = asyncio.create_task(first.say("Search"))
+        await arrived.wait()
+        await twin.say("Search")
+        await Agent(proxy, messages=[{"role": "user", "content": "Who?"}]).say("Else?")  # the first session leaves
+        await twin.say("More")
+        goes_on.set()
+        assert (await late).message["content"] == "Found it."
+        await first.say("Thanks")
+    assert [message["role"] for message in model.last["messages"][3:]] == ["assistant", "tool", "assistant", "user"]
+    assert model.last["messages"][3]["tool_calls"] == [make_proxy_call(1)]

@@ -13,6 +13,7 @@ from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.exchange.turn import Turn
 from tests.exchange.hidden_calls import (
     SECRET,
+    TOOLS,
     PlayedConversation,
     assert_hidden,
     assert_true,
@@ -23,7 +24,7 @@ from tests.exchange.hidden_calls import (
     run_proxy_with_tools,
 )
 from tests.exchange.test_tool_loop import offered
-from tests.proxy_server import RunningProxy
+from tests.proxy_server import Agent, RunningProxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
 
@@ -232,3 +233,19 @@ async def test_a_branch_inherits_what_was_decided_about_hidden_messages_too(tmp_
 def ids(raws: list[bytes]) -> set[str]:
     """Those of all calls that have a result."""
     return {m["tool_call_id"] for m in map(json.loads, raws) if m["role"] == "tool"}
+
+
+async def test_a_round_is_put_back_although_the_same_request_was_answered_again_after_its_session_was_read_back() -> (
+    None
+):
+    model = ScriptedModel("Hello.", make_answer(None, make_proxy_call(1)), "Found it.", "Other.", "Not found.", "Well.")
+    limits = {"live_branches": 1}
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, limits=limits) as proxy:
+        first = Agent(proxy, more={"tools": TOOLS})
+        await first.say("Hi")
+        again = Agent(proxy, more={"tools": TOOLS}, messages=[*first.messages])
+        await first.say("Search")
+        await Agent(proxy, messages=[{"role": "user", "content": "Who?"}]).say("Else?")  # the first session leaves
+        assert (await again.say("Search")).message["content"] == "Not found."
+        await first.say("Thanks")
+    assert [message["role"] for message in model.last["messages"][3:]] == ["assistant", "tool", "assistant", "user"]

@@ -158,9 +158,18 @@ async def test_a_block_that_is_cut_leaves_the_old_one_and_stays_hidden(reason: s
 
 @pytest.mark.parametrize(
     ("more", "asked"),
-    [({"max_tokens": 16}, False), ({"max_completion_tokens": 399}, False), ({"max_tokens": 400}, True), ({}, True)],
+    [
+        ({"max_tokens": 16}, False),
+        ({"max_completion_tokens": 399}, False),
+        ({"max_tokens": 400}, True),
+        ({"logprobs": True}, False),
+        ({"logprobs": False}, True),
+        ({}, True),
+    ],
 )
-async def test_no_note_is_asked_for_where_there_is_no_room(more: dict[str, Any], asked: bool) -> None:
+async def test_no_note_is_asked_for_where_there_is_no_room_or_its_tokens_are_shown(
+    more: dict[str, Any], asked: bool
+) -> None:
     text = "Yes.\n\n" + BLOCK
     model = ScriptedModel(text)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:

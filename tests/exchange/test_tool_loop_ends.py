@@ -402,3 +402,21 @@ async def test_definitions_are_those_of_the_catalog() -> None:
         await PlayedConversation(proxy, model, stream=False).turn("Hello", b"x-context-session: a")
     tools = json_spans.read_value(model.received[0].body, "tools") or b""
     assert tools.endswith(b"," + registry.join_definitions(list(registry.TOOLS)) + b"]")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_round_has_an_idempotency_key_of_its_own(stream: bool) -> None:
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), make_answer(None, make_proxy_call(2)), "It is so.")
+    seen: dict[bytes, bytes] = {}
+
+    async def refuse_other_bodies(request: RawRequest, there: Connection) -> None:
+        (key,) = request.all(b"idempotency-key")
+        if seen.setdefault(key, request.body) != request.body:
+            await send_reply(there, b"422 Unprocessable Content", b'{"error":{"message":"another body"}}', JSON)
+            return
+        await model(request, there)
+
+    async with run_upstream(refuse_other_bodies) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        found = await PlayedConversation(proxy, model, stream=stream).turn("Hello", b"Idempotency-Key: k")
+        assert found.message["content"] == "It is so."
+    assert list(seen) == [b"k", b"k-1", b"k-2"]

@@ -63,3 +63,10 @@ def test_a_chain_says_where_its_history_is() -> None:
     assert replace(begun, is_resolved=True).word == "taken over", "items that it refers to came from the store"
     assert not replace(begun, adds_encrypted=True).is_ours, "items that cannot be written again stay at the provider"
     assert replace(begun, is_whole=True).is_ours
+
+
+def test_a_chain_says_why_nothing_may_be_changed() -> None:
+    held = Chain(ChainFacts("resp_1", is_background=True), b"")
+    assert held.unchanged_reason == "chain"
+    assert replace(held, is_taken_over=True).unchanged_reason == "background"
+    assert Chain(ChainFacts(), b"").unchanged_reason == ""

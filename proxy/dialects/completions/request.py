@@ -203,7 +203,8 @@ def _build_request(
         is_free_text=choices in (None, 1)
         and (response_format is None or (isinstance(response_format, dict) and response_format.get("type") == "text"))
         and fields.get("tool_choice") in (None, "auto", "none")
-        and fields.get("modalities") in (None, ["text"]),
+        and fields.get("modalities") in (None, ["text"])
+        and fields.get("logprobs") is not True,
         usage_wanted=isinstance(options, dict) and options.get("include_usage") is True,
         choices=choices if isinstance(choices, int) else 1,
         reasoning_effort=str(fields.get("reasoning_effort") or ""),

@@ -361,6 +361,8 @@ def _convert_config(config: dict[str, Any]) -> dict[str, Any]:
     modalities = [str(one).lower() for one in get_field(config, "responseModalities") or ()]
     if modalities and modalities != ["text"]:
         made["modalities"] = modalities
+    if get_field(config, "responseLogprobs") is True:
+        made["logprobs"] = True
     thinking = get_field(config, "thinkingConfig")
     level = get_field(thinking, "thinkingLevel") if isinstance(thinking, dict) else None
     if isinstance(level, str):

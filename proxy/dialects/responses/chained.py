@@ -45,6 +45,8 @@ class ChainFacts:
     """False for a request that only the provider can complete: in the background, or with a stored prompt."""
     asks_encrypted: bool = False
     """True if the client asks for encrypted reasoning itself."""
+    is_background: bool = False
+    """True if the answer is made in the background: the client fetches it later, past the proxy."""
 
     @property
     def name(self) -> str:
@@ -75,12 +77,14 @@ def read_chain_facts(body: bytes, before: ResponsesRequest | None = None) -> Cha
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
     previous, include = value.get("previous_response_id"), value.get("include")
+    is_background = value.get("background") is True
     return ChainFacts(
         previous if isinstance(previous, str) else "",
         conversation if isinstance(conversation, str) else "",
         value.get("store") is not False,
-        value.get("background") is not True and ("prompt" not in found or body[slice(*found["prompt"])] == b"null"),
+        not is_background and ("prompt" not in found or body[slice(*found["prompt"])] == b"null"),
         isinstance(include, list) and ENCRYPTED in include,
+        is_background,
     )
 
 

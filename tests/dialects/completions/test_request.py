@@ -241,6 +241,8 @@ def test_a_reader_of_the_callers_own_is_used() -> None:
         ({"tool_choice": "required"}, False),
         ({"tool_choice": {"type": "function", "function": {"name": "run"}}}, False),
         ({"modalities": ["text", "audio"]}, False),
+        ({"logprobs": False}, True),
+        ({"logprobs": True, "top_logprobs": 3}, False),
     ],
 )
 def test_a_request_is_plain_where_one_free_text_is_expected(more: Json, plain: bool) -> None:

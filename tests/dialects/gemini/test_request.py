@@ -78,6 +78,7 @@ def test_a_request_becomes_a_chat_request() -> None:
             "candidateCount": 2,
             "responseMimeType": "application/json",
             "responseModalities": ["TEXT", "IMAGE"],
+            "responseLogprobs": True,
             "thinkingConfig": {"thinkingLevel": "HIGH"},
         },
     )
@@ -88,7 +89,7 @@ def test_a_request_becomes_a_chat_request() -> None:
     assert found["tools"] == [{"type": "function", "function": function}, {"googleSearch": {}}]
     assert (found["tool_choice"], found["max_completion_tokens"], found["n"]) == ("required", 9, 2)
     assert found["response_format"] == {"type": "json_schema", "json_schema": {"schema": {}}}
-    assert (found["modalities"], found["reasoning_effort"]) == (["text", "image"], "high")
+    assert (found["modalities"], found["reasoning_effort"], found["logprobs"]) == (["text", "image"], "high", True)
 
 
 def test_tools_of_the_providers_alone_take_no_functions_beside_them() -> None:

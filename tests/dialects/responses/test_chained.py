@@ -43,7 +43,7 @@ HISTORY: list[Json] = [
         (dump("hi", conversation="conv_1"), ChainFacts(conversation="conv_1")),
         (dump("hi", conversation={"id": "conv_1"}), ChainFacts(conversation="conv_1")),
         (dump("hi", store=False), ChainFacts(is_stored=False)),
-        (dump("hi", background=True), ChainFacts(is_whole=False)),
+        (dump("hi", background=True), ChainFacts(is_whole=False, is_background=True)),
         (dump("hi", prompt={"id": "p"}), ChainFacts(is_whole=False)),
         (dump("hi", include=["a", chained.ENCRYPTED]), ChainFacts(asks_encrypted=True)),
         (dump("hi", previous_response_id=7, conversation=[], include="x"), ChainFacts()),
@@ -63,7 +63,7 @@ def test_the_facts_of_a_longer_body_are_the_same_with_the_request_before() -> No
     head = b'{"store":false,"input":[{"role":"user","content":"a"}'
     first = read_wire_request(head + b"]}")
     assert chained.read_chain_facts(head + b'],"background":true}', first) == ChainFacts(
-        is_stored=False, is_whole=False
+        is_stored=False, is_whole=False, is_background=True
     )
     assert chained.read_chain_facts(head + b'],"store":true}', first) is None, "a key that is there twice"
 

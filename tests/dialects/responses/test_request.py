@@ -381,7 +381,7 @@ TOOL = {"type": "function", "name": "run", "parameters": {"type": "object"}}
 def test_tools_are_converted_again_only_where_they_are_others() -> None:
     before = read([user()], tools=[TOOL])
     same, other = (
-        read_wire_request(dump([user(), said("Yes."), user()], tools=tools), None, before)
+        read_wire_request(dump([user(), assistant("Yes."), user()], tools=tools), None, before)
         for tools in ([TOOL], [TOOL, {**TOOL, "name": "stop"}])
     )
     assert same.tools is before.tools
