@@ -337,7 +337,7 @@ def _describe_call(
     words = identifiers.split_tool_name(call.name)
     if command.kind != "call":
         return words, None, command.core or command.text or f"{call.name} {call.arguments}"
-    is_trial = any(arguments.get(name) is True for name in outcome.DRY_RUN)
+    is_trial = shell_commands.is_trial(arguments)
     path = None if is_trial else _find_first_text(arguments, shell_commands.PATH_ARGUMENTS)
     does = arguments.get("command")
     if isinstance(does, str) and does in shell_commands.FILE_COMMANDS:

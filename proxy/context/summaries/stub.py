@@ -25,6 +25,7 @@ from proxy.context.summaries import labelled_records
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such"
     r"|ERROR|FATAL|CRITICAL|SEVERE|OOMKilled|[1-9]\d* failed)\b|^E  |\[ERR\]|\wBackOff\b"
+    r"|(?:^|\s)E[01]\d{3} \d\d:\d\d:\d\d\.\d|\"level\": ?[56]0\b"
 )
 _REPORT = re.compile(
     r"^E  |(?:^|[\s\u2192])FAIL(?:ED|URES?)?(?:\W|$)|Traceback \(most recent|\bpanic: "
@@ -32,7 +33,7 @@ _REPORT = re.compile(
     r"|(?:^|: |\d(?:\u2192|\t|\|))(?:error|[Ff]atal)(?: error)?(?:\[\w+\]| \w+\d)?: \S"
     r"|\[(?:error|fatal|ERR|ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|SEVERE)\b"
     r"|\d\d:\d\d[\d:.,]*Z?\b.{0,60}?\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|\b[A-Z]\w+BackOff\b|\bOOMKilled\b"
-    r"|\b(?:level|severity)\W{1,5}(?:error|fatal)\b"
+    r"|\b(?:level|severity)\W{1,5}(?:error|fatal|[56]0)\b|(?:^|\s)E[01]\d{3} \d\d:\d\d:\d\d\.\d"
     r"|: (?:No such file|[Pp]ermission denied|(?:command )?not found)\b"
 )
 """A line that reports an error, as a program or a log writes it. Code that handles errors has the same words in other
@@ -47,6 +48,8 @@ _CONSTANT = re.compile(
     r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
 )
 """A name in capitals with its value, as a definition has it. The name or the value alone would say nothing."""
+_OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
+"""Text that a carriage return has overwritten, such as the steps of a progress bar."""
 _CAPITALS = re.compile(r"[A-Z][0-9]*_")
 """The last capital letter in front of an underscore of such a name: a text without it has no such line."""
 _SHORT = 100
@@ -229,7 +232,7 @@ class StubWriter:
         if is_view:
             room = self._keep_constants(message, lines, kept, room)
         keep_short_gaps(lines, kept)
-        names, more, shown = self._find_lost_names(message, lines, kept, whole, room)
+        names, more, shown = self._find_lost_names(message, lines, kept, whole, room, command)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
         if shown is not None and state == "current" and max(len(lines), more) < _NAMED:
             # Beside these, a stub has names in its first line alone, so that its text need not be read again.
@@ -281,7 +284,13 @@ class StubWriter:
         return room
 
     def _find_lost_names(
-        self, message: Message, lines: Sequence[str], kept: set[int], whole_lines: Collection[int], room: int
+        self,
+        message: Message,
+        lines: Sequence[str],
+        kept: set[int],
+        whole_lines: Collection[int],
+        room: int,
+        command: ShellCommand,
     ) -> tuple[list[str], int, set[str] | None]:
         """Return (names of the removed text that stand nowhere else, how many more such names there are, the names in
         the kept lines).
@@ -307,6 +316,9 @@ class StubWriter:
             lost = [name for name in missing(parts) if name not in have]
         if not is_whole or known.longest > _NAME:
             lost = [name for name in lost if len(name) <= _NAME]
+        if command.kind != "call" and "\r" in message.text and _OVERWRITTEN.search(message.text):
+            shows = {*identifiers.find_names(_OVERWRITTEN.sub("", message.text))}
+            lost = [name for name in lost if name in shows]
         if any(name[0] == "0" for name in filter(str.isdigit, lost)):
             listed = line_numbers.read_padded_numbers(message)
             lost = [name for name in lost if name not in listed]
