@@ -328,8 +328,9 @@ def _join_path(place: str, path: str) -> str:
 
 def normalize_path(path: str) -> str:
     """Return the path without empty parts and dots; a double dot removes the part before it. A path of Windows gets
-    slashes."""
+    slashes, and a small letter for its drive."""
     path = path.replace("\\", "/") if "\\" in path and "/" not in path else path
+    path = path[:1].lower() + path[1:] if path[1:3] == ":/" else path
     parts: list[str] = []
     for part in path.split("/"):
         if part == ".." and parts and parts[-1] != "..":
