@@ -61,6 +61,12 @@ _LONG = 400
 line with an error."""
 _SHOWN = 300
 """Characters of a line that are shown."""
+_SHOWN_HEAD = 200
+"""Characters of these at the front of a longer line; the others are from its end."""
+_WORD_END = re.compile(r"[\s\"'\[\]{}()<>|;]")
+"""A character that stands in no name and in no number."""
+_LONG_WORD = 40
+"""Characters above which a word is cut."""
 _NAMED = 1000
 """A count from which its digits are a name."""
 _ERRORS = 8
@@ -433,7 +439,23 @@ def _is_long_text(line: str) -> bool:
 
 def show_line(line: str) -> str:
     """The line as a stub shows it: of a long one both ends, and how much is missing."""
-    return line if len(line) <= _SHOWN else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}"
+    if len(line) <= _SHOWN:
+        return line
+    start, end = keep_words(line, _SHOWN_HEAD, len(line) - (_SHOWN - _SHOWN_HEAD))
+    return f"{line[:start]}[... {end - start} characters]{line[end:]}"
+
+
+def keep_words(text: str, start: int, end: int) -> tuple[int, int]:
+    """Move the (start, end) of a part of a text that is left out, so that it cuts no name and no number.
+
+    The half of a number would read as another number."""
+    if _WORD_END.match(text, start) is None:
+        ends = _WORD_END.finditer(text, max(0, start - _LONG_WORD), start)
+        start = max((found.end() for found in ends), default=start)
+    if _WORD_END.match(text, end - 1) is None:
+        found = _WORD_END.search(text, end, end + _LONG_WORD)
+        end = end if found is None else found.start()
+    return start, end
 
 
 def render_gap(count: int) -> str:

@@ -20,6 +20,7 @@ from proxy.context.summaries.stub import (
     find_constants,
     find_imports,
     keep_short_gaps,
+    show_line,
 )
 from tests.context.analysis.runs import RUNS, Run, read_text_outcome
 from tests.conversations import assistant, build_view, result, user
@@ -329,6 +330,22 @@ def test_of_a_file_or_a_search_lines_stay_that_report_an_error_and_not_code_that
     assert [
         line for line in (*CODE[:2], *CODE[3:]) if line not in run("\n".join(["head", *FILLER, line, *FILLER]))
     ] == []
+
+
+@given(
+    st.integers(0, 60),
+    st.sampled_from(["{}", "price {} EUR", '{{"price": {}}}', "<td>{}</td>", "|{}"]),
+    st.integers(1, 12),
+)
+def test_a_long_line_shows_no_half_of_a_number(offset: int, form: str, digits: int) -> None:
+    numbers = [str(10**digits + 7 * n) for n in range(120)]
+    line = "x" * offset + " " + " ".join(form.format(number) for number in numbers)
+    shown = show_line(line)
+    assert set(re.findall(r"\d+", shown.replace(found := re.findall(r"\[\.{3} \d+ characters\]", shown)[0], " "))) <= {
+        *numbers
+    }
+    assert len(shown) - len(found) + int(re.findall(r"\d+", found)[0]) == len(line), "the count is exact"
+    assert len(shown) <= 300 + len(found)
 
 
 def test_of_a_progress_bar_only_what_a_terminal_shows_in_the_end_counts() -> None:
