@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -51,3 +52,31 @@ async def test_t1_t4_what_failed_is_told_as_failed_after_its_results_were_shorte
     for command in FAILED:
         assert f"`{command}` ok" not in prompt
     assert "`npm test` failed" in prompt
+
+
+NOT_OK = {
+    "pytest -q tests/db": f"{specs('db')}\n====== 200 skipped in 0.52s ======",
+    "go test -run Resume ./...": "\n".join(f"ok  \tshop/p{n}\t0.0{n}s [no tests to run]" for n in range(90)),
+    "find src -name '*.py' -exec python -m py_compile {} \\;": f"{specs('py')}\nSyntaxError: '(' was never closed",
+    "aws lambda invoke --function-name warm out.json": json.dumps(
+        {"FunctionError": "Unhandled", "Payload": specs("aws")}, indent=1
+    ),
+    "gh run watch 12": f"{specs('ci')}\nX Run CI (12) completed with 'failure'",
+}
+
+
+async def test_a_run_without_tests_or_with_a_failure_that_its_code_hides_is_not_told_as_ok() -> None:
+    calls = [make_calls((f"c{n}", "bash"), command=command)["tool_calls"][0] for n, command in enumerate(NOT_OK)]
+    together: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": calls}
+    model = ScriptedModel(together, *(make_calls((f"d{n}", "bash"), command=f"ls {n}") for n in range(3)), "Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("mend it", **TOOLS)
+        agent.brings(*(f"<returncode>0</returncode>\n<output>\n{output}\n</output>" for output in NOT_OK.values()))
+        for _ in range(3):
+            await agent.say(None, **TOOLS)
+            agent.brings("a\nb")
+    prompt = "\n".join(filter(None, model.texts()))
+    assert "[From the record of your own work so far" in prompt
+    assert [command for command in NOT_OK if f"`{command[:40]}" not in prompt] == []
+    assert "` ok" not in prompt

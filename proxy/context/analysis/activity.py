@@ -41,7 +41,11 @@ _RUNS = 6
 """Maximum number of reported commands."""
 _ERRORS = 2
 """Maximum number of error lines stored for one result."""
-_FINISHED = frozenset(("completed", "complete", "done", "finished", "cancelled", "canceled", "skipped", "deleted"))
+_OPEN = frozenset((
+    "", "pending", "open", "todo", "not_started", "in_progress", "inprogress", "active", "started", "doing", "running",
+    "working", "blocked", "waiting", "queued", "planned", "ready", "new", "current", "incomplete", "failed", "ongoing",
+))  # fmt: skip
+"""Values of an item's status, with underscores, that say that it is open. An item with any other one is not told."""
 _ITEM = ("content", "task", "step", "title", "text")
 _BRIEF = 300
 """Maximum number of characters of a result that is a status message of the tool."""
@@ -71,6 +75,15 @@ _UNCHANGED = re.compile(
 )
 """Words with which a tool reports no change, or leaves it open. The words are English, German, French, Spanish,
 Portuguese, Italian, Russian, Chinese, Japanese and Korean."""
+_NEW = re.compile(
+    r"\b(?:created?|new file|erstellt|angelegt|cr\u00e9\u00e9e?|cread[ao]|criad[ao]|creat[ao]"
+    r"|\u0441\u043e\u0437\u0434\u0430\u043d)\b"
+    r"|\u521b\u5efa|\u65b0\u5efa|\u5efa\u7acb|\u4f5c\u6210|\uc0dd\uc131",
+    re.IGNORECASE,
+)
+"""Words with which a tool reports that a file is new."""
+_NEW_LINES = 5
+"""Number of lines of a result that are searched for them."""
 _ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
 """Words of a tool that asks for other input; they count if no word reports a change of the file."""
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u03ff\u0530-\u1cff]")
@@ -118,6 +131,8 @@ class ActivityRecord:
     files_created: dict[str, None] = field(default_factory=dict)
     known_files: set[str] = field(default_factory=set)
     """Files that were there before: a tool that writes one of them edits it."""
+    written_files: set[str] = field(default_factory=set)
+    """Files that a tool has written, of which it is not known that they were there before."""
     command_runs: dict[str, CommandRun] = field(default_factory=dict)
     """Commands, by the identity of the run, so that the newest run of each counts."""
     error_lines: dict[str, list[str]] = field(default_factory=dict)
@@ -139,6 +154,7 @@ class ActivityRecord:
             files_edited=dict(self.files_edited),
             files_created=dict(self.files_created),
             known_files=set(self.known_files),
+            written_files=set(self.written_files),
             command_runs=dict(self.command_runs),
             error_lines=dict(self.error_lines),
         )
@@ -225,6 +241,8 @@ class ActivityRecord:
         for kind, path, _ in changes:
             if kind == "cleaned":
                 self.files_created.clear()
+                for name in self.written_files:
+                    self.files_edited.pop(name, None)
                 continue
             if kind in _REMOVING:
                 self.change_count += self._drop(path, gone=kind == "gone") or path == "*"
@@ -262,17 +280,28 @@ class ActivityRecord:
 
     def _add_file(self, words: frozenset[str], path: str, end: ToolOutcome, lines: Lines) -> bool:
         """Record the file in its list. True if the call touched the file."""
-        written = self.files_edited if path in self.known_files else self.files_created
+        is_new = bool(words & _CREATES) and self._creates(words, path, lines)
+        written = self.files_created if is_new else self.files_edited
         for kinds, files in ((_CREATES, written), (_EDITS, self.files_edited), (_READS, self.files_read)):
             if words & kinds:
                 touched = end.verdict != "failed" if files is self.files_read else _proves_change(end, lines)
                 if touched:
+                    if words & _CREATES and path not in self.known_files:
+                        self.written_files.add(path)
                     files.pop(path, None)
                     files[path] = None
                     self.change_count += files is not self.files_read
                     self._add_known(path)
                 return touched
         return end.verdict == "succeeded"
+
+    def _creates(self, words: frozenset[str], path: str, lines: Lines) -> bool:
+        """True if a call that writes a file has created it.
+
+        The file is not known to have been there before, and the tool's name or result says that it is new."""
+        if path in self.known_files:
+            return False
+        return path in self.files_created or "create" in words or any(map(_NEW.search, lines()[:_NEW_LINES]))
 
     def _add_run(self, key: str, command: ShellCommand, end: ToolOutcome, place: str) -> None:
         before = self.command_runs.pop(key, None)
@@ -337,7 +366,7 @@ def _describe_call(
     words = identifiers.split_tool_name(call.name)
     if command.kind != "call":
         return words, None, command.core or command.text or f"{call.name} {call.arguments}"
-    is_trial = any(arguments.get(name) is True for name in outcome.DRY_RUN)
+    is_trial = shell_commands.is_trial(arguments)
     path = None if is_trial else _find_first_text(arguments, shell_commands.PATH_ARGUMENTS)
     does = arguments.get("command")
     if isinstance(does, str) and does in shell_commands.FILE_COMMANDS:
@@ -444,7 +473,9 @@ def _parse_open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
     if not items and not any(not value for value in lists):
         return None
     return tuple(
-        _shorten_command(_find_item_text(item)) for item in items if _find_item_text(item) and not _is_finished(item)
+        _shorten_command(_find_item_text(item))
+        for item in items
+        if _find_item_text(item) and not _may_be_finished(item)
     )
 
 
@@ -452,7 +483,7 @@ def _find_item_text(item: Mapping[str, Any]) -> str:
     return next((item[k] for k in _ITEM if isinstance(item.get(k), str)), "")
 
 
-def _is_finished(item: Mapping[str, Any]) -> bool:
+def _may_be_finished(item: Mapping[str, Any]) -> bool:
     status = item.get("status")
-    named = isinstance(status, str) and status.lower() in _FINISHED
+    named = isinstance(status, str) and re.sub(r"[\s-]+", "_", status.strip().lower()) not in _OPEN
     return named or any(item.get(name) is True for name in ("done", "completed"))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from proxy.chat.message import Call, checkpoint
-from proxy.context.analysis import file_views, identifiers, refetch
+from proxy.context.analysis import file_views, identifiers, refetch, shell_commands
 from proxy.context.plan import View
 
 DeathReason = Literal["replaced", "overwritten"]
@@ -39,7 +39,6 @@ _PART = re.compile(r"append|mode|offset|line|range|position|start|end|insert")
 """A part of an argument's name with which a tool may write a part of a file."""
 _AS_WHOLE = (None, False, "", "w", "write", "overwrite", "rewrite", "create", "replace")
 """Values of such an argument with which the whole file is written."""
-_DRY = ("dry_run", "dryRun", "dry-run", "preview")
 _MOVES = re.compile(r"\b(?:mv|cp|rsync|ln|Move-Item|Copy-Item)\b")
 _MOVING = frozenset(("move", "rename", "copy"))
 
@@ -165,7 +164,7 @@ def _add_result(texts: _Texts, view: View, calling: int, n: int, call: Call) -> 
 
 def is_made(text: str, arguments: Mapping[str, Any]) -> bool:
     """True if the result of an edit says that the edit was made, or shows a line of the new text."""
-    if any(arguments.get(name) not in (None, False) for name in _DRY):
+    if any(arguments.get(name) not in (None, False) for name in shell_commands.DRY_RUN):
         return False
     first = _NAMES.sub(" ", text[:_FIRST_CHARS].lstrip().split("\n", 1)[0])
     if _NOT_MADE.search(first):

@@ -91,6 +91,34 @@ BROKEN_END = (
 )
 """A line below a success with which something else has failed: the success is not that of the whole run."""
 
+NO_TESTS = (
+    r"=* ?(?!.*\b[1-9]\d* passed)[1-9]\d* (?:skipped|deselected)\b.*\bin [\d.]+|collected 0 items$"
+    r"|\W*(?:[Nn]o tests? (?:to run|ran|found|executed|were|matche?[sd]?|is available|files? found)"
+    r"|No test files found)\b|NO TESTS RAN$"
+    r"|Ran 0 tests?\b|(?:\[\w+\] )?Tests run: 0,|\W*Executed 0 (?:tests?,|of \d+ )"
+    r"|0 (?:tests?|examples?|runs|scenarios?)\b"
+    r"|\?\s+\S+\s+\[no test files\]|ok\s+\S+\s.*\[no tests to run\]|test result: ok\. 0 passed|running 0 tests$"
+    r"|Test(?: Suites|s| Files):?\s+(?!.*\bpassed)[1-9]\d* (?:skipped|todo)\b|0 passing\b|[#\u2139] (?:tests|pass) 0$"
+    r"|ok \| 0 passed|0 pass$|All (?:examples were filtered out|tests have been excluded)|1\.\.0\b"
+    r"|([1-9]\d*) (?:tests?|examples?), 0 failures, \1 (?:excluded|skipped|pending)"
+    r"|\[  PASSED  \] 0 tests|\d\d:\d\d \+0: All tests passed|Tests: succeeded 0, failed 0"
+    r"|Tests Passed: 0, Failed: 0\b|Summary \[.*\b0 tests run"
+    r"|> Task :\S*[tT]est NO-SOURCE|<testsuites?\b[^>]*\btests=\"0\""
+)
+"""Lines that report that no test ran: none was there, or all were skipped, left out or deselected."""
+
+NO_TESTS_WORDS = r"\b0\b|[Nn]o test|NO TESTS|skipped|deselected|todo|excluded|filtered|NO-SOURCE|\.\.0"
+"""A pattern of a word that each of these lines has."""
+
+TESTS_RAN = (
+    r"(?:\[\w+\] )?Tests run: [1-9]|[#\u2139] pass [1-9]|> Task :\S*[tT]est(?: UP-TO-DATE| FROM-CACHE)?$"
+    r"|<testsuites?\b[^>]*\btests=\"[1-9]"
+)
+"""Lines that report that a test ran, where the line of success says nothing of tests."""
+
+BUILT = r"(?:\[\w+\] )?BUILD SUCCESS|Build succeeded|[#\u2139] fail 0$|NX +Successfully|\*\* BUILD SUCCEEDED"
+"""Lines of success that are printed without a test, too."""
+
 FAILURE_COUNT = r"(?<![\w.])[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
 """A count of failures other than 0, anywhere in a line: it turns a line that begins like a success into a failure."""
 

@@ -215,7 +215,11 @@ class LoopDetector:
         self._calls: list[_Call] = []
         self._same: dict[int, tuple[int, int]] = {}
         self._errors: dict[str, int] = defaultdict(int)
+        self._open_errors: dict[str, set[str]] = defaultdict(set)
+        """The errors of each tool since it last succeeded, but of those tools that run commands."""
         self._errors_now: set[str] = set()
+        self._settled: set[str] = set()
+        """Errors of tools that have succeeded since."""
         self._texts: dict[int, int] = defaultdict(int)
         self._events: list[tuple[int, int]] = []
         self._periods = [0] * (settings.cycle + 1)
@@ -255,8 +259,11 @@ class LoopDetector:
 
     def read_prompt(self) -> None:
         """Read a prompt of the user. The count of steps without progress begins again; earlier words and actions still
-        count."""
+        count, but errors of a tool that did in the end what it was asked for."""
         self._close()
+        for error in self._settled:
+            self._errors.pop(error, None)
+        self._settled.clear()
         self._prompt_since = True
         self._now = {kind: found for kind, found in self._now.items() if kind in _OF_WORDS}
         self._idle = 0
@@ -314,12 +321,22 @@ class LoopDetector:
             return
         if call is not None and wrote:
             self._reset_counts(call.key)
+        if call is not None and call.command.kind == "call":
+            self._read_end(call.name, facts.error)
         if facts.error is not None and facts.error not in self._errors_now:
             self._errors_now.add(facts.error)  # once for all calls of a step: one failed call may end the others
             self._errors[facts.error] += 1
             self._tally("same_error", self._errors[facts.error], settings.repeats, facts.error)
         if call is not None:
             self._count_repeats(call, facts)
+
+    def _read_end(self, tool: str, error: str | None) -> None:
+        """Read how a call of a tool ended that runs no commands. error: None if it succeeded."""
+        if error is not None:
+            self._open_errors[tool].add(error)
+            self._settled.discard(error)
+        else:
+            self._settled |= self._open_errors.pop(tool, set())
 
     def _count_repeats(self, call: _Call, facts: _ResultFacts) -> None:
         """Count the repeats of a call with the same result, and of cycles of calls."""
@@ -348,6 +365,7 @@ class LoopDetector:
         """
         self._same = {} if but is None or but not in self._same else {but: self._same[but]}
         self._errors.clear()
+        self._open_errors.clear()
         self._texts.clear()
         self._events.clear()
         self._periods = [0] * len(self._periods)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import normalize_path, resolve_path
-from proxy.context.analysis.shell_commands import DECIDING, PATH_ARGUMENTS, ShellCommand
+from proxy.context.analysis.shell_commands import DECIDING, PATH_ARGUMENTS, ShellCommand, is_trial
 
 _REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
 _MOVES = frozenset(("move", "rename", "mv"))
@@ -24,6 +24,8 @@ _SOURCES = (
     "source", "source_path", "sourcePath", "src", "old_path", "oldPath", "from", "from_path", *PATH_ARGUMENTS,
 )  # fmt: skip
 _OPERATOR = re.compile(r" (&&|\|\||\|&?) ")
+_ONLY_REPORTS = frozenset(("--dry-run", "--check"))
+"""Options with which a patch, or a change by git, is only tried."""
 _NOT_DONE = frozenset(("-n", "--dry-run", "--no-clobber", "-i", "--interactive"))
 """Options with which nothing, or not everything, is removed or moved: the command only reports or asks."""
 _CMDLETS = {
@@ -73,6 +75,8 @@ def read_patch_changes(arguments: str) -> list[FileChange]:
 
 def read_tool_changes(words: frozenset[str], arguments: Mapping[str, Any]) -> list[FileChange]:
     """Return the files that a tool removes, moves or restores, by the words of its name."""
+    if is_trial(arguments):
+        return []
     if "undo" in words:
         return [FileChange("undone", path) for path in _list_arguments(arguments, _SOURCES)[:1]]
     if not words & (_REMOVES | _MOVES) or words - _REMOVES - _MOVES - _NOUNS:
@@ -126,7 +130,7 @@ def _read_simple_command(words: Sequence[str]) -> list[FileChange]:
             return moved + [FileChange("placed", named[-1])] * (len(named) > 1)
         case ["cp"] if named[1:]:
             return [FileChange("placed", named[-1])]
-        case ["patch"]:
+        case ["patch"] if not _ONLY_REPORTS & set(words):
             return [FileChange("placed", "*")]
         case ["restore"] if git and ("--staged" not in words or {"--worktree", "-W"} & set(words)):
             return [FileChange("undone", path) for path in named]
@@ -134,6 +138,7 @@ def _read_simple_command(words: Sequence[str]) -> list[FileChange]:
             return [FileChange("undone", path) for path in named]
         case ["checkout" | "switch" | "pull" | "merge" | "rebase" | "cherry-pick" | "revert" | "apply" | "am"] if (
             git
+            and not _ONLY_REPORTS & set(words)
             and not (
                 {"-b", "-c"} & set(words) and len(named) == 1  # a new branch has the same files
             )

@@ -19,7 +19,7 @@ from proxy.chat.message import Message
 from proxy.context.analysis import outcome_lines, output_wrappers, runner_patterns
 from proxy.context.analysis.outcome_lines import HEAD_LINES, MAX_LAST_LINES, TAIL_LINES, OutcomeLines
 from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS, SHORT_LINE_CHARS, has_content, strip_line
-from proxy.context.analysis.shell_commands import MAX_STORED_CHARS, PLAIN_CALL, ShellCommand
+from proxy.context.analysis.shell_commands import DRY_RUN, MAX_STORED_CHARS, PLAIN_CALL, ShellCommand
 
 Verdict = Literal["succeeded", "failed", "unknown"]
 
@@ -51,14 +51,16 @@ _SAYS_NO = re.compile(
 )
 PATH_WORD = re.compile(r"\S*\w[./\\]\w\S*")
 """A word that may be a path: its parts say nothing about a call."""
-_SHOWN_LINE = re.compile(r"\d+(?:\u2192|\t|\|)|\S*[\w/]\.\w+:\d+:")
-"""The beginning of a numbered line of a file, or of a hit of a search."""
+_SHOWN_LINE = re.compile(
+    r"\d+(?:\u2192|\t|\|)|\S*[\w/]\.\w+:\d+:|\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:|[IWEF]\d{4} \d\d:\d\d:"
+)
+"""The beginning of a numbered line of a file, of a hit of a search, or of a line of a log."""
 _SECOND_SENTENCE = re.compile(r"[.!] [A-Z].*")
 _DONE = re.compile(r"\b(?:has been (?:updated|created|edited|written)|successfully)\b", re.IGNORECASE)
 _EDIT_FAILED = re.compile(
     r"\W*(?:(?:no|0|none) (?:\w+ ){0,2}(?:changes?|edits?|replacements?|matches|occurrences|hunks?|files?)\b"
     r"(?! (?:failed|left))"
-    r"|(?:applied|replaced|changed|made) (?:0|no|none)\b"
+    r"|(?:successfully )?(?:applied|replaced|changed|made) (?:0|no|none)\b"
     r"|E[A-Z]{3,}: |(?:lint\w*|syntax|parse|parsing|validation|patch) errors?\b"
     r"|[1-9]\d* out of \d+ hunks? failed|hunk #\d+ failed"
     r"|(?:(?:the|your|this|proposed|requested|last) )*"
@@ -82,8 +84,6 @@ _COUNTER = re.compile(
 """A field that counts the changes of a call, in lower case and without the separators of its words."""
 _OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
 _SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
-DRY_RUN = ("dry_run", "dryRun", "preview")
-"""Members of arguments and of results with which a call only tries a change."""
 _CLIENT_FAILED = re.compile(
     r"curl: \(\d+\) |\w+: error: |An error occurred \(\w+\) when calling |ERROR: \(gcloud\.|Error from server \("
     r"|ERROR:  \S|ERROR \d+ \(\w+\)|error: the server doesn't have |(?:Parse e|E)rror: (?:near |no such |in prepare)"
@@ -98,6 +98,14 @@ _BRIEF = 300
 _CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "return_code", "returnCode", "code")
 _OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
 _REASONS = ("reason", "message", "detail", "details")
+_SUCCESS = ("success", "ok", "succeeded")
+_ANSWERS = ("result", "data", "body", "response")
+"""Members that hold the answer of a server."""
+_HTTP_STATUS = ("status", "statusCode", "status_code", "http_status")
+_ANSWERED = ("body", "headers", "response", "statusText", "content", "text")
+"""Members that stand beside the status of HTTP: without one, a status may be that of any record."""
+_BESIDE_ERRORS = frozenset(("errors", "message", "code", "type", "title", "extensions", *_HTTP_STATUS))
+"""Members that an answer has beside its errors. With any other one, the errors may be what was asked for."""
 _PARSED = 400_000
 """Maximum number of characters of a result that is parsed as JSON, if it does not have too many values."""
 
@@ -119,6 +127,8 @@ class ResultLines(NamedTuple):
     """Fields that count changes, if all counts are 0."""
     dry_run: bool = False
     """The object says that no change was intended."""
+    is_refusal: bool = False
+    """The object holds the answer of a server that reports a failure."""
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
@@ -202,13 +212,11 @@ def _read_object_lines(value: Mapping[str, Any], text: str) -> ResultLines:
     # The status may be that of the requested object; a call that failed gives a reason too.
     if status == "error" or (status in ("failed", "failure") and any(value.get(k) for k in _REASONS)):
         failed = True
-    for name in ("success", "ok", "succeeded"):
-        if isinstance(value.get(name), bool) and failed is None:
-            failed = not value[name]
+    failed = _read_success(value) if failed is None else failed
     nothing = _find_zero_count_fields(value)
     plain = ResultLines(
         text.splitlines(), code, failed, is_object=True, is_wrapper=has_output,
-        zero_counts=nothing, dry_run=any(value.get(name) for name in DRY_RUN),
+        zero_counts=nothing, dry_run=any(value.get(name) for name in DRY_RUN), is_refusal=_is_refusal(value),
     )  # fmt: skip
     if text.count("\n") > 3:
         return plain  # the object itself is printed over several lines
@@ -224,6 +232,27 @@ def _read_object_lines(value: Mapping[str, Any], text: str) -> ResultLines:
     rest = {k: v for k, v in value.items() if k not in _OUTPUTS or not isinstance(v, str)}
     head = [msgspec.json.encode(rest).decode()] if rest else []
     return plain._replace(lines=[*head, *found], inside=True)
+
+
+def _read_success(value: Mapping[str, Any]) -> bool | None:
+    """Return False if a field states success, True if it denies it, None without such a field."""
+    stated = (value[name] for name in _SUCCESS if isinstance(value.get(name), bool))
+    return next((not one for one in stated), None)
+
+
+def _is_refusal(value: Mapping[str, Any]) -> bool:
+    """True if an object holds the answer of a server that reports a failure.
+
+    The answer has an HTTP status of failure, errors in place of data, or a field that denies success."""
+    answers = [inner for name in _ANSWERS if isinstance(inner := value.get(name), dict)]
+    if any(_read_success(inner) for inner in answers):
+        return True
+    if any(name in value for name in _ANSWERED) and any(
+        400 <= (_as_integer(value.get(name)) or 0) < 600 for name in _HTTP_STATUS
+    ):
+        return True
+    holders = (holder for holder in (value, *answers) if holder.get("errors"))
+    return any(not any(inner for name, inner in one.items() if name not in _BESIDE_ERRORS) for one in holders)
 
 
 def _find_zero_count_fields(value: Mapping[str, Any]) -> tuple[str, ...]:
@@ -272,7 +301,7 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     verdict = _judge_run(command, code, found, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
         verdict = "unknown"
-    if verdict == "succeeded" and state.unfinished:
+    if verdict == "succeeded" and (state.unfinished or outcome_lines.ran_no_tests(rows, found)):
         verdict = "unknown"
     proven = code == 0 and command.exit_code_proves
     doubtful = verdict == "succeeded" and not proven and _reports_error(rows, found, command)
@@ -468,10 +497,12 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
     brief = not given.is_object and sum(map(len, rows)) <= _BRIEF
     may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in beginning
     begins = may_begin and bool(_CALL_FAILED.match(beginning)) and not _DONE.search(beginning)
-    says_no = brief and _says_no(beginning) and not _DONE.search(beginning)
+    is_shown = first is not None and _SHOWN_LINE.match(rows[first].lstrip()) is not None
+    says_no = brief and not is_shown and _says_no(beginning) and not _DONE.search(beginning)
     timed_out = brief and output_wrappers.is_timeout(beginning)
     unchanged = edits and not given.is_object and _reports_no_change(rows, beginning)
-    failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
+    stated = True if given.is_refusal else given.failed
+    failed = stated if stated is not None else (begins or says_no or timed_out or unchanged or None)
     if given.zero_counts and not failed:
         # An edit without a change has failed. An update without a change may have found the right state already.
         failed = True if edits and not given.dry_run and any(map(_OF_AN_EDIT.search, given.zero_counts)) else None
@@ -488,7 +519,7 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
 
 def _says_no(line: str) -> bool:
     """True if the first sentence of a message says that a call found or did nothing."""
-    return not _SHOWN_LINE.match(line) and bool(_SAYS_NO.search(PATH_WORD.sub(" ", _SECOND_SENTENCE.sub("", line))))
+    return bool(_SAYS_NO.search(PATH_WORD.sub(" ", _SECOND_SENTENCE.sub("", line))))
 
 
 def _find_zero_counts(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ OUTCOME_WORDS = (
     "fehler", "erreur", "errore", "\u9519\u8bef", "targets", "diagnostic", "too many warnings", "something went wrong",
     ".go:", "below", "terminated", "timeout", "requirements", "did not run", "congratulations", "complete", "satisfied",
     "=== run", "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
-    ".dll", "--only",
+    ".dll", "--only", ".dart:",
 )  # fmt: skip
 """Words in lower case. Each line that reports an outcome holds at least one of them."""
 _COUNTED_TESTS = re.compile(r"Ran [1-9]")
@@ -115,6 +116,24 @@ def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
             found.words[:0] = [n for n in found.passed if "test" not in rows[n]]
             found.passed[:] = [n for n in found.passed if "test" in rows[n]]
     return found
+
+
+def ran_no_tests(rows: Sequence[str], found: OutcomeLines) -> bool:
+    """True if a run that succeeded reports that no test ran. found: the lines that report its outcome."""
+    word, none_ran, some_ran, built = _compile_no_tests()
+    short = [row for row in rows if len(row) <= SHORT_LINE_CHARS]
+    if not any(none_ran.match(strip_line(row)) for row in short if word.search(row)):
+        return False
+    ends = (strip_line(rows[n]) for n in (*found.passed, *found.part))
+    if any(not built.match(line) and not none_ran.match(line) for line in ends):
+        return False
+    return not any(some_ran.match(strip_line(row)) for row in short)
+
+
+@lru_cache(maxsize=1)
+def _compile_no_tests() -> tuple[re.Pattern[str], ...]:
+    lines = general_lines
+    return tuple(map(re.compile, (lines.NO_TESTS_WORDS, lines.NO_TESTS, lines.TESTS_RAN, lines.BUILT)))
 
 
 def find_final_line(rows: Sequence[str]) -> int | None:

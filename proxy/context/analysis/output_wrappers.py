@@ -43,6 +43,7 @@ _FIELD = re.compile(r"\W*(?:exit[ _-]?(?:code|status)|return[ _-]?code|rc)\W{0,3
 """Such a line in a form that shown data has too, for example a log or the state of a job."""
 _LABEL = re.compile(
     r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|<\?xml\b[^<>]*\?>|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"
+    r"|#+ (?:page(?: state)?|snapshot|ran playwright code|(?:new console|modal state) messages?|open tabs)|`{3}\w*"
     r"|(?:Wall time|Chunk ID|Original token count|Total output lines)\b.*"
     r"|Command: .*|Directory: \S.*|(?:Error|Signal|Background PIDs): \(none\)|Std(?:out|err): \(empty\)"
     r"|(?:Background PIDs|Process Group PGID): [\d, ]+|\[(?:Current working directory|Python interpreter): .*\]"

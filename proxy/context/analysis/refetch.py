@@ -21,7 +21,7 @@ import msgspec
 from proxy.chat.chain import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
-from proxy.context.analysis.shell_commands import COMMAND_ARGUMENTS, PATH_ARGUMENTS, replace_quoted
+from proxy.context.analysis.shell_commands import COMMAND_ARGUMENTS, PATH_ARGUMENTS, is_trial, replace_quoted
 from proxy.context.plan import View
 
 RefetchKind = Literal["repeat", "reread", "recall"]
@@ -249,6 +249,8 @@ def _find_source(call: Call) -> ResultSource:
         action, path = _read_command_source(command)
         return ResultSource(action, path, whole, by_shell=True)
     path = normalize_path(_find_first_text(arguments, PATH_ARGUMENTS))
+    if is_trial(arguments):
+        return ResultSource("other", "", whole)
     if words & _WRITES and "stdin" not in words:  # text for a running command changes no file by itself
         return ResultSource("writes", path, whole)
     if words & (_RUNS | _SHELL):
@@ -326,8 +328,9 @@ def _join_path(place: str, path: str) -> str:
 
 def normalize_path(path: str) -> str:
     """Return the path without empty parts and dots; a double dot removes the part before it. A path of Windows gets
-    slashes."""
+    slashes, and a small letter for its drive."""
     path = path.replace("\\", "/") if "\\" in path and "/" not in path else path
+    path = path[:1].lower() + path[1:] if path[1:3] == ":/" else path
     parts: list[str] = []
     for part in path.split("/"):
         if part == ".." and parts and parts[-1] != "..":

@@ -39,15 +39,12 @@ RUNNERS = (
     Runner(
         "pytest",
         failed=(
-            r"=+ .*\b[1-9]\d* (?:failed|errors?)\b.*=+$",
-            r"[1-9]\d* (?:failed|errors?)\b.*\bin [\d.]+",
-            r"[1-9]\d* (?:failed|errors?), .*\bpassed\b",
-            r"(?:FAILED|ERROR) \S+(?:::|\.py)",
-            r"=+ (?:FAILURES|ERRORS) =+$",
-            r"!+ .*(?:Interrupted|stopping after|KeyboardInterrupt).* !+$",
+            r"=+ .*\b[1-9]\d* (?:failed|errors?)\b.*=+$", r"[1-9]\d* (?:failed|errors?)\b.*\bin [\d.]+",
+            r"[1-9]\d* (?:failed|errors?), .*\bpassed\b", r"(?:FAILED|ERROR) \S+(?:::|\.py)",
+            r"=+ (?:FAILURES|ERRORS) =+$", r"!+ .*(?:Interrupted|stopping after|KeyboardInterrupt).* !+$",
             r"ERROR: (?:not found|file or directory not found|usage)", r"(?:=+ )?no tests ran in [\d.]+",
-            r"(?:ERROR: )?Coverage failure: ", r"ERROR: Coverage for \w+ ",
-            r"FAIL Required test coverage", r"INTERNALERROR>",
+            r"(?:ERROR: )?Coverage failure: ", r"ERROR: Coverage for \w+ ", r"FAIL Required test coverage",
+            r"INTERNALERROR>",
         ),
         # A test may print or log such a line. The total has a failure of the runner's own.
         printed=(r"(?:FAILED|ERROR) \S+(?:::|\.py)",),
@@ -167,8 +164,9 @@ RUNNERS = (
             r"Executed [1-9]\d* tests?, with 0 failures", r"\W*Test run with [1-9]\d* tests? .*\bpassed after",
         ),
         last=(r"Build complete!",),
-        detail=((r"rspec \./", 0), (r"\s*Failed \S+ \[", 2), (r"Failure/Error: ", 2), (r"== Compilation error ", 1),
-                (r".*: error TESTERROR:", 1), (r"\d+ - \S.* \((?:Failed|Timeout|SEGFAULT|Not Run|Subprocess)", 0)),
+        detail=((r"rspec \./", 0), (r"(?:Failed|Fehler|\u00c9chec|\u5931[\u8d25\u6557]) \S+ \[", 2),
+                (r"Failure/Error: ", 2), (r"== Compilation error ", 1), (r".*: error TESTERROR:", 1),
+                (r"\d+ - \S.* \((?:Failed|Timeout|SEGFAULT|Not Run|Subprocess)", 0)),
     ),
     Runner(
         "dialyzer, rebar3, ghc, cabal, stack, alcotest, javac",
@@ -245,7 +243,7 @@ RUNNERS = (
     ),
     Runner(
         "tsc",
-        failed=(r"\S+\(\d+,\d+\): error TS\d+", r"\S+:\d+:\d+ - error TS\d+", r"error TS\d+:",
+        failed=(r"\S+\(\d+,\d+\): error [A-Z]+\d+", r"\S+:\d+:\d+ - error TS\d+", r"error TS\d+:",
                 r"Found [1-9]\d* errors?\b(?!.*\b0 remaining)"),
         last=(r".*\bFound 0 errors\b",),
         detail=((r"\S+\(\d+,\d+\): error ", 0), (r"\S+:\d+:\d+ - error ", 0), (r"error TS\d+:", 0)),
@@ -254,9 +252,8 @@ RUNNERS = (
         "gcc and clang",
         failed=(
             r"\S+:\d+(?::\d+)?: (?:fatal )?error: ", r"[1-9]\d* errors? generated",
-            r"(?:collect2|clang|gcc|g\+\+|ld|cc1\w*): .*\berror\b",
-            r".*\bundefined reference to ", r"\S*ld: .*(?:not found|cannot find)", r".*\bSegmentation fault\b",
-            r".*\(core dumped\)",
+            r"(?:collect2|clang|gcc|g\+\+|ld|cc1\w*): .*\berror\b", r".*\bundefined reference to ",
+            r"\S*ld: .*(?:not found|cannot find)", r".*\bSegmentation fault\b", r".*\(core dumped\)",
             r"Undefined symbols for architecture",
             r"\S+:\d+(?::\d+)?: (?:Fehler|erreur|errore|error fatal|\u9519\u8bef)\s?[:\uff1a]",
         ),
@@ -315,11 +312,11 @@ RUNNERS = (
     Runner(
         "eslint, golangci-lint, prettier, pre-commit",
         failed=(
-            r"\W*[1-9]\d* problems?\b.*\b[1-9]\d* errors?\b", r"[1-9]\d* issues?(?: found\b.*|:)?$",
+            r"\W*[1-9]\d* problems?\b.*\b[1-9]\d* errors?\b", r"[1-9]\d* issues?(?: found\b(?!\.$).*|:)?$",
+            r"(?:error|warning) - \S+\.dart:\d+:\d+ - ",
             r"(?:\[warn\] )?Code style issues", r"Error occurred when checking code style",
             r"ESLint found too many warnings", r"Oops! Something went wrong!", r"\S+\.go:\d+:\d+: .+ \([a-z]+\)$",
-            r".*\.{3,}Failed$", r"Found \d+ warnings? and [1-9]\d* errors?\.$",
-            r"\[?\w*\]? ?ERROR task failed",
+            r".*\.{3,}Failed$", r"Found \d+ warnings? and [1-9]\d* errors?\.$", r"\[?\w*\]? ?ERROR task failed",
         ),
         passed=(r"0 issues\.?$", r"All matched files use Prettier", r"No issues found!",
                 r"Found \d+ warnings? and 0 errors\.$"),
@@ -397,9 +394,8 @@ RUNNERS = (
         "docker",
         failed=(
             r"ERROR: failed to (?:solve|build)", r"failed to solve: ", r"dependency failed to start: ",
-            r"The command '.*' returned a non-zero code: [1-9]",
-            r"(?:docker: )?Error response from daemon", r"Cannot connect to the Docker daemon",
-            r"(?:error )?Error: .*(?:did not complete|pull access denied)",
+            r"The command '.*' returned a non-zero code: [1-9]", r"(?:docker: )?Error response from daemon",
+            r"Cannot connect to the Docker daemon", r"(?:error )?Error: .*(?:did not complete|pull access denied)",
             r"\u2718 (?:Container|Image|Network|Volume|Service) \S+ +\S",
         ),
         last=(r"Successfully (?:built|tagged) \S+",),
@@ -438,8 +434,8 @@ RUNNERS = (
     Runner(
         "checkers and test runners of further languages",
         failed=(
-            r"svelte-check found [1-9]\d* errors?", r"TOTAL: [1-9]\d* FAILED",
-            r".*: Executed \d+ of \d+ \([1-9]\d* FAILED\)",
+            r"svelte-check found [1-9]\d* errors?", r"TOTAL: [1-9]\d* FAILED", r"[1-9]\d* Error\(s\)$",
+            r".*: Executed \d+ of \d+ \([1-9]\d* FAILED\)", r"NMAKE : fatal error ",
             r"(?:[\d:]+ +)?Done\. PASS=\d+ WARN=\d+ ERROR=[1-9]", r"Status: [1-9]\d* ERRORs?\b", r"TEST RUN FAILED",
             r"[1-9]\d*/\d+ test failures?$", r"\S+\(\d+, \d+\) Error: ", r"Unhandled exception[.:] ",
             r"init terminating in do_boot", r"Execution of \S+ aborted due to", r"jq: error ",
@@ -456,13 +452,17 @@ RUNNERS = (
         failed=(
             r"Waiter \w+ failed: ", r"\u274c +\S+ failed: ", r"Error: P\d{4}$", r"Failed: +[\w@./-]+#\S",
             r"ERROR: (?:Migration of|Script|Validate failed)", r"\S+ \.{3,} [\d.]+m?s FAIL$", r"lerna ERR! ",
-            r"Failed with errors in ",
-            r"\W*Deployment failed: ", r"==> Some builds didn't complete", r"Build \[[^\]]+\] failed: ",
+            r"Failed with errors in ", r"\W*Deployment failed: ", r"==> Some builds didn't complete",
+            # `aws lambda invoke` and `gh run watch` end with 0 all the same.
+            r"Build \[[^\]]+\] failed: ", r"(?:\{.{0,80})?\"FunctionError\": ?\"\w",
+            r"X .+ \(\d+\) completed with '(?!success)",
             r"ERROR +HTTPError: ", r"Failed to (?:start|stop|restart|reload|enable) \S+", r"task: Failed to run task",
         ),
         printed=(r"ERROR +HTTPError: ",),
         last=(r"Successfully applied [1-9]\d* migrations? to ", r"Got dependencies!$"),
+        passed=(r"\u2713 .+ \(\d+\) completed with 'success'",),
         detail=((r"--> \S+: exit status", 0), (r"Message +: ERROR: ", 0), (r"Error: P\d{4}$", 3),
+                (r"(?:\{.{0,80})?\"FunctionError\": ?\"\w", 0), (r"X .+ \(\d+\) completed with '(?!success)", 0),
                 (r"SQLSTATE\[\w+\]: ", 0)),
     ),
     Runner(

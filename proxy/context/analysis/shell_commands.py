@@ -34,6 +34,8 @@ PATH_ARGUMENTS = (
 )  # fmt: skip
 """Names of arguments that hold a file's path, as the tools of the usual agents and MCP servers have them."""
 _HOLDERS = ("params", "arguments", "input")
+DRY_RUN = ("dry_run", "dryRun", "dry-run", "preview", "validate_only", "validateOnly")
+"""Members of arguments and of results with which a call only tries a change."""
 _RUNNING = frozenset((
     "bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "exec", "run", "command", "cmd", "process",
     "test", "tests", "build", "lint", "compile", "make", "python", "stdin",
@@ -98,6 +100,11 @@ _SEARCHES = frozenset((
     "pgrep", "git-look",
 ))  # fmt: skip
 """Commands whose exit code 1 means that nothing was found or that two things differ."""
+_EXECUTING = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
+"""Options with which `find` runs the command behind them."""
+_ACTING = _EXECUTING | {"-delete", "-fprint", "-fls"}
+_EXEC_END = " \\_ "
+"""A word in place of the escaped semicolon that ends the command of `find -exec`: it separates no commands."""
 DECIDING = _SEARCHES - {"git-look"} | {"true", "false"}
 """Commands that are run for their exit code: it decides whether the next part of a chain runs."""
 _REMOVING = frozenset(("rm", "mv", "unlink", "git"))
@@ -246,6 +253,12 @@ def _parse_call(call: Call) -> ShellCommand:
     return TOOL_RUN if runs else EDIT_CALL if words & EDITING_WORDS else PLAIN_CALL
 
 
+def is_trial(arguments: Mapping[str, Any]) -> bool:
+    """True if the arguments of a call say that it only tries a change, at the top or one level below."""
+    holders = (arguments, *(inner for inner in arguments.values() if isinstance(inner, dict)))
+    return any(holder.get(name) in (True, "true", "True") for holder in holders for name in DRY_RUN)
+
+
 def _find_command(given: Mapping[str, Any]) -> str | None:
     inner = (value for name in _HOLDERS if isinstance(value := given.get(name), dict))
     for holder in (given, *inner):
@@ -267,7 +280,7 @@ def parse_command(text: str) -> ShellCommand:
     if len(text) > MAX_PARSED_CHARS or text.count("<<", text.rfind("\n") + 1) > MAX_DOCUMENTS:
         return ShellCommand(shown, "run", exit_code_proves=False, output_cut=True, is_single=False)
     bare = _HEREDOC.sub(_replace_document, text).replace("\\\n", " ")
-    bare = _COMMENT.sub("", _REDIRECT.sub(" ", replace_quoted(bare, _mask_quotes)))
+    bare = _COMMENT.sub("", _REDIRECT.sub(" ", replace_quoted(bare, _mask_quotes))).replace("\\;", _EXEC_END)
     strict = _STRICT.search(bare) is not None and _LENIENT.search(bare) is None
     pipefail = _PIPEFAIL.search(bare) is not None
     simple = _BRANCHES.search(bare) is None
@@ -302,6 +315,7 @@ def parse_command(text: str) -> ShellCommand:
     proves = proves and not any(
         part.first == "curl" and not any(map(_FAILS.match, part.words.split())) for part in runs
     )
+    proves = proves and not any(_hides_failure(part) for part in runs)
     cut = cut or any(found[2] for found in carried)
     single = len(runs) == 1 and not any(found[3] for found in carried)
     core = _strip_display_parts(parts) if simple else shown
@@ -309,6 +323,12 @@ def parse_command(text: str) -> ShellCommand:
     return ShellCommand(
         shown, "run", exit_code_proves=proves, output_cut=cut, is_search=search, is_single=single, core=core
     )
+
+
+def _hides_failure(part: _Part) -> bool:
+    """True for `find -exec COMMAND \\;`, which ends with 0 whatever its command ends with. With `+` it does not."""
+    words = part.words.split()
+    return part.first == "find" and sum(word in _EXECUTING for word in words) > words.count("+")
 
 
 def _proves_to_end(parts: Sequence[_Part], after: int, *, strict: bool) -> bool:
@@ -455,16 +475,20 @@ def _is_showing(first: str, words: list[str], depth: int = 0) -> bool:
     if _READING_CMDLET.fullmatch(first.lower()):
         return True
     return first.lower() in _SHOWING and not (
-        first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words)
+        (first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words))
+        or (first == "find" and not _ACTING.isdisjoint(words))
     )
 
 
 def _find_carried(first: str, words: Sequence[str]) -> list[str]:
-    """Return the words of the command that another shell, machine or container runs; empty if there is none."""
+    """Return the words of the command that another shell, machine or container runs, or `find`; empty if none."""
     found: list[str] = []
     if first in _SHELLS:
         at = next((n for n, word in enumerate(words) if re.fullmatch(r"-\w*c", word)), len(words))
         found = list(words[at + 1 : at + 2])
+    elif first == "find":
+        at = next((n for n, word in enumerate(words) if word in _EXECUTING), len(words))
+        found = list(words[at + 1 :])
     elif first == "ssh":
         found = _skip_options(words[1:])[1:]
     elif first in _CONTAINERS:

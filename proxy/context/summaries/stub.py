@@ -25,6 +25,7 @@ from proxy.context.summaries import labelled_records
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such"
     r"|ERROR|FATAL|CRITICAL|SEVERE|OOMKilled|[1-9]\d* failed)\b|^E  |\[ERR\]|\wBackOff\b"
+    r"|(?:^|\s)E[01]\d{3} \d\d:\d\d:\d\d\.\d|\"level\": ?[56]0\b"
 )
 _REPORT = re.compile(
     r"^E  |(?:^|[\s\u2192])FAIL(?:ED|URES?)?(?:\W|$)|Traceback \(most recent|\bpanic: "
@@ -32,7 +33,7 @@ _REPORT = re.compile(
     r"|(?:^|: |\d(?:\u2192|\t|\|))(?:error|[Ff]atal)(?: error)?(?:\[\w+\]| \w+\d)?: \S"
     r"|\[(?:error|fatal|ERR|ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|SEVERE)\b"
     r"|\d\d:\d\d[\d:.,]*Z?\b.{0,60}?\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|\b[A-Z]\w+BackOff\b|\bOOMKilled\b"
-    r"|\b(?:level|severity)\W{1,5}(?:error|fatal)\b"
+    r"|\b(?:level|severity)\W{1,5}(?:error|fatal|[56]0)\b|(?:^|\s)E[01]\d{3} \d\d:\d\d:\d\d\.\d"
     r"|: (?:No such file|[Pp]ermission denied|(?:command )?not found)\b"
 )
 """A line that reports an error, as a program or a log writes it. Code that handles errors has the same words in other
@@ -47,6 +48,8 @@ _CONSTANT = re.compile(
     r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
 )
 """A name in capitals with its value, as a definition has it. The name or the value alone would say nothing."""
+_OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
+"""Text that a carriage return has overwritten, such as the steps of a progress bar."""
 _CAPITALS = re.compile(r"[A-Z][0-9]*_")
 """The last capital letter in front of an underscore of such a name: a text without it has no such line."""
 _SHORT = 100
@@ -58,6 +61,12 @@ _LONG = 400
 line with an error."""
 _SHOWN = 300
 """Characters of a line that are shown."""
+_SHOWN_HEAD = 200
+"""Characters of these at the front of a longer line; the others are from its end."""
+_WORD_END = re.compile(r"[\s\"'\[\]{}()<>|;]")
+"""A character that stands in no name and in no number."""
+_LONG_WORD = 40
+"""Characters above which a word is cut."""
 _NAMED = 1000
 """A count from which its digits are a name."""
 _ERRORS = 8
@@ -229,7 +238,7 @@ class StubWriter:
         if is_view:
             room = self._keep_constants(message, lines, kept, room)
         keep_short_gaps(lines, kept)
-        names, more, shown = self._find_lost_names(message, lines, kept, whole, room)
+        names, more, shown = self._find_lost_names(message, lines, kept, whole, room, command)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
         if shown is not None and state == "current" and max(len(lines), more) < _NAMED:
             # Beside these, a stub has names in its first line alone, so that its text need not be read again.
@@ -281,7 +290,13 @@ class StubWriter:
         return room
 
     def _find_lost_names(
-        self, message: Message, lines: Sequence[str], kept: set[int], whole_lines: Collection[int], room: int
+        self,
+        message: Message,
+        lines: Sequence[str],
+        kept: set[int],
+        whole_lines: Collection[int],
+        room: int,
+        command: ShellCommand,
     ) -> tuple[list[str], int, set[str] | None]:
         """Return (names of the removed text that stand nowhere else, how many more such names there are, the names in
         the kept lines).
@@ -307,6 +322,9 @@ class StubWriter:
             lost = [name for name in missing(parts) if name not in have]
         if not is_whole or known.longest > _NAME:
             lost = [name for name in lost if len(name) <= _NAME]
+        if command.kind != "call" and "\r" in message.text and _OVERWRITTEN.search(message.text):
+            shows = {*identifiers.find_names(_OVERWRITTEN.sub("", message.text))}
+            lost = [name for name in lost if name in shows]
         if any(name[0] == "0" for name in filter(str.isdigit, lost)):
             listed = line_numbers.read_padded_numbers(message)
             lost = [name for name in lost if name not in listed]
@@ -421,7 +439,23 @@ def _is_long_text(line: str) -> bool:
 
 def show_line(line: str) -> str:
     """The line as a stub shows it: of a long one both ends, and how much is missing."""
-    return line if len(line) <= _SHOWN else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}"
+    if len(line) <= _SHOWN:
+        return line
+    start, end = keep_words(line, _SHOWN_HEAD, len(line) - (_SHOWN - _SHOWN_HEAD))
+    return f"{line[:start]}[... {end - start} characters]{line[end:]}"
+
+
+def keep_words(text: str, start: int, end: int) -> tuple[int, int]:
+    """Move the (start, end) of a part of a text that is left out, so that it cuts no name and no number.
+
+    The half of a number would read as another number."""
+    if _WORD_END.match(text, start) is None:
+        ends = _WORD_END.finditer(text, max(0, start - _LONG_WORD), start)
+        start = max((found.end() for found in ends), default=start)
+    if _WORD_END.match(text, end - 1) is None:
+        found = _WORD_END.search(text, end, end + _LONG_WORD)
+        end = end if found is None else found.start()
+    return start, end
 
 
 def render_gap(count: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from proxy.context.summaries.stub import render_recall_call
+from proxy.context.summaries.stub import keep_words, render_recall_call
 
 HEAD_SHARE = 0.4
 """Share of the kept characters that comes from the beginning. The end says how a command went."""
@@ -44,6 +44,7 @@ def _cut_between_lines(text: str, chars: int, render_mark: Callable[[int], str])
     head = line + 1 if line >= 0 else head
     line = text.find("\n", tail - 1, min(len(text), tail + LINE_END_DISTANCE)) if tail > 0 else -1
     tail = line + 1 if line >= 0 else tail
+    head, tail = keep_words(text, head, tail) if 0 < head < tail else (head, tail)
     if chars == 0 or tail <= head:
         return render_mark(len(text))
     return f"{text[:head]}\n{render_mark(tail - head)}\n{text[tail:]}"

@@ -317,6 +317,10 @@ def test_an_edit_that_was_only_tried_is_no_edit() -> None:
     diff = "```diff\nIndex: a.py\n--- a.py\n+++ a.py\n@@ -1 +1 @@\n-a\n+b\n```"
     tried = ("edit_file", {"path": "a.py", "dryRun": True}, diff)
     assert noted(tried) == []
+    assert noted(("edit_file", {"path": "a.py", "options": {"dryRun": True}}, "Edited a.py")) == []
+    assert noted(("delete_file", {"path": "b.py", "dry_run": True}, "ok"), ("Read", {"path": "b.py"}, "x")) == [
+        "Read: b.py"
+    ]
     assert noted(tried, ("edit_file", {"path": "a.py", "dryRun": False}, diff)) == ["Edited: a.py"]
 
 

@@ -179,6 +179,24 @@ def test_b5_the_same_error_is_the_line_that_says_why() -> None:
     assert "same_error" not in loops_at_end(plain)
 
 
+def test_the_same_error_is_no_loop_where_the_tool_did_what_it_was_asked_for_in_between() -> None:
+    """A customer service: each exchange is refused once, and then done."""
+
+    def exchange(n: int, *, done: bool) -> list[Json]:
+        text = f'{{"order": {n}}}' if done else "Error: new item 910 not found or available"
+        return [user(f"order {n}"), *make_step("exchange_items", text, None, f"c{n}{done}", order=n)]
+
+    assert "same_error" not in loops_at_end(
+        [m for n in range(6) for done in (False, True) for m in exchange(n, done=done)][:-2]
+    )
+    assert loops_at_end([m for n in range(3) for m in exchange(n, done=False)])["same_error"].run_length == 3
+    other = make_step("find_user", '{"id": 3}', None, "o")
+    assert "same_error" in loops_at_end([m for n in range(3) for m in (*other, *exchange(n, done=False))])
+    shown = make_step("bash", "a.py", None, "l", command="ls")
+    fails = make_step("bash", "ImportError: no numpy", None, "t", command="./test")
+    assert "same_error" in loops_at_end([*shown, *fails] * 3)
+
+
 def test_b5_a_run_that_fails_again_and_again_is_the_same_error_wherever_it_says_so() -> None:
     text = (
         "collected 3 items {n}\n" + "tests/test_a.py ..F\n" * 5 + "E       assert 1 == 2\n=== 1 failed, {n} passed ==="

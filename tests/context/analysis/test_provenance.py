@@ -74,6 +74,7 @@ def ran(command: str, text: str = "") -> tuple[str, Json, str]:
         (("apply_patch", {"input": PATCH.replace("src/a.py", "src/b.py")}, "Success."), "no call has changed it since"),
         (("apply_patch", {"input": PATCH}, "Error: context not found"), "no call has changed it since"),
         (("Edit", {"file_path": "/r/src/a.py"}, "Fehler: Text nicht gefunden"), "no call has changed it since"),
+        (("edit_file", {"path": "src/a.py", "dryRun": True}, "--- src/a.py"), "no call has changed it since"),
         (ran("git checkout -- src/a.py"), ONCE),
         (ran("cp /tmp/new.py src/a.py"), ONCE),
         (ran("rm /r/src/a.py"), GONE),

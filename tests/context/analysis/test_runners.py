@@ -8,7 +8,7 @@ import pytest
 
 from proxy.context.analysis import outcome, shell_commands
 from proxy.context.analysis.runners import RUNNERS, Runner
-from tests.context.analysis.runs import Run, read_text_outcome
+from tests.context.analysis.runs import Run, read_text_outcome, xml
 
 NUNIT = """<?xml version="1.0" encoding="utf-8"?>
 <test-run id="2" testcasecount="3" result="{result}" total="3" passed="{passed}" failed="{failed}" skipped="0">
@@ -20,7 +20,34 @@ NUNIT_FAILURE = """  <test-case id="1001" name="Moves" fullname="Platforms.Moves
   Expected: 1.0f +/- 0.05f
   But was:  -3.2f
 ]]></message></failure></test-case>"""
+LAMBDA_FAILED = '{\n    "StatusCode": 200,\n    "FunctionError": "Unhandled",\n    "ExecutedVersion": "$LATEST"\n}'
+WATCHED_FAILED = "X Run CI (12) completed with 'failure'"
+GERMAN = """  Bestanden First [1 ms]
+  Fehler Total_of_an_order [12 ms]
+  Fehlermeldung:
+   Assert.Equal() Failure: Values differ
+  Bestanden Last [1 ms]
+
+Fehler!      : Fehler:     1, erfolgreich:     2, gesamt:     3 - a.dll (net8.0)"""
 DOUBTFUL = (
+    Run("aws", "aws lambda invoke out", LAMBDA_FAILED, "failed", ("FunctionError",)),
+    Run("aws", "aws lambda invoke out", xml(0, LAMBDA_FAILED), "unknown", ("FunctionError",)),
+    Run("aws", "aws lambda invoke out", xml(0, " ".join(LAMBDA_FAILED.split())), "unknown", ("FunctionError",)),
+    Run("gh", "gh run watch 1", f"X build in 3s (ID 1)\n\n{WATCHED_FAILED}", "failed", (WATCHED_FAILED,)),
+    Run("gh", "gh run watch 1", xml(0, WATCHED_FAILED), "unknown", (WATCHED_FAILED,)),
+    Run("gh", "gh run watch 1", "\u2713 Run CI (12) completed with 'success'", "succeeded"),
+    Run("dart", "dart analyze", "   info - lib/a.dart:3:8 - Unused. - unused\n\n1 issue found.", "unknown"),
+    Run("dart", "dart analyze", "  error - lib/a.dart:3:8 - No. - no\n\n1 issue found.", "failed"),
+    Run(
+        "msbuild",
+        "msbuild a.sln",
+        "C:\\a.cs(3,5): error CS1002: ; expected\r\n    1 Error(s)\r\n",
+        "failed",
+        ("CS1002",),
+    ),
+    Run("msbuild", "msbuild a.sln", "    0 Warning(s)\r\n    1 Error(s)\r\n", "failed"),
+    Run("nmake", "nmake", "NMAKE : fatal error U1077: 'cl' : return code '0x2'\r\nStop.\r\n", "failed", ("U1077",)),
+    Run("dotnet", "dotnet test", GERMAN, "failed", ("Fehler Total_of_an_order", "Assert.Equal() Failure")),
     Run(
         "mocha",
         "node --test",

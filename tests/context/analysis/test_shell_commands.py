@@ -59,6 +59,11 @@ from proxy.context.analysis.shell_commands import EDIT_CALL, MAX_PARSED_CHARS, P
         ("bash <<'EOF'\nset -e\nmake test\nls\nEOF", True),
         ("bash <<A\nbash <<B\nmake\nB\nA", False),
         ("kubectl apply -f - <<'EOF'\na: 1\nb: 2\nEOF", True),
+        ("find . -name '*.py' -exec python -m py_compile {} \\;", False),
+        ("find . -name '*.py' -exec python -m py_compile {} ';' -print", False),
+        ("find a -exec sh -c 'make $1' _ {} \\; -exec touch {} +", False),
+        ("find . -name '*.go' -exec gofmt -l {} +", True),
+        ("find . -name '*.pyc' -delete", True),
         ("curl -s -X POST http://a/b", False),
         ("curl -sf -X POST http://a/b", True),
         ("curl --fail-with-body -d @a http://a/b", True),
@@ -71,7 +76,18 @@ def test_a_code_of_0_proves_what_ran_to_its_own_end(text: str, proves: bool) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["ls -la", "cat a | grep b", "cd x && git log", "git -C x diff", "sed -n 1,5p a", "true", "echo 'pytest'", ""],
+    [
+        "ls -la",
+        "cat a | grep b",
+        "cd x && git log",
+        "git -C x diff",
+        "sed -n 1,5p a",
+        "true",
+        "echo 'pytest'",
+        "",
+        "find . -name '*.py' -exec grep -l x {} \\; -exec wc {} +",
+        "find . \\( -name a -o -name b \\) -print",
+    ],
 )
 def test_what_only_shows_is_no_run(text: str) -> None:
     assert shell_commands.parse_command(text).kind == "look"

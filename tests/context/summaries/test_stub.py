@@ -20,6 +20,7 @@ from proxy.context.summaries.stub import (
     find_constants,
     find_imports,
     keep_short_gaps,
+    show_line,
 )
 from tests.context.analysis.runs import RUNS, Run, read_text_outcome
 from tests.conversations import assistant, build_view, result, user
@@ -303,6 +304,9 @@ REPORTS = (
     "2026/01/02 03:04:05 [error] 12#0: connect() failed",
     "ts=2026-01-02 level=error msg=refused",
     '{"level": "error", "msg": "refused"}',
+    '{"level":50,"time":1717000000041,"msg":"refused"}',
+    "E0612 10:00:41.000000       1 pool.go:88] connection to db-1.internal:5432 refused",
+    "2026-01-02T03:04:05Z E0612 10:00:41.000000       1 pool.go:88] refused",
     "2026-11-25T09:12:31Z ERROR pool exhausted: 40/40 connections in use",
     "2026-11-25 02:40:11,204 [worker-3] CRITICAL batch 1040 was lost",
     "[ERROR] upstream timed out",
@@ -326,6 +330,31 @@ def test_of_a_file_or_a_search_lines_stay_that_report_an_error_and_not_code_that
     assert [
         line for line in (*CODE[:2], *CODE[3:]) if line not in run("\n".join(["head", *FILLER, line, *FILLER]))
     ] == []
+
+
+@given(
+    st.integers(0, 60),
+    st.sampled_from(["{}", "price {} EUR", '{{"price": {}}}', "<td>{}</td>", "|{}"]),
+    st.integers(1, 12),
+)
+def test_a_long_line_shows_no_half_of_a_number(offset: int, form: str, digits: int) -> None:
+    numbers = [str(10**digits + 7 * n) for n in range(120)]
+    line = "x" * offset + " " + " ".join(form.format(number) for number in numbers)
+    shown = show_line(line)
+    assert set(re.findall(r"\d+", shown.replace(found := re.findall(r"\[\.{3} \d+ characters\]", shown)[0], " "))) <= {
+        *numbers
+    }
+    assert len(shown) - len(found) + int(re.findall(r"\d+", found)[0]) == len(line), "the count is exact"
+    assert len(shown) <= 300 + len(found)
+
+
+def test_of_a_progress_bar_only_what_a_terminal_shows_in_the_end_counts() -> None:
+    steps = "\r".join(f"epoch 1: {n}/100 loss={n + 1}.125" for n in range(101))
+    text = f"Loading data\n{steps}\nbest checkpoint runs/2026/ckpt-00042.pt\n{steps}\n" + "\n".join(FILLER)
+    assert "ckpt-00042.pt" in run(text)
+    assert "57/100" not in run(text)
+    windows = "\r\n".join(["Loading data", *FILLER, "best checkpoint runs/2026/ckpt-00042.pt", *FILLER])
+    assert "ckpt-00042.pt" in run(windows)
 
 
 @given(LINES, st.lists(st.tuples(LINES, CONTENTS), min_size=1, max_size=4))

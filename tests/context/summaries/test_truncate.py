@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from proxy.context.summaries.truncate import make_mark_renderer, truncate_text
@@ -33,6 +35,15 @@ def test_a_text_of_one_line_is_cut_anywhere() -> None:
     assert 800 < len(made) <= 1_000
     assert made.startswith("xxx")
     assert made.endswith("xxx")
+
+
+def test_a_line_of_json_is_cut_between_its_numbers() -> None:
+    numbers = [str(1_000_000 + 7 * n) for n in range(900)]
+    text = "[" + ", ".join(f'{{"id": {number}}}' for number in numbers) + "]"
+    for tokens in range(300, 330):
+        made = truncate_text(text, tokens, len, lambda _: "[cut]")
+        assert set(re.findall(r"\d+", made)) < {*numbers}
+        assert len(made) <= tokens
 
 
 def test_uneven_text_comes_down_to_the_size_as_well() -> None:

@@ -1,0 +1,27 @@
+"""The claims of the record on new files and open items: nothing is told that no tool has said."""
+
+from __future__ import annotations
+
+from tests.context.analysis.test_activity import noted
+
+
+def test_a_file_is_created_only_where_the_tool_says_that_it_is_new() -> None:
+    assert noted(
+        ("write_cell", {"file": "s.xlsx", "cell": "A1"}, "ok"),
+        ("write_file", {"path": "Dockerfile"}, "Successfully wrote to Dockerfile"),
+        ("write_file", {"path": "a.py"}, "Datei a.py wurde erstellt"),
+        ("create_file", {"path": "b.py"}, "ok"),
+    ) == ["Edited: Dockerfile; s.xlsx", "Created: b.py; a.py"]
+
+
+def test_an_item_with_a_status_that_is_not_known_is_not_told_as_open() -> None:
+    items = [("a", "In progress"), ("b", "booked"), ("c", "erledigt"), ("d", "not-started"), ("e", "")]
+    todos = [{"content": name, "status": status} for name, status in items]
+    assert noted(("TodoWrite", {"todos": [*todos, {"content": "f"}]}, "ok")) == ["Open: f; e; d; a"]
+
+
+def test_a_drive_of_windows_has_one_name() -> None:
+    made = ("create_file", {"filePath": "c:\\src\\a.cs"}, "The file was created.")
+    removed = ("run_in_terminal", {"command": "del C:\\src\\a.cs"}, "")
+    assert noted(made) == ["Created: c:\\src\\a.cs"]
+    assert noted(made, removed) == ["Commands: `del C:\\src\\a.cs`"]
