@@ -53,7 +53,14 @@ COLUMNS = (
     TableColumn("used", lambda s: format_age(s["last_at"]), is_number=True),
 )
 TENANT_COLUMN = TableColumn("tenant", lambda s: shorten_tenant(s["tenant"]), whole=lambda s: s["tenant"])
-EXCHANGE_STYLES = {"complete": "green", "open": "cyan", "failed": "red", "rejected": "red", "partial": "yellow"}
+EXCHANGE_STYLES = {
+    "complete": "green",
+    "open": "cyan",
+    "partial": "yellow",
+    "failed": "red",
+    "rejected": "red",
+    "lost": "red",
+}
 
 
 @app.command("list")
@@ -394,7 +401,7 @@ def _print_session_stats(found: Any) -> None:
         "requests and money",
         {
             "policy, model": f"{found['policy']}, {found['model']}",
-            "requests": found["exchanges"],
+            "requests": format_number(found["exchanges"]) + " (the newest; no older one is added up)" * found["more"],
             "prompt, answer": f"{format_number(found['prompt_tokens'])},"
             f" {format_number(found['completion_tokens'])} tokens",
             "cached": f"{format_number(found['cached_reported'])} reported,"

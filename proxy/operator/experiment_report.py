@@ -20,8 +20,7 @@ from proxy.exchange import cost, lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.operator.compare_arms import MAIN_FIGURE, FigureComparison, SessionMeasures, compare_arms, describe_verdict
-from proxy.operator.session_stats import build_meter, count_sent_tokens
-from proxy.operator.timeline import MAX_EXCHANGES, read_newest_exchanges
+from proxy.operator.session_stats import build_meter, count_sent_tokens, read_newest_exchanges
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionFilter, SessionItem
 
@@ -89,7 +88,7 @@ class MeasureCache:
         name, stamp = (item.tenant, item.session), (item.last_at, item.exchanges)
         found = self._known.get(name)
         if found is None or found[0] != stamp:
-            exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
+            exchanges = await read_newest_exchanges(services, *name)
             found = stamp, await measure_session(services, *name, exchanges)
             if not exchanges or exchanges[-1].status != "open":
                 self._known[name] = found

@@ -232,3 +232,5 @@ class SessionStats(Struct, frozen=True):
     """Cut results that the model fetched again, by kind: repeat, reread, recall."""
     prunable: bool = False
     """True if pruning would make the next prompt smaller."""
+    more: bool = False
+    """True if the session has older exchanges than those that are added up."""

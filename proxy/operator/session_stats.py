@@ -16,6 +16,7 @@ from proxy.exchange import cost as exchange_cost
 from proxy.exchange import lookups
 from proxy.exchange.cost import Bill, Meter
 from proxy.exchange.exchange_rows import SentTexts
+from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
 from proxy.operator.find_session import PAGE_SIZE, SelectedBranch, find_branch, run_off_loop
 from proxy.operator.preview import Preview, preview_prompt
@@ -24,7 +25,7 @@ from proxy.operator.response_models import SessionStats
 from proxy.store.base import ExchangeRecord
 
 MAX_EXCHANGES = 10_000
-"""Limit on the exchanges that are added up, the newest; a session has some hundreds."""
+"""Limit on the exchanges of a session that any sum adds up, the newest; a session has some hundreds."""
 SUMMARY_STAGES = frozenset({"summarize_old", "compress_levels"})
 """Stages whose texts stand for more messages than the one that bears them."""
 
@@ -57,7 +58,10 @@ class SessionTotals:
         return self.observed_cost if self.has_observed_plans and self.cost is not None else None
 
     def add_exchange(self, exchange: ExchangeRecord, model: Model) -> Bill | None:
-        """Add one exchange, oldest first; return its cost, None where that is not known."""
+        """Add one exchange, oldest first; return its cost, None where that is not known. An imported conversation was
+        no request and adds nothing."""
+        if is_imported(exchange):
+            return None
         sent = count_sent_tokens(exchange)
         self.exchanges += 1
         self.tokens_before += exchange.tokens_before
@@ -119,12 +123,15 @@ async def compute_stats(services: Services, tenant: str, session: str, *, branch
     StoreUnavailable passes through."""
     here = await find_branch(services, tenant, session, branch)
     seen = await preview_prompt(services, here)
-    exchanges = await _read_exchanges(services, here)
+    exchanges = await read_newest_exchanges(services, tenant, session)
     sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
     made = _build_stats(services, here, seen, sums)
     prunable = await is_prunable(services, here, seen)
     return msgspec.structs.replace(
-        made, planned_as=find_observed_policy(services, seen.turn.enriched.policy), prunable=prunable
+        made,
+        planned_as=find_observed_policy(services, seen.turn.enriched.policy),
+        prunable=prunable,
+        more=here.record.counts.get("exchanges", 0) > len(exchanges),
     )
 
 
@@ -137,17 +144,17 @@ def find_observed_policy(services: Services, policy: Policy) -> str:
     return next(alike, policy.name)
 
 
-async def _read_exchanges(services: Services, selected: SelectedBranch) -> list[ExchangeRecord]:
+async def read_newest_exchanges(
+    services: Services, tenant: str, session: str, limit: int | None = None
+) -> list[ExchangeRecord]:
+    """Return a session's last exchanges, oldest first: at most `limit`, MAX_EXCHANGES without one."""
+    limit = MAX_EXCHANGES if limit is None else limit
     found: list[ExchangeRecord] = []
     before: float | None = None
-    while page := await services.store.read_exchanges(
-        selected.record.tenant, selected.record.session, PAGE_SIZE, before
-    ):
+    while len(found) < limit and (page := await services.store.read_exchanges(tenant, session, PAGE_SIZE, before)):
         found += page
         before = page[-1].started_at
-        if len(found) >= MAX_EXCHANGES:
-            break
-    return found[::-1]
+    return found[:limit][::-1]
 
 
 def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> SessionTotals:
@@ -184,8 +191,8 @@ def _build_stats(services: Services, selected: SelectedBranch, preview: Preview,
         exchanges=sums.exchanges,
         prompt_tokens=sums.prompt_tokens,
         completion_tokens=sums.completion_tokens,
-        cost=sums.cost if sums.exchanges else None,
-        cost_without=sums.cost_without if sums.exchanges else None,
+        cost=sums.cost,
+        cost_without=sums.cost_without,
         cost_planned=sums.cost_planned,
         cached_predicted=sums.cached_predicted,
         cached_reported=sums.cached_reported,

@@ -20,19 +20,17 @@ from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
 from proxy.exchange.turn import make_model_key
 from proxy.operator import find_session
-from proxy.operator.session_stats import SessionTotals, count_sent_tokens
+from proxy.operator.session_stats import SessionTotals, count_sent_tokens, read_newest_exchanges
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionItem
 
-MAX_EXCHANGES = 2000
-"""Limit on the exchanges of a session that are added up, the newest."""
 MAX_CACHED_SESSIONS = 1000
 """Limit on the sessions whose figures are kept."""
 LOOP_SOURCE = "warn_of_loops"
 PERIOD_S = 300
 """Seconds of the periods in which the exchanges of a session are added up."""
 HOUR_S = 3600
-FAILED_STATUSES = frozenset({"failed", "partial", "rejected"})
+FAILED_STATUSES = frozenset({"failed", "partial", "rejected", "lost"})
 """Statuses of exchanges that ended without the whole answer, and not because the client left."""
 
 
@@ -151,6 +149,8 @@ class SessionFigures(Struct, frozen=True):
     loops: int
     over_budget: int = 0
     """Tokens by which the session's newest prompt was over its budget."""
+    more: bool = False
+    """True if the session has older exchanges than those that are added up."""
 
 
 class SessionPeriod(Struct, frozen=True):
@@ -181,30 +181,20 @@ class TimelineCache:
         if found is not None and found[0] == stamp:
             self._known.move_to_end(name)
             return found[1]
-        exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
+        exchanges = await read_newest_exchanges(services, *name)
         several = len({one.branch for one in exchanges}) > 1
         kinds = await services.store.read_branch_kinds(*name) if several else []
         side_calls = {one.branch for one in kinds if one.kind == "side"}
         work = partial(build_timeline, services, exchanges, side_calls)
         made = await find_session.run_off_loop(len(exchanges), work) if exchanges else None
+        if made is not None and item.exchanges > len(exchanges):
+            made = msgspec.structs.replace(made, figures=msgspec.structs.replace(made.figures, more=True))
         if not exchanges or exchanges[-1].status != "open":
             self._known[name] = (stamp, made)
             self._known.move_to_end(name)
             while len(self._known) > MAX_CACHED_SESSIONS:
                 self._known.popitem(last=False)
         return made
-
-
-async def read_newest_exchanges(services: Services, tenant: str, session: str, limit: int) -> list[ExchangeRecord]:
-    """Return a session's last exchanges, oldest first."""
-    found: list[ExchangeRecord] = []
-    before: float | None = None
-    while len(found) < limit and (
-        page := await services.store.read_exchanges(tenant, session, find_session.PAGE_SIZE, before)
-    ):
-        found += page
-        before = page[-1].started_at
-    return found[:limit][::-1]
 
 
 def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tuple[list[ExchangePoint], SessionTotals]:

@@ -285,7 +285,7 @@ class DecisionRows(Struct, frozen=True, gc=False):
 
 class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
     """An exchange with its outcome. Before there is an outcome, `status` is 'open' and the outcome's other fields are
-    None."""
+    None. `status` is 'lost' if there will be none: the process was killed, or could not store the outcome."""
 
     status: str
     http_status: int | None
@@ -306,6 +306,9 @@ class Store(
     SessionNotesStore, SessionListStore, RemovalStore, BranchStore, ResponseNameStore, ExpectedReadsStore, Protocol
 ):
     """The storage protocol. Reads raise StoreUnavailable if they fail or take too long; `open` raises StoreRefused."""
+
+    longest_request_s: float
+    """Seconds after which no process can be working on a request any more: one that is still open is read as lost."""
 
     @property
     def healthy(self) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store import full_text_search
+from proxy.store import full_text_search, sqlite_files
 from proxy.store.base import BranchTipRow, Row
 from proxy.store.journal import Journal, execute_rows
 from proxy.store.migrate import APPLICATION_ID
@@ -56,6 +56,9 @@ class ReadOnlyStore(StoreReads):
     @property
     def healthy(self) -> bool:
         return not self.trouble
+
+    def _find_oldest_open(self) -> float:
+        return max(super()._find_oldest_open(), sqlite_files.read_opening_time(self.path))
 
     async def open(self) -> None:
         """Open the file. Raises StoreRefused if there is no store that this version can read."""

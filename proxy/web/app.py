@@ -112,6 +112,8 @@ def make_store(settings: Settings) -> Store:
             spool_mb=settings.limits.spool_mb,
             read_s=kept.read_s,
             retention_days=kept.retention_days,
+            # An answer may take `total_s`; rounds of tools and other attempts before it take less than as long again.
+            longest_request_s=2 * settings.timeouts.total_s,
         )
     except StoreRefused as problem:
         # The value may hold a password, so the error gives only the allowed values.
