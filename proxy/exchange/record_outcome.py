@@ -293,10 +293,9 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
     metrics.context_tokens_total.labels(*labels, "sent").inc(turn.prompt.sent_tokens)
     metrics.prompt_tokens_total.labels(*labels).inc(meter.prompt)
     metrics.completion_tokens_total.labels(*labels).inc(meter.completion)
-    usage = answer.usage if answer is not None else None
-    if usage is not None and usage.cached is not None:
-        metrics.cached_tokens_total.labels(*labels, "predicted").inc(meter.expected)
-        metrics.cached_tokens_total.labels(*labels, "reported").inc(usage.cached)
+    if (cached := meter.cached) is not None:
+        metrics.cached_tokens_total.labels(*labels, "predicted").inc(meter.predicted)
+        metrics.cached_tokens_total.labels(*labels, "reported").inc(cached)
     # The turn's model may have the prices of the cache's longer lifetime; bills tell both apart.
     owed = cost.compute_bill(services.models_by_name.get(turn.request.model, turn.model), meter)
     if owed is not None:

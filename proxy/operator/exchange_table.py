@@ -58,6 +58,7 @@ class ExchangeLine(Struct, frozen=True, gc=False):
     """Tokens of all rounds' prompts, as the provider reports them."""
     completion_tokens: int | None
     cached_tokens: int | None
+    """Tokens of all rounds' prompts that the provider's cache served, as it reports them."""
     cost: float | None
     """Dollars paid; None without prices or usage."""
     cost_without: float | None
@@ -89,8 +90,8 @@ async def read_exchange_lines(
 
 
 def _make_line(one: ExchangeRecord, totals: SessionTotals, model: Model) -> ExchangeLine:
-    before = totals.prompt_tokens
     bill = totals.add_exchange(one, model)
+    meter = totals.meter
     return ExchangeLine(
         tenant=one.tenant,
         session=one.session,
@@ -114,10 +115,10 @@ def _make_line(one: ExchangeRecord, totals: SessionTotals, model: Model) -> Exch
         edits=one.edits,
         tokens_before=one.tokens_before,
         tokens_after=count_sent_tokens(one),
-        predicted_cached=one.predicted,
-        prompt_tokens=None if one.prompt_tokens is None else totals.prompt_tokens - before,
-        completion_tokens=one.completion_tokens,
-        cached_tokens=one.cached_tokens,
+        predicted_cached=meter.predicted if meter is not None else one.predicted,
+        prompt_tokens=meter.prompt if meter is not None else None,
+        completion_tokens=meter.completion if meter is not None else None,
+        cached_tokens=meter.cached if meter is not None else None,
         cost=bill.paid if bill is not None else None,
         cost_without=bill.without_proxy if bill is not None else None,
         cost_planned=bill.planned if bill is not None else None,

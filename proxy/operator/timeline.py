@@ -35,10 +35,10 @@ FAILED_STATUSES = frozenset({"failed", "partial", "rejected", "lost"})
 
 
 class ExchangePoint(Struct, frozen=True):
-    """Figures of an exchange. Tokens are by our own count; prompt, completion and cached are as the provider reports
-    them. cost, cost_without: dollars, None without prices. cost_planned: dollars of the plan that was observed, None
-    where there was none. loop: the model was told that it is in a loop. edited: it was the first exchange to go out
-    with a new edit."""
+    """Figures of an exchange. Tokens are by our own count; prompt, completion and cached are as the provider
+    reports them, of all its rounds. cost, cost_without: dollars, None without prices. cost_planned: dollars of the
+    plan that was observed, None where there was none. loop: the model was told that it is in a loop. edited: it was
+    the first exchange to go out with a new edit."""
 
     exchange: str
     branch: str
@@ -151,6 +151,8 @@ class SessionFigures(Struct, frozen=True):
     """Tokens by which the session's newest prompt was over its budget."""
     more: bool = False
     """True if the session has older exchanges than those that are added up."""
+    unbilled: int = 0
+    """Exchanges whose answer reported no usage: what they cost is in no sum of dollars."""
 
 
 class SessionPeriod(Struct, frozen=True):
@@ -202,6 +204,7 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
     sums, made, edits = SessionTotals(), [], dict[str, int]()
     for one in exchanges:
         paid = sums.add_exchange(one, lookups.look_up_model(services, one.model))
+        meter = sums.meter
         went = msgspec.json.decode(one.inserts, type=SentTexts)
         sent = count_sent_tokens(one)
         made.append(
@@ -213,10 +216,10 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
                 policy=one.policy,
                 tokens_before=one.tokens_before,
                 tokens_after=sent,
-                prompt_tokens=one.prompt_tokens,
-                completion_tokens=one.completion_tokens,
-                predicted=one.predicted,
-                cached_tokens=one.cached_tokens,
+                prompt_tokens=meter.prompt if meter is not None else None,
+                completion_tokens=meter.completion if meter is not None else None,
+                predicted=meter.predicted if meter is not None else one.predicted,
+                cached_tokens=meter.cached if meter is not None else None,
                 cost=paid.paid if paid is not None else None,
                 cost_without=paid.without_proxy if paid is not None else None,
                 cost_planned=paid.planned if paid is not None else None,
@@ -264,6 +267,7 @@ def build_timeline(
         cost=sums.cost,
         cost_without=sums.cost_without,
         cost_planned=sums.cost_planned,
+        unbilled=sums.unbilled,
         cached_predicted=sums.cached_predicted,
         cached_reported=sums.cached_reported,
         fallbacks=sum(point.fallback is not None for point in made),
