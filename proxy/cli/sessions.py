@@ -403,7 +403,7 @@ def _print_session_stats(found: Any) -> None:
             "policy, model": f"{found['policy']}, {found['model']}",
             "requests": format_number(found["exchanges"])
             + " (the newest; no older one is added up)" * found.get("more", False),
-            "prompt, answer": f"{format_number(found['prompt_tokens'])},"
+            "prompt, answer": f"{format_number(found['prompt_tokens'])} tokens,"
             f" {format_number(found['completion_tokens'])} tokens",
             "cached": f"{format_number(found['cached_reported'])} reported,"
             f" {format_number(found['cached_predicted'])} predicted",

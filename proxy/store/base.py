@@ -470,8 +470,8 @@ class Store(
         """The prompts that reasoning of a session is bound to, the newest 10,000, oldest first."""
         ...
 
-    async def sum_spending(self, day: int) -> float:
-        """Dollars that helpers cost on this day."""
+    async def sum_spending(self, day: int, tenant: str = "") -> float:
+        """Dollars that helpers cost on this day: of all tenants, or of one whose spending is stored."""
         ...
 
     async def count_rows(self) -> dict[str, int]:

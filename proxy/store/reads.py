@@ -31,7 +31,7 @@ from proxy.store.base import (
 )
 from proxy.store.bindings import BINDINGS, MAX_BINDINGS, BindingRow
 from proxy.store.branch_positions import BranchReads, ChainHit, KnownMessage
-from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, IterationRecord
+from proxy.store.derived import NO_CONVERSATION, NO_SESSION, ContextWindowRow, IterationRecord
 from proxy.store.expected_reads import ImmediateReads
 from proxy.store.full_text_search import SearchMatch
 from proxy.store.removal import RemovalSteps
@@ -320,8 +320,8 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
     async def read_bindings(self, tenant: str, session: str) -> list[BindingRow]:
         return [BindingRow(*row) for row in (await self._fetch(BINDINGS, (tenant, session, MAX_BINDINGS)))[::-1]]
 
-    async def sum_spending(self, day: int) -> float:
-        return float((await self._fetch(sql.SUM_SPENDING, (*NO_CONVERSATION, day)))[0][0])
+    async def sum_spending(self, day: int, tenant: str = NO_CONVERSATION[0]) -> float:
+        return float((await self._fetch(sql.SUM_SPENDING, (tenant, NO_SESSION, day)))[0][0])
 
     async def count_rows(self) -> dict[str, int]:
         return dict(zip(TABLES, (await self._fetch(sql.COUNT_ROWS, ()))[0], strict=True))

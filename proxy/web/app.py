@@ -165,7 +165,7 @@ def make_services(settings: Settings, store: Store) -> Services:
     metrics.store_queue.set_function(lambda: store.queued)
     metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has its own log
     models = settings.load_models()
-    budget = Budget(settings.helper.dollars_a_day)
+    budget = Budget(settings.helper.dollars_a_day, tenant_limit=settings.helper.tenant_dollars_a_day)
     return Services(
         settings=settings,
         store=store,
