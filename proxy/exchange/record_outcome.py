@@ -286,11 +286,11 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
         bound_reasoning.count_dropped(services, turn, answer)
     if answer is not None and answer.cleared_results is not None:
         ask_provider.count_cleared_results(services, answer.cleared_results)
-    if meter is None:
-        return
     labels = metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream)
     metrics.context_tokens_total.labels(*labels, "before").inc(turn.prompt.plan.before)
     metrics.context_tokens_total.labels(*labels, "sent").inc(turn.prompt.sent_tokens)
+    if meter is None:
+        return
     metrics.prompt_tokens_total.labels(*labels).inc(meter.prompt)
     metrics.completion_tokens_total.labels(*labels).inc(meter.completion)
     if (cached := meter.cached) is not None:
