@@ -18,8 +18,6 @@ from urllib.parse import urlsplit
 
 import httpx2
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from proxy.cli.agents import (
@@ -35,12 +33,13 @@ from proxy.cli.agents import (
 from proxy.cli.check import Config, Db, PolicyName, Upstream, read_settings
 from proxy.cli.remote import DEFAULT_URL, AdminClient, Key, RemoteRefused, RemoteUnreachable
 from proxy.cli.terminal import (
+    TableColumn,
     escape_controls,
     format_count,
     format_dollars,
     format_number,
-    make_console,
     print_json,
+    print_table,
     print_text,
     style_word,
 )
@@ -346,15 +345,26 @@ def _check_claude(here: AgentSurroundings, base: str) -> Iterator[Finding]:
 
 def print_findings(findings: list[Finding]) -> None:
     """Print the findings as a table whose texts are whole at any width."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for title, style in (("about", "cyan"), ("state", ""), ("what was found, and what mends it", "")):
-        table.add_column(title, style=style, overflow="fold")
-    for one in findings:
-        text = Text(escape_controls(one.text))
-        if one.remedy:
-            text.append(f"\n-> {escape_controls(one.remedy)}", "dim")
-        table.add_row(Text(escape_controls(one.about)), style_word(one.status, STYLES), text)
-    make_console().print(table)
+    print_table(findings, COLUMNS)
+
+
+def _render_finding(one: Finding) -> Text:
+    text = Text(escape_controls(one.text))
+    if one.remedy:
+        text.append(f"\n-> {escape_controls(one.remedy)}", "dim")
+    return text
+
+
+COLUMNS: Final = (
+    TableColumn("about", lambda one: one.about, style="cyan", is_folded=True),
+    TableColumn("state", lambda one: style_word(one.status, STYLES)),
+    TableColumn(
+        "what was found, and what mends it",
+        _render_finding,
+        is_folded=True,
+        whole=lambda one: _render_finding(one).plain,  # a text in one line
+    ),
+)
 
 
 def _summarize_findings(findings: list[Finding], *, sent: bool) -> str:

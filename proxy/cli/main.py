@@ -14,8 +14,11 @@ from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import ValidationError
+from typer.core import TyperGroup
 
 from proxy.errors import ConfigError, StoreRefused
+from proxy.settings.load import describe_plain_type
 from proxy.version import VERSION
 
 ITSELF, LOOK_ON, STEER, STORED = "The proxy itself", "Look on", "Steer a session", "What is stored"
@@ -82,9 +85,26 @@ def choose_app(word: str) -> typer.Typer:
     return make_app()  # also for an unknown word, which may be like a known one
 
 
+class PlainErrorGroup(TyperGroup):
+    """The commands. A value of an option that cannot be used is refused in the words of the settings: typer passes on
+    pydantic's."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command of the command line."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as problem:
+            cause = problem.__cause__
+            found = cause.errors()[0] if isinstance(cause, ValidationError) else None
+            if found is not None and (allowed := describe_plain_type(found)):
+                problem.message = f"{found['input']!r} is not usable; allowed: {allowed}"
+            raise
+
+
 def _make_empty_app() -> typer.Typer:
     app = typer.Typer(
         name="context-proxy",
+        cls=PlainErrorGroup,
         help="An OpenAI-compatible proxy that keeps an agent's context small, cheap and truthful.",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},

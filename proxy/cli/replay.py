@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from proxy.cli.check import Config, Db, read_settings
 from proxy.cli.decision_replay import ask_points, find_points, print_decisions
-from proxy.cli.terminal import write_file, write_report
+from proxy.cli.terminal import make_console, write_file, write_report
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
@@ -156,7 +156,7 @@ def replay(
     if json is not None:
         write_report(json, report)
     if str(json) != "-":
-        print_report(report, Console())
+        print_report(report, make_console())
 
 
 def _play(found: Iterator[RecordedConversation], number: int | None, match: ReplaySettings, jobs: int) -> ReplayReport:

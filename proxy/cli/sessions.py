@@ -53,7 +53,14 @@ COLUMNS = (
     TableColumn("used", lambda s: format_age(s["last_at"]), is_number=True),
 )
 TENANT_COLUMN = TableColumn("tenant", lambda s: shorten_tenant(s["tenant"]), whole=lambda s: s["tenant"])
-EXCHANGE_STYLES = {"complete": "green", "open": "cyan", "failed": "red", "rejected": "red", "partial": "yellow"}
+EXCHANGE_STYLES = {
+    "complete": "green",
+    "open": "cyan",
+    "partial": "yellow",
+    "failed": "red",
+    "rejected": "red",
+    "lost": "red",
+}
 
 
 @app.command("list")
@@ -394,8 +401,9 @@ def _print_session_stats(found: Any) -> None:
         "requests and money",
         {
             "policy, model": f"{found['policy']}, {found['model']}",
-            "requests": found["exchanges"],
-            "prompt, answer": f"{format_number(found['prompt_tokens'])},"
+            "requests": format_number(found["exchanges"])
+            + " (the newest; no older one is added up)" * found.get("more", False),
+            "prompt, answer": f"{format_number(found['prompt_tokens'])} tokens,"
             f" {format_number(found['completion_tokens'])} tokens",
             "cached": f"{format_number(found['cached_reported'])} reported,"
             f" {format_number(found['cached_predicted'])} predicted",
@@ -413,12 +421,16 @@ def _print_session_stats(found: Any) -> None:
 def _describe_cost(found: Any) -> str:
     """Return the cost paid, with a cost to compare it with: without the proxy, or of the plan if plans were only
     observed."""
+    count = found.get("unbilled", 0)  # a proxy that runs already may be older
+    left = f" ({format_count(count, 'request')} without a bill: no usage reported)" if count else ""
+    if found["cost"] is None:
+        return f"unknown: the model has no price, or no usage was reported{left}"
     paid = format_dollars(found["cost"])
     if found["cost_planned"] is None:
-        return f"{paid}, without the proxy {format_dollars(found['cost_without'])}"
+        return f"{paid}, without the proxy {format_dollars(found['cost_without'])}{left}"
     return (
         f"paid {paid}; {found['planned_as'] or 'the plan'} would have paid about"
-        f" {format_dollars(found['cost_planned'])}"
+        f" {format_dollars(found['cost_planned'])}{left}"
     )
 
 

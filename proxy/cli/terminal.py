@@ -40,6 +40,9 @@ ROLE_STYLES: Final[Mapping[str, str]] = {
     "function": "yellow",
 }  # fmt: skip
 
+PIPE_COLUMNS: Final = 100_000
+"""Columns of a pipe or a file: no line is wrapped or cut there, so that grep and copy find it whole."""
+
 Cell = Text | str | int | float | bool | None
 
 
@@ -55,6 +58,8 @@ class TableColumn:
     """True if the column takes the width that is left. Its texts are cut if that is too little."""
     is_never_cut: bool = False
     """True if the column is never cut, since people copy its values."""
+    is_folded: bool = False
+    """True if a text that is too long goes on in the next line, and is not cut."""
     style: str = ""
     whole: Callable[[Any], Cell] | None = None
     """Returns the content of the cell where it is not cut, in a pipe or a file, if `make_cell` abbreviates it."""
@@ -66,8 +71,9 @@ def escape_controls(text: object) -> str:
 
 
 def make_console() -> Console:
-    """Return a console for the current stdout."""
-    return Console(highlight=False)
+    """Return a console for the current stdout. Into a pipe or a file each line is written whole."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
 
 
 def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: str = "nothing there") -> None:
@@ -90,7 +96,8 @@ def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: s
     for column in columns:
         made.add_column(
             column.title, justify="right" if column.is_number else "left", style=column.style,
-            no_wrap=True, overflow="ellipsis", ratio=1 if column.takes_rest else None,
+            no_wrap=not column.is_folded, overflow="fold" if column.is_folded else "ellipsis",
+            ratio=1 if column.takes_rest else None,
             min_width=max((len(_render_cell(column.make_cell(row)).plain) for row in shown), default=0)
             if column.is_never_cut else None,
         )  # fmt: skip

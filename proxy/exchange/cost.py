@@ -64,6 +64,17 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
         """Tokens of all rounds' prompts."""
         return sum(prompt for prompt, _ in self.rounds)
 
+    @property
+    def cached(self) -> int | None:
+        """Tokens of all rounds' prompts that the provider's cache served; None where no round reports them."""
+        reported = [cached for _, cached in self.rounds if cached >= 0]
+        return sum(reported) if reported else None
+
+    @property
+    def predicted(self) -> int:
+        """Tokens that were expected from the cache: those of the first round again in each that reports cached ones."""
+        return self.expected * (sum(cached >= 0 for _, cached in self.rounds) or 1)
+
     def list_usages(self) -> list[Usage]:
         """The usage of each round."""
         last = len(self.rounds) - 1

@@ -52,7 +52,7 @@ async def load_vectors(
     try:
         for at in range(0, len(missing), settings.batch):
             batch = missing[at : at + settings.batch]
-            made = await _embed_batch(services, target, [wanted[form] for form in batch], headers or [])
+            made = await _embed_batch(services, tenant, target, [wanted[form] for form in batch], headers or [])
             breaker.record_call(made.outcome)
             if made.outcome != "answered":
                 break  # the next batch would fare no better, and nobody should wait for it
@@ -68,14 +68,16 @@ async def load_vectors(
     return found
 
 
-async def _embed_batch(services: Services, target: Target, texts: Sequence[str], headers: Headers) -> EmbeddingAnswer:
+async def _embed_batch(
+    services: Services, tenant: str, target: Target, texts: Sequence[str], headers: Headers
+) -> EmbeddingAnswer:
     """Embed one batch, paid from the helper's budget and counted."""
     name = services.settings.embeddings.model
     model = find_model(services.models, name)
     # No tokenizer makes more tokens than there are bytes.
     worst = sum(len(text.encode("utf-8", "replace")) for text in texts) * (model.input or 0) / 1e6
     try:
-        if not await services.helper_budget.reserve(services.store, worst):
+        if not await services.helper_budget.reserve(services.store, tenant, worst):
             return _count_answer(services, EmbeddingAnswer("over_budget"))
     except StoreUnavailable:
         return _count_answer(services, EmbeddingAnswer("store"))
@@ -85,7 +87,9 @@ async def _embed_batch(services: Services, target: Target, texts: Sequence[str],
         timeout_s = services.settings.helper.timeout_s
         made = await embed_texts(services.client, target, name, model, texts, shown, timeout_s=timeout_s)
     finally:
-        services.store.put([services.helper_budget.settle_reserve(KIND, worst, (made.prompt_tokens, 0), made.dollars)])
+        services.store.put(
+            services.helper_budget.settle_reserve(tenant, KIND, worst, (made.prompt_tokens, 0), made.dollars)
+        )
         _count_answer(services, made)
     return made
 

@@ -25,10 +25,9 @@ from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import locate
 from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.store.base import ExchangeRecord, ExchangeStatus
+from proxy.store.session_lists import IMPORTED_NOTE
 from proxy.stream.assemble import AssembledAnswer
 
-NOTE = "imported"
-"""The note of an exchange that no upstream of the proxy has answered."""
 MODEL = "imported"
 """The model of a conversation that does not name one."""
 POLICY = "passthrough"
@@ -36,7 +35,7 @@ POLICY = "passthrough"
 
 def is_imported(exchange: ExchangeRecord) -> bool:
     """True for an exchange that stands for an imported conversation: no request came, and no sum has it."""
-    return exchange.note == NOTE
+    return exchange.note == IMPORTED_NOTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
         exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
         answer = _make_answer(last) if last is not None else None
         status: ExchangeStatus = "complete" if answer is not None else "partial"
-        rows = record_outcome.record_outcome(services, turn, answer, (), status, 200, note=NOTE)
+        rows = record_outcome.record_outcome(services, turn, answer, (), status, 200, note=IMPORTED_NOTE)
         await services.store.put([*turn.pending.rows, *rows])
     finally:
         # Memory may hold more than the store has: the next request reads the session from the store.

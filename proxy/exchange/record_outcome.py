@@ -282,17 +282,16 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
         bound_reasoning.count_dropped(services, turn, answer)
     if answer is not None and answer.cleared_results is not None:
         ask_provider.count_cleared_results(services, answer.cleared_results)
-    if meter is None:
-        return
     labels = metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream)
     metrics.context_tokens_total.labels(*labels, "before").inc(turn.prompt.plan.before)
     metrics.context_tokens_total.labels(*labels, "sent").inc(turn.prompt.sent_tokens)
+    if meter is None:
+        return
     metrics.prompt_tokens_total.labels(*labels).inc(meter.prompt)
     metrics.completion_tokens_total.labels(*labels).inc(meter.completion)
-    usage = answer.usage if answer is not None else None
-    if usage is not None and usage.cached is not None:
-        metrics.cached_tokens_total.labels(*labels, "predicted").inc(meter.expected)
-        metrics.cached_tokens_total.labels(*labels, "reported").inc(usage.cached)
+    if (cached := meter.cached) is not None:
+        metrics.cached_tokens_total.labels(*labels, "predicted").inc(meter.predicted)
+        metrics.cached_tokens_total.labels(*labels, "reported").inc(cached)
     # The turn's model may have the prices of the cache's longer lifetime; bills tell both apart.
     owed = cost.compute_bill(services.models_by_name.get(turn.request.model, turn.model), meter)
     if owed is not None:

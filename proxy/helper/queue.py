@@ -207,7 +207,7 @@ class HelperQueue:
             if self._breaker.is_open:
                 return "resting"
             reserved = self._helper_client.estimate_max_cost(question.ask.prompt)
-            if not await self._budget.reserve(store, reserved):
+            if not await self._budget.reserve(store, question.key[0], reserved):
                 return "over_budget"
         except StoreUnavailable:
             return "store"
@@ -215,10 +215,8 @@ class HelperQueue:
         try:
             answer = await self._helper_client.ask(question.ask.prompt, question.headers)
         finally:
-            spent = self._budget.settle_reserve(
-                question.ask.kind, reserved, (answer.prompt_tokens, answer.completion_tokens), answer.dollars
-            )
-            store.put([spent])
+            tokens = (answer.prompt_tokens, answer.completion_tokens)
+            store.put(self._budget.settle_reserve(question.key[0], question.ask.kind, reserved, tokens, answer.dollars))
             self._count_cost(question.ask, answer)
         if self._breaker.record_call(answer.outcome):
             log.warning(

@@ -1,4 +1,5 @@
-"""Exchanges as lines of a table, for an analytics store: one line an exchange, with its tokens, dollars and times.
+"""Exchanges as lines of a table, for an analytics store: one line an exchange, with its tokens, dollars and times. An
+imported conversation was no request and has no line.
 
 Sessions are read in the order of their names, and each session's exchanges in the order of time, a page at a time. So
 the memory that is used depends on neither. Dollars are those that the session's statistics add up.
@@ -14,6 +15,7 @@ from msgspec import Struct
 
 from proxy.context.models import Model, find_model
 from proxy.exchange.exchange_rows import SentTexts
+from proxy.exchange.import_conversations import is_imported
 from proxy.operator.session_stats import SessionTotals, count_sent_tokens
 from proxy.store.base import ExchangeRecord, Store
 
@@ -56,6 +58,7 @@ class ExchangeLine(Struct, frozen=True, gc=False):
     """Tokens of all rounds' prompts, as the provider reports them."""
     completion_tokens: int | None
     cached_tokens: int | None
+    """Tokens of all rounds' prompts that the provider's cache served, as it reports them."""
     cost: float | None
     """Dollars paid; None without prices or usage."""
     cost_without: float | None
@@ -81,14 +84,14 @@ async def read_exchange_lines(
                 return
             totals, last = SessionTotals(), (since, "")
             while page := await store.read_exchanges_after(*place, last, until, PAGE_SIZE):
-                yield [_make_line(one, totals, look_up(one.model)) for one in page]
+                yield [_make_line(one, totals, look_up(one.model)) for one in page if not is_imported(one)]
                 last = page[-1].started_at, page[-1].exchange
         after = names[-1]
 
 
 def _make_line(one: ExchangeRecord, totals: SessionTotals, model: Model) -> ExchangeLine:
-    before = totals.prompt_tokens
     bill = totals.add_exchange(one, model)
+    meter = totals.meter
     return ExchangeLine(
         tenant=one.tenant,
         session=one.session,
@@ -112,10 +115,10 @@ def _make_line(one: ExchangeRecord, totals: SessionTotals, model: Model) -> Exch
         edits=one.edits,
         tokens_before=one.tokens_before,
         tokens_after=count_sent_tokens(one),
-        predicted_cached=one.predicted,
-        prompt_tokens=None if one.prompt_tokens is None else totals.prompt_tokens - before,
-        completion_tokens=one.completion_tokens,
-        cached_tokens=one.cached_tokens,
+        predicted_cached=meter.predicted if meter is not None else one.predicted,
+        prompt_tokens=meter.prompt if meter is not None else None,
+        completion_tokens=meter.completion if meter is not None else None,
+        cached_tokens=meter.cached if meter is not None else None,
         cost=bill.paid if bill is not None else None,
         cost_without=bill.without_proxy if bill is not None else None,
         cost_planned=bill.planned if bill is not None else None,

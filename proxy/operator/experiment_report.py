@@ -21,8 +21,7 @@ from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.operator.compare_arms import MAIN_FIGURE, FigureComparison, SessionMeasures, compare_arms, describe_verdict
 from proxy.operator.find_session import read_newest_exchanges
-from proxy.operator.session_stats import build_meter, count_sent_tokens
-from proxy.operator.timeline import MAX_EXCHANGES
+from proxy.operator.session_stats import MAX_EXCHANGES, build_meter, count_sent_tokens
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionFilter, SessionItem
 

@@ -38,7 +38,7 @@ async def rebuild(services: Services, tenant: str, session: str, *, branch: str 
         seen = await preview_prompt(services, here)
         out = {k for k, edit in seen.edits.items() if edit.action == "gone"}
         left = [m for m, k in zip(here.request.messages, here.keys, strict=True) if m.is_system or k not in out]
-        answer = await _ask(services, asker, build_question(left), paid=how == "helper")
+        answer = await _ask(services, tenant, asker, build_question(left), paid=how == "helper")
         outcome = answer.outcome
         text = _read_state(answer.text, services.settings.state.max_chars) if outcome == "answered" else None
         if text is not None:
@@ -64,13 +64,13 @@ def _choose_client(services: Services, selected: SelectedBranch) -> tuple[Helper
     ), how
 
 
-async def _ask(services: Services, asker: HelperClient, prompt: str, *, paid: bool) -> HelperAnswer:
+async def _ask(services: Services, tenant: str, asker: HelperClient, prompt: str, *, paid: bool) -> HelperAnswer:
     """Ask once. paid: from the daily budget of the helpers."""
     if not paid:
         return await asker.ask(prompt, [])
     reserved = asker.estimate_max_cost(prompt)
     try:
-        if not await services.helper_budget.reserve(services.store, reserved):
+        if not await services.helper_budget.reserve(services.store, tenant, reserved):
             return HelperAnswer("over_budget")
     except StoreUnavailable:
         return HelperAnswer("store")
@@ -79,7 +79,7 @@ async def _ask(services: Services, asker: HelperClient, prompt: str, *, paid: bo
         answer = await asker.ask(prompt, [])
     finally:
         tokens = (answer.prompt_tokens, answer.completion_tokens)
-        services.store.put([services.helper_budget.settle_reserve("state", reserved, tokens, answer.dollars)])
+        services.store.put(services.helper_budget.settle_reserve(tenant, "state", reserved, tokens, answer.dollars))
     return answer
 
 

@@ -192,10 +192,10 @@ class SessionStats(Struct, frozen=True):
     items: messages. tokens: those of the next prompt as the client sends it. sent: tokens as it would go out. limit:
     the model's window, or the smaller budget that the policy has of its own. utilisation: sent divided by limit, 0 to
     1. over_budget: tokens by which the next prompt is over its budget. cost: dollars so far. cost_without: dollars
-    without the proxy; both None where the model's prices are not known. cost_planned: dollars if the observed plans had
-    gone out, None where none was observed. planned_as: the policy whose plans they are. cached_reported,
-    cached_predicted: cached tokens so far. ratio: tokens before divided by tokens after, of all exchanges. levels:
-    tokens of each level, where the policy has levels. level_budgets: the budgets of these levels.
+    without the proxy; both None where the model's prices are not known, or no answer reported its usage. cost_planned:
+    dollars if the observed plans had gone out, None where none was observed. planned_as: the policy whose plans they
+    are. cached_reported, cached_predicted: cached tokens so far. ratio: tokens before divided by tokens after, of all
+    exchanges. levels: tokens of each level, where the policy has levels. level_budgets: the budgets of these levels.
     """
 
     session: str
@@ -232,3 +232,7 @@ class SessionStats(Struct, frozen=True):
     """Cut results that the model fetched again, by kind: repeat, reread, recall."""
     prunable: bool = False
     """True if pruning would make the next prompt smaller."""
+    more: bool = False
+    """True if the session has older exchanges than those that are added up."""
+    unbilled: int = 0
+    """Exchanges whose answer reported no usage: what they cost is in no sum of dollars."""

@@ -13,14 +13,13 @@ from msgspec import Struct, field
 from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
 from proxy.operator.find_session import PAGE_SIZE, run_off_loop
+from proxy.operator.session_stats import MAX_EXCHANGES
 from proxy.operator.timeline import FAILED_STATUSES, build_points
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionFilter
 
 MAX_SESSIONS = 500
 """Limit on the sessions that are added up, the newest."""
-MAX_EXCHANGES = 10_000
-"""Limit on the exchanges of a session that are added up, the newest."""
 
 
 class Savings(Struct):
@@ -43,7 +42,7 @@ class Savings(Struct):
     without_usage: int = 0
     """Requests whose answer reported no usage. They are in no sum of dollars."""
     failed: int = 0
-    """Requests that got no answer, or an error without usage. No sum of dollars has them."""
+    """Requests that got no answer, an error without usage, or whose end is not stored. No sum of dollars has them."""
     unpriced_models: list[str] = field(default_factory=list)
     more: bool = False
     """True if there are more sessions than are added up."""

@@ -16,6 +16,7 @@ from proxy.exchange import cost as exchange_cost
 from proxy.exchange import learned_windows, lookups
 from proxy.exchange.cost import Bill, Meter
 from proxy.exchange.exchange_rows import SentTexts
+from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
 from proxy.operator.find_session import SelectedBranch, find_branch, read_newest_exchanges, run_off_loop
 from proxy.operator.preview import Preview, preview_prompt
@@ -24,14 +25,17 @@ from proxy.operator.response_models import SessionStats
 from proxy.store.base import ExchangeRecord
 
 MAX_EXCHANGES = 10_000
-"""Limit on the exchanges that are added up, the newest; a session has some hundreds."""
+"""Limit on the exchanges of a session that any sum adds up, the newest; a session has some hundreds."""
+UNPAID_STATUSES = frozenset({"open", "failed", "rejected"})
+"""Statuses of exchanges that cost nothing if they report no usage, or nothing yet."""
 SUMMARY_STAGES = frozenset({"summarize_old", "compress_levels"})
 """Stages whose texts stand for more messages than the one that bears them."""
 
 
 @dataclass(slots=True)
 class SessionTotals:
-    """Sums over all exchanges of a session. Dollars are None once one of its models has no price."""
+    """Sums over all exchanges of a session. Dollars are None once one of its models has no price, and where no answer
+    reported its usage."""
 
     exchanges: int = 0
     prompt_tokens: int = 0
@@ -40,8 +44,10 @@ class SessionTotals:
     cached_reported: int = 0
     tokens_before: int = 0
     tokens_after: int = 0
-    cost: float | None = 0.0
-    cost_without: float | None = 0.0
+    billed: int = 0
+    """Exchanges that are in the sums of dollars."""
+    unbilled: int = 0
+    """Exchanges that were worked on and reported no usage. Their dollars are unknown and in no sum."""
     observed_cost: float = 0.0
     has_observed_plans: bool = False
     """True if some exchanges went out as received while a plan was observed; `observed_cost` has dollars as if those
@@ -49,7 +55,27 @@ class SessionTotals:
     last_compression: float | None = None
     refetched: Counter[str] = field(default_factory=Counter)
     """Cut results that were fetched again, by kind."""
+    meter: Meter | None = None
+    """The meter of the exchange that was added last; None where it has none."""
     _last: dict[str, ExchangeRecord] = field(default_factory=dict)
+    _paid: float = 0.0
+    _without: float = 0.0
+    _is_unpriced: bool = False
+
+    @property
+    def is_cost_known(self) -> bool:
+        """True if the sums of dollars stand for the session."""
+        return not self._is_unpriced and (self.billed > 0 or not self.unbilled)
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars paid."""
+        return self._paid if self.is_cost_known else None
+
+    @property
+    def cost_without(self) -> float | None:
+        """Dollars that the same exchanges would have cost without the proxy."""
+        return self._without if self.is_cost_known else None
 
     @property
     def cost_planned(self) -> float | None:
@@ -57,7 +83,11 @@ class SessionTotals:
         return self.observed_cost if self.has_observed_plans and self.cost is not None else None
 
     def add_exchange(self, exchange: ExchangeRecord, model: Model) -> Bill | None:
-        """Add one exchange, oldest first; return its cost, None where that is not known."""
+        """Add one exchange, oldest first; return its cost, None where that is not known. An imported conversation was
+        no request and adds nothing."""
+        self.meter = None
+        if is_imported(exchange):
+            return None
         sent = count_sent_tokens(exchange)
         self.exchanges += 1
         self.tokens_before += exchange.tokens_before
@@ -69,19 +99,21 @@ class SessionTotals:
         if b'"refetched"' in exchange.inserts:
             self.refetched.update(msgspec.json.decode(exchange.inserts, type=SentTexts).refetched)
         if exchange.prompt_tokens is None and exchange.meter is None:
+            self.unbilled += exchange.status not in UNPAID_STATUSES
             return None
-        meter = build_meter(exchange, model, sent, previous)
+        self.meter = meter = build_meter(exchange, model, sent, previous)
         self.prompt_tokens += meter.prompt
         self.completion_tokens += meter.completion
-        if exchange.cached_tokens is not None:
-            self.cached_predicted += exchange.predicted or 0
-            self.cached_reported += exchange.cached_tokens
+        if meter.cached is not None:
+            self.cached_predicted += meter.predicted
+            self.cached_reported += meter.cached
         bill = exchange_cost.compute_bill(model, meter)
-        if bill is None or self.cost is None or self.cost_without is None:
-            self.cost = self.cost_without = None
+        if bill is None:
+            self._is_unpriced = True
         else:
-            self.cost += bill.paid
-            self.cost_without += bill.without_proxy
+            self.billed += 1
+            self._paid += bill.paid
+            self._without += bill.without_proxy
             self.observed_cost += bill.planned if bill.planned is not None else bill.paid
             self.has_observed_plans = self.has_observed_plans or bill.planned is not None
         return bill
@@ -124,7 +156,10 @@ async def compute_stats(services: Services, tenant: str, session: str, *, branch
     made = _build_stats(services, here, seen, sums)
     prunable = await is_prunable(services, here, seen)
     return msgspec.structs.replace(
-        made, planned_as=find_observed_policy(services, seen.turn.enriched.policy), prunable=prunable
+        made,
+        planned_as=find_observed_policy(services, seen.turn.enriched.policy),
+        prunable=prunable,
+        more=here.record.counts.get("exchanges", 0) > len(exchanges),
     )
 
 
@@ -171,9 +206,10 @@ def _build_stats(services: Services, selected: SelectedBranch, preview: Preview,
         exchanges=sums.exchanges,
         prompt_tokens=sums.prompt_tokens,
         completion_tokens=sums.completion_tokens,
-        cost=sums.cost if sums.exchanges else None,
-        cost_without=sums.cost_without if sums.exchanges else None,
+        cost=sums.cost,
+        cost_without=sums.cost_without,
         cost_planned=sums.cost_planned,
+        unbilled=sums.unbilled,
         cached_predicted=sums.cached_predicted,
         cached_reported=sums.cached_reported,
         summaries=sum(edit.stage in SUMMARY_STAGES and edit.action != "gone" for edit in edits.values()),

@@ -21,26 +21,24 @@ from proxy.exchange.publish_events import LOOP_SOURCE
 from proxy.exchange.services import Services
 from proxy.exchange.turn import make_model_key
 from proxy.operator import find_session
-from proxy.operator.session_stats import SessionTotals, count_sent_tokens
+from proxy.operator.session_stats import MAX_EXCHANGES, SessionTotals, count_sent_tokens
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionItem
 
-MAX_EXCHANGES = 2000
-"""Limit on the exchanges of a session that are added up, the newest."""
 MAX_CACHED_SESSIONS = 1000
 """Limit on the sessions whose figures are kept."""
 PERIOD_S = 300
 """Seconds of the periods in which the exchanges of a session are added up."""
 HOUR_S = 3600
-FAILED_STATUSES = frozenset({"failed", "partial", "rejected"})
+FAILED_STATUSES = frozenset({"failed", "partial", "rejected", "lost"})
 """Statuses of exchanges that ended without the whole answer, and not because the client left."""
 
 
 class ExchangePoint(Struct, frozen=True):
-    """Figures of an exchange. Tokens are by our own count; prompt, completion and cached are as the provider reports
-    them. cost, cost_without: dollars, None without prices. cost_planned: dollars of the plan that was observed, None
-    where there was none. loop: the model was told that it is in a loop. edited: it was the first exchange to go out
-    with a new edit."""
+    """Figures of an exchange. Tokens are by our own count; prompt, completion and cached are as the provider
+    reports them, of all its rounds. cost, cost_without: dollars, None without prices. cost_planned: dollars of the
+    plan that was observed, None where there was none. loop: the model was told that it is in a loop. edited: it was
+    the first exchange to go out with a new edit."""
 
     exchange: str
     branch: str
@@ -151,6 +149,10 @@ class SessionFigures(Struct, frozen=True):
     loops: int
     over_budget: int = 0
     """Tokens by which the session's newest prompt was over its budget."""
+    more: bool = False
+    """True if the session has older exchanges than those that are added up."""
+    unbilled: int = 0
+    """Exchanges whose answer reported no usage: what they cost is in no sum of dollars."""
 
 
 class SessionPeriod(Struct, frozen=True):
@@ -187,6 +189,8 @@ class TimelineCache:
         side_calls = {one.branch for one in kinds if one.kind == "side"}
         work = partial(build_timeline, services, exchanges, side_calls)
         made = await find_session.run_off_loop(len(exchanges), work) if exchanges else None
+        if made is not None and item.exchanges > len(exchanges):
+            made = msgspec.structs.replace(made, figures=msgspec.structs.replace(made.figures, more=True))
         if not exchanges or exchanges[-1].status != "open":
             self._known[name] = (stamp, made)
             self._known.move_to_end(name)
@@ -200,6 +204,7 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
     sums, made, edits = SessionTotals(), [], dict[str, int]()
     for one in exchanges:
         paid = sums.add_exchange(one, lookups.look_up_model(services, one.model))
+        meter = sums.meter
         went = msgspec.json.decode(one.inserts, type=SentTexts)
         sent = count_sent_tokens(one)
         made.append(
@@ -211,10 +216,10 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
                 policy=one.policy,
                 tokens_before=one.tokens_before,
                 tokens_after=sent,
-                prompt_tokens=one.prompt_tokens,
-                completion_tokens=one.completion_tokens,
-                predicted=one.predicted,
-                cached_tokens=one.cached_tokens,
+                prompt_tokens=meter.prompt if meter is not None else None,
+                completion_tokens=meter.completion if meter is not None else None,
+                predicted=meter.predicted if meter is not None else one.predicted,
+                cached_tokens=meter.cached if meter is not None else None,
                 cost=paid.paid if paid is not None else None,
                 cost_without=paid.without_proxy if paid is not None else None,
                 cost_planned=paid.planned if paid is not None else None,
@@ -262,6 +267,7 @@ def build_timeline(
         cost=sums.cost,
         cost_without=sums.cost_without,
         cost_planned=sums.cost_planned,
+        unbilled=sums.unbilled,
         cached_predicted=sums.cached_predicted,
         cached_reported=sums.cached_reported,
         fallbacks=sum(point.fallback is not None for point in made),

@@ -404,6 +404,22 @@ TYPE_WORDS = (
 """Allowed values in the words of TOML, by the type of pydantic's error, whose own text has the words of Python."""
 
 
+RANGE_WORDS = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+}
+"""The same for a number out of its range. pydantic names the bound."""
+
+
+def describe_plain_type(error: ErrorDetails) -> str:
+    """Return the allowed values in words; "" if the error is not of a value's type or range."""
+    if words := RANGE_WORDS.get(error["type"]):
+        return words.format_map(error.get("ctx", {}))
+    return TYPE_WORDS.get(error["type"], "")
+
+
 def _describe_allowed(error: ErrorDetails) -> str:
     """Return the allowed values, in words."""
     if error["type"] == "extra_forbidden":
@@ -412,7 +428,7 @@ def _describe_allowed(error: ErrorDetails) -> str:
         return (f"{near[0]} (is that what is meant?), " if near else "") + "one of " + ", ".join(known)
     if error["type"] == "missing":
         return "a value; it has no default"
-    if words := TYPE_WORDS.get(error["type"]):
+    if words := describe_plain_type(error):
         return words
     return error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
 

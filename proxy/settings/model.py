@@ -291,6 +291,9 @@ class HelperSettings(SettingsSection):
     dollars_a_day: Annotated[float, Field(ge=0)] = 1.0
     """Largest amount in dollars per day (UTC), embeddings included; 0: nothing is asked. Models without prices cost
     nothing."""
+    tenant_dollars_a_day: Annotated[float, Field(ge=0)] = 0.0
+    """Largest part of `dollars_a_day` for one tenant, in dollars per day (UTC); 0: a tenant may use up all of it. A
+    gateway of many tenants should set it, since they share the budget."""
     wait_ms: Milliseconds = 0
     """Longest wait of a request, in milliseconds, for an answer that its policy needs at once. 0: the next request has
     the answer."""

@@ -11,6 +11,7 @@ from typing import Literal
 from proxy.errors import StoreRefused
 from proxy.store.base import Store
 from proxy.store.in_memory import InMemoryStore
+from proxy.store.reads import StoreReads
 from proxy.store.sqlite import SqliteStore
 
 REPORT_READ_S = 60.0
@@ -24,10 +25,19 @@ def create_store(
     spool_mb: int = 64,
     read_s: float = 2.0,
     retention_days: float = 0,
+    longest_request_s: float = StoreReads.longest_request_s,
 ) -> Store:
     """A store that is not open yet. `db`: a path, "sqlite:///path", "postgresql://..." or ":memory:". retention_days:
-    the days after which its rows will be removed, 0 for never. Raises StoreRefused if `db` names no store, or if the
-    driver is not installed."""
+    the days after which its rows will be removed, 0 for never. longest_request_s: seconds after which a request that is
+    still open is read as lost. Raises StoreRefused if `db` names no store, or if the driver is not installed."""
+    found = _make_store(db, durability, spool_mb, read_s, retention_days)
+    found.longest_request_s = longest_request_s
+    return found
+
+
+def _make_store(
+    db: str, durability: Literal["full", "normal"], spool_mb: int, read_s: float, retention_days: float
+) -> Store:
     if db == ":memory:":
         return InMemoryStore()
     scheme, found, rest = db.partition("://")

@@ -288,7 +288,7 @@ class DecisionRows(Struct, frozen=True, gc=False):
 
 class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
     """An exchange with its outcome. Before there is an outcome, `status` is 'open' and the outcome's other fields are
-    None."""
+    None. `status` is 'lost' if there will be none: the process was killed, or could not store the outcome."""
 
     status: str
     http_status: int | None
@@ -314,6 +314,9 @@ class Store(
     SessionNotesStore, SessionListStore, RemovalStore, BranchStore, ResponseNameStore, ExpectedReadsStore, Protocol
 ):
     """The storage protocol. Reads raise StoreUnavailable if they fail or take too long; `open` raises StoreRefused."""
+
+    longest_request_s: float
+    """Seconds after which no process can be working on a request any more: one that is still open is read as lost."""
 
     @property
     def healthy(self) -> bool:
@@ -475,8 +478,8 @@ class Store(
         """The prompts that reasoning of a session is bound to, the newest 10,000, oldest first."""
         ...
 
-    async def sum_spending(self, day: int) -> float:
-        """Dollars that helpers cost on this day."""
+    async def sum_spending(self, day: int, tenant: str = "") -> float:
+        """Dollars that helpers cost on this day: of all tenants, or of one whose spending is stored."""
         ...
 
     async def count_rows(self) -> dict[str, int]:

@@ -71,6 +71,9 @@ class InMemoryStore(ConnectionStore):
             empty.backup(self._connection)  # a database from `deserialize` itself could not grow past a gigabyte
         self.trouble = ""
 
+    def _find_oldest_open(self) -> float:
+        return 0.0  # the process that works on the requests is this one
+
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:

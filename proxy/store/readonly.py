@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store import full_text_search
+from proxy.store import full_text_search, sqlite_files
 from proxy.store.base import BranchTipRow, Row
 from proxy.store.in_memory import ConnectionStore
 from proxy.store.journal import Journal, execute_rows
@@ -47,6 +47,9 @@ class ReadOnlyStore(ConnectionStore):
     def __init__(self, path: Path | str) -> None:
         super().__init__()
         self.path = Path(path)
+
+    def _find_oldest_open(self) -> float:
+        return max(super()._find_oldest_open(), sqlite_files.read_opening_time(self.path))
 
     async def open(self) -> None:
         """Open the file. Raises StoreRefused if there is no store that this version can read."""

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import re
+import time
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
@@ -30,7 +31,7 @@ from proxy.store.base import (
 )
 from proxy.store.bindings import BINDINGS, MAX_BINDINGS, BindingRow
 from proxy.store.branch_positions import BranchReads, ChainHit, KnownMessage
-from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, IterationRecord
+from proxy.store.derived import NO_CONVERSATION, NO_SESSION, ContextWindowRow, IterationRecord
 from proxy.store.expected_reads import ImmediateReads
 from proxy.store.full_text_search import SearchMatch
 from proxy.store.removal import RemovalSteps
@@ -85,12 +86,28 @@ _OUTCOME = (
 )
 
 
-def _decode_exchange(row: Sequence[Any]) -> ExchangeRecord:
-    return ExchangeRecord(*row[:19], **dict(zip(_OUTCOME, row[19:], strict=True)))
+_STATUS = 19
+"""The place of the status in a row of an exchange; the outcome begins with it."""
 
 
 class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchReads, ResponseNameReads, RemovalSteps):
     """The reading half of a `Store`, and the operations that are made of reads and puts."""
+
+    longest_request_s = 7200.0
+    """Seconds after which no process can be working on a request any more."""
+
+    def _find_oldest_open(self) -> float:
+        """The time (Unix seconds) of the oldest request that may still be worked on. Other replicas' requests cannot be
+        told from a killed process's, so the age decides."""
+        return time.time() - self.longest_request_s
+
+    def _decode_exchange(self, row: Sequence[Any]) -> ExchangeRecord:
+        """The exchange of a row. A killed process leaves its requests open: they are read as lost."""
+        status = row[_STATUS]
+        if status == "open" and row[_STATUS - 1] < self._find_oldest_open():
+            status = "lost"
+        outcome = zip(_OUTCOME, (status, *row[_STATUS + 1 :]), strict=True)
+        return ExchangeRecord(*row[:_STATUS], **dict(outcome))
 
     def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         """Queue as `put`: waiting gains nothing here."""
@@ -232,13 +249,13 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
 
     async def read_exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None:
         rows = await self._fetch(sql.EXCHANGE, (tenant, session, exchange))
-        return _decode_exchange(rows[0]) if rows else None
+        return self._decode_exchange(rows[0]) if rows else None
 
     async def read_exchanges(
         self, tenant: str, session: str, limit: int = 100, before: float | None = None
     ) -> list[ExchangeRecord]:
         end = 1e300 if before is None else before
-        return [_decode_exchange(row) for row in await self._fetch(sql.EXCHANGES, (tenant, session, end, limit))]
+        return [self._decode_exchange(row) for row in await self._fetch(sql.EXCHANGES, (tenant, session, end, limit))]
 
     async def read_sessions_used_since(
         self, since: float, after: tuple[str, str] = ("", ""), limit: int = 1000
@@ -249,7 +266,7 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         self, tenant: str, session: str, after: tuple[float, str], until: float, limit: int = 100
     ) -> list[ExchangeRecord]:
         return [
-            _decode_exchange(row)
+            self._decode_exchange(row)
             for row in await self._fetch(sql.EXCHANGES_AFTER, (tenant, session, *after, until, limit))
         ]
 
@@ -303,8 +320,8 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
     async def read_bindings(self, tenant: str, session: str) -> list[BindingRow]:
         return [BindingRow(*row) for row in (await self._fetch(BINDINGS, (tenant, session, MAX_BINDINGS)))[::-1]]
 
-    async def sum_spending(self, day: int) -> float:
-        return float((await self._fetch(sql.SUM_SPENDING, (*NO_CONVERSATION, day)))[0][0])
+    async def sum_spending(self, day: int, tenant: str = NO_CONVERSATION[0]) -> float:
+        return float((await self._fetch(sql.SUM_SPENDING, (tenant, NO_SESSION, day)))[0][0])
 
     async def count_rows(self) -> dict[str, int]:
         return dict(zip(TABLES, (await self._fetch(sql.COUNT_ROWS, ()))[0], strict=True))

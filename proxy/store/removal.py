@@ -44,13 +44,14 @@ _KEYS = {
     "indexed": "kind, branch, version",
     "memos": "memo",
     "context_windows": "upstream, model",
+    "spending": "day, kind",
     "branches": "branch",
     "sessions": "session",
 }
 """Each table's primary key after tenant and session, in the order in which the tables are emptied. Edits and messages
 come before their index rows, which are removed with them."""
 
-_OF_TENANT = ("memos", "context_windows")
+_OF_TENANT = ("memos", "context_windows", "spending")
 """Tables of a tenant's rows under a session of no name; the removal of a session of no name does not take them with
 it."""
 

@@ -33,6 +33,7 @@ class SessionItem(Struct, frozen=True, gc=False):
     messages: int
     """Messages stored so far, those removed by retention included."""
     exchanges: int
+    """Requests. An imported conversation is none."""
     branches: int
 
     @property
@@ -82,13 +83,19 @@ UPDATE sessions SET
     "CREATE INDEX sessions_by_name ON sessions (session, tenant)",
 )
 
-_SESSION = """
+IMPORTED_NOTE = "imported"
+"""The note of an exchange that stands for an imported conversation: no request came."""
+
+_SESSION = f"""
 SELECT s.tenant, s.session, s.explicit, s.created_at, s.last_at, s.policy, s.settings,
     (SELECT coalesce(max(m.seq), 0) FROM messages m WHERE m.tenant = s.tenant AND m.session = s.session),
-    (SELECT count(*) FROM exchanges e WHERE e.tenant = s.tenant AND e.session = s.session),
+    (SELECT count(*) FROM exchanges e WHERE e.tenant = s.tenant AND e.session = s.session)
+        - CASE WHEN (SELECT e.note FROM exchanges e WHERE e.tenant = s.tenant AND e.session = s.session
+            ORDER BY e.started_at LIMIT 1) = '{IMPORTED_NOTE}' THEN 1 ELSE 0 END,
     (SELECT count(*) FROM branches t WHERE t.tenant = s.tenant AND t.session = s.session)
 FROM sessions s
-"""
+"""  # noqa: S608  put together from constants
+"""An import is the first exchange of its session, and no request."""
 
 _PASSES = """ AND s.last_at >= $4 AND ($5 = '' OR s.explicit = ($6 = 'yes'))
     AND ($7 = '' OR s.policy = $8) AND ($9 = '' OR lower(s.session) LIKE $10 ESCAPE '!')

@@ -171,6 +171,9 @@ class SqliteStore(QueuedStore, StoreReads):
         """Size of the write-ahead log, for an alert: a foreign reader with an old snapshot makes it grow."""
         return self._writer.log_bytes
 
+    def _find_oldest_open(self) -> float:
+        return max(super()._find_oldest_open(), sqlite_files.read_opening_time(self.path))
+
     async def open(self) -> None:
         """Open the store; a store is opened once. Raises StoreRefused if the file cannot be opened."""
         # At level DEBUG aiosqlite logs every statement with its arguments, which are the users' messages.

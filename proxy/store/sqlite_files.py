@@ -81,12 +81,24 @@ def set_aside(path: Path) -> Path:
     return target
 
 
+def read_opening_time(path: Path) -> float:
+    """The time (Unix seconds) at which a process last took the lock of this database; 0.0 if none has."""
+    try:
+        return _find_lock_file(path).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _find_lock_file(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
 class FileLock:
     """Lock file, held by the one process that may use the database."""
 
     def __init__(self, path: Path) -> None:
         self._database = path
-        self._path = path.with_name(path.name + ".lock")
+        self._path = _find_lock_file(path)
         self._descriptor: int | None = None
 
     def acquire(self) -> None:

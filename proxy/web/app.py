@@ -112,6 +112,8 @@ def make_store(settings: Settings) -> Store:
             spool_mb=settings.limits.spool_mb,
             read_s=kept.read_s,
             retention_days=kept.retention_days,
+            # An answer may take `total_s`; rounds of tools and other attempts before it take less than as long again.
+            longest_request_s=2 * settings.timeouts.total_s,
         )
     except StoreRefused as problem:
         # The value may hold a password, so the error gives only the allowed values.
@@ -163,7 +165,7 @@ def make_services(settings: Settings, store: Store) -> Services:
     metrics.store_queue.set_function(lambda: store.queued)
     metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has its own log
     models = settings.load_models()
-    budget = Budget(settings.helper.dollars_a_day)
+    budget = Budget(settings.helper.dollars_a_day, tenant_limit=settings.helper.tenant_dollars_a_day)
     return Services(
         settings=settings,
         store=store,

@@ -225,9 +225,18 @@ def test_people_get_a_table_that_is_whole_and_a_sentence(tmp_path: Path) -> None
         "TERM": "dumb",
         "CONTEXT_PROXY_URL": "http://127.0.0.1:9",
     }
-    done = CliRunner().invoke(app, ["doctor", "--db", str(tmp_path / "a.sqlite3"), "--upstream", "demo"], env=env)
+    words = ["--db", str(tmp_path / "a.sqlite3"), "--upstream", "demo"]
+    done = CliRunner().invoke(app, ["doctor", *words], env=env)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "…" not in done.stdout
-    assert max(map(len, done.stdout.split("Edits can happen")[0].splitlines())) <= 70
+    title, *lines = done.stdout.split("Edits can happen")[0].splitlines()
+    assert title.split() == ["about", "state", *["what", "was", "found,", "and", "what", "mends", "it"]]
+    told = json.loads(CliRunner().invoke(app, ["doctor", *words, "--json"], env=env).stdout)["findings"]
+    wanted = [(one["about"], f"{one['text']} -> {one['remedy']}" if one["remedy"] else one["text"]) for one in told]
+    # Into a pipe each finding is one line, however long: grep finds the remedy beside what it mends.
+    assert all(line.startswith(a) and line.endswith(text) for line, (a, text) in zip(lines, wanted, strict=True))
+    shown = CliRunner().invoke(app, ["doctor", *words], env={**env, "TTY_COMPATIBLE": "1"}).stdout
+    assert "…" not in shown
+    assert max(map(len, shown.split("Edits can happen")[0].splitlines())) <= 80, "the width of a dumb terminal"
     assert "Edits can happen. No fault was found." in done.stdout
     assert "--send sends a small one" in done.stdout

@@ -117,3 +117,18 @@ def test_an_unknown_option_ends_with_code_2() -> None:
 def test_config_error_reaches_callers_that_are_no_shell() -> None:
     result = CliRunner().invoke(app, ["check", "--port", "-1"])
     assert isinstance(result.exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("serve", "--port", "abc"), "'--port': 'abc' is not usable; allowed: a whole number"),
+        (("sessions", "list", "-n", "0"), "'--limit' / '-n': '0' is not usable; allowed: at least 1"),
+        (("mcp", "--port", "70000"), "'--port': '70000' is not usable; allowed: at most 65535"),
+        (("report", "--days", "many"), "'--days': 'many' is not usable; allowed: a number"),
+    ],
+)
+def test_a_value_of_an_option_is_refused_in_plain_words(words: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.replace("│", " ").split())

@@ -68,6 +68,15 @@ async def test_what_upstream_says_of_an_answer_is_on_record() -> None:
     assert all(ended >= started and first >= 0 for started, ended, first in times)
 
 
+async def test_tokens_of_a_prompt_are_counted_whether_or_not_its_answer_reports_usage() -> None:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
+        await proxy.post(HELLO | {"stream": True})  # under passthrough nothing asks a stream for its usage
+        before, after = proxy.count("tokens_before_sum"), proxy.count("tokens_after_sum")
+        assert proxy.count("prompt_tokens_total") == 0
+        assert proxy.count("context_tokens_total", kind="before", policy="passthrough") == before > 0
+        assert proxy.count("context_tokens_total", kind="sent", policy="passthrough") == after > 0
+
+
 async def test_an_answer_ends_when_the_store_has_it(tmp_path: Path) -> None:
     """The answer is read over another connection as soon as the client has its last byte."""
     db, patient = tmp_path / "store.sqlite3", {"commit_wait_ms": 10_000}

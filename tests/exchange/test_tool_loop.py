@@ -9,6 +9,8 @@ import pytest
 from proxy.chat import chain
 from proxy.dialects.completions.request import read_message
 from proxy.exchange.rebuild_prompt import rebuild_prompt
+from proxy.operator.session_stats import compute_stats
+from proxy.operator.timeline import TimelineCache
 from tests.exchange.hidden_calls import (
     TOOLS,
     PlayedConversation,
@@ -190,6 +192,23 @@ async def test_usage_is_the_last_prompt_and_all_completions(stream: bool) -> Non
     usage = json.loads(found.events[-2])["usage"] if stream else found.json()["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (11, 9, 20)
     assert rows == [(11, 9, "3 rounds, 33 prompt tokens in all, 0 of them cached")]
+
+
+async def test_cached_tokens_of_every_round_are_counted_beside_its_prompt() -> None:
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), "It is so.")
+    model.usage = {**model.usage, "prompt_tokens_details": {"cached_tokens": 4}}
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
+        played = PlayedConversation(proxy, model, stream=False)
+        await played.turn("Hello")
+        assert proxy.count("prompt_tokens_total") == 22
+        assert proxy.count("cached_tokens_total", kind="reported") == 8
+        (item,) = await proxy.app.store.list_sessions(None)
+        stats = await compute_stats(proxy.app.services, item.tenant, item.session)
+        timeline = await TimelineCache().find_timeline(proxy.app.services, item)
+        assert (stats.prompt_tokens, stats.cached_reported) == (22, 8)
+        assert timeline is not None
+        period = timeline.periods[0].figures
+        assert (period.prompt_tokens, period.cached_tokens) == (22, 8)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from proxy.errors import StoreUnavailable
+from proxy.helper import budget
 from proxy.helper.budget import BREAK_S, DAY_S, DOWN_AFTER, Budget, CircuitBreaker
 from proxy.store.derived import NO_CONVERSATION, SpendingRow
 from tests.failing_store import FailingStore
@@ -32,13 +33,13 @@ async def store() -> AsyncIterator[FailingStore]:
 
 async def test_what_is_held_counts_until_it_is_settled(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
-    assert await daily_budget.reserve(store, 0.6)
-    assert not await daily_budget.reserve(store, 0.6)
-    row = daily_budget.settle_reserve("summary", 0.6, (100, 20), 0.25)
-    assert row == SpendingRow(*NO_CONVERSATION, 5, "summary", 1, 100, 20, 0.25)
-    assert await daily_budget.reserve(store, 0.6)
-    daily_budget.settle_reserve("summary", 0.6, (0, 0), 0.6)
-    assert not await daily_budget.reserve(store, 0.2)
+    assert await daily_budget.reserve(store, "t", 0.6)
+    assert not await daily_budget.reserve(store, "t", 0.6)
+    row = daily_budget.settle_reserve("t", "summary", 0.6, (100, 20), 0.25)
+    assert row == [SpendingRow(*NO_CONVERSATION, 5, "summary", 1, 100, 20, 0.25)]
+    assert await daily_budget.reserve(store, "t", 0.6)
+    daily_budget.settle_reserve("t", "summary", 0.6, (0, 0), 0.6)
+    assert not await daily_budget.reserve(store, "t", 0.2)
     assert daily_budget.spent == pytest.approx(0.85)
     assert daily_budget.reserved == 0.0
 
@@ -47,33 +48,64 @@ async def test_a_restart_goes_on_with_the_day_and_a_new_day_begins_anew(store: F
     clock = Clock()
     await store.put([SpendingRow(*NO_CONVERSATION, 5, "summary", 1, 0, 0, 0.9)])
     daily_budget = Budget(1.0, clock)
-    assert not await daily_budget.reserve(store, 0.2)
+    assert not await daily_budget.reserve(store, "t", 0.2)
     clock.at += DAY_S
-    assert await daily_budget.reserve(store, 0.2)
+    assert await daily_budget.reserve(store, "t", 0.2)
 
 
 async def test_many_at_once_never_hold_more_than_the_limit(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
-    taken = await asyncio.gather(*(daily_budget.reserve(store, 0.3) for _ in range(10)))
+    taken = await asyncio.gather(*(daily_budget.reserve(store, "t", 0.3) for _ in range(10)))
     assert sum(taken) == 3
 
 
 async def test_what_costs_nothing_may_always_be_asked_but_at_a_limit_of_nothing(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
-    daily_budget.settle_reserve("summary", 0.0, (0, 0), 1.0)
-    assert await Budget(0.1, Clock()).reserve(store, 0.0)
-    assert not await Budget(0.0, Clock()).reserve(store, 0.0)
+    daily_budget.settle_reserve("t", "summary", 0.0, (0, 0), 1.0)
+    assert await Budget(0.1, Clock()).reserve(store, "t", 0.0)
+    assert not await Budget(0.0, Clock()).reserve(store, "t", 0.0)
 
 
 async def test_nothing_is_spent_while_nobody_knows_what_was(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
     store.reads = False
     with pytest.raises(StoreUnavailable):
-        await daily_budget.reserve(store, 0.1)
+        await daily_budget.reserve(store, "t", 0.1)
     store.reads = True
-    assert await daily_budget.reserve(store, 0.1)
+    assert await daily_budget.reserve(store, "t", 0.1)
     store.reads = False
-    assert await daily_budget.reserve(store, 0.1), "the day is known by now"
+    assert await daily_budget.reserve(store, "t", 0.1), "the day is known by now"
+
+
+async def test_a_tenant_takes_no_more_than_its_part_of_the_day_also_after_a_restart(store: FailingStore) -> None:
+    daily_budget = Budget(1.0, Clock(), tenant_limit=0.3)
+    assert await daily_budget.reserve(store, "greedy", 0.2)
+    assert not await daily_budget.reserve(store, "greedy", 0.2)
+    assert await daily_budget.reserve(store, "modest", 0.2), "what one has taken is nothing to another"
+    await store.put(daily_budget.settle_reserve("greedy", "summary", 0.2, (100, 20), 0.25))
+    again = Budget(1.0, Clock(), tenant_limit=0.3)
+    assert not await again.reserve(store, "greedy", 0.1)
+    assert await again.reserve(store, "modest", 0.3)
+    assert again.spent == pytest.approx(0.25)
+    for name in ("third", "fourth"):
+        assert await again.reserve(store, name, 0.2)
+    assert not await again.reserve(store, "fifth", 0.2), "all tenants together keep to the whole budget"
+    await store.delete_tenant("greedy")
+    assert await store.sum_spending(5, "greedy") == 0.0
+    assert await store.sum_spending(5) == pytest.approx(0.25)
+
+
+async def test_tenants_that_are_kept_in_memory_are_bounded(
+    store: FailingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "MAX_TENANTS", 2)
+    daily_budget = Budget(100.0, Clock(), tenant_limit=0.3)
+    assert await daily_budget.reserve(store, "first", 0.2)
+    for n in range(10):
+        assert await daily_budget.reserve(store, f"t{n}", 0.2)
+        await store.put(daily_budget.settle_reserve(f"t{n}", "summary", 0.2, (1, 1), 0.2))
+    assert not await daily_budget.reserve(store, "first", 0.2), "a question that is under way counts"
+    assert not await daily_budget.reserve(store, "t0", 0.2), "read from the store again"
 
 
 def test_three_failures_in_a_row_begin_a_rest() -> None:

@@ -55,3 +55,13 @@ async def test_what_is_not_known_is_missing() -> None:
     (line,) = await read(store)
     assert (line.status, line.cost, line.prompt_tokens, line.ended_at, line.arm) == ("open", None, None, None, "")
     await store.close()
+
+
+async def test_an_imported_conversation_has_no_line() -> None:
+    make, store = RowFactory(), InMemoryStore()
+    await store.open()
+    imported = replace(make.outcome("x1"), prompt_tokens=None, note="imported")
+    first, second = (replace(make.exchange(f"x{n}", 5.0 + n), inserts=b"{}") for n in (1, 2))
+    await store.put([*make.begin(), first, imported, second, make.outcome("x2", 8.0), make.tip(b"tip", 30.0)])
+    assert [line.exchange for line in await read(store)] == ["x2"]
+    await store.close()

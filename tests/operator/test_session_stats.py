@@ -59,6 +59,25 @@ def test_rounds_of_an_exchange_that_failed_are_paid() -> None:
     assert (sums.prompt_tokens, sums.completion_tokens) == (100, 10)
 
 
+def test_cached_tokens_are_those_of_all_rounds_as_the_prompts_are() -> None:
+    sums = SessionTotals()
+    meter = write_meter(Meter([(240, 100), (328, 128)], 34, before=68, held=0, sent=189, expected=90, outputs=[17, 17]))
+    sums.add_exchange(msgspec.structs.replace(exchange(68, 189, 0.0, cached=128), meter=meter), MODEL)
+    assert (sums.prompt_tokens, sums.cached_reported, sums.cached_predicted) == (568, 228, 180)
+
+
+def test_dollars_are_unknown_where_no_answer_reported_its_usage() -> None:
+    sums = SessionTotals()
+    silent = msgspec.structs.replace(exchange(100, 100, 0.0, cached=None), prompt_tokens=None, completion_tokens=None)
+    sums.add_exchange(msgspec.structs.replace(silent, status="rejected"), MODEL)
+    assert (sums.cost, sums.unbilled) == (0.0, 0), "a refused request costs nothing"
+    sums.add_exchange(silent, MODEL)
+    assert (sums.cost, sums.cost_without, sums.unbilled) == (None, None, 1)
+    sums.add_exchange(exchange(100, 100, 1.0, cached=0), MODEL)
+    assert sums.cost == pytest.approx((100 + 20) / 1e6)
+    assert sums.unbilled == 1, "the sum says what it lacks"
+
+
 def test_without_prices_there_is_no_bill() -> None:
     sums = SessionTotals()
     sums.add_exchange(exchange(100, 100, 0.0, cached=0), Model("x"))

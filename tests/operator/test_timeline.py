@@ -70,3 +70,18 @@ async def test_only_so_many_sessions_are_remembered(monkeypatch: pytest.MonkeyPa
         for one in items:
             assert await remembered.find_timeline(talk.parts, one) is not None
         assert len(remembered._known) == 1
+
+
+async def test_a_long_session_has_the_same_sums_in_the_list_and_on_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_stats, "MAX_EXCHANGES", 3)
+    async with run_conversation("passthrough") as talk:
+        (item,) = await talk.parts.store.list_sessions(talk.tenant)
+        listed = await TimelineCache().find_timeline(talk.parts, item)
+        stats = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
+        assert listed is not None
+        sums = ("exchanges", "cost", "cost_without", "cached_reported", "cached_predicted", "more")
+        assert [getattr(listed.figures, name) for name in sums] == [getattr(stats, name) for name in sums]
+        assert (stats.exchanges, stats.more, item.exchanges > 3) == (3, True, True)
+        monkeypatch.undo()
+        whole = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
+        assert (whole.exchanges, whole.more) == (item.exchanges, False)

@@ -115,7 +115,7 @@ async def test_rows_of_the_schema_before_are_kept_where_they_are(database: str) 
     make = RowFactory()
     await store.put([make.exchange(names[0]), make.outcome(names[0]), make.outcome(names[2])])
     again = await store.read_exchanges("t1", "s1")
-    assert [one.status for one in again] == ["open", "complete", "open", "complete"]
+    assert [one.status for one in again] == ["lost", "complete", "lost", "complete"], "from 1970"
     assert await execute(database, "SELECT count(*) FROM indexed") == [(1,)], "an index row stays with its edit"
     await execute(database, "DELETE FROM edits WHERE branch = 'zzzzzzzzzzzzzzzz'")
     assert await execute(database, "SELECT count(*) FROM indexed") == [(0,)], "and leaves with it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from proxy.errors import StoreUnavailable
 from proxy.store import sql
 from proxy.store.base import DecisionRows, SessionRow, Store
 from proxy.store.erasure import EraseMessageRow
+from proxy.store.in_memory import InMemoryStore
 from proxy.store.session_notes import NoteRow, SettingsRow
 from tests.store.conftest import RowFactory, digest
 
@@ -177,7 +179,8 @@ async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store:
 
 
 async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: RowFactory) -> None:
-    await store.put([make.exchange("x1")])
+    begun = make.exchange("x1", time.time() + 1)  # a request of this process
+    await store.put([begun])
     opened = await store.read_exchange("t1", "s1", "x1")
     assert opened is not None
     assert (opened.status, opened.http_status, opened.ended_at) == ("open", None, None)
@@ -185,8 +188,8 @@ async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: R
     await store.put([make.outcome("x1"), make.exchange("x1", model="other")])
     closed = await store.read_exchange("t1", "s1", "x1")
     assert closed is not None
-    for name in make.exchange("x1").__struct_fields__:
-        assert getattr(closed, name) == getattr(make.exchange("x1"), name), name
+    for name in begun.__struct_fields__:
+        assert getattr(closed, name) == getattr(begun, name), name
     for name in make.outcome("x1").__struct_fields__:
         assert getattr(closed, name) == getattr(make.outcome("x1"), name), name
     assert await store.read_exchange("t1", "s1", "x2") is None
@@ -379,3 +382,20 @@ async def test_a_message_that_a_gateway_got_back_is_found_by_the_beginning_of_it
     for session in ("s1", "s2"):
         await store.put([EraseMessageRow("t1", session, key, b'{"role":"tool","content":"gone"}')])
     assert await store.find_returned_message("t1", key[:8]) is None, "it was removed for good"
+
+
+async def test_a_request_that_is_worked_on_is_open_and_one_older_than_any_request_is_lost(
+    store: Store, make: RowFactory
+) -> None:
+    now = time.time()
+    await store.put([*make.begin(), make.exchange("new", now + 1), make.exchange("old", now - 9000)])
+    found = await store.read_exchanges("t1", "s1")
+    kept_by_this_process = isinstance(store, InMemoryStore)
+    assert [(one.exchange, one.status) for one in found] == [
+        ("new", "open"),
+        ("old", "open" if kept_by_this_process else "lost"),
+    ]
+    await store.put([make.outcome("old")])
+    ended = await store.read_exchange("t1", "s1", "old")
+    assert ended is not None
+    assert ended.status == "complete", "an outcome that comes late after all is the truth"

@@ -12,6 +12,7 @@ import pytest
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import sql
 from proxy.store.journal import MAX_SLOTS
+from proxy.store.readonly import ReadOnlyStore
 from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import RowFactory, digest
 from tests.stores import sqlite_store
@@ -207,4 +208,20 @@ async def test_every_file_uses_the_settings_that_the_promises_rest_on(tmp_path: 
     assert reader is not None
     assert list(await reader.execute_fetchall("PRAGMA query_only")) == [(1,)]
     assert list(await reader.execute_fetchall("PRAGMA wal_autocheckpoint")) == [(0,)]
+    await store.close()
+
+
+async def test_what_was_open_when_the_last_process_ended_is_lost_also_for_reports(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db")
+    await store.put([*make.begin(), make.exchange("killed", time.time())])
+    assert [one.status for one in await store.read_exchanges("t1", "s1")] == ["open"]
+    await store.close()
+    store = await opened(tmp_path / "db")
+    await store.put([make.exchange("new", time.time() + 1)])
+    found = [(one.exchange, one.status) for one in await store.read_exchanges("t1", "s1")]
+    reading = ReadOnlyStore(tmp_path / "db")
+    await reading.open()
+    assert [(one.exchange, one.status) for one in await reading.read_exchanges("t1", "s1")] == found
+    assert found == [("new", "open"), ("killed", "lost")]
+    await reading.close()
     await store.close()

@@ -185,7 +185,8 @@ exchanges_router = APIRouter(prefix="/api/sessions/{session}/exchanges", tags=["
 class ExchangeDetails(BaseModel):
     """A request and its answer. tokens_before, tokens_after: of the prompt by the proxy's own count, as received and as
     it went out. predicted: cached tokens as planned; cached_tokens: as the provider reported. fallback: the reason for
-    sending the original. status: open, complete, partial, client_gone, failed, rejected or deferred."""
+    sending the original. status: open, complete, partial, client_gone, failed, rejected, deferred, or lost. A request
+    is lost if the proxy was killed while it answered, or could not store the end."""
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tests.proxy_server import CHAT, parse_answer
+from tests.raw_upstream import Connection, RawRequest, make_post, run_upstream, send_raw
 from tests.web.api.conftest import ProxyWithData
+
+if TYPE_CHECKING:
+    from tests.faults.fork_server import ForkServer
 
 M = "/api/sessions/talk/messages"
 
@@ -73,3 +80,33 @@ def test_the_bytes_of_a_request_come_back_as_they_were(world: ProxyWithData) -> 
     for which in ("original", "sent"):
         path = f"/api/sessions/exact/exchanges/{one['exchange']}/body?which={which}"
         assert world.ask("GET", path).body == raw
+
+
+async def test_a_request_whose_proxy_was_killed_is_lost_in_every_view(fork_server: ForkServer, tmp_path: Path) -> None:
+    async def wait(_: RawRequest, there: Connection) -> None:
+        await there.left()
+
+    body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}).encode()
+
+    async def ask(port: int, path: str) -> Any:
+        lines = f"GET {path} HTTP/1.1", "host: 127.0.0.1", "connection: close", "", ""
+        return parse_answer(await send_raw(port, "\r\n".join(lines).encode())).json()
+
+    async with run_upstream(wait) as upstream:
+        tree = {"upstream": f"http://127.0.0.1:{upstream.port}/v1", "db": str(tmp_path / "db")}
+        pid, port = await fork_server.started(**tree)
+        asker = asyncio.create_task(send_raw(port, make_post(CHAT, body, b"x-context-session: one")))
+        while not (found := await ask(port, "/api/live"))["items"]:
+            await asyncio.sleep(0.01)
+        assert found["items"][0]["figures"]["status"] == "open"
+        assert (await ask(port, "/api/savings?since=0"))["open_requests"] == 1
+        fork_server.kill(pid)
+        await asyncio.gather(asker, return_exceptions=True)
+        _, port = await fork_server.started(**tree)
+        (one,) = (await ask(port, "/api/sessions/one/exchanges"))["items"]
+        assert (one["status"], one["ended_at"]) == ("lost", None)
+        assert (await ask(port, "/api/sessions/one/exchanges?status=open"))["items"] == []
+        assert (await ask(port, "/api/live"))["items"][0]["figures"]["status"] == "lost"
+        savings = await ask(port, "/api/savings?since=0")
+        assert (savings["requests"], savings["open_requests"], savings["failed"]) == (1, 0, 1)
+        assert (await ask(port, "/api/money"))["total"]["errors"] == 1

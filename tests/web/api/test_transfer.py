@@ -58,6 +58,23 @@ def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_wi
     assert bring(world, line).status == 409
 
 
+def test_an_imported_conversation_counts_as_no_request_wherever_requests_are_counted(world: ProxyWithData) -> None:
+    messages = [{"role": "user", "content": "One."}, {"role": "assistant", "content": "First."}]
+    assert bring(world, {"id": "only-imported", "messages": messages}).status == 200
+    place = "/api/sessions/only-imported"
+    stats = world.ask("GET", f"{place}/stats").json()
+    assert (stats["exchanges"], stats["cost"], stats["cost_without"], stats["more"]) == (0, 0.0, 0.0, False)
+    assert world.ask("GET", f"{place}/points").json() == []
+    (listed,) = world.ask("GET", "/api/sessions?q=only-imported").json()["items"]
+    (line,) = world.ask("GET", "/api/live?q=only-imported").json()["items"]
+    assert listed["exchanges"] == line["exchanges"] == line["figures"]["exchanges"] == 0
+    go_on(world, "only-imported", messages)
+    stats = world.ask("GET", f"{place}/stats").json()
+    (line,) = world.ask("GET", "/api/live?q=only-imported").json()["items"]
+    assert stats["exchanges"] == line["exchanges"] == line["figures"]["exchanges"] == 1
+    assert stats["tokens"] > 0
+
+
 def test_geminis_form_is_understood_and_marked(world: ProxyWithData) -> None:
     contents: list[dict[str, Any]] = [
         {"role": "user", "parts": [{"text": "Weather?"}]},

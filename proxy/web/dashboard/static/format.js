@@ -100,7 +100,7 @@ export function fewer(after, before) {
   return `${percent(Math.abs(share))} ${share > 0 ? "fewer" : "more"} tokens`;
 }
 
-const OUTCOMES = { rejected: "refused by the upstream", partial: "broken off", client_gone: "client left", open: "running" };
+const OUTCOMES = { rejected: "refused by the upstream", partial: "broken off", client_gone: "client left", open: "running", lost: "end not stored" };
 
 /** How a request ended, of a status of the API. */
 export function outcome(status) {

@@ -3,7 +3,7 @@ import { ask, at, save } from "./api.js";
 import { chart } from "./chart.js";
 import { button, h, swap } from "./dom.js";
 import { diff } from "./diff.js";
-import { ago, clock, counted, fate, percent, short, words } from "./format.js";
+import { ago, clock, counted, fate, outcome, percent, short, words } from "./format.js";
 import { marksOf, newestRequests, part, withoutSideCalls } from "./latency.js";
 import { reason, textOf } from "./message.js";
 import { act } from "./say.js";
@@ -33,7 +33,7 @@ export function showPrompts(session) {
     }
     swap(list,
       entry(`${base}/next`, wanted === "next", "Next request", "as it would go out now"),
-      found.map((one) => entry(`${base}/${encodeURIComponent(one.exchange)}`, wanted === one.exchange, `${clock(one.started_at)} · ${one.status === "complete" ? counted(one.messages, "message") : one.status}`,
+      found.map((one) => entry(`${base}/${encodeURIComponent(one.exchange)}`, wanted === one.exchange, `${clock(one.started_at)} · ${one.status === "complete" ? counted(one.messages, "message") : outcome(one.status)}`,
         one.tokens_before === one.tokens_after ? short(one.tokens_after) : [h("s", {}, short(one.tokens_before)), " ", h("b", {}, short(one.tokens_after))], ago(one.started_at), one.fallback && h("span", { class: "flag bad" }, "sent unchanged"))),
       next && button("Older", () => { cursors = [...cursors, next]; load().catch(session.fail); }, { kind: "quiet", focus: "older" }));
   };

@@ -80,13 +80,13 @@ function line(row, tenants) {
       row.explicit && row.title && h("span", { class: "first-prompt", dir: "auto" }, row.title),
       h("span", { class: "facts" }, facts.filter(Boolean).map((one) => h("bdi", {}, one)))),
     h("td", { class: "wide" }, figures ? gauge(figures) : h("span", { class: "soft" }, "nothing was said yet")),
-    h("td", { class: "number", "data-label": "Paid" }, figures ? (figures.cost === null ? "unknown" : dollars(figures.cost)) : "–"),
+    h("td", { class: "number", "data-label": "Paid" }, figures ? [figures.cost === null ? "unknown" : dollars(figures.cost), figures.more && h("span", { class: "facts" }, `newest ${counted(figures.exchanges, "request")}`)] : "–"),
     h("td", { class: "number", "data-label": "Saved" }, figures && share !== null
       ? [h("span", { class: share > 0.005 ? "good" : share < -0.005 ? "less" : "soft" }, percent(share)), Math.abs(figures.cost_without - figures.cost) >= 0.00005 && h("span", { class: "facts" }, dollars(figures.cost_without - figures.cost))]
       : "unknown"),
     h("td", { class: "nowrap", "data-label": "Used" }, ago(row.last_at),
       h("span", { class: "facts" }, `${counted(row.exchanges, "request")}, ${counted(row.messages, "message")}`)),
-    h("td", {}, flags(figures, row.last_at)));
+    h("td", {}, flags(figures)));
 }
 
 /** The use of the model's window: solid is the sent prompt, hollow the client's own. No bar if the window is unknown. */
@@ -102,9 +102,7 @@ export function gauge(figures) {
       h("span", {}, limit ? percent(sent / limit, sent / limit < 0.1 ? 1 : 0) : "window not known")));
 }
 
-const LONGEST_S = 3600; // timeouts.total_s: a process that was killed leaves its requests open
-
-function flags(figures, last) {
+function flags(figures) {
   if (!figures) return null;
   const made = [];
   if (figures.over_budget) made.push(h("span", { class: "flag bad", title: "The newest prompt was over its budget with everything out that may go" }, `over budget ${short(figures.over_budget)}`));
@@ -112,7 +110,7 @@ function flags(figures, last) {
   if (figures.loops) made.push(h("span", { class: "flag warn", title: "The model was told that it goes round in circles" }, `loops ${figures.loops}`));
   if (figures.fallbacks) made.push(h("span", { class: "flag bad", title: "Requests that went out as they came, with the reason under Latency and errors" }, `${figures.fallbacks} sent unchanged`));
   if (["failed", "partial", "rejected"].includes(figures.status)) made.push(h("span", { class: "flag bad" }, outcome(figures.status)));
-  if (figures.status === "open" && Date.now() / 1000 - last < LONGEST_S) made.push(h("span", { class: "flag live" }, "running"));
-  else if (figures.status === "open") made.push(h("span", { class: "flag warn", title: "The proxy was ended while it answered, or its store was away" }, "end not stored"));
+  if (figures.status === "open") made.push(h("span", { class: "flag live" }, "running"));
+  if (figures.status === "lost") made.push(h("span", { class: "flag bad", title: "The proxy was killed while it answered, or its store was away" }, outcome("lost")));
   return h("span", { class: "flags" }, made);
 }
