@@ -83,7 +83,9 @@ def _export_table(
             name, str(out), f"a file that can be written ({error.strerror})", source=f"--{name}"
         ) from None
     written = format_count(done["exchanges"], "exchange")
-    text = f"{written} until {done['until']} written to {out}; the next export goes on with --since {done['next_since']}"
+    text = (
+        f"{written} until {done['until']} written to {out}; the next export goes on with --since {done['next_since']}"
+    )
     command.report_done({"file": str(out), **done}, text)
 
 
