@@ -75,6 +75,12 @@ function card(label, value, ...more) {
   return h("div", { class: "card" }, h("div", { class: "label" }, label), h("div", { class: "figure" }, value), h("div", { class: "facts" }, more));
 }
 
+/** The unit of the next prompt's tokens, beside those of the client. The proxy's tools may make it longer. */
+function promptUnit({ sent, tokens }) {
+  if (sent === tokens) return " tokens";
+  return sent < tokens ? ` of ${short(tokens)} tokens` : ` tokens, ${short(tokens)} from the client`;
+}
+
 function figures(stats) {
   const share = saved(stats.cost, stats.cost_without);
   const part = (tokens) => `${Math.min(100, (100 * tokens) / stats.limit).toFixed(2)}%`;
@@ -86,7 +92,7 @@ function figures(stats) {
   return [
     h("div", { class: "card broad" },
       h("div", { class: "label" }, "Next prompt"),
-      h("div", { class: "figure" }, short(stats.sent), h("small", {}, stats.sent === stats.tokens ? " tokens" : ` of ${short(stats.tokens)} tokens`)),
+      h("div", { class: "figure" }, short(stats.sent), h("small", {}, promptUnit(stats))),
       stats.limit && h("div", { class: `track ${stats.utilisation > 1 ? "over" : stats.needs_pruning ? "full" : ""}`, vars: { "--sent": part(stats.sent), "--before": part(stats.tokens) } },
         h("i", { class: "before" }), h("i", { class: "sent" })),
       h("div", { class: "facts" },
