@@ -32,7 +32,7 @@ _LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
 ERROR_WORDS = (
     "rror", "xception", "raceback", "FAIL", "panic", "fatal", "denied", "not found", "No such", "E  ", "ERR", "FATAL",
     "CRITICAL", "SEVERE", "BackOff", "OOMKilled", " failed",
-    "E0", "E1", '"level":5', '"level": 5', '"level":6', '"level": 6',
+    "E0", "E1", '"level"',
 )  # fmt: skip
 """Every error line holds at least one of these words."""
 _RARE_LETTERS = "xkqFNE#"

@@ -35,9 +35,11 @@ ASKED_CHARS = 2_000
 """Characters of each message that a helper gets."""
 
 _ERROR = re.compile(
-    r"\b(?:[Ee]rrors?|ERRORS?|[A-Z]\w*(?:Error|Exception)|[Ee]xception|Traceback|[Ff]ail(?:ed|ures?|s)?|FAIL(?:ED|URES?)?"
-    r"|[Ff]atal|FATAL|[Pp]anic|[Dd]enied|[Nn]ot found|[Nn]o such)\b"
+    r"\b(?<!\b0 )(?<!\b[Nn]o )(?:[Ee]rrors?|ERRORS?|[A-Z]\w*(?:Error|Exception)|[Ee]xception|Traceback"
+    r"|[Ff]ail(?:ed|ures?|s)?|FAIL(?:ED|URES?)?"
+    r"|[Ff]atal|FATAL|[Pp]anic|[Dd]enied|[Nn]ot found|[Nn]o such)\b(?! ?[=:] *0\b)"
 )
+"""A line that may tell of an error; a count of none does not."""
 
 
 class StepExtract(NamedTuple):
@@ -111,6 +113,17 @@ def find_telling_lines(message: Message, call: Call | None, excluded: str = "") 
     rows = outcome.read_lines(message)
     found = (cut_text(output_wrappers.strip_line(rows[n]), ERROR_CHARS) for n in numbers)
     return tuple(one for one in identifiers.remove_duplicates(found) if one and one != excluded)
+
+
+def find_failures(message: Message, call: Call | None) -> tuple[str, ...]:
+    """The first lines of a result that tell of an error; none if its call succeeded."""
+    command = shell_commands.parse_call(call) if call is not None else PLAIN_CALL
+    ended = outcome.read_outcome(message, command)
+    return () if ended.verdict == "succeeded" else message.derive(_find_errors)
+
+
+def _find_errors(message: Message) -> tuple[str, ...]:
+    return find_errors(message.text)
 
 
 def find_errors(text: str, excluded: str = "") -> tuple[str, ...]:

@@ -135,6 +135,24 @@ def test_e5_an_error_that_came_before_brings_back_what_was_done_then() -> None:
     assert list(Retrieve()(hidden(other, range(1, 5)))) == []
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (
+            "web1 : ok=3 changed=1 unreachable=0 failed=1 ignored=0",
+            "web1 : ok=3 changed=1 unreachable=0 failed=0 ignored=0",
+        ),
+        ("12 passed, 0 failed in 1s", "14 passed, 0 failed in 2s"),
+        ("Errors: 0, warnings: 2", "Errors: 0, warnings: 3"),
+        ("No errors in 3 files", "No errors in 4 files"),
+        ("exit code: 0\nlogged: KeyError: 'x'", "exit code: 0\nlogged: KeyError: 'x'"),
+    ],
+)
+def test_a_count_of_no_errors_and_a_run_that_succeeded_are_not_told_as_the_same_error(first: str, last: str) -> None:
+    values = [user("deploy it"), *step(1, first), *step(2, "patched it"), *step(3, last)]
+    assert list(Retrieve()(hidden(values, range(1, 5)))) == []
+
+
 def test_e5_literal_policies_say_it_with_every_request_of_the_task_others_once_and_for_good() -> None:
     talk = [*OLD, user("tokenizer unicode escapes")]
     more = [*talk, *step(9, "looking")]
