@@ -21,6 +21,7 @@ from typing import Literal
 
 import msgspec
 
+from proxy.chat.unicode_text import normalize
 from proxy.notes.topic_words import find_topic_words, measure_text
 
 MIN_WORDS, MIN_CHARS = 4, 20
@@ -60,7 +61,7 @@ def may_use_memos(explicit: bool, scope: Literal["session", "tenant"]) -> bool:
 
 def normalize_text(text: str) -> str:
     """The text in stored form: NFC, without invisible characters, without white space at its ends."""
-    kept = (c for c in unicodedata.normalize("NFC", text) if c in "\n\t" or unicodedata.category(c)[0] != "C")
+    kept = (c for c in normalize("NFC", text) if c in "\n\t" or unicodedata.category(c)[0] != "C")
     return "".join(kept).strip()
 
 

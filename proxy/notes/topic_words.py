@@ -8,8 +8,9 @@ with a word in common have the pairs of that word in common.
 from __future__ import annotations
 
 import re
-import unicodedata
 from itertools import pairwise
+
+from proxy.chat.unicode_text import normalize
 
 WORD = re.compile(r"[^\W_]{2,40}")
 
@@ -60,14 +61,14 @@ def prepare_index_text(text: str) -> str:
 
 
 def _split_bigrams(found: re.Match[str]) -> str:
-    run = "".join(filter(str.isalnum, unicodedata.normalize("NFC", found.group())))
+    run = "".join(filter(str.isalnum, normalize("NFC", found.group())))
     return f" {' '.join(map(''.join, pairwise(run))) if len(run) > 1 else run} "
 
 
 def find_search_words(text: str) -> list[str]:
     """The search words for an index of `prepare_index_text` texts, in lower case, each once. A single letter counts
     only in a script without blanks. Pairs of grammar count only if there is nothing else."""
-    found = re.findall(r"[^\W_]{1,40}", prepare_index_text(unicodedata.normalize("NFC", text.lower())))
+    found = re.findall(r"[^\W_]{1,40}", prepare_index_text(normalize("NFC", text.lower())))
     words = list(dict.fromkeys(word for word in found if len(word) > 1 or _UNSPACED.match(word)))
     return [word for word in words if not (_UNSPACED.match(word) and _GRAMMAR.search(word))] or words
 

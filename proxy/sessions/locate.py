@@ -17,7 +17,6 @@ import hmac
 import re
 import secrets
 import time
-import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -29,6 +28,7 @@ from msgspec.structs import replace
 
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
+from proxy.chat.unicode_text import normalize
 from proxy.sessions.branch import NO_DECISIONS, Branch, LiveSession
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.packing import Node
@@ -40,6 +40,8 @@ from proxy.store.expected_reads import ExpectedReads
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
 MAX_NAME_BYTES = 256
 """Limit in bytes on a session's name as the client gives it; a longer name is hashed."""
+MAX_NORMALIZED_CHARS = 16 * 1024
+"""Characters of a name that is normalized first. A name may be as long as a body."""
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -111,7 +113,9 @@ def _read_body_field(request: Request, path: str) -> str | None:
 
 def _clean_name(value: str) -> str:
     """Return a name that can be shown and stored: trimmed. A name that is too long or unprintable becomes its hash."""
-    value = unicodedata.normalize("NFC", value.strip())
+    value = value.strip()
+    if len(value) <= MAX_NORMALIZED_CHARS:
+        value = normalize("NFC", value)
     if not value or value.lower() in ("null", "none", "undefined"):
         return ""
     if len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES or not value.isprintable():

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import DecodeError
 from msgspec.json import decode
 
+from proxy.chat.unicode_text import normalize
 from proxy.notes.topic_words import find_search_words, prepare_index_text
 from proxy.store.full_text_search import INDEX_FORM, MAX_QUERY_WORDS, SearchMatch
 from proxy.store.texts import to_text
@@ -140,9 +141,7 @@ def read_match(row: Sequence[Any]) -> SearchMatch:
 
 def extract_words(text: str) -> list[str]:
     """The words of a text in lower case and without diacritics, as SQLite's index has them."""
-    bare = "".join(
-        c for c in unicodedata.normalize("NFD", prepare_index_text(text.lower())) if not unicodedata.combining(c)
-    )
+    bare = "".join(c for c in normalize("NFD", prepare_index_text(text.lower())) if not unicodedata.combining(c))
     return _WORD.findall(bare)[:_MOST]
 
 

@@ -111,6 +111,9 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "250 KB of keys": lambda: keys(250 << 10),
     "1 MB of messages": lambda: filled(b'{"model":"m","messages":[', EMPTY, b"]}", 1 << 20),
     "1 MB of keys": lambda: keys(1 << 20),
+    "combining marks in a session's name": lambda: filled(
+        b'{"model":"m","messages":[%b],"session_id":"' % EMPTY, "\u0316\u0301".encode() * 1000, b'"}', 15 << 20
+    ),
 }
 
 
