@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,10 +13,13 @@ import msgspec
 import pytest
 
 from proxy.chat.chain import public_id
+from proxy.chat.message import Call, Message
+from proxy.context.analysis import call_batches
 from proxy.context.injections.reflect import HEADING
 from proxy.errors import ConfigError
 from proxy.exchange import iteration_records
 from proxy.exchange.turn import Turn
+from proxy.notes.call_summaries import QuotedOutcome
 from proxy.notes.reflection import IterationReport, add_reflection
 from proxy.web.app import create_app
 from tests.conversations import Json
@@ -304,6 +308,27 @@ async def test_a_fault_in_recording_is_counted_and_the_answer_goes_on(monkeypatc
         heard = await work(Agent(proxy), 1)
         assert proxy.count("internal_errors_total", where="reflection") >= 1
     assert heard[-1].message["content"] == "Well."
+
+
+async def test_what_a_worker_could_not_read_in_time_is_not_read_again_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A result of 4 MB of line ends was, with the policy `reflective`: it held every other request for 23 s."""
+    threads = set()
+    read = call_batches.read_call_outcome
+
+    def noting(call: Call, result: Message) -> QuotedOutcome:
+        threads.add(threading.current_thread())
+        return read(call, result)
+
+    monkeypatch.setattr(call_batches, "read_call_outcome", noting)
+    async with proxied(searching(0), "Well.", limits={"plan_ms": 20}) as (proxy, _):
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("learn about topics", **TOOLS)
+        agent.brings("Error: exit code 1\n" * 100_000)
+        answer = await agent.say(None, **TOOLS)
+        assert (answer.status, answer.header("x-context-fallback")) == (200, "timeout")
+    assert threading.current_thread() not in threads
 
 
 async def test_c1_feedback_of_the_user_goes_into_the_record_of_the_iteration_that_it_came_after() -> None:

@@ -245,7 +245,7 @@ def _as_integer(value: object) -> int | None:
 
 def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     rows = given.lines
-    first = next((n for n, line in enumerate(rows) if has_content(strip_line(line))), None)
+    first = next((n for n, line in enumerate(rows[:HEAD_LINES]) if has_content(strip_line(line))), None)
     if command.kind == "call":
         return _read_call_outcome(given, first, edits=command.edits_file)
     is_look = command.kind == "look"

@@ -138,7 +138,7 @@ def ends_block(rows: Sequence[str], last: int | None, header: re.Pattern[str]) -
 def find_last_lines(rows: Sequence[str], most: int) -> list[int]:
     """Return the last `most` lines with content, in order."""
     found: list[int] = []
-    for n in range(len(rows) - 1, -1, -1):
+    for n in reversed(range(max(0, len(rows) - TAIL_LINES), len(rows))):
         if has_content(strip_line(rows[n])):
             found.append(n)
             if len(found) == most:
