@@ -298,6 +298,11 @@ def count_values(body: bytes, stop_after: int) -> int:
     return _Walk(body).count(len(body), stop_after)
 
 
+def has_more_values(body: bytes, limit: int) -> bool:
+    """True if a body has more than `limit` JSON values. Texts are told apart only where a quick count is too high."""
+    return len(body) > limit and count_marks(body) > limit and count_values(body, limit) > limit
+
+
 def scan_model_name(body: bytes) -> bytes | None:
     """The JSON string of a body's own `model`, found without decoding the body, for bodies that are too large to
     decode. None if it is not among the first `MAX_MODEL_MATCHES` places with the word."""

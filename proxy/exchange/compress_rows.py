@@ -42,6 +42,16 @@ NOTHING_TO_DO = "rows"
 """The reason for which rows come back without a session: there is neither a result nor an answer among them."""
 
 
+NO_ROWS = "messages is no list, or an empty one"
+
+
+class _RowsField(msgspec.Struct):
+    messages: msgspec.Raw
+
+
+_ROWS = msgspec.json.Decoder(_RowsField)
+
+
 @dataclass(frozen=True, slots=True)
 class CompressAnswer:
     """The answer to a gateway: its body as JSON, and the headers that report on it."""
@@ -142,7 +152,7 @@ def _read_rows(body: bytes) -> list[bytes]:
     array = json_spans.read_value(body, "messages") or b""
     spans = json_spans.find_elements(array)
     if not spans:
-        raise BadRequest("messages is no list, or an empty one")
+        raise BadRequest(NO_ROWS)
     return [array[start:end] for start, end in spans]
 
 
@@ -152,7 +162,14 @@ def _return_original(services: Services, incoming: Incoming, reason: str) -> Com
         count_fallback(services, reason)
         record_outcome.publish_fallback(services, incoming, reason)
     incoming.log_fields["fallback"] = reason
-    return CompressAnswer(_encode(_Rows(_read_rows(incoming.body))), [(b"x-context-fallback", reason.encode())])
+    try:
+        rows = bytes(_ROWS.decode(incoming.body).messages)  # not one by one: there may be millions
+    except (ValueError, RecursionError) as problem:
+        raise BadRequest(NO_ROWS) from problem
+    inner = rows[1:-1].strip()
+    if rows[:1] != b"[" or not inner:
+        raise BadRequest(NO_ROWS)
+    return CompressAnswer(_encode(_Rows([inner])), [(b"x-context-fallback", reason.encode())])
 
 
 def _encode(rows: _Rows) -> bytes:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.chat.json_spans import scan_model_name
+from proxy.chat.json_spans import has_more_values, scan_model_name
 from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
 from proxy.exchange import record_outcome, splice_rounds
@@ -119,7 +119,7 @@ async def forward_original(
     reply = await services.client.send(
         target, incoming.method, incoming.path, incoming.query, headers, body, identity=identity
     )
-    if reply.status == 400 and (repaired := await _repair_cut_answers(services, incoming)) != incoming.body:
+    if reply.status == 400 and (repaired := await repair_answers(services, incoming)) != incoming.body:
         await reply.close()
         reply = await services.client.send(
             target, incoming.method, incoming.path, incoming.query, incoming.headers, repaired, identity=identity
@@ -136,8 +136,12 @@ async def forward_original(
         await reply.close()
 
 
-async def _repair_cut_answers(services: Services, incoming: Incoming) -> bytes:
+async def repair_answers(services: Services, incoming: Incoming) -> bytes:
+    """Return the client's body in a form in which answers that were cut can be sent again. A body with more values than
+    a managed one may have is not decoded: it is returned as it came."""
     dialect = DIALECTS[incoming.dialect]
+    if has_more_values(incoming.body, services.settings.limits.values):
+        return incoming.body
     if len(incoming.body) < LARGE_BODY_BYTES:
         return repair_cut_answers(dialect, incoming.body)
     return await asyncio.get_running_loop().run_in_executor(

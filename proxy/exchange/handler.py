@@ -38,7 +38,7 @@ from proxy.exchange import (
     splice_rounds,
     usage_option,
 )
-from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
+from proxy.exchange.dialect import DIALECTS, AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.plan_request import prepare_request, replan_refused
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
@@ -115,7 +115,7 @@ async def _forward(services: Services, incoming: Incoming, out: ResponseWriter, 
     identity = chains.repeats_other_values(incoming)
     incoming = chains.return_unplanned(incoming)
     if reason is FallbackReason.COMPACTION:
-        incoming = repair_compaction(incoming)
+        incoming = await repair_compaction(services, incoming)
     await fallback.forward_original(services, incoming, out, reason, identity=identity)
 
 
@@ -129,9 +129,9 @@ def may_take_over(services: Services, incoming: Incoming) -> bool:
     return lookups.find_policy(services, headers, target, DIALECTS[incoming.dialect]).mode == "rewrite"
 
 
-def repair_compaction(incoming: Incoming) -> Incoming:
+async def repair_compaction(services: Services, incoming: Incoming) -> Incoming:
     """A request for a compaction without reasoning that led to a withheld call: upstream would refuse it."""
-    body = repair_cut_answers(DIALECTS[incoming.dialect], incoming.body)
+    body = await fallback.repair_answers(services, incoming)
     return incoming if body == incoming.body else replace(incoming, body=body, encoded=None)
 
 

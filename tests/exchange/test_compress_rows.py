@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proxy.chat import json_spans
 from proxy.chat.chain import public_id
 from tests.proxy_server import RawAnswer, RunningProxy, parse_answer, run_proxy
 from tests.raw_upstream import run_upstream, send_raw
@@ -164,6 +165,16 @@ async def test_rows_without_a_result_or_an_answer_come_back_as_they_came() -> No
         answer = await compress(proxy, rows)
     assert answer.json()["messages"] == rows
     assert answer.header("x-context-fallback") == "rows"
+
+
+async def test_rows_over_a_limit_come_back_without_being_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten million numbers as rows held every other request for 58 s, and took 2 GB."""
+    monkeypatch.setattr(json_spans, "find_elements", None)
+    rows = [{"role": "user", "content": "x"}] * 4
+    async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, limits={"values": 5}) as proxy:
+        answer = await compress(proxy, rows)
+    assert answer.header("x-context-fallback") == "size"
+    assert answer.json()["messages"] == rows
 
 
 async def test_a_body_without_rows_is_refused() -> None:

@@ -136,7 +136,7 @@ class Beside:
         )
 
 
-async def beside(pid: int, port: int, body: bytes, *lines: bytes) -> Beside:
+async def beside(pid: int, port: int, body: bytes, *lines: bytes, path: str = CHAT) -> Beside:
     """Send it, and look at everything else meanwhile."""
     process = psutil.Process(pid)
     loop = asyncio.get_running_loop()
@@ -156,7 +156,7 @@ async def beside(pid: int, port: int, body: bytes, *lines: bytes) -> Beside:
 
     watching = asyncio.create_task(weighing())
     began = loop.time()
-    raw = make_post(CHAT, body, b"content-type: application/json", *lines)
+    raw = make_post(path, body, b"content-type: application/json", *lines)
     got = parse_answer(await send_raw(port, raw, 120))
     took = loop.time() - began
     await asyncio.sleep(1.0)  # what is done after the answer counts, too
@@ -191,6 +191,31 @@ async def test_s2_one_hostile_request_stops_nobody(
     assert found.slowest <= SLACK * PROMISED_S
     assert found.peak <= PEAK
     assert found.left <= LEFT
+
+
+@pytest.mark.parametrize("coding", [b"x-context-off: 0", b"x-context-off: 1"])
+@pytest.mark.parametrize("shape", ["values", "keys"])
+@pytest.mark.parametrize(
+    ("path", "member"),
+    [("/v1/compress", b"messages"), ("/v1/responses/compact", b"input"), ("/v1/messages", b"messages")],
+)
+async def test_s2_one_hostile_request_on_another_path_stops_nobody(
+    fork_server: ForkServer, tmp_path: Path, path: str, member: bytes, shape: str, coding: bytes
+) -> None:
+    more = b'"k":0' if shape == "values" else b",".join(b'"k%d":0' % n for n in range(500_000))
+    item = b"0" if shape == "values" else b"{}"
+    body = filled(b'{"model":"m",%b,"%b":[' % (more, member), item, b"]}", len(more) + (6 << 20))
+    async with run_upstream(fine) as upstream:
+        url, db = f"http://127.0.0.1:{upstream.port}/v1", f"{tmp_path}/a.sqlite3"
+        pid, port = await fork_server.started(upstream=url, db=db, policy="thrifty", log_level="error")
+        small = json.dumps({"model": "m", "messages": [user("warm")]}).encode()
+        assert parse_answer(await send_raw(port, make_post(CHAT, small))).status == 200
+        found = await beside(pid, port, body, coding, path=path)
+        print(f"{path} {shape}: {found}")
+        await asyncio.to_thread(fork_server.kill, pid)
+        assert found.answer.status == 200
+    assert found.slowest <= SLACK * PROMISED_S
+    assert found.peak <= PEAK
 
 
 HOLLOW: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
