@@ -163,6 +163,12 @@ LIMITS = (
         f"{MAX_PIPELINED_BYTES >> 20} MiB",
         "closed after those before",
     ),
+    LimitRow(
+        "messages over WebSocket that have not come whole or were not taken yet, on all connections together",
+        "`limits.bodies_mb`; half of it for one address",
+        "closed with 1013",
+    ),
+    LimitRow("JSON values of a `response.create` frame", "`limits.values`", "an error frame"),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
     LimitRow("codings of an answer that is compressed unasked", f"{MAX_CODINGS}", "goes on as it came, noted, counted"),
     LimitRow(

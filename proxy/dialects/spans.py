@@ -83,7 +83,7 @@ def find_again(body: bytes, text: bytes, begin: int, at: int) -> int:
     return at if 0 <= at <= begin - len(text) else body.find(text, max(0, begin - len(text) + 1))
 
 
-def read_any(raw: bytes) -> Any:
+def read_any(raw: bytes | memoryview) -> Any:
     """The value of a JSON text. Raises ValueError or RecursionError if it cannot be read."""
     return _ANY.decode(raw)
 

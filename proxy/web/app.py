@@ -234,7 +234,9 @@ class ContextProxy:
         elif split_session(scope)[1] in SOCKET_PATHS:
             socket = ResponseSocket(
                 scope, receive, send,
-                app=self._app, admit=self._admit, histories=self._histories, is_draining=lambda: self.draining,
+                app=self._app, admit=self._admit, histories=self._histories,
+                share_body=lambda caller: self.body_budget.share(find_share_owner(caller.tenant, caller.name)),
+                max_values=self.settings.limits.values, is_draining=lambda: self.draining,
             )  # fmt: skip
             await socket.serve()
         else:

@@ -147,13 +147,14 @@ class BodyBudget:
         self._by_tenant[share.tenant] += size
         share.size += size
 
-    def release(self, share: BodyShare) -> None:
-        """Free the bytes that a share holds. It may be called again."""
-        self.held -= share.size
-        self._by_tenant[share.tenant] -= share.size
+    def release(self, share: BodyShare, size: int | None = None) -> None:
+        """Free so many bytes of a share; None: all that it holds. It may be called again."""
+        freed = share.size if size is None else size
+        self.held -= freed
+        self._by_tenant[share.tenant] -= freed
         if not self._by_tenant[share.tenant]:
             del self._by_tenant[share.tenant]
-        share.size = 0
+        share.size -= freed
 
     def begin_reading(self, share: BodyShare) -> None:
         """Record that the body of this share is being read."""
@@ -199,6 +200,10 @@ class BodyShare:
     def reserve(self, size: int) -> None:
         """Reserve so many more bytes, which have arrived. Raises Unavailable."""
         self._budget.reserve(size, self)
+
+    def free(self, size: int | None = None) -> None:
+        """Free so many bytes; None: all of them."""
+        self._budget.release(self, size)
 
     def give_way(self) -> None:
         """End the reading, because others need the room."""

@@ -17,12 +17,14 @@ from typing import Any, Final
 
 from proxy.dialects.responses import frames
 from proxy.dialects.responses.frames import AnswerItems, Carried, CreateFrame
-from proxy.errors import ClientGone
+from proxy.errors import ClientGone, Unavailable
 from proxy.sessions.locate import decode_headers
 from proxy.stream.response_echo import ResponseEcho
 from proxy.stream.sse import SseEvent, SseParser
 from proxy.upstream.client import SUCCESS_STATUSES, begins_stream, is_event_stream
 from proxy.web.asgi import DISCONNECT_KEY, App, Disconnect, Message, Receive, Scope, Send
+from proxy.web.auth import CALLER_KEY, Caller
+from proxy.web.limits import BodyShare
 
 SOCKET_PATHS: Final = ("/v1/responses", "/responses")
 LIFE_S: Final = 3600.0
@@ -36,6 +38,8 @@ _HANDSHAKE_HEADERS: Final = (b"connection", b"upgrade", b"content-length", b"con
 _TOLD_HEADERS: Final = ("retry-after", "x-should-retry", "x-request-id")
 """Headers of an error that its frame has too."""
 _POLICY_VIOLATION, _RESTART, _INTERNAL = 1008, 1012, 1011
+TRY_AGAIN_LATER: Final = 1013
+"""The code with which a connection ends for whose frame there is no room."""
 
 
 class CarriedHistories:
@@ -109,17 +113,23 @@ class ResponseSocket:
         app: App,
         admit: App,
         histories: CarriedHistories,
+        share_body: Callable[[Caller], BodyShare],
+        max_values: int,
         is_draining: Callable[[], bool],
     ) -> None:
+        """share_body: makes a share of the budget for bodies. max_values: limit on the JSON values in one frame."""
         self._scope = scope
         self._receive = receive
         self._send = send
         self._app = app
         self._admit = admit
         self._histories = histories
+        self._share_body = share_body
+        self._max_values = max_values
+        self._caller: Caller
         self._is_draining = is_draining
-        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
-        """Frames that wait; None: the client has left."""
+        self._frames: asyncio.Queue[tuple[bytes, BodyShare] | None] = asyncio.Queue()
+        """Frames that wait, with their shares of the budget; None: the client has left."""
         self._disconnect = Disconnect()
         self._has_left = False
         self._has_closed = False
@@ -137,14 +147,18 @@ class ResponseSocket:
         finally:
             reading.cancel()
             self._histories.remove(self)
+            while not self._frames.empty():
+                if (waiting := self._frames.get_nowait()) is not None:
+                    waiting[1].free()
         if not self._has_left:
             await self._close(_RESTART, "connect again")
 
     async def _accept_handshake(self) -> bool:
         """Let the client in, or refuse the handshake with the answer that a request would have."""
-        answer = _Answer()
-        await self._admit(make_http_scope(self._scope), _receive_empty_body, answer.take)
+        answer, scope = _Answer(), make_http_scope(self._scope)
+        await self._admit(scope, _receive_empty_body, answer.take)
         if answer.status == 204:
+            self._caller = scope[CALLER_KEY]
             await self._send({"type": "websocket.accept"})
             return True
         headers = [(name, value) for name, value in answer.headers if name != b"connection"]
@@ -152,44 +166,66 @@ class ResponseSocket:
         await self._send({"type": "websocket.http.response.body", "body": bytes(answer.body)})
         return False
 
+    # A frame may have megabytes, and the next one may come after an hour. So the bytes of a frame are in the variables
+    # of functions that end with it.
+
     async def _read_frames(self) -> None:
         """Read frames, also while a response is made: a client that leaves is noticed then."""
-        while True:
-            message = await self._receive()
-            if message["type"] == "websocket.disconnect":
-                break
-            if self._frames.qsize() >= MAX_WAITING_FRAMES:
-                await self._close(_POLICY_VIOLATION, "one response at a time")
-                break
-            text = message.get("text")
-            self._frames.put_nowait(text.encode() if text is not None else message.get("bytes") or b"")
+        while await self._queue_frame(await self._receive()):
+            pass
         self._has_left = True
         self._frames.put_nowait(None)
         self._disconnect.report_left()
 
+    async def _queue_frame(self, message: Message) -> bool:
+        """Let the frame of a message wait. Return False if the connection must end."""
+        if message["type"] == "websocket.disconnect":
+            return False
+        if self._frames.qsize() >= MAX_WAITING_FRAMES:
+            await self._close(_POLICY_VIOLATION, "one response at a time")
+            return False
+        text = message.get("text")
+        frame = text.encode() if text is not None else message.get("bytes") or b""
+        share = self._share_body(self._caller)
+        try:
+            share.reserve(len(frame))
+        except Unavailable as problem:
+            await self._close(TRY_AGAIN_LATER, problem.message)
+            return False
+        self._frames.put_nowait((frame, share))
+        return True
+
     async def _answer_frames(self, life: asyncio.Timeout) -> None:
         until = life.when()
-        while not self._is_draining():
-            frame = await self._frames.get()
-            if frame is None:
-                return
-            life.reschedule(None)  # a response that has begun is never cut off
-            self._scope[BUSY_KEY] = True
-            try:
-                if not await self._answer_frame(frame):
-                    return
-            finally:
-                self._scope[BUSY_KEY] = False
+        while not self._is_draining() and await self._answer_frame(await self._frames.get(), life):
             life.reschedule(until)
 
-    async def _answer_frame(self, raw: bytes) -> bool:
-        """Answer one frame. Return False if the connection must end."""
+    async def _answer_frame(self, waiting: tuple[bytes, BodyShare] | None, life: asyncio.Timeout) -> bool:
+        """Answer one frame. Return False if the connection must end. waiting: the frame with its share, None if the
+        client has left."""
+        if waiting is None:
+            return False
+        life.reschedule(None)  # a response that has begun is never cut off
+        self._scope[BUSY_KEY] = True
         try:
-            frame = frames.read_create(raw, self._histories.get(self))
+            frame = self._read_frame(*waiting)
+            del waiting
+            return await (self._send_event(frame) if isinstance(frame, bytes) else self._answer_create(frame))
+        finally:
+            self._scope[BUSY_KEY] = False
+
+    def _read_frame(self, raw: bytes, share: BodyShare) -> CreateFrame | bytes:
+        """Return what a frame asks for, or the event that refuses it. share: freed, since the request has its own."""
+        try:
+            return frames.read_create(raw, self._histories.get(self), self._max_values)
         except frames.UnknownResponse as unknown:
-            return await self._send_event(frames.make_unknown_response_frame(str(unknown)))
+            return frames.make_unknown_response_frame(str(unknown))
         except (ValueError, RecursionError) as problem:
-            return await self._send_event(frames.make_error_frame(400, f"The frame cannot be read: {problem}".encode()))
+            return frames.make_error_frame(400, f"The frame cannot be read: {problem}".encode())
+        finally:
+            share.free()
+
+    async def _answer_create(self, frame: CreateFrame) -> bool:
         if not frame.generates:
             name = f"resp_{uuid.uuid4().hex}"
             self._histories.put(self, Carried(name, frame.items))

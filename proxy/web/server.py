@@ -42,7 +42,14 @@ from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.web.asgi import DISCONNECT_KEY, HOLD_HEAD_KEY, Disconnect, HeldHead, has_body
 from proxy.web.error_responses import LINGER_S, render_error, send_error
-from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PATHS, ConnectionLimit, HalfOpenConnections, find_client_address
+from proxy.web.limits import (
+    MAX_PIPELINED_BYTES,
+    PROBE_PATHS,
+    BodyBudget,
+    ConnectionLimit,
+    HalfOpenConnections,
+    find_client_address,
+)
 
 log = logging.getLogger(__name__)
 
@@ -489,7 +496,8 @@ def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connecti
         @cache
         def load_websocket_class() -> Any:
             websocket = importlib.import_module("proxy.web.websocket")
-            return websocket.make_websocket_class(settings.limits.body_mb << 20, connection_limit)
+            budget = BodyBudget(settings.limits.bodies_mb << 20, metrics, several=True)
+            return websocket.make_websocket_class(settings.limits.body_mb << 20, connection_limit, budget)
 
         known["load_websocket_class"] = staticmethod(load_websocket_class)
     return type("Connection", (Connection,), known)

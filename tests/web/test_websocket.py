@@ -4,8 +4,11 @@ import asyncio
 import logging
 import os
 import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.web import websocket
@@ -13,6 +16,11 @@ from tests.proxy_server import run_proxy
 from tests.raw_upstream import HANGS_S, abort_all, connect, run_upstream, wait_until
 from tests.strict_responses import StrictResponses
 from tests.web.test_response_socket import HELLO, ask, create, hear, socket
+
+HANDSHAKE = (
+    b"GET /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 
 
 async def test_a_frame_may_be_as_long_as_a_body_and_no_longer() -> None:
@@ -40,6 +48,90 @@ async def test_a_frame_that_grows_when_it_is_decompressed_is_bounded_too() -> No
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1009
         assert upstream.requests == []
+
+
+async def test_messages_that_have_not_come_whole_have_one_budget() -> None:
+    """Each of them may be as long as a body, on as many connections as there are; compressed it costs its client
+    nothing."""
+
+    async def send_half(there: ClientConnection) -> None:
+        half = create([HELLO], user="a" * 700_000)[:-100_000]
+
+        async def fragments() -> AsyncIterator[str]:
+            yield half
+            await asyncio.Event().wait()
+
+        with suppress(ConnectionClosed):
+            await there.send(fragments())
+
+    async with (
+        run_upstream(StrictResponses("Well.")) as upstream,
+        run_proxy(upstream.port, limits={"body_mb": 1, "bodies_mb": 4}) as proxy,
+        AsyncExitStack() as stack,
+    ):
+        held = [await stack.enter_async_context(socket(proxy, compression="deflate")) for _ in range(6)]
+        sending = [asyncio.create_task(send_half(one)) for one in held]
+        await wait_until(lambda: any(one.close_code == 1013 for one in held))
+        assert [one.close_code for one in held].count(None) in (2, 3)  # one address has half of the room
+        async with socket(proxy) as there:
+            await ask(there, [HELLO])  # a small one finds room
+        for task in sending:
+            task.cancel()
+        await stack.aclose()
+        async with socket(proxy) as one, socket(proxy) as other, socket(proxy) as third:
+            for there in (one, other, third):
+                await ask(there, [HELLO], user="a" * 700_000)
+
+
+async def test_fragments_without_bytes_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "PING_S", HANGS_S * 2)
+    async with (
+        run_upstream(StrictResponses("Well.")) as upstream,
+        run_proxy(upstream.port, limits={"body_mb": 1, "bodies_mb": 1}) as proxy,
+    ):
+        client = await connect(proxy.port)
+        await client.send(HANDSHAKE)
+        assert b"101" in await client.reader.readuntil(b"\r\n\r\n")
+        await client.send(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 30_000)
+        async with asyncio.timeout(HANGS_S):
+            with suppress(ConnectionError):  # some of it has not been read
+                while await client.reader.read(1000):
+                    pass
+        await abort_all([client])
+
+
+async def test_frames_that_wait_count_as_bodies() -> None:
+    async with (
+        run_upstream(StrictResponses("Well.")) as upstream,
+        run_proxy(upstream.port, limits={"body_mb": 1, "bodies_mb": 1}) as proxy,
+    ):
+        budget = proxy.app.body_budget
+        with budget.share("another") as share:
+            share.reserve(900_000)
+            async with socket(proxy) as there:
+                await there.send(create([HELLO], user="a" * 200_000))
+                with pytest.raises(ConnectionClosed) as closed:
+                    await hear(there)
+                assert closed.value.rcvd is not None
+                assert closed.value.rcvd.code == 1013
+        assert upstream.requests == []
+        async with socket(proxy) as there:
+            await ask(there, [HELLO], user="a" * 200_000)
+        assert budget.held == 0
+
+
+async def test_a_frame_with_too_many_values_is_refused_and_the_connection_goes_on() -> None:
+    """A frame of 40 MB with 20 million numbers held every other request for 55 s, and took 5.7 GB."""
+    async with (
+        run_upstream(StrictResponses("Well.")) as upstream,
+        run_proxy(upstream.port, limits={"values": 1000}) as proxy,
+        socket(proxy) as there,
+    ):
+        await there.send(create([HELLO], metadata={"a": [0] * 1000}))
+        (error,) = await hear(there)
+        assert (error["status"], "1000 JSON values" in error["error"]["message"]) == (400, True)
+        await ask(there, [HELLO])
+        assert len(upstream.requests) == 1
 
 
 async def test_a_history_that_is_longer_than_a_body_is_refused_and_the_connection_goes_on() -> None:
@@ -77,10 +169,7 @@ async def test_a_client_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(websocket, "PING_S", 0.1)
     async with run_upstream(StrictResponses("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
-        await client.send(
-            b"GET /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
-            b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
+        await client.send(HANDSHAKE)
         assert b"101" in await client.reader.readuntil(b"\r\n\r\n")
         mask = os.urandom(4)
         await client.send(b"\x81\xff" + struct.pack("!Q", 1000) + mask + b"half a frame")
@@ -97,10 +186,7 @@ async def test_frames_behind_the_handshake_are_read() -> None:
         client = await connect(proxy.port)
         data = create([HELLO]).encode()
         frame = b"\x81\xfe" + struct.pack("!H", len(data)) + b"\0\0\0\0" + data
-        await client.send(
-            b"GET /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
-            b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n" + frame
-        )
+        await client.send(HANDSHAKE + frame)
         async with asyncio.timeout(HANGS_S):
             await client.reader.readuntil(b"response.completed")
         await abort_all([client])

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS
 from proxy.dialects import spans
 
 _OWN_MEMBERS: Final = ("type", "generate", "previous_response_id", "input", "stream")
@@ -61,39 +60,43 @@ class CreateFrame:
     """False if the provider holds items in front of these: a later frame cannot be completed with them."""
 
 
-def read_create(frame: bytes, carried: Carried) -> CreateFrame:
-    """The request in a frame. carried: what went over its connection.
+def read_create(frame: bytes, carried: Carried, max_values: int) -> CreateFrame:
+    """The request in a frame. carried: what went over its connection. max_values: limit on the JSON values in it.
 
     Raises UnknownResponse, and ValueError or RecursionError if the frame is not understood.
     """
-    found = json_spans.find_members(frame, MAX_TOP_LEVEL_KEYS)
+    # A frame has to be decoded, so that there is no other way for one with too many values.
+    if json_spans.has_more_values(frame, max_values):
+        raise ValueError(f"the frame has more than {max_values} JSON values")
+    found = json_spans.find_members(frame)
     if found is None:
         raise ValueError("the frame is no JSON object")
-    raw = {one.key: frame[one.start : one.end] for one in found}
+    view = memoryview(frame)
+    raw = {one.key: view[one.start : one.end] for one in found}
     values = {name: spans.read_any(raw[name]) for name in ("type", "generate", "previous_response_id", "model", "store")
               if name in raw}  # fmt: skip
     if values.get("type") != "response.create":
         raise ValueError(f"the frame's type is {str(values.get('type'))[:40]!r}, not 'response.create'")
-    items = _read_items(raw.get("input"))
+    items = _read_items(bytes(raw["input"])) if "input" in raw else b""
     before = values.get("previous_response_id")
     completed, is_whole = b"", raw.get("conversation", b"null") == b"null"
     members = [(name, value) for name, value in raw.items() if name not in _OWN_MEMBERS]
     if before is not None and before == carried.response_id:
         items = b",".join(one for one in (carried.items, items) if one)
-        completed = raw["previous_response_id"]
+        completed = bytes(raw["previous_response_id"])
     elif before is not None:
         if values.get("store") is False:
             raise UnknownResponse(str(before))
         members.append(("previous_response_id", raw["previous_response_id"]))  # stored at the provider
         is_whole = False
-    members += [("input", b"[" + items + b"]"), ("stream", b"true")]
-    body = b"{" + b",".join(spans.encode_text(name) + b":" + value for name, value in members) + b"}"
+    named = [piece for name, value in members for piece in (spans.encode_text(name), b":", value, b",")]
+    body = b"".join((b"{", *named, b'"input":[', items, b'],"stream":true}'))
     headers = _read_headers(raw.get("client_metadata"))
     generates, model = values.get("generate") is not False, str(values.get("model") or "")
     return CreateFrame(body, items, headers, generates, model, completed, is_whole)
 
 
-def _read_headers(raw: bytes | None) -> list[tuple[bytes, bytes]]:
+def _read_headers(raw: memoryview | None) -> list[tuple[bytes, bytes]]:
     """The headers in `client_metadata`. Codex names them there, since a connection has headers only once."""
     metadata = None if raw is None else spans.read_any(raw)
     found = []
@@ -104,13 +107,14 @@ def _read_headers(raw: bytes | None) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def _read_items(raw: bytes | None) -> bytes:
-    if raw is None or raw == b"null":
+def _read_items(raw: bytes) -> bytes:
+    if raw == b"null":
         return b""
     if raw[:1] == b'"':
         return b'{"type":"message","role":"user","content":' + raw + b"}"
-    elements = spans.read_elements(raw)
-    return raw[elements[0][0] : elements[-1][1]] if elements else b""
+    if raw[:1] != b"[":
+        raise ValueError("a value that should be a list is none")
+    return raw[1:-1].strip()
 
 
 @dataclass(slots=True)
