@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.stream.sse import SseEvent, SseParser, replace_data
+from proxy.stream.sse import MAX_VALUES, SseEvent, SseParser, replace_data
 
 STREAM = (
     ': hello\n\ndata: {"a": 1}\n\ndata:{"b": "ü €"}\n\nevent: ping\ndata: x\ndata:\ndata:  y\nid: 7\n\n\n\n'
@@ -161,6 +161,17 @@ def test_a_line_of_9_mb_goes_on_in_pieces_without_data(step: int) -> None:
     assert parser.overflowed
     assert raws(events) == stream
     assert data(events) == [b"1", b"2"]
+
+
+def test_an_event_with_too_many_values_goes_on_without_data() -> None:
+    few, many = (b'data: {"a":[%b0]}\n\n' % (b"0," * count) for count in (MAX_VALUES - 2, MAX_VALUES))
+    text = b'data: {"a":"%b"}\n\n' % (b"," * MAX_VALUES * 2)
+    assert [one.data is None for one in run(few, text)] == [False, False]
+    parser = SseParser()
+    events = parser.feed(many + b"data: 2\n\n")
+    assert parser.overflowed
+    assert raws(events) == many + b"data: 2\n\n"
+    assert data(events) == [b"2"]
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)

@@ -67,12 +67,13 @@ def read_event(data: bytes) -> MessagesEvent | None:
 class BlockBuilder:
     """One content block while its deltas come. block: its members so far, without what `build` adds."""
 
-    __slots__ = ("_input", "_texts", "block")
+    __slots__ = ("_citations", "_input", "_texts", "block")
 
     def __init__(self, block: Mapping[str, Any]) -> None:
         self.block = dict(block)
         self._texts: dict[str, list[str]] = {}
         self._input: list[str] = []
+        self._citations: list[Any] = []
 
     def add(self, delta: Mapping[str, Any]) -> int:
         """Add a delta. Return the number of characters that it adds.
@@ -86,7 +87,10 @@ class BlockBuilder:
             if name == "partial_json" and isinstance(value, str):
                 self._input.append(value)
             elif name == "citation":
-                self.block["citations"] = [*(self.block.get("citations") or ()), value]
+                known = self.block.get("citations")
+                if known is not self._citations:  # a list of an event, which stays as it is
+                    self._citations = self.block["citations"] = [*(known or ())]
+                self._citations.append(value)
             elif name != "signature" and isinstance(value, str) and isinstance(self.block.get(name), str | None):
                 self._texts.setdefault(name, []).append(value)
             else:

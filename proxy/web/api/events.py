@@ -99,7 +99,8 @@ async def stream_events(
         str | None, Query(max_length=1024, description="Of this session alone: its name or address.")
     ] = None,
     kind: Annotated[
-        list[str] | None, Query(max_length=32, description="Of these kinds alone; patterns too: `context:*`.")
+        list[Annotated[str, Field(max_length=64)]] | None,
+        Query(max_length=32, description="Of these kinds alone; patterns too: `context:*`."),
     ] = None,
     after: Annotated[
         int | None,

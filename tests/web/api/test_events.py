@@ -104,6 +104,8 @@ async def test_only_what_is_asked_for_is_heard() -> None:
             assert {told["session"] for _, _, told in stream.told} == {"a"}
         async with event_stream(proxy, "?kind=no:such") as stream:
             assert b" 400 " in stream.head
+        async with event_stream(proxy, "?kind=" + "*a" * 40) as stream:  # one of 50 KB was compiled for a second
+            assert b" 422 " in stream.head
 
 
 async def test_a_key_hears_of_its_tenant_alone() -> None:
