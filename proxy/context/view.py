@@ -315,6 +315,8 @@ def keep_edited_history(edited: View, branch_edits: Mapping[bytes, Edit]) -> Non
     have then."""
     applied = edited.history.edited_history = edited.edited_history
     applied.branch_edits, applied.branch_edit_count = branch_edits, len(branch_edits)
+    # In the order of the messages, as after a restart: the order of later edits follows from it.
+    applied.edits = {key: edited.edits[key] for key in edited.keys if key in edited.edits}
 
 
 def _extend_edited_history(history: History, given: Mapping[bytes, Edit], known: EditedHistory | None) -> EditedHistory:

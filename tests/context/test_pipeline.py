@@ -131,7 +131,10 @@ def test_old_edits_are_repeated_and_are_not_new() -> None:
 
 def test_a_request_behind_new_edits_goes_on_with_the_prompt_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     first = make_request(TALK)
-    made = rewrite(first, BranchState(), policy(propose(3, text="short")), LOOSE, 0.0, RewriteInputs(COUNTER))
+    both = policy(propose(3, text="short"), propose(4, text="short"))
+    made = rewrite(first, BranchState(), both, LOOSE, 0.0, RewriteInputs(COUNTER))
+    applied = first.memo_values["history"].edited_history
+    assert ([*made.edits], [*applied.edits]) == ([KEYS[4], KEYS[3]], [KEYS[3], KEYS[4]]), "as after a restart"
     begins: list[int] = []
     render_plain = render.render_plain
 
