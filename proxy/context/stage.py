@@ -57,7 +57,7 @@ class Injection(ABC):
 
     searches: ClassVar[bool] = False
     """True if the injection reads `View.retrieved_texts`: the store is searched for it."""
-    loads_notes: ClassVar[Literal["scratchpad", "memos"] | None] = None
+    recollects: ClassVar[Literal["scratchpad", "memos"] | None] = None
     """The notes of the model that are loaded for the injection."""
 
     @abstractmethod

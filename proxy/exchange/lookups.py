@@ -225,7 +225,7 @@ def find_wanted_notes(policy: Policy) -> frozenset[str]:
     """`scratchpad` and `memos`, where an injection of the policy gives them to the model."""
     if policy.mode != "rewrite":
         return frozenset()
-    return frozenset(one.loads_notes for one in policy.injections if one.loads_notes)
+    return frozenset(one.recollects for one in policy.injections if one.recollects)
 
 
 def expect_notes(services: Services, policy: Policy, headers: Mapping[str, str], *, is_named: bool) -> ExpectedNotes:

@@ -22,7 +22,7 @@ class QuoteMemos(Injection):
 
     share: float = 0.1
     """Maximum share of the prompt's budget for the memos, if there is a budget."""
-    loads_notes: ClassVar[Literal["scratchpad", "memos"]] = "memos"
+    recollects: ClassVar[Literal["scratchpad", "memos"]] = "memos"
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert with all memos, the best first; memos that do not fit the budget are left out."""

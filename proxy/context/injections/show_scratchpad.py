@@ -33,7 +33,7 @@ class ShowScratchpad(Injection):
 
     chars: int = 8000
     """Maximum number of characters of the scratchpad that are shown."""
-    loads_notes: ClassVar[Literal["scratchpad", "memos"]] = "scratchpad"
+    recollects: ClassVar[Literal["scratchpad", "memos"]] = "scratchpad"
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert, or none."""
