@@ -73,7 +73,8 @@ async def test_only_so_many_sessions_are_remembered(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_long_session_has_the_same_sums_in_the_list_and_on_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_stats, "MAX_EXCHANGES", 3)
+    for module in (session_stats, timeline):
+        monkeypatch.setattr(module, "MAX_EXCHANGES", 3)
     async with run_conversation("passthrough") as talk:
         (item,) = await talk.parts.store.list_sessions(talk.tenant)
         listed = await TimelineCache().find_timeline(talk.parts, item)
