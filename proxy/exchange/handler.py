@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -25,40 +25,30 @@ from proxy.errors import (
 )
 from proxy.exchange import (
     ask_provider,
-    bound_reasoning,
-    cache_breakpoints,
     chains,
     fallback,
     idle,
     inband,
     iteration_records,
-    learned_windows,
     lookups,
-    prefix_bindings,
     publish_events,
     record_outcome,
-    usage_option,
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.prepare_request import prepare_request, replan_refused
-from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.prepare_request import prepare_request
+from proxy.exchange.send_prompt import send_prompt
+from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
-from proxy.sessions.branch import find_simulated_state
 from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.assemble import AssembledAnswer
 from proxy.upstream.client import BODILESS_STATUSES, Reply, Target, begins_stream
 
 log = logging.getLogger(__name__)
-
-REFUSAL_STATUSES = (400, 422)
-"""Statuses with which an upstream refuses a request that it does not understand. Mistral answers 422."""
-TOO_LONG_STATUSES = (*REFUSAL_STATUSES, 413)
-"""Statuses with which upstreams refuse a prompt that does not fit."""
 
 
 async def handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
@@ -154,7 +144,7 @@ async def _send_and_relay(
     sent."""
     sent_at = services.now()
     try:
-        turn, reply = await _send(services, turn, target, incoming)
+        turn, reply = await send_prompt(services, turn, target, incoming)
     except UpstreamError as problem:
         _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise
@@ -180,141 +170,6 @@ async def _send_and_relay(
     finally:
         await reply.close()
     return turn
-
-
-async def _send(services: Services, turn: Turn, target: Target, incoming: Incoming) -> tuple[Turn, Reply]:
-    """Send the plan's bytes upstream; return the turn as it was sent, and the reply. A refusal of rewritten
-    bytes is answered with one resend of the original."""
-
-    async def send(body: bytes) -> Reply:
-        if incoming.chain is not None:
-            body = chains.drop_refused(services, incoming, body)
-        headers = incoming.headers
-        if turn.wire is not None:
-            headers = ask_provider.add_beta(turn, headers, body)
-        return await services.client.send(target, incoming.method, incoming.path, incoming.query, headers, body)
-
-    reply = await send(turn.prompt.outgoing)
-    record_sent(services, turn)
-    if incoming.chain is not None and await chains.learn_refusal(services, incoming, reply):
-        await reply.close()
-        reply = await send(turn.prompt.outgoing)
-    if (
-        reply.status in TOO_LONG_STATUSES
-        and await _is_too_long(services, turn, incoming, reply)
-        and (replanned := await _replan_too_long(services, turn)) is not None
-    ):
-        await reply.close()
-        turn = replanned
-        reply = await send(turn.prompt.outgoing)
-        record_sent(services, turn)
-    if turn.prompt.unmarked and reply.status < 400:
-        cache_breakpoints.remember_support(services, turn, is_supported=True)
-    if reply.status in REFUSAL_STATUSES and await usage_option.is_refusal(turn, reply):
-        await reply.close()
-        turn = usage_option.without_option(services, turn)
-        reply = await send(turn.prompt.outgoing)
-    if reply.status in REFUSAL_STATUSES and await cache_breakpoints.is_refusal(turn, reply):
-        await reply.close()
-        turn = cache_breakpoints.without_breakpoints(turn)
-        reply = await send(turn.prompt.outgoing)
-        record_sent(services, turn)
-        if reply.status < 400:
-            cache_breakpoints.remember_support(services, turn, is_supported=False)
-    if reply.status in REFUSAL_STATUSES and (
-        turn.prompt.outgoing != incoming.body or bound_reasoning.may_be_ours(turn)
-    ):
-        turn, reply = await _answer_refusal(services, turn, reply, send)
-    return turn, reply
-
-
-async def _answer_refusal(
-    services: Services, turn: Turn, refused: Reply, send: Callable[[bytes], Awaitable[Reply]]
-) -> tuple[Turn, Reply]:
-    """Send the client's own bytes in place of a prompt that was refused. If these are refused too, because reasoning is
-    bound to our earlier prompts, send our prompt without reasoning."""
-    sent, reply = turn.prompt.outgoing, refused
-    is_bound = await bound_reasoning.is_refusal(refused)
-    original, left_out = prefix_bindings.make_whole(turn)
-    # Reasoning is bound to no breakpoint, and the client's bytes are refused if they have reasoning that must leave.
-    is_known = is_bound and (original != turn.original or not turn.is_prompt_changed)
-    original = turn.repair_answers(original)
-    if sent != original and not is_known:
-        await refused.close()
-        reply = await send(original)
-        if reply.status < 400 and not turn.is_prompt_changed:
-            cache_breakpoints.remember_support(services, turn, is_supported=False)
-            return cache_breakpoints.without_breakpoints(turn), reply
-        if reply.status < 400:
-            ask_provider.remember_refusal(services, turn)
-            turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT).with_prompt(outgoing=original)
-            _leave_out(services, turn, left_out)
-            record_outcome.stop_rewriting(services, turn, "upstream_reject")
-            return turn, reply
-        is_bound = is_bound or await bound_reasoning.is_refusal(reply)
-    is_ours = turn.is_prompt_changed or bound_reasoning.may_be_ours(turn)
-    stripped = bound_reasoning.strip_all(turn, sent) if is_bound and is_ours else None
-    if stripped is None:
-        if turn.is_prompt_changed:
-            turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
-        return turn, reply
-    await reply.close()
-    reply = await send(stripped)
-    fallback.count_fallback(services, FallbackReason.BOUND)
-    if reply.status < 400:
-        _leave_out(services, turn, [*prefix_bindings.trace_body(turn, sent).bindings])
-    return turn.with_prompt(outgoing=stripped, fallback=FallbackReason.BOUND), reply
-
-
-def _leave_out(services: Services, turn: Turn, tokens: Sequence[str]) -> None:
-    """Leave this reasoning out of every later request of the branch."""
-    if tokens:
-        rows = bound_reasoning.remember_refused(services, turn, tokens)
-        bound_reasoning.count_left_out(services, turn, len(tokens))
-        record_outcome.store_in_background(services, turn, rows)
-
-
-def record_sent(services: Services, turn: Turn) -> None:
-    """Update the branch's state once the plan's bytes have gone out."""
-    branch = turn.located.branch
-    branch.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
-    if turn.enriched.policy.mode == "rewrite":
-        before = branch.state
-        marked = bool(turn.prompt.unmarked)
-        branch.state = before.after_sending(turn.prompt.plan, services.now(), has_breakpoints=marked)
-        services.tenant_faults.add_counts(turn.tenant, before, branch.state)
-    if turn.prompt.is_simulated:
-        branch.simulated_state = find_simulated_state(branch).after_sending(turn.prompt.plan, services.now())
-
-
-async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply: Reply) -> bool:
-    """True if an error says that the prompt does not fit its window; the window is remembered. The error can still be
-    passed on."""
-    if reply.encoding:
-        return False
-    try:
-        body = await reply.peek_body(ERROR_BODY_BYTES)
-    except AnswerTooLong:
-        return False
-    except UpstreamError:
-        if turn.prompt.outgoing == incoming.body:
-            raise
-        return False  # the status alone decides the next step
-    return learned_windows.learn_window(services, turn, body)
-
-
-async def _replan_too_long(services: Services, turn: Turn) -> Turn | None:
-    """Return the turn with a shorter prompt, now that the window is known; None if there is none."""
-    if turn.enriched.policy.mode != "rewrite":
-        return None
-    try:
-        return await replan_refused(services, turn)
-    except StoreUnavailable:
-        return None  # storing is required and fails: the client gets the upstream's error
-    except Exception:  # P4: as for any other plan
-        services.metrics.internal_errors_total.labels(where="replan").inc()
-        log.exception("planning once more failed; the client gets the upstream's error")
-        return None
 
 
 def _make_response_headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:

@@ -23,7 +23,7 @@ from proxy.dialects.known_prefix import PREFIXES, TRACED, HistoryMemo, PrefixMem
 from proxy.errors import StoreUnavailable
 from proxy.exchange import bound_reasoning, exchange_rows
 from proxy.exchange.bound_reasoning import hash_token
-from proxy.exchange.dialect import is_bound, is_bound_answer
+from proxy.exchange.dialect import is_bound_answer
 from proxy.exchange.services import LARGE_BODY_BYTES, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
@@ -66,8 +66,8 @@ def find_run(tokens: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
 
 
 async def judge_prompt(services: Services, turn: Turn) -> Judgement:
-    """The reasoning that the turn's prompt would break. Prompts without bound reasoning cost nothing."""
-    if not _is_kept(turn) or not turn.request.find_indices("bound", is_bound):
+    """The reasoning that the turn's prompt would break."""
+    if not _is_kept(turn):
         return Judgement()
     try:
         sent = (await _trace(services, turn, turn.prompt.outgoing)).bindings
@@ -222,7 +222,7 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
     """(the client's own bytes without the reasoning that was made behind other prompts of the proxy, the tokens of that
     reasoning)."""
     body = turn.original
-    if not turn.request.find_indices("bound", is_bound):
+    if not turn.has_bound_answers:
         return body, ()
     body = bound_reasoning.leave_out_refused(turn, body)
     try:
@@ -252,15 +252,13 @@ def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
 
 
 def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:
-    """Return the rows of the bindings of an answer; memory is updated. Answers without bound reasoning cost one
-    search."""
-    is_there = is_bound_answer(message)
-    if not _is_kept(turn) or not (is_there or turn.rounds.bindings):
+    """Return the rows of the bindings of an answer and its rounds; memory is updated."""
+    if not _is_kept(turn):
         return []
     try:
         own: Mapping[str, Binding] = {}
         found = turn.rounds.bindings
-        if is_there:
+        if is_bound_answer(message):
             own = turn.dialect.trace_answer(trace_body(turn, turn.original), message)
             found = found or turn.dialect.trace_answer(trace_body(turn, turn.prompt.outgoing), message)
     except UNREADABLE:

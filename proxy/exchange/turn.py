@@ -221,6 +221,11 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
         """True if reasoning of the model is bound to the prompts that it was made behind."""
         if self.is_kept_by_provider or self.dialect.is_thinking(self.request if self.wire is None else self.wire):
             return True
+        return self.has_bound_answers
+
+    @property
+    def has_bound_answers(self) -> bool:
+        """True if an answer in the request bears reasoning that is bound to its prompt."""
         return bool(self.request.find_indices("bound", is_bound))
 
     def write_wire(self, more: Sequence[bytes] = (), *, with_tools: bool = True) -> bytes:
