@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -143,19 +144,12 @@ async def _send_and_relay(
     """Send the plan and relay the answer; the end of the exchange is recorded in every case. Return the turn as it was
     sent."""
     sent_at = services.now()
-    try:
+    with _record_no_reply(services, turn):
         turn, reply = await send_prompt(services, turn, target, incoming)
-    except UpstreamError as problem:
-        _record_unfinished(services, turn, "failed", problem.status, problem.code)
-        raise
-    except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
-        raise
     waited = services.now() - sent_at
     publish_events.publish_plan(services, turn)
-    services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
-        waited
-    )
+    upstream = services.metrics.limit_label("upstream", target.name)
+    services.metrics.first_token_seconds.labels(upstream=upstream).observe(waited)
     tool_loop = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
         if reply.encoding and reply.status < 400:
@@ -170,6 +164,19 @@ async def _send_and_relay(
     finally:
         await reply.close()
     return turn
+
+
+@contextmanager
+def _record_no_reply(services: Services, turn: Turn) -> Iterator[None]:
+    """Record the exchange if its request gets no reply: upstream cannot be asked, or the client leaves meanwhile."""
+    try:
+        yield
+    except UpstreamError as problem:
+        _record_unfinished(services, turn, "failed", problem.status, problem.code)
+        raise
+    except (asyncio.CancelledError, ClientGone):
+        _record_client_gone(services, turn, None, ())
+        raise
 
 
 def _make_response_headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
@@ -225,7 +232,7 @@ async def _relay_stream(
         raise
     answer = relay.answer
     blocks = relay.blocks
-    if turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld:  # the block is shown to the client then
+    if _shows_state(turn, withheld):
         blocks = [block.body for block in state_block.find_blocks(answer.text)]
     if broken is None and answer.error is not None:
         note = f"upstream error: {answer.error[:MAX_NOTE_ERROR_CHARS]}"
@@ -273,8 +280,8 @@ async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
     """Return the whole body; the end of an exchange whose body does not come is recorded. Raises AnswerTooLong."""
     try:
         return await reply.read_body(services.settings.limits.body_mb << 20)
-    except UpstreamTimeout:
-        _record_unfinished(services, turn, "failed", 504, "upstream_timeout")
+    except UpstreamTimeout as problem:
+        _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise
     except AnswerTooLong:
         raise
@@ -301,45 +308,62 @@ async def _relay_body(
     except AnswerTooLong:
         await _relay_unread(services, turn, reply, out, "too long to be stored")
         return
-    if reply.is_readable and turn.request.stream and begins_stream(body):
-        reply.give_again(body)  # a stream under another media type
-        await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
-        return
-    readable = reply.is_readable
-    withheld = record_outcome.find_withheld_headings(services, turn) if readable else ()
-    if tool_loop is not None and readable:
-        joined = await _join_rounds(services, tool_loop, body, withheld)
-        turn = tool_loop.turn
-        if joined is None:
-            await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
+    visible, answer = body, None
+    state_blocks: list[str] = []
+    reflections: list[str] = []
+    if reply.is_readable:
+        if turn.request.stream and begins_stream(body):
+            reply.give_again(body)  # a stream under another media type
+            await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
             return
-        visible, found = joined
-    else:
-        visible, found = turn.dialect.remove_blocks(body, withheld) if withheld else (body, [])
-    is_shown = turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld  # the client gets the block then
-    if readable and is_shown and turn.prompt.fallback != "upstream_reject":
-        found = [*found, *turn.dialect.remove_blocks(visible, (state_block.HEADING,))[1]]
-    blocks = [block.body for block in found if block.heading == state_block.HEADING]
-    if readable and turn.prompt.outgoing != turn.original:
-        visible = _restore_echo(turn, visible)
-    changed = visible != body
-    answer = _read_answer(turn, body, visible) if readable else None
+        withheld = record_outcome.find_withheld_headings(services, turn)
+        if tool_loop is None:
+            visible, blocks = turn.dialect.remove_blocks(body, withheld) if withheld else (body, [])
+        else:
+            joined = await _join_rounds(services, tool_loop, body, withheld)
+            turn = tool_loop.turn
+            if joined is None:
+                await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
+                return
+            visible, blocks = joined
+        if _shows_state(turn, withheld) and turn.prompt.fallback != "upstream_reject":
+            blocks = [*blocks, *turn.dialect.remove_blocks(visible, (state_block.HEADING,))[1]]
+        state_blocks = [block.body for block in blocks if block.heading == state_block.HEADING]
+        reflections = [block.body for block in blocks if block.heading != state_block.HEADING]
+        if turn.prompt.outgoing != turn.original:
+            visible = _restore_echo(turn, visible)
+        answer = _read_answer(turn, body, visible)
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
-    has_ended = complete or reply.status in BODILESS_STATUSES or 300 <= reply.status < 400  # no answer is due
-    status: ExchangeStatus = "complete" if has_ended else "rejected" if reply.status >= 400 else "partial"
-    note = None if complete else f"http {reply.status}"
     rows = record_outcome.record_outcome(
-        services, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note
+        services,
+        turn,
+        answer,
+        state_blocks,
+        "complete" if complete else _find_status_without_answer(reply.status),
+        reply.status,
+        first_byte_ms=first_byte_ms,
+        note=None if complete else f"http {reply.status}",
     )
     if complete:
-        reflections = [block.body for block in found if block.heading != state_block.HEADING]
         rows += _make_iteration_rows(services, turn, reflections)
-    headers = _make_response_headers(turn, reply, changed=changed)
-    if changed:
+    headers = _make_response_headers(turn, reply, changed=visible != body)
+    if visible != body:
         headers.append((b"content-length", b"%d" % len(visible)))
     if not await record_outcome.store_and_wait(services, turn, rows):
         headers.append((b"x-context-persist", b"deferred"))
     await out.respond(reply.status, headers, visible)
+
+
+def _shows_state(turn: Turn, withheld: tuple[str, ...]) -> bool:
+    """True if the client gets the STATE block that the prompt asks for. withheld: the headings that it does not get."""
+    return turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld
+
+
+def _find_status_without_answer(http_status: int) -> ExchangeStatus:
+    """The status of an exchange whose body is no whole answer."""
+    if http_status in BODILESS_STATUSES or 300 <= http_status < 400:
+        return "complete"  # no answer is due
+    return "rejected" if http_status >= 400 else "partial"
 
 
 def _read_answer(turn: Turn, body: bytes, visible: bytes) -> AssembledAnswer:
@@ -375,14 +399,8 @@ async def _answer_with_original(
     services: Services, turn: Turn, tool_loop: ToolLoop, out: ResponseWriter, first_byte_ms: float
 ) -> None:
     """Send the client's own request again and relay its answer, where a round of the proxy failed."""
-    try:
+    with _record_no_reply(services, turn):
         reply = await tool_loop.send_original()
-    except UpstreamError as problem:
-        _record_unfinished(services, turn, "failed", problem.status, problem.code)
-        raise
-    except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
-        raise
     try:
         await _relay_body(services, turn, reply, out, first_byte_ms)
     finally:
