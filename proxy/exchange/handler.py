@@ -159,7 +159,7 @@ async def _send_and_relay(
         elif tool_loop is None:
             await _relay_stream(services, turn, reply, out, waited * 1000)
         else:
-            async with keep_alive(out, has_comments=turn.dialect.has_comments) as writer:
+            async with keep_alive(out, has_comments=turn.dialect.answers.has_comments) as writer:
                 await _relay_stream(services, turn, reply, writer, waited * 1000, tool_loop)
     finally:
         await reply.close()
@@ -192,7 +192,7 @@ def _make_relay_factory(
     echo = _find_echo(turn) if turn.prompt.outgoing != turn.original else {}
 
     def make(after: AnswerRelay | None) -> AnswerRelay:
-        return turn.dialect.make_relay(
+        return turn.dialect.answers.make_relay(
             withhold_state=bool(withheld),
             drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
             limit=services.settings.limits.capture_mb << 20,
@@ -244,7 +244,8 @@ async def _relay_stream(
         _record_unfinished(services, turn, "partial", reply.status, code, answer, blocks)
         fallback.record_truncated(services, turn.upstream, code)
         message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
-        await out.write((b"\n\n" if relay.is_unfinished else b"") + turn.dialect.make_error_event(message, code))
+        error = turn.dialect.answers.make_error_event(message, code)
+        await out.write((b"\n\n" if relay.is_unfinished else b"") + error)
         await out.abort()
         return
     rows = record_outcome.record_outcome(
@@ -252,7 +253,7 @@ async def _relay_stream(
     )
     rows += _make_iteration_rows(services, turn, relay.other_blocks)
     stored = await record_outcome.store_and_wait(services, turn, rows)
-    comment = b"" if stored or not turn.dialect.has_comments else b": persist deferred\n\n"
+    comment = b"" if stored or not turn.dialect.answers.has_comments else b": persist deferred\n\n"
     await out.end(comment + relay.terminal)
 
 
@@ -318,7 +319,7 @@ async def _relay_body(
             return
         withheld = record_outcome.find_withheld_headings(services, turn)
         if tool_loop is None:
-            visible, blocks = turn.dialect.remove_blocks(body, withheld) if withheld else (body, [])
+            visible, blocks = turn.dialect.answers.remove_blocks(body, withheld) if withheld else (body, [])
         else:
             joined = await _join_rounds(services, tool_loop, body, withheld)
             turn = tool_loop.turn
@@ -327,7 +328,7 @@ async def _relay_body(
                 return
             visible, blocks = joined
         if _shows_state(turn, withheld) and turn.prompt.fallback != "upstream_reject":
-            blocks = [*blocks, *turn.dialect.remove_blocks(visible, (state_block.HEADING,))[1]]
+            blocks = [*blocks, *turn.dialect.answers.remove_blocks(visible, (state_block.HEADING,))[1]]
         state_blocks = [block.body for block in blocks if block.heading == state_block.HEADING]
         reflections = [block.body for block in blocks if block.heading != state_block.HEADING]
         if turn.prompt.outgoing != turn.original:
@@ -368,20 +369,20 @@ def _find_status_without_answer(http_status: int) -> ExchangeStatus:
 
 def _read_answer(turn: Turn, body: bytes, visible: bytes) -> AssembledAnswer:
     """The answer that the client gets, with the report of cleared results that was taken out of it."""
-    answer = turn.dialect.read_answer(visible)
+    answer = turn.dialect.answers.read(visible)
     if visible != body:
-        answer.cleared_results = turn.dialect.read_answer(body).cleared_results
+        answer.cleared_results = turn.dialect.answers.read(body).cleared_results
     return answer
 
 
 def _restore_echo(turn: Turn, body: bytes) -> bytes:
     """Return an answer that repeats the request as the client knows it."""
-    return turn.dialect.restore_echo(body, frozenset(turn.enriched.tool_offer.names), **_find_echo(turn))
+    return turn.dialect.answers.restore_echo(body, frozenset(turn.enriched.tool_offer.names), **_find_echo(turn))
 
 
 def _find_echo(turn: Turn) -> dict[str, bytes]:
     """The values of an answer that the client does not know, where its prompt was changed."""
-    return {**turn.dialect.find_echo(turn.wire, turn.prompt.outgoing), **ask_provider.find_hidden_member(turn)}
+    return {**turn.dialect.answers.find_echo(turn.wire, turn.prompt.outgoing), **ask_provider.find_hidden_member(turn)}
 
 
 async def _join_rounds(

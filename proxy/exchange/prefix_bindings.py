@@ -101,7 +101,7 @@ def trace_body(turn: Turn, body: bytes) -> BindingTrace:
     """The bindings in a body, read once for each. Raises one of `UNREADABLE`."""
     found = turn.traces.get(id(body))
     if found is None or found[0] is not body:
-        found = turn.traces[id(body)] = (body, turn.dialect.trace_prompt(body, _find_memo(turn, body)))
+        found = turn.traces[id(body)] = (body, turn.dialect.reasoning.trace_prompt(body, _find_memo(turn, body)))
     return found[1]
 
 
@@ -191,7 +191,7 @@ def withdraw_edits(services: Services, turn: Turn) -> Turn:
 def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
     """Return the turn with a prompt without the reasoning that it would break, now and for ever."""
     left_out = judged.left_out
-    if not left_out or turn.dialect.strip_bound is None or turn.dialect.drops_broken:
+    if not left_out or turn.dialect.reasoning.drops_broken:
         return turn  # the provider leaves it out itself, and says so
     stripped = _strip(turn, turn.prompt.outgoing, judged.tokens, left_out)
     if stripped is None:
@@ -207,11 +207,9 @@ def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
 
 def _strip(turn: Turn, body: bytes, tokens: Sequence[str], run: Sequence[str]) -> tuple[bytes, tuple[str, ...]] | None:
     """(the body without a run of tokens, these tokens); all tokens leave if the run cannot. None if nothing can."""
-    if turn.dialect.strip_bound is None:
-        return None
     for wanted in (tuple(run), tuple(tokens)):
         try:
-            stripped = turn.dialect.strip_bound(body, frozenset(wanted))
+            stripped = turn.dialect.reasoning.strip(body, frozenset(wanted))
         except UNREADABLE:
             continue
         return None if stripped == body else (stripped, wanted)
@@ -231,7 +229,7 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
     except UNREADABLE:
         return body, ()
     broken = _find_ours(turn, find_broken(left, _find_stored(turn, left)), own)
-    if not broken or turn.dialect.drops_broken:
+    if not broken or turn.dialect.reasoning.drops_broken:
         return body, ()
     return _strip(turn, body, tuple(left), find_run(tuple(left), broken)) or (body, ())
 
@@ -245,7 +243,7 @@ def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
     if message is None or not is_bound_answer(message):
         return turn
     try:
-        found = turn.dialect.trace_answer(trace_body(turn, body), message)
+        found = turn.dialect.reasoning.trace_answer(trace_body(turn, body), message)
     except UNREADABLE:
         return turn
     return turn.with_values(rounds=replace(turn.rounds, bindings={**turn.rounds.bindings, **found}))
@@ -259,8 +257,8 @@ def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:
         own: Mapping[str, Binding] = {}
         found = turn.rounds.bindings
         if is_bound_answer(message):
-            own = turn.dialect.trace_answer(trace_body(turn, turn.original), message)
-            found = found or turn.dialect.trace_answer(trace_body(turn, turn.prompt.outgoing), message)
+            own = turn.dialect.reasoning.trace_answer(trace_body(turn, turn.original), message)
+            found = found or turn.dialect.reasoning.trace_answer(trace_body(turn, turn.prompt.outgoing), message)
     except UNREADABLE:
         return []
     return _make_rows(services, turn, found, own)
