@@ -68,7 +68,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
         turn = await _enrich(services, turn, incoming, headers, cached, is_new_branch=is_new_branch)
         turn = await plan_request(services, turn)
         turn = await _ask_helper(services, turn, incoming.headers)
-        turn.pending.rows += lookups.clear_one_time_settings(turn)
+        exchange_rows.clear_one_time_settings(turn)
         turn = await _commit(services, turn, forms)
         if turn.prompt.plan.notes:
             record_outcome.record_plan_metrics(services.metrics, turn.prompt.plan)
@@ -243,7 +243,8 @@ async def _enrich(
 ) -> Turn:
     """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes.
     cached: tokens that the provider's cache would hold without the proxy."""
-    decisions = await lookups.refresh_decisions(services, turn.located.branch.live_session, is_new=turn.located.is_new)
+    live_session = turn.located.branch.live_session
+    decisions = await services.live_sessions.refresh_decisions(live_session, is_new=turn.located.is_new)
     if decisions.removed:
         erase_resent(turn, decisions.removed)
     requested = headers.get("x-context-policy", "")
