@@ -13,10 +13,10 @@ from proxy.context.policy import Policy
 from proxy.dialects.base import ClearedResults
 from proxy.dialects.messages import context_management
 from proxy.dialects.messages.request import MessagesRequest
-from proxy.exchange.dialect import leaves_clearing
 from proxy.exchange.refusals import remember_model
 from proxy.exchange.services import Headers, Services
 from proxy.exchange.turn import Turn
+from proxy.exchange.wire_messages import leaves_clearing
 
 USUAL_SCHEDULE: Final = "when_it_pays"
 """The schedule where the provider cannot clear; `append_only` takes its place if reasoning is bound to the prompt."""
@@ -39,13 +39,14 @@ def choose_provider_policy(services: Services, turn: Turn, policy: Policy) -> tu
 
 
 def _find_obstacle(services: Services, turn: Turn) -> str:
-    if turn.dialect.clear_results is None or turn.wire is None or turn.dialect.may_clear is None:
+    clearing = turn.dialect.clearing
+    if clearing is None or turn.wire is None:
         return f"not for the format {turn.dialect.name}"
     if not turn.model.breakpoint_field:
         return "not for this model"
     if turn.model_key in services.clearing_refused:
         return "the upstream refused it"
-    if not turn.dialect.may_clear(turn.wire.body):
+    if not clearing.may_clear(turn.wire.body):
         return "the client clears by itself, or uses tools of the provider"
     return ""
 
@@ -53,7 +54,7 @@ def _find_obstacle(services: Services, turn: Turn) -> str:
 def add_beta(turn: Turn, headers: Headers, body: bytes) -> Headers:
     """The client's headers, with the beta that the body needs beside the client's own."""
     field = context_management.FIELD.encode()
-    if turn.dialect.clear_results is None or not (_is_asked(turn) or leaves_clearing(turn.prompt.plan)):
+    if turn.dialect.clearing is None or not (_is_asked(turn) or leaves_clearing(turn.prompt.plan)):
         return headers
     if b'"' + field + b'"' not in body:
         return headers
@@ -73,7 +74,7 @@ def _is_asked(turn: Turn) -> bool:
 def find_hidden_member(turn: Turn) -> dict[str, bytes]:
     """The member of an answer that tells what was cleared, where the client did not ask for anything of the kind, as an
     argument of `make_relay` and `restore_echo`."""
-    if turn.dialect.clear_results is None or _is_asked(turn) or not leaves_clearing(turn.prompt.plan):
+    if turn.dialect.clearing is None or _is_asked(turn) or not leaves_clearing(turn.prompt.plan):
         return {}
     return {"hidden_member": context_management.FIELD.encode()}
 

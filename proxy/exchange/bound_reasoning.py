@@ -61,10 +61,9 @@ def hash_token(token: str) -> bytes:
 
 def strip_all(turn: Turn, body: bytes) -> bytes | None:
     """The body without any bound reasoning; None if it has none, or cannot go without it."""
-    if turn.dialect.strip_bound is None:
-        return None
+    reasoning = turn.dialect.reasoning
     try:
-        stripped = turn.dialect.strip_bound(body, frozenset(turn.dialect.trace_prompt(body, None).bindings))
+        stripped = reasoning.strip(body, frozenset(reasoning.trace_prompt(body, None).bindings))
     except (ValueError, KeyError, RecursionError):
         return None
     return None if stripped == body else stripped
@@ -72,13 +71,13 @@ def strip_all(turn: Turn, body: bytes) -> bytes | None:
 
 def leave_out_refused(turn: Turn, body: bytes) -> bytes:
     """The body without reasoning that the upstream has refused before, as in the request that it took then."""
-    refused = turn.located.branch.refused_reasoning
-    if not refused or turn.dialect.strip_bound is None:
+    refused, reasoning = turn.located.branch.refused_reasoning, turn.dialect.reasoning
+    if not refused:
         return body
     try:
-        found = turn.dialect.trace_prompt(body, None).bindings
+        found = reasoning.trace_prompt(body, None).bindings
         tokens = frozenset(token for token in found if hash_token(token) in refused)
-        return turn.dialect.strip_bound(body, tokens) if tokens else body
+        return reasoning.strip(body, tokens) if tokens else body
     except (ValueError, KeyError, RecursionError):
         return body  # the upstream judges a request that cannot be read
 

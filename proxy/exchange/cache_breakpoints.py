@@ -21,13 +21,15 @@ def mark_prompt(services: Services, turn: Turn) -> Turn:
 
 def mark_body(services: Services, turn: Turn, body: bytes) -> bytes:
     """The body with the breakpoints that the plan wants; the same object if it gets none."""
-    wanted, add = turn.prompt.plan.breakpoints, turn.dialect.add_breakpoints
-    if wanted == NO_BREAKPOINTS or add is None or turn.prompt.observed or not services.settings.cache.breakpoints:
+    wanted, breakpoints = turn.prompt.plan.breakpoints, turn.dialect.breakpoints
+    if not services.settings.cache.breakpoints or turn.prompt.observed:
+        return body
+    if breakpoints is None or wanted == NO_BREAKPOINTS:
         return body
     if services.breakpoint_support.get(turn.model_key) is False:
         return body
     try:
-        marked = add(body, wanted)
+        marked = breakpoints.add(body, wanted)
     except (ValueError, KeyError, RecursionError):
         return body  # the upstream judges a request that cannot be read
     return body if marked == body else marked

@@ -22,8 +22,9 @@ from proxy.dialects.compress.request import CompressRequest
 from proxy.errors import BadRequest, NotFound, NotManaged, StoreUnavailable, Unavailable
 from proxy.exchange import publish_events, record_outcome
 from proxy.exchange.fallback import count_fallback
-from proxy.exchange.handler import record_gap, record_sent
+from proxy.exchange.handler import record_gap
 from proxy.exchange.prepare_request import prepare_request
+from proxy.exchange.send_prompt import record_sent
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import locate

@@ -1,9 +1,8 @@
-"""Token counts and compactions that a client asks upstream for: they are about the prompt that upstream would get.
+"""Token counts that a client asks upstream for: they are about the prompt that upstream would get.
 
 `POST /v1/messages/count_tokens`, `POST /v1/responses/input_tokens` and Gemini's `:countTokens` count a prompt. Clients
 decide by that figure when they compact their history. The prompt is planned like a request, in a copy of the services
-that stores nothing and changes nothing, and upstream counts the plan. A compaction goes on as received: its answer
-begins a new history.
+that stores nothing and changes nothing, and upstream counts the plan.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import chains
 from proxy.exchange.ask_provider import add_beta
 from proxy.exchange.fallback import FallbackReason, forward_original, relay_unread
-from proxy.exchange.handler import is_off, may_take_over, repair_compaction
+from proxy.exchange.handler import is_off, may_take_over
 from proxy.exchange.prepare_request import prepare_request
 from proxy.exchange.services import Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
@@ -31,8 +30,6 @@ log = logging.getLogger(__name__)
 
 COUNT_PATHS: Final = ("/messages/count_tokens", "/responses/input_tokens", ":countTokens")
 """Ends of the paths that count a prompt."""
-COMPACTION_PATHS: Final = ("/responses/compact",)
-"""Ends of the paths that compact a history."""
 PLANNED_BRANCHES = 100
 """Limit on the branches that one count may read."""
 
@@ -56,15 +53,6 @@ class StoreWithoutWrites:
 
     def flush_deferred(self) -> None:
         """There is nothing to be written."""
-
-
-async def handle_compaction(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
-    """Pass a compaction on as received, except for reasoning that led to a withheld call: it would be refused."""
-    if not (is_off(incoming) or incoming.unmanaged_reason):
-        incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming), counts=True)
-        incoming = await repair_compaction(services, incoming)
-    reason = FallbackReason.OFF if is_off(incoming) else FallbackReason.COMPACTION
-    await forward_original(services, incoming, out, reason)
 
 
 async def handle_count(services: Services, incoming: Incoming, out: ResponseWriter) -> None:

@@ -13,10 +13,7 @@ from typing import Any, Protocol
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Message, Request
-from proxy.context.plan import Plan
-from proxy.context.provider_clearing import STAGE as CLEARING
-from proxy.context.provider_clearing import count_cleared
-from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, Breakpoints, ChainHash, ClientMarks, WireRequest
+from proxy.dialects.base import Binding, BindingTrace, Breakpoints, ChainHash, ClientMarks, WireRequest
 from proxy.dialects.completions import rules as completions_rules
 from proxy.dialects.completions.request import is_thinking
 from proxy.dialects.completions.stream import make_error_event
@@ -38,10 +35,8 @@ from proxy.dialects.responses.request import ResponsesRequest
 from proxy.dialects.responses.request import find_session_names as find_responses_session_names
 from proxy.dialects.responses.request import read_wire_request as read_responses_request
 from proxy.dialects.usage import Usage
-from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 from proxy.notes.state_block import NoteBlock
-from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.stream import gemini_body, messages_body, nonstreaming, responses_body
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import remove_blocks
@@ -89,13 +84,26 @@ class AnswerRelay(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """One wire format, as the exchange uses it."""
+class RequestReader:
+    """The reader of requests in a wire format."""
 
-    name: str
+    read: Callable[..., WireRequest]
+    """Reads a body with its size limits."""
+    continues_earlier: bool = False
+    """True if `read` is a `WireReader`: it takes an earlier request that the body begins with."""
+    takes_path: bool = False
+    """True if `read` takes the path with its query, which says a part of the request."""
+    read_held: Callable[[bytes, SizeLimits | None, Sequence[bytes]], WireRequest] | None = None
+    """Reads a request whose history the provider holds, with the messages of it that are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """Answers in a wire format, as a stream and as one body."""
+
     make_relay: Callable[..., AnswerRelay]
     """The relay of a stream, with the arguments of `Relay`."""
-    read_answer: Callable[[bytes], AssembledAnswer]
+    read: Callable[[bytes], AssembledAnswer]
     """The answer in one body."""
     remove_blocks: Callable[[bytes, tuple[str, ...]], tuple[bytes, list[NoteBlock]]]
     """(A body without the blocks under these headings, the blocks)."""
@@ -105,55 +113,79 @@ class Dialect:
     join_rounds: Callable[[Sequence[bytes], frozenset[str]], bytes]
     make_error_event: Callable[[str, str], bytes]
     """An error in a stream, from its message and code."""
-    read_request: Callable[..., WireRequest] | None = None
-    """The reader of a request, with the body and its size limits; None where the wire is the form that the exchange
-    works on."""
-    continues_earlier: bool = False
-    """True if the reader is a `WireReader`: it takes an earlier request that the body begins with."""
-    reads_path: bool = False
-    """True if the reader takes the path with its query, which says a part of the request."""
-    read_held_request: Callable[[bytes, SizeLimits | None, Sequence[bytes]], WireRequest] | None = None
-    """The reader of a request whose history the provider holds, with the messages of it that are known."""
-    is_user_first: bool = False
-    """True if providers refuse a conversation that begins with the assistant, whichever upstream it goes to."""
     has_comments: bool = True
     """True if clients skip comments in a stream. A blank line between two events is skipped by all."""
-    find_session_names: Callable[[Mapping[str, str], Any], list[str]] = lambda *_: []
-    """The names that a client gives its session, from its headers and its request."""
-    is_thinking: Callable[[Any], bool] = lambda _: False
-    """True if a request asks for reasoning that is bound to its prompt: the wire request, or the request itself."""
-    keeps_answer: Callable[[Any], bool] = lambda _: False
-    """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
-    find_added_violations: Callable[[bytes, Any], list[str]] = lambda *_: []
-    """The rules of the provider that a body breaks and the client's own does not, from its request. What is known of
-    both is not judged again."""
-    trace_prompt: Callable[[bytes, PrefixMemo | None], BindingTrace] = lambda *_: BindingTrace(ChainHash())
-    """The prompts that the reasoning in a body is bound to. What is known of its beginning is not read again."""
-    trace_answer: Callable[[BindingTrace, bytes], Mapping[str, Binding]] = lambda *_: {}
-    """The prompts that the reasoning of an answer is bound to, by its token: from its prompt and its canonical
-    message."""
-    drops_broken: bool = False
-    """True if the provider leaves out reasoning behind another prompt, and refuses nothing."""
     find_echo: Callable[[Any, bytes], dict[str, bytes]] = lambda *_: {}
     """Values that an answer repeats and that differ between the client's request and the sent body: arguments of
     `make_relay` and `restore_echo`."""
     restore_echo: Callable[..., bytes] = lambda body, *_, **__: body
     """An answer in one body that repeats the request as the client knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundReasoning:
+    """Reasoning that the provider binds to the prompt in front of it. By default there is none."""
+
+    is_wanted: Callable[[Any], bool] = lambda _: False
+    """True if a request asks for such reasoning: the wire request, or the request itself."""
+    trace_prompt: Callable[[bytes, PrefixMemo | None], BindingTrace] = lambda *_: BindingTrace(ChainHash())
+    """The prompts that the reasoning in a body is bound to. What is known of its beginning is not read again."""
+    trace_answer: Callable[[BindingTrace, bytes], Mapping[str, Binding]] = lambda *_: {}
+    """The prompts that the reasoning of an answer is bound to, by its token: from its prompt and its canonical
+    message."""
+    strip: Callable[[bytes, Collection[str]], bytes] = lambda body, _: body
+    """A body without the reasoning of these tokens."""
+    drops_broken: bool = False
+    """True if the provider leaves out reasoning behind another prompt, and refuses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBreakpoints:
+    """Breakpoints of the provider's cache in a request."""
+
+    add: Callable[[bytes, Breakpoints], bytes]
+    """A body with breakpoints of the proxy."""
+    read_client_marks: Callable[[Any], ClientMarks]
+    """The breakpoints that a client has set, from its request in its wire format."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultClearing:
+    """The provider's own clearing of old tool results."""
+
+    may_clear: Callable[[bytes], bool]
+    """True if the provider may be asked to clear results of this body."""
+    ask: Callable[[bytes, int], bytes]
+    """A body that asks the provider to clear all but so many of the newest tool results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One wire format, as the exchange uses it."""
+
+    name: str
+    answers: AnswerFormat
+    reader: RequestReader | None = None
+    """None where the wire is the form that the exchange works on."""
+    reasoning: BoundReasoning = BoundReasoning()
+    breakpoints: CacheBreakpoints | None = None
+    """None where the provider caches without breakpoints."""
+    clearing: ResultClearing | None = None
+    """None where the provider clears nothing."""
+    is_user_first: bool = False
+    """True if providers refuse a conversation that begins with the assistant, whichever upstream it goes to."""
+    find_session_names: Callable[[Mapping[str, str], Any], list[str]] = lambda *_: []
+    """The names that a client gives its session, from its headers and its request."""
+    keeps_answer: Callable[[Any], bool] = lambda _: False
+    """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
+    find_added_violations: Callable[[bytes, Any], list[str]] = lambda *_: []
+    """The rules of the provider that a body breaks and the client's own does not, from its request. What is known of
+    both is not judged again."""
     repair_answers: Callable[[bytes], bytes] = lambda body: body
     """A body in which answers can be sent again after parts of them were withheld from the client
     (`WireRequest.is_cut`)."""
     withheld_mark: bytes = b""
     """Bytes of a hidden round whose answer the client cannot send again as it has it; empty: any round may be one."""
-    may_clear: Callable[[bytes], bool] | None = None
-    """True if the provider may be asked to clear old tool results of this body."""
-    clear_results: Callable[[bytes, int], bytes] | None = None
-    """A body that asks the provider to clear all but so many of the newest tool results."""
-    add_breakpoints: Callable[[bytes, Breakpoints], bytes] | None = None
-    """A body with breakpoints of the proxy for the provider's cache."""
-    read_client_marks: Callable[[Any], ClientMarks] = lambda _: NO_MARKS
-    """The breakpoints that a client has set, from its request in its wire format."""
-    strip_bound: Callable[[bytes, Collection[str]], bytes] | None = None
-    """A body without the reasoning of these tokens."""
     returns_rows: bool = False
     """True if the answer is the messages themselves, for a gateway that sends them to a model: all of them, in their
     order."""
@@ -161,16 +193,20 @@ class Dialect:
 
 COMPLETIONS = Dialect(
     name="completions",
-    make_relay=Relay,
-    read_answer=AssembledAnswer.from_body,
-    remove_blocks=remove_blocks,
-    read_round=nonstreaming.read_round,
-    join_rounds=nonstreaming.join_rounds,
-    make_error_event=make_error_event,
-    is_thinking=is_thinking,
-    trace_prompt=completions_rules.trace_prompt,
-    trace_answer=completions_rules.trace_answer,
-    strip_bound=completions_rules.strip_bound,
+    answers=AnswerFormat(
+        make_relay=Relay,
+        read=AssembledAnswer.from_body,
+        remove_blocks=remove_blocks,
+        read_round=nonstreaming.read_round,
+        join_rounds=nonstreaming.join_rounds,
+        make_error_event=make_error_event,
+    ),
+    reasoning=BoundReasoning(
+        is_wanted=is_thinking,
+        trace_prompt=completions_rules.trace_prompt,
+        trace_answer=completions_rules.trace_answer,
+        strip=completions_rules.strip_bound,
+    ),
     repair_answers=completions_rules.sign_calls,
     withheld_mark=completions_rules.SIGNATURE,
 )
@@ -211,75 +247,86 @@ def _hide_clearing(body: bytes, _: frozenset[str], hidden_member: bytes = b"") -
 
 MESSAGES = Dialect(
     name="messages",
+    answers=AnswerFormat(
+        make_relay=MessagesRelay,
+        read=messages_body.read_answer,
+        remove_blocks=messages_body.remove_blocks,
+        read_round=messages_body.read_round,
+        join_rounds=messages_body.join_rounds,
+        make_error_event=messages_stream.make_error_event,
+        restore_echo=_hide_clearing,
+    ),
+    reader=RequestReader(read_messages_request, continues_earlier=True),
+    reasoning=BoundReasoning(
+        is_wanted=lambda request: (
+            _contains(request, "thinking", b"type") and not _contains(request, "thinking", b'"disabled"')
+        ),
+        trace_prompt=messages_rules.trace_prompt,
+        trace_answer=messages_rules.trace_answer,
+        strip=messages_rules.strip_bound,
+    ),
+    breakpoints=CacheBreakpoints(
+        add=messages_breakpoints.add_breakpoints,
+        read_client_marks=lambda wire: messages_breakpoints.read_client_marks(
+            wire.body, wire.members, wire.places, wire.first_mark
+        ),
+    ),
+    clearing=ResultClearing(may_clear=context_management.may_clear, ask=context_management.clear_results),
     is_user_first=True,
-    make_relay=MessagesRelay,
-    read_answer=messages_body.read_answer,
-    remove_blocks=messages_body.remove_blocks,
-    read_round=messages_body.read_round,
-    join_rounds=messages_body.join_rounds,
-    make_error_event=messages_stream.make_error_event,
-    read_request=read_messages_request,
-    continues_earlier=True,
     find_session_names=find_messages_session_names,
-    is_thinking=lambda request: (
-        _contains(request, "thinking", b"type") and not _contains(request, "thinking", b'"disabled"')
-    ),
     find_added_violations=lambda sent, wire: messages_rules.find_added_violations(sent, wire.body, wire.memo),
-    trace_prompt=messages_rules.trace_prompt,
-    trace_answer=messages_rules.trace_answer,
     repair_answers=messages_rules.fill_empty_answers,
-    restore_echo=_hide_clearing,
-    may_clear=context_management.may_clear,
-    clear_results=context_management.clear_results,
-    add_breakpoints=messages_breakpoints.add_breakpoints,
-    read_client_marks=lambda wire: messages_breakpoints.read_client_marks(
-        wire.body, wire.members, wire.places, wire.first_mark
-    ),
-    strip_bound=messages_rules.strip_bound,
 )
 RESPONSES = Dialect(
     name="responses",
-    make_relay=ResponsesRelay,
-    read_answer=responses_body.read_answer,
-    remove_blocks=responses_body.remove_blocks,
-    read_round=responses_body.read_round,
-    join_rounds=responses_body.join_rounds,
-    make_error_event=responses_stream.make_error_event,
-    read_request=_read_responses,
-    continues_earlier=True,
-    read_held_request=_read_held_responses,
+    answers=AnswerFormat(
+        make_relay=ResponsesRelay,
+        read=responses_body.read_answer,
+        remove_blocks=responses_body.remove_blocks,
+        read_round=responses_body.read_round,
+        join_rounds=responses_body.join_rounds,
+        make_error_event=responses_stream.make_error_event,
+        find_echo=_find_changed_instructions,
+        restore_echo=responses_body.restore_echo,
+    ),
+    reader=RequestReader(_read_responses, continues_earlier=True, read_held=_read_held_responses),
+    reasoning=BoundReasoning(
+        is_wanted=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
+        trace_prompt=responses_rules.trace_prompt,
+        trace_answer=responses_rules.trace_answer,
+        strip=responses_rules.strip_bound,
+        drops_broken=True,
+    ),
     find_session_names=find_responses_session_names,
-    is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
     keeps_answer=lambda request: not _contains(request, "store", b"false"),
     find_added_violations=lambda sent, wire: responses_rules.find_added_violations(
         sent, wire.body, wire.memo, has_reasoning=wire.first_reasoning >= 0
     ),
-    trace_prompt=responses_rules.trace_prompt,
-    trace_answer=responses_rules.trace_answer,
-    drops_broken=True,
     repair_answers=responses_rules.remove_orphan_reasoning,
-    find_echo=_find_changed_instructions,
-    restore_echo=responses_body.restore_echo,
-    strip_bound=responses_rules.strip_bound,
 )
 GEMINI = Dialect(
     name="gemini",
+    answers=AnswerFormat(
+        make_relay=GeminiRelay,
+        read=gemini_body.read_answer,
+        remove_blocks=gemini_body.remove_blocks,
+        read_round=gemini_body.read_round,
+        join_rounds=gemini_body.join_rounds,
+        make_error_event=gemini_stream.make_error_event,
+        has_comments=False,
+    ),
+    reader=RequestReader(gemini_request.read_gemini_request, takes_path=True),
     is_user_first=True,
-    make_relay=GeminiRelay,
-    read_answer=gemini_body.read_answer,
-    remove_blocks=gemini_body.remove_blocks,
-    read_round=gemini_body.read_round,
-    join_rounds=gemini_body.join_rounds,
-    make_error_event=gemini_stream.make_error_event,
-    read_request=gemini_request.read_gemini_request,
-    reads_path=True,
-    has_comments=False,
     find_added_violations=lambda sent, wire: gemini_rules.find_added_violations(sent, wire.body),
     repair_answers=gemini_rules.sign_calls,
     withheld_mark=b"thoughtSignature",
 )
 COMPRESS = replace(
-    COMPLETIONS, name="compress", read_request=read_compress_request, returns_rows=True, is_thinking=lambda _: False
+    COMPLETIONS,
+    name="compress",
+    reader=RequestReader(read_compress_request),
+    reasoning=replace(COMPLETIONS.reasoning, is_wanted=lambda _: False),
+    returns_rows=True,
 )
 DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (COMPLETIONS, MESSAGES, RESPONSES, GEMINI, COMPRESS)}
 DIALECT_PATHS: Mapping[str, str] = {
@@ -333,60 +380,3 @@ def count_sent_messages(request: Request, known_until: int) -> int:
     or none, may have sent that answer."""
     bound = request.find_indices("bound", is_bound)
     return max(known_until + 1, bound[-1] + 1 if bound else 0)
-
-
-def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[OutgoingMessage]:
-    """The messages of a plan, each with the index of the client's message that it is made from.
-
-    An answer that hidden rounds stand in for is one of the proxy: upstream gets it back as it was.
-    """
-    indices: Sequence[int | None]
-    if spliced.request.messages is client.messages:
-        indices = range(len(client.messages))
-    else:
-        indices = _find_client_indices(spliced, client)
-    if plan.messages is None:
-        return [(n, m.raw) for n, m in zip(indices, spliced.request.messages, strict=True)]
-    count = len(indices)
-    return [(indices[n] if n < count else None, raw) for n, raw in zip(plan.sources, plan.messages, strict=True)]
-
-
-def _find_client_indices(spliced: SplicedRequest, client: Request) -> list[int | None]:
-    """For each message of a spliced request the index of the client's message that it is; None for one of the proxy."""
-    indices: list[int | None] = []
-    at = 0
-    for message, key in zip(spliced.request.messages, spliced.keys, strict=True):
-        if key in spliced.hidden_at:
-            indices.append(None)
-            continue
-        indices.append(at if message is client.messages[at] else None)
-        at += 1
-    return indices
-
-
-def leaves_clearing(plan: Plan) -> bool:
-    """True if a plan leaves results to the provider's own clearing."""
-    return CLEARING in [edit.stage for edit in plan.edits.values()]
-
-
-def list_uncleared(
-    spliced: SplicedRequest, plan: Plan, messages: Sequence[OutgoingMessage]
-) -> tuple[list[OutgoingMessage], int | None]:
-    """(the messages to send, with results that the provider clears as they came; the number of results that it keeps,
-    or None where it clears none).
-
-    Results that the provider cannot clear alone go out with our text in their place.
-    """
-    if not leaves_clearing(plan):
-        return list(messages), None
-    cleared = count_cleared(spliced.request.messages, spliced.keys, plan.edits)
-    if not cleared:
-        return list(messages), None
-    own = {}
-    for place, raw in zip(plan.sources, plan.messages or (), strict=bool(plan.messages)):
-        edit = plan.edits.get(spliced.keys[place]) if place < len(spliced.keys) else None
-        if edit is not None and edit.stage == CLEARING:
-            own[raw] = spliced.request.messages[place].raw
-    made = [(source, own.get(raw, raw)) for source, raw in messages]
-    results = sum(raw.startswith(b'{"role":"tool"') for _, raw in made)
-    return made, results - cleared

@@ -23,6 +23,7 @@ from proxy.sessions import side_calls
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import encode_round
 from proxy.sessions.live import LiveSessions
+from proxy.sessions.operator_decisions import make_settings_row
 from proxy.sessions.packing import Node
 from proxy.sessions.tool_offer import ToolOffer
 from proxy.store.base import BranchRow, EditRow, ExchangeRow, FormRow, MessageRow, Row, SessionRow, StateRow
@@ -180,6 +181,18 @@ def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
         rows += _make_pin_rows(turn, k, 0, now)
     rows += make_strip_rows(turn, branch.refused_reasoning, now)
     return rows
+
+
+def clear_one_time_settings(turn: Turn) -> None:
+    """Take back the session's one-time settings, once the request that uses them is planned; memory is updated."""
+    live_session, plan = turn.located.branch.live_session, turn.prompt.plan
+    known = live_session.stored_decisions
+    if known is None or turn.located.branch.kind == "side" or plan.refusal is not None or turn.prompt.observed:
+        return
+    left = msgspec.structs.replace(known.settings, force="", ask=known.settings.ask and not plan.asks_for_state)
+    if left != known.settings:
+        live_session.stored_decisions = replace(known, settings=left)
+        turn.pending.rows.append(make_settings_row(turn.tenant, live_session.session, left))
 
 
 def add_pin_row(turn: Turn, chain_key: bytes, size: int, now: float) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -25,40 +26,30 @@ from proxy.errors import (
 )
 from proxy.exchange import (
     ask_provider,
-    bound_reasoning,
-    cache_breakpoints,
     chains,
     fallback,
     idle,
     inband,
     iteration_records,
-    learned_windows,
     lookups,
-    prefix_bindings,
     publish_events,
     record_outcome,
-    usage_option,
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.prepare_request import prepare_request, replan_refused
-from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.prepare_request import prepare_request
+from proxy.exchange.send_prompt import send_prompt
+from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
-from proxy.sessions.branch import find_simulated_state
 from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.assemble import AssembledAnswer
 from proxy.upstream.client import BODILESS_STATUSES, Reply, Target, begins_stream
 
 log = logging.getLogger(__name__)
-
-REFUSAL_STATUSES = (400, 422)
-"""Statuses with which an upstream refuses a request that it does not understand. Mistral answers 422."""
-TOO_LONG_STATUSES = (*REFUSAL_STATUSES, 413)
-"""Statuses with which upstreams refuse a prompt that does not fit."""
 
 
 async def handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
@@ -153,19 +144,12 @@ async def _send_and_relay(
     """Send the plan and relay the answer; the end of the exchange is recorded in every case. Return the turn as it was
     sent."""
     sent_at = services.now()
-    try:
-        turn, reply = await _send(services, turn, target, incoming)
-    except UpstreamError as problem:
-        _record_unfinished(services, turn, "failed", problem.status, problem.code)
-        raise
-    except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
-        raise
+    with _record_no_reply(services, turn):
+        turn, reply = await send_prompt(services, turn, target, incoming)
     waited = services.now() - sent_at
     publish_events.publish_plan(services, turn)
-    services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
-        waited
-    )
+    upstream = services.metrics.limit_label("upstream", target.name)
+    services.metrics.first_token_seconds.labels(upstream=upstream).observe(waited)
     tool_loop = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
         if reply.encoding and reply.status < 400:
@@ -175,146 +159,24 @@ async def _send_and_relay(
         elif tool_loop is None:
             await _relay_stream(services, turn, reply, out, waited * 1000)
         else:
-            async with keep_alive(out, has_comments=turn.dialect.has_comments) as writer:
+            async with keep_alive(out, has_comments=turn.dialect.answers.has_comments) as writer:
                 await _relay_stream(services, turn, reply, writer, waited * 1000, tool_loop)
     finally:
         await reply.close()
     return turn
 
 
-async def _send(services: Services, turn: Turn, target: Target, incoming: Incoming) -> tuple[Turn, Reply]:
-    """Send the plan's bytes upstream; return the turn as it was sent, and the reply. A refusal of rewritten
-    bytes is answered with one resend of the original."""
-
-    async def send(body: bytes) -> Reply:
-        if incoming.chain is not None:
-            body = chains.drop_refused(services, incoming, body)
-        headers = incoming.headers
-        if turn.wire is not None:
-            headers = ask_provider.add_beta(turn, headers, body)
-        return await services.client.send(target, incoming.method, incoming.path, incoming.query, headers, body)
-
-    reply = await send(turn.prompt.outgoing)
-    record_sent(services, turn)
-    if incoming.chain is not None and await chains.learn_refusal(services, incoming, reply):
-        await reply.close()
-        reply = await send(turn.prompt.outgoing)
-    if (
-        reply.status in TOO_LONG_STATUSES
-        and await _is_too_long(services, turn, incoming, reply)
-        and (replanned := await _replan_too_long(services, turn)) is not None
-    ):
-        await reply.close()
-        turn = replanned
-        reply = await send(turn.prompt.outgoing)
-        record_sent(services, turn)
-    if turn.prompt.unmarked and reply.status < 400:
-        cache_breakpoints.remember_support(services, turn, is_supported=True)
-    if reply.status in REFUSAL_STATUSES and await usage_option.is_refusal(turn, reply):
-        await reply.close()
-        turn = usage_option.without_option(services, turn)
-        reply = await send(turn.prompt.outgoing)
-    if reply.status in REFUSAL_STATUSES and await cache_breakpoints.is_refusal(turn, reply):
-        await reply.close()
-        turn = cache_breakpoints.without_breakpoints(turn)
-        reply = await send(turn.prompt.outgoing)
-        record_sent(services, turn)
-        if reply.status < 400:
-            cache_breakpoints.remember_support(services, turn, is_supported=False)
-    if reply.status in REFUSAL_STATUSES and (
-        turn.prompt.outgoing != incoming.body or bound_reasoning.may_be_ours(turn)
-    ):
-        turn, reply = await _answer_refusal(services, turn, reply, send)
-    return turn, reply
-
-
-async def _answer_refusal(
-    services: Services, turn: Turn, refused: Reply, send: Callable[[bytes], Awaitable[Reply]]
-) -> tuple[Turn, Reply]:
-    """Send the client's own bytes in place of a prompt that was refused. If these are refused too, because reasoning is
-    bound to our earlier prompts, send our prompt without reasoning."""
-    sent, reply = turn.prompt.outgoing, refused
-    is_bound = await bound_reasoning.is_refusal(refused)
-    original, left_out = prefix_bindings.make_whole(turn)
-    # Reasoning is bound to no breakpoint, and the client's bytes are refused if they have reasoning that must leave.
-    is_known = is_bound and (original != turn.original or not turn.is_prompt_changed)
-    original = turn.repair_answers(original)
-    if sent != original and not is_known:
-        await refused.close()
-        reply = await send(original)
-        if reply.status < 400 and not turn.is_prompt_changed:
-            cache_breakpoints.remember_support(services, turn, is_supported=False)
-            return cache_breakpoints.without_breakpoints(turn), reply
-        if reply.status < 400:
-            ask_provider.remember_refusal(services, turn)
-            turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT).with_prompt(outgoing=original)
-            _leave_out(services, turn, left_out)
-            record_outcome.stop_rewriting(services, turn, "upstream_reject")
-            return turn, reply
-        is_bound = is_bound or await bound_reasoning.is_refusal(reply)
-    is_ours = turn.is_prompt_changed or bound_reasoning.may_be_ours(turn)
-    stripped = bound_reasoning.strip_all(turn, sent) if is_bound and is_ours else None
-    if stripped is None:
-        if turn.is_prompt_changed:
-            turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
-        return turn, reply
-    await reply.close()
-    reply = await send(stripped)
-    fallback.count_fallback(services, FallbackReason.BOUND)
-    if reply.status < 400:
-        _leave_out(services, turn, [*prefix_bindings.trace_body(turn, sent).bindings])
-    return turn.with_prompt(outgoing=stripped, fallback=FallbackReason.BOUND), reply
-
-
-def _leave_out(services: Services, turn: Turn, tokens: Sequence[str]) -> None:
-    """Leave this reasoning out of every later request of the branch."""
-    if tokens:
-        rows = bound_reasoning.remember_refused(services, turn, tokens)
-        bound_reasoning.count_left_out(services, turn, len(tokens))
-        record_outcome.store_in_background(services, turn, rows)
-
-
-def record_sent(services: Services, turn: Turn) -> None:
-    """Update the branch's state once the plan's bytes have gone out."""
-    branch = turn.located.branch
-    branch.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
-    if turn.enriched.policy.mode == "rewrite":
-        before = branch.state
-        marked = bool(turn.prompt.unmarked)
-        branch.state = before.after_sending(turn.prompt.plan, services.now(), has_breakpoints=marked)
-        services.tenant_faults.add_counts(turn.tenant, before, branch.state)
-    if turn.prompt.is_simulated:
-        branch.simulated_state = find_simulated_state(branch).after_sending(turn.prompt.plan, services.now())
-
-
-async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply: Reply) -> bool:
-    """True if an error says that the prompt does not fit its window; the window is remembered. The error can still be
-    passed on."""
-    if reply.encoding:
-        return False
+@contextmanager
+def _record_no_reply(services: Services, turn: Turn) -> Iterator[None]:
+    """Record the exchange if its request gets no reply: upstream cannot be asked, or the client leaves meanwhile."""
     try:
-        body = await reply.peek_body(ERROR_BODY_BYTES)
-    except AnswerTooLong:
-        return False
-    except UpstreamError:
-        if turn.prompt.outgoing == incoming.body:
-            raise
-        return False  # the status alone decides the next step
-    return learned_windows.learn_window(services, turn, body)
-
-
-async def _replan_too_long(services: Services, turn: Turn) -> Turn | None:
-    """Return the turn with a shorter prompt, now that the window is known; None if there is none."""
-    if turn.enriched.policy.mode != "rewrite":
-        return None
-    try:
-        return await replan_refused(services, turn)
-    except StoreUnavailable:
-        return None  # storing is required and fails: the client gets the upstream's error
-    except Exception:  # P4: as for any other plan
-        services.metrics.internal_errors_total.labels(where="replan").inc()
-        log.exception("planning once more failed; the client gets the upstream's error")
-        return None
+        yield
+    except UpstreamError as problem:
+        _record_unfinished(services, turn, "failed", problem.status, problem.code)
+        raise
+    except (asyncio.CancelledError, ClientGone):
+        _record_client_gone(services, turn, None, ())
+        raise
 
 
 def _make_response_headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
@@ -330,7 +192,7 @@ def _make_relay_factory(
     echo = _find_echo(turn) if turn.prompt.outgoing != turn.original else {}
 
     def make(after: AnswerRelay | None) -> AnswerRelay:
-        return turn.dialect.make_relay(
+        return turn.dialect.answers.make_relay(
             withhold_state=bool(withheld),
             drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
             limit=services.settings.limits.capture_mb << 20,
@@ -370,7 +232,7 @@ async def _relay_stream(
         raise
     answer = relay.answer
     blocks = relay.blocks
-    if turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld:  # the block is shown to the client then
+    if _shows_state(turn, withheld):
         blocks = [block.body for block in state_block.find_blocks(answer.text)]
     if broken is None and answer.error is not None:
         note = f"upstream error: {answer.error[:MAX_NOTE_ERROR_CHARS]}"
@@ -382,7 +244,8 @@ async def _relay_stream(
         _record_unfinished(services, turn, "partial", reply.status, code, answer, blocks)
         fallback.record_truncated(services, turn.upstream, code)
         message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
-        await out.write((b"\n\n" if relay.is_unfinished else b"") + turn.dialect.make_error_event(message, code))
+        error = turn.dialect.answers.make_error_event(message, code)
+        await out.write((b"\n\n" if relay.is_unfinished else b"") + error)
         await out.abort()
         return
     rows = record_outcome.record_outcome(
@@ -390,7 +253,7 @@ async def _relay_stream(
     )
     rows += _make_iteration_rows(services, turn, relay.other_blocks)
     stored = await record_outcome.store_and_wait(services, turn, rows)
-    comment = b"" if stored or not turn.dialect.has_comments else b": persist deferred\n\n"
+    comment = b"" if stored or not turn.dialect.answers.has_comments else b": persist deferred\n\n"
     await out.end(comment + relay.terminal)
 
 
@@ -418,8 +281,8 @@ async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
     """Return the whole body; the end of an exchange whose body does not come is recorded. Raises AnswerTooLong."""
     try:
         return await reply.read_body(services.settings.limits.body_mb << 20)
-    except UpstreamTimeout:
-        _record_unfinished(services, turn, "failed", 504, "upstream_timeout")
+    except UpstreamTimeout as problem:
+        _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise
     except AnswerTooLong:
         raise
@@ -446,63 +309,80 @@ async def _relay_body(
     except AnswerTooLong:
         await _relay_unread(services, turn, reply, out, "too long to be stored")
         return
-    if reply.is_readable and turn.request.stream and begins_stream(body):
-        reply.give_again(body)  # a stream under another media type
-        await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
-        return
-    readable = reply.is_readable
-    withheld = record_outcome.find_withheld_headings(services, turn) if readable else ()
-    if tool_loop is not None and readable:
-        joined = await _join_rounds(services, tool_loop, body, withheld)
-        turn = tool_loop.turn
-        if joined is None:
-            await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
+    visible, answer = body, None
+    state_blocks: list[str] = []
+    reflections: list[str] = []
+    if reply.is_readable:
+        if turn.request.stream and begins_stream(body):
+            reply.give_again(body)  # a stream under another media type
+            await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
             return
-        visible, found = joined
-    else:
-        visible, found = turn.dialect.remove_blocks(body, withheld) if withheld else (body, [])
-    is_shown = turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld  # the client gets the block then
-    if readable and is_shown and turn.prompt.fallback != "upstream_reject":
-        found = [*found, *turn.dialect.remove_blocks(visible, (state_block.HEADING,))[1]]
-    blocks = [block.body for block in found if block.heading == state_block.HEADING]
-    if readable and turn.prompt.outgoing != turn.original:
-        visible = _restore_echo(turn, visible)
-    changed = visible != body
-    answer = _read_answer(turn, body, visible) if readable else None
+        withheld = record_outcome.find_withheld_headings(services, turn)
+        if tool_loop is None:
+            visible, blocks = turn.dialect.answers.remove_blocks(body, withheld) if withheld else (body, [])
+        else:
+            joined = await _join_rounds(services, tool_loop, body, withheld)
+            turn = tool_loop.turn
+            if joined is None:
+                await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
+                return
+            visible, blocks = joined
+        if _shows_state(turn, withheld) and turn.prompt.fallback != "upstream_reject":
+            blocks = [*blocks, *turn.dialect.answers.remove_blocks(visible, (state_block.HEADING,))[1]]
+        state_blocks = [block.body for block in blocks if block.heading == state_block.HEADING]
+        reflections = [block.body for block in blocks if block.heading != state_block.HEADING]
+        if turn.prompt.outgoing != turn.original:
+            visible = _restore_echo(turn, visible)
+        answer = _read_answer(turn, body, visible)
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
-    has_ended = complete or reply.status in BODILESS_STATUSES or 300 <= reply.status < 400  # no answer is due
-    status: ExchangeStatus = "complete" if has_ended else "rejected" if reply.status >= 400 else "partial"
-    note = None if complete else f"http {reply.status}"
     rows = record_outcome.record_outcome(
-        services, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note
+        services,
+        turn,
+        answer,
+        state_blocks,
+        "complete" if complete else _find_status_without_answer(reply.status),
+        reply.status,
+        first_byte_ms=first_byte_ms,
+        note=None if complete else f"http {reply.status}",
     )
     if complete:
-        reflections = [block.body for block in found if block.heading != state_block.HEADING]
         rows += _make_iteration_rows(services, turn, reflections)
-    headers = _make_response_headers(turn, reply, changed=changed)
-    if changed:
+    headers = _make_response_headers(turn, reply, changed=visible != body)
+    if visible != body:
         headers.append((b"content-length", b"%d" % len(visible)))
     if not await record_outcome.store_and_wait(services, turn, rows):
         headers.append((b"x-context-persist", b"deferred"))
     await out.respond(reply.status, headers, visible)
 
 
+def _shows_state(turn: Turn, withheld: tuple[str, ...]) -> bool:
+    """True if the client gets the STATE block that the prompt asks for. withheld: the headings that it does not get."""
+    return turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld
+
+
+def _find_status_without_answer(http_status: int) -> ExchangeStatus:
+    """The status of an exchange whose body is no whole answer."""
+    if http_status in BODILESS_STATUSES or 300 <= http_status < 400:
+        return "complete"  # no answer is due
+    return "rejected" if http_status >= 400 else "partial"
+
+
 def _read_answer(turn: Turn, body: bytes, visible: bytes) -> AssembledAnswer:
     """The answer that the client gets, with the report of cleared results that was taken out of it."""
-    answer = turn.dialect.read_answer(visible)
+    answer = turn.dialect.answers.read(visible)
     if visible != body:
-        answer.cleared_results = turn.dialect.read_answer(body).cleared_results
+        answer.cleared_results = turn.dialect.answers.read(body).cleared_results
     return answer
 
 
 def _restore_echo(turn: Turn, body: bytes) -> bytes:
     """Return an answer that repeats the request as the client knows it."""
-    return turn.dialect.restore_echo(body, frozenset(turn.enriched.tool_offer.names), **_find_echo(turn))
+    return turn.dialect.answers.restore_echo(body, frozenset(turn.enriched.tool_offer.names), **_find_echo(turn))
 
 
 def _find_echo(turn: Turn) -> dict[str, bytes]:
     """The values of an answer that the client does not know, where its prompt was changed."""
-    return {**turn.dialect.find_echo(turn.wire, turn.prompt.outgoing), **ask_provider.find_hidden_member(turn)}
+    return {**turn.dialect.answers.find_echo(turn.wire, turn.prompt.outgoing), **ask_provider.find_hidden_member(turn)}
 
 
 async def _join_rounds(
@@ -520,14 +400,8 @@ async def _answer_with_original(
     services: Services, turn: Turn, tool_loop: ToolLoop, out: ResponseWriter, first_byte_ms: float
 ) -> None:
     """Send the client's own request again and relay its answer, where a round of the proxy failed."""
-    try:
+    with _record_no_reply(services, turn):
         reply = await tool_loop.send_original()
-    except UpstreamError as problem:
-        _record_unfinished(services, turn, "failed", problem.status, problem.code)
-        raise
-    except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
-        raise
     try:
         await _relay_body(services, turn, reply, out, first_byte_ms)
     finally:

@@ -1,8 +1,7 @@
 """Lookups for a request: facts that its plan may use beside the request and its edits.
 
 They are: its policy, the entry of its model, and the time at which each message was first seen. Others are the user's
-pins, the results of a store search, and the nearness of messages to the task. Also the scratchpad and memos, and the
-operator's decisions.
+pins, the results of a store search, and the nearness of messages to the task. Also the scratchpad and memos.
 
 None of these facts is needed for an answer. A search that fails or is late finds nothing. Vectors are made in a task of
 their own, for the requests that follow.
@@ -33,13 +32,11 @@ from proxy.exchange.services import MAX_MODEL_CHARS, Headers, Services
 from proxy.exchange.turn import Turn
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
-from proxy.sessions.branch import LiveSession, LoadedNotes
+from proxy.sessions.branch import LoadedNotes
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.locate import ExpectedNotes
-from proxy.sessions.operator_decisions import NO_DECISIONS, SessionSettings, StoredDecisions, read_decisions
+from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.settings.load import Settings
-from proxy.store.base import Row
-from proxy.store.session_notes import SettingsRow
 from proxy.tools import stored_memos
 from proxy.upstream.client import Target
 
@@ -58,6 +55,20 @@ def find_policy(
     wanted = headers.get("x-context-policy", "")
     own = services.settings.compress.policy if dialect.returns_rows else ""
     return services.policies.get(wanted) or services.policies[own or target.policy or services.settings.policy]
+
+
+def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions, requested: str = "") -> Policy:
+    """Return the session's policy, with its settings and decisions. policy: used where the session names none.
+    requested: the request's policy, which has priority over the session's."""
+    if decisions.is_empty:
+        return policy
+    if requested not in services.policies:
+        policy = services.policies.get(decisions.settings.policy, policy)
+    schedules: dict[str, ScheduleName] = {name: name for name in get_args(ScheduleName)}
+    wanted = schedules.get(decisions.settings.schedule)
+    if wanted is not None and policy.mode == "rewrite":
+        policy = replace(policy, schedule=wanted)
+    return operator_edits.allow_rewrite(policy, decisions.planning_decisions)
 
 
 def look_up_model(services: Services, name: str) -> Model:
@@ -288,75 +299,3 @@ async def _load_fitting_memos(services: Services, turn: Turn, about: Message, pr
     if len(kept) < MAX_LOOP_MEMOS:
         return tuple(memo_matching.select_memos(kept, about.text, most, chars))
     return tuple(await asyncio.to_thread(memo_matching.select_memos, kept, about.text, most, chars))
-
-
-# Operator's decisions of a running session: read when a request comes, and again when a decision was made.
-
-
-async def refresh_decisions(services: Services, live_session: LiveSession, *, is_new: bool = False) -> StoredDecisions:
-    """Return the decisions in force for a request of this session. If other processes write to the same store, they are
-    read again; if that takes too long, the known ones count. is_new: the session got its name with this request, so
-    nobody can have decided anything. Raises StoreUnavailable if none are known."""
-    if live_session.stored_decisions is None:
-        known = live_session.explicit or live_session.stored
-        live_session.stored_decisions = (
-            await read_decisions(services.store, live_session.tenant, live_session.session) if known else NO_DECISIONS
-        )
-    elif services.store.shared and not is_new:
-        try:
-            async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
-                live_session.stored_decisions = await read_decisions(
-                    services.store, live_session.tenant, live_session.session
-                )
-        except (TimeoutError, StoreUnavailable):
-            services.metrics.internal_errors_total.labels(where="operator_decisions").inc()
-    return live_session.stored_decisions
-
-
-async def reload_decisions(services: Services, tenant: str, session: str) -> StoredDecisions:
-    """Read the decisions again after one was made; the session's next requests have them."""
-    found = await read_decisions(services.store, tenant, session)
-    live_session = services.live_sessions.find_session(tenant, session)
-    if live_session is not None:
-        live_session.stored_decisions = found
-    return found
-
-
-def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions, requested: str = "") -> Policy:
-    """Return the session's policy, with its settings and decisions. policy: used where the session names none.
-    requested: the request's policy, which has priority over the session's."""
-    if decisions.is_empty:
-        return policy
-    if requested not in services.policies:
-        policy = services.policies.get(decisions.settings.policy, policy)
-    schedules: dict[str, ScheduleName] = {name: name for name in get_args(ScheduleName)}
-    wanted = schedules.get(decisions.settings.schedule)
-    if wanted is not None and policy.mode == "rewrite":
-        policy = replace(policy, schedule=wanted)
-    return operator_edits.allow_rewrite(policy, decisions.planning_decisions)
-
-
-def clear_one_time_settings(turn: Turn) -> list[Row]:
-    """Return the row that takes back one-time settings, once the request that uses them is planned; memory is
-    updated."""
-    live_session = turn.located.branch.live_session
-    known = live_session.stored_decisions
-    if (
-        known is None
-        or turn.located.branch.kind == "side"
-        or turn.prompt.plan.refusal is not None
-        or turn.prompt.observed
-    ):
-        return []
-    left = msgspec.structs.replace(
-        known.settings, force="", ask=known.settings.ask and not turn.prompt.plan.asks_for_state
-    )
-    if left == known.settings:
-        return []
-    live_session.stored_decisions = replace(known, settings=left)
-    return [make_settings_row(turn.tenant, live_session.session, left)]
-
-
-def make_settings_row(tenant: str, session: str, settings: SessionSettings) -> SettingsRow:
-    """Return the row that stores a session's settings."""
-    return SettingsRow(tenant, session, msgspec.json.encode(settings).decode())

@@ -48,12 +48,13 @@ MAX_NEW_MESSAGES = 200
 async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) -> Turn:
     """Return the turn with a plan and the bytes to send, in which no reasoning is broken by the proxy (rule W15)."""
     turn = await _plan_once(services, turn, frozen=frozen)
-    judged = await prefix_bindings.judge_prompt(services, turn)
-    if judged.broken and prefix_bindings.costs_less_without_edits(turn, judged):
-        turn = await _plan_once(services, prefix_bindings.withdraw_edits(services, turn), frozen=frozen)
+    if turn.has_bound_answers:
         judged = await prefix_bindings.judge_prompt(services, turn)
-    if judged.broken:
-        turn = prefix_bindings.leave_out_broken(services, turn, judged)
+        if judged.broken and prefix_bindings.costs_less_without_edits(turn, judged):
+            turn = await _plan_once(services, prefix_bindings.withdraw_edits(services, turn), frozen=frozen)
+            judged = await prefix_bindings.judge_prompt(services, turn)
+        if judged.broken:
+            turn = prefix_bindings.leave_out_broken(services, turn, judged)
     return turn if turn.prompt.plan.breakpoints == NO_BREAKPOINTS else cache_breakpoints.mark_prompt(services, turn)
 
 

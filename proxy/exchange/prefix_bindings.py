@@ -23,7 +23,7 @@ from proxy.dialects.known_prefix import PREFIXES, TRACED, HistoryMemo, PrefixMem
 from proxy.errors import StoreUnavailable
 from proxy.exchange import bound_reasoning, exchange_rows
 from proxy.exchange.bound_reasoning import hash_token
-from proxy.exchange.dialect import is_bound, is_bound_answer
+from proxy.exchange.dialect import is_bound_answer
 from proxy.exchange.services import LARGE_BODY_BYTES, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
@@ -66,8 +66,8 @@ def find_run(tokens: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
 
 
 async def judge_prompt(services: Services, turn: Turn) -> Judgement:
-    """The reasoning that the turn's prompt would break. Prompts without bound reasoning cost nothing."""
-    if not _is_kept(turn) or not turn.request.find_indices("bound", is_bound):
+    """The reasoning that the turn's prompt would break."""
+    if not _is_kept(turn):
         return Judgement()
     try:
         sent = (await _trace(services, turn, turn.prompt.outgoing)).bindings
@@ -101,7 +101,7 @@ def trace_body(turn: Turn, body: bytes) -> BindingTrace:
     """The bindings in a body, read once for each. Raises one of `UNREADABLE`."""
     found = turn.traces.get(id(body))
     if found is None or found[0] is not body:
-        found = turn.traces[id(body)] = (body, turn.dialect.trace_prompt(body, _find_memo(turn, body)))
+        found = turn.traces[id(body)] = (body, turn.dialect.reasoning.trace_prompt(body, _find_memo(turn, body)))
     return found[1]
 
 
@@ -191,7 +191,7 @@ def withdraw_edits(services: Services, turn: Turn) -> Turn:
 def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
     """Return the turn with a prompt without the reasoning that it would break, now and for ever."""
     left_out = judged.left_out
-    if not left_out or turn.dialect.strip_bound is None or turn.dialect.drops_broken:
+    if not left_out or turn.dialect.reasoning.drops_broken:
         return turn  # the provider leaves it out itself, and says so
     stripped = _strip(turn, turn.prompt.outgoing, judged.tokens, left_out)
     if stripped is None:
@@ -207,11 +207,9 @@ def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
 
 def _strip(turn: Turn, body: bytes, tokens: Sequence[str], run: Sequence[str]) -> tuple[bytes, tuple[str, ...]] | None:
     """(the body without a run of tokens, these tokens); all tokens leave if the run cannot. None if nothing can."""
-    if turn.dialect.strip_bound is None:
-        return None
     for wanted in (tuple(run), tuple(tokens)):
         try:
-            stripped = turn.dialect.strip_bound(body, frozenset(wanted))
+            stripped = turn.dialect.reasoning.strip(body, frozenset(wanted))
         except UNREADABLE:
             continue
         return None if stripped == body else (stripped, wanted)
@@ -222,7 +220,7 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
     """(the client's own bytes without the reasoning that was made behind other prompts of the proxy, the tokens of that
     reasoning)."""
     body = turn.original
-    if not turn.request.find_indices("bound", is_bound):
+    if not turn.has_bound_answers:
         return body, ()
     body = bound_reasoning.leave_out_refused(turn, body)
     try:
@@ -231,7 +229,7 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
     except UNREADABLE:
         return body, ()
     broken = _find_ours(turn, find_broken(left, _find_stored(turn, left)), own)
-    if not broken or turn.dialect.drops_broken:
+    if not broken or turn.dialect.reasoning.drops_broken:
         return body, ()
     return _strip(turn, body, tuple(left), find_run(tuple(left), broken)) or (body, ())
 
@@ -245,24 +243,22 @@ def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
     if message is None or not is_bound_answer(message):
         return turn
     try:
-        found = turn.dialect.trace_answer(trace_body(turn, body), message)
+        found = turn.dialect.reasoning.trace_answer(trace_body(turn, body), message)
     except UNREADABLE:
         return turn
     return turn.with_values(rounds=replace(turn.rounds, bindings={**turn.rounds.bindings, **found}))
 
 
 def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:
-    """Return the rows of the bindings of an answer; memory is updated. Answers without bound reasoning cost one
-    search."""
-    is_there = is_bound_answer(message)
-    if not _is_kept(turn) or not (is_there or turn.rounds.bindings):
+    """Return the rows of the bindings of an answer and its rounds; memory is updated."""
+    if not _is_kept(turn):
         return []
     try:
         own: Mapping[str, Binding] = {}
         found = turn.rounds.bindings
-        if is_there:
-            own = turn.dialect.trace_answer(trace_body(turn, turn.original), message)
-            found = found or turn.dialect.trace_answer(trace_body(turn, turn.prompt.outgoing), message)
+        if is_bound_answer(message):
+            own = turn.dialect.reasoning.trace_answer(trace_body(turn, turn.original), message)
+            found = found or turn.dialect.reasoning.trace_answer(trace_body(turn, turn.prompt.outgoing), message)
     except UNREADABLE:
         return []
     return _make_rows(services, turn, found, own)

@@ -19,7 +19,7 @@ from proxy.chat.tokens import TokenCounter
 from proxy.context.models import with_long_cache, with_user_first
 from proxy.context.plan import Edit
 from proxy.context.policy import Policy
-from proxy.dialects.base import LONG_LIFETIME, WireRequest
+from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, WireRequest
 from proxy.errors import StoreUnavailable
 from proxy.exchange import (
     ask_provider,
@@ -68,7 +68,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
         turn = await _enrich(services, turn, incoming, headers, cached, is_new_branch=is_new_branch)
         turn = await plan_request(services, turn)
         turn = await _ask_helper(services, turn, incoming.headers)
-        turn.pending.rows += lookups.clear_one_time_settings(turn)
+        exchange_rows.clear_one_time_settings(turn)
         turn = await _commit(services, turn, forms)
         if turn.prompt.plan.notes:
             record_outcome.record_plan_metrics(services.metrics, turn.prompt.plan)
@@ -125,7 +125,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         dialect=dialect,
         wire=wire,
         chain=incoming.chain,
-        client_marks=dialect.read_client_marks(wire),
+        client_marks=dialect.breakpoints.read_client_marks(wire) if dialect.breakpoints is not None else NO_MARKS,
     )
     if _has_long_cache(turn):
         turn = turn.with_values(model=with_long_cache(model))
@@ -134,22 +134,23 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
 
 async def read_wire(services: Services, dialect: Dialect, incoming: Incoming) -> WireRequest | None:
     """Read a request in its wire format; None for chat completions. Raises NotManaged."""
+    reader = dialect.reader
+    if reader is None:
+        return None
     chain, body, cache = incoming.chain, incoming.body, services.message_cache
     read: Callable[[], WireRequest]
-    if dialect.read_request is None:
-        return None
     new = len(body)
-    if chain is not None and chain.is_held and dialect.read_held_request is not None:
-        read = partial(dialect.read_held_request, body, cache.limits, chain.history.messages)
-    elif dialect.reads_path:
+    if chain is not None and chain.is_held and reader.read_held is not None:
+        read = partial(reader.read_held, body, cache.limits, chain.history.messages)
+    elif reader.takes_path:
         where = f"{incoming.path}?{incoming.query.decode('latin-1')}"
-        read = partial(dialect.read_request, body, cache.limits, where)
-    elif dialect.continues_earlier:
+        read = partial(reader.read, body, cache.limits, where)
+    elif reader.continues_earlier:
         old = cache.find_prefix(body, dialect.name)
-        read = partial(cache.read_wire_with_prefix, dialect.name, body, old, dialect.read_request)
+        read = partial(cache.read_wire_with_prefix, dialect.name, body, old, reader.read)
         new -= len(old or ())
     else:
-        read = partial(dialect.read_request, body, cache.limits)
+        read = partial(reader.read, body, cache.limits)
     return read() if new < MAX_NEW_BYTES else await asyncio.get_running_loop().run_in_executor(services.workers, read)
 
 
@@ -242,7 +243,8 @@ async def _enrich(
 ) -> Turn:
     """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes.
     cached: tokens that the provider's cache would hold without the proxy."""
-    decisions = await lookups.refresh_decisions(services, turn.located.branch.live_session, is_new=turn.located.is_new)
+    live_session = turn.located.branch.live_session
+    decisions = await services.live_sessions.refresh_decisions(live_session, is_new=turn.located.is_new)
     if decisions.removed:
         erase_resent(turn, decisions.removed)
     requested = headers.get("x-context-policy", "")

@@ -22,6 +22,7 @@ from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.exchange import ask_provider, bound_reasoning, chains, cost, exchange_rows, prefix_bindings, publish_events
 from proxy.exchange.cost import Meter
+from proxy.exchange.dialect import is_bound_answer
 from proxy.exchange.services import Headers, Services
 from proxy.exchange.turn import ORIGINAL_FALLBACKS, Turn
 from proxy.metrics import Metrics
@@ -177,7 +178,8 @@ def _store_answers(
             raw = answer.build_message(index)
             if raw is None:
                 continue
-            rows += prefix_bindings.record_answer(services, turn, raw)
+            if turn.rounds.bindings or is_bound_answer(raw):
+                rows += prefix_bindings.record_answer(services, turn, raw)
             message = read_message(raw)
         except NotManaged:
             services.metrics.internal_errors_total.labels(where="answer_unread").inc()

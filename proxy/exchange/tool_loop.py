@@ -140,19 +140,19 @@ class ToolLoop:
         """Run the rounds of answers that come in one body each. Return (the body for the client, the blocks that were
         taken out of all bodies); None where the original request has to be sent. headings: of the blocks that the
         client must not see."""
-        dialect = self.turn.dialect
+        answers = self.turn.dialect.answers
         bodies: list[bytes] = []
         blocks: list[NoteBlock] = []
 
         def take(one: bytes) -> None:
-            visible, more = dialect.remove_blocks(one, headings) if headings else (one, [])
+            visible, more = answers.remove_blocks(one, headings) if headings else (one, [])
             bodies.append(visible)
             blocks.extend(more)
 
         take(body)
         if not may_call(bodies[0], self.tool_names):
             return bodies[0], blocks
-        found = dialect.read_round(body, self.tool_names, headings)
+        found = answers.read_round(body, self.tool_names, headings)
         while found.goes_on and not self._without_tools and found.message is not None:
             self._add_usage(found.usage)
             try:
@@ -165,12 +165,12 @@ class ToolLoop:
                 self._give_up_body(None)
                 return None
             take(body)
-            found = dialect.read_round(body, self.tool_names, headings)
+            found = answers.read_round(body, self.tool_names, headings)
             if found.message is None:
                 self._give_up_body(found.usage)
                 return None
-        joined = dialect.join_rounds(bodies, self.tool_names)
-        await self._keep_round(found.message, found.hidden_calls, dialect.read_answer(joined).build_message())
+        joined = answers.join_rounds(bodies, self.tool_names)
+        await self._keep_round(found.message, found.hidden_calls, answers.read(joined).build_message())
         return joined, blocks
 
     async def _send_results(self, message: bytes, calls: Sequence[HiddenCall]) -> Reply:
@@ -331,7 +331,7 @@ class ToolLoop:
         text = ""
         with suppress(UpstreamError):
             body = b"" if reply.encoding else await reply.read_body(ERROR_BODY_BYTES)
-            text = self.turn.dialect.read_answer(body).error or body.decode("utf-8", "replace").strip()
+            text = self.turn.dialect.answers.read(body).error or body.decode("utf-8", "replace").strip()
         await reply.close()
         text = text[:MAX_NOTE_ERROR_CHARS]
         note = f"a round of the proxy's tools was refused: http {reply.status}" + (f": {text}" if text else "")

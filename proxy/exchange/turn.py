@@ -18,8 +18,9 @@ from proxy.context.plan import Plan
 from proxy.context.policy import Policy
 from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, ClientMarks, WireRequest
 from proxy.dialects.usage import Usage
-from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound, list_uncleared, repair_cut_answers
+from proxy.exchange.dialect import COMPLETIONS, Dialect, is_bound, repair_cut_answers
 from proxy.exchange.services import MAX_MODEL_CHARS, ModelKey
+from proxy.exchange.wire_messages import find_sources, list_uncleared
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest
 from proxy.sessions.locate import Located
@@ -219,8 +220,12 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     @property
     def is_bound(self) -> bool:
         """True if reasoning of the model is bound to the prompts that it was made behind."""
-        if self.is_kept_by_provider or self.dialect.is_thinking(self.request if self.wire is None else self.wire):
-            return True
+        request = self.request if self.wire is None else self.wire
+        return self.is_kept_by_provider or self.dialect.reasoning.is_wanted(request) or self.has_bound_answers
+
+    @property
+    def has_bound_answers(self) -> bool:
+        """True if an answer in the request bears reasoning that is bound to its prompt."""
         return bool(self.request.find_indices("bound", is_bound))
 
     def write_wire(self, more: Sequence[bytes] = (), *, with_tools: bool = True) -> bytes:
@@ -233,10 +238,11 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
             *((None, raw) for raw in more),
         ]
         kept: int | None = None
-        if self.dialect.clear_results is not None:
+        clearing = self.dialect.clearing
+        if clearing is not None:
             messages, kept = list_uncleared(self.enriched.spliced, self.prompt.plan, messages)
         body = self.wire.write(messages, tools=self.enriched.spliced.added_tools if with_tools else b"")
-        return body if kept is None or self.dialect.clear_results is None else self.dialect.clear_results(body, kept)
+        return clearing.ask(body, kept) if clearing is not None and kept is not None else body
 
     def repair_answers(self, body: bytes) -> bytes:
         """A body of this turn in which the client's answers can be sent again, although parts were withheld from it."""

@@ -241,7 +241,7 @@ async def _store_decision(
 ) -> DecisionResult:
     """Store the decisions before they act. StoreUnavailable passes through, and then nothing was decided."""
     await services.store.put(rows)
-    await lookups.reload_decisions(services, selected.record.tenant, selected.record.session)
+    await services.live_sessions.reload_decisions(selected.record.tenant, selected.record.session)
     there = set(chosen)
     changed = DecisionResult(
         session=selected.record.session,

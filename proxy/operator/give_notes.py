@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.branch_state import MODEL_STATE_SUFFIX
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import iteration_records, lookups, publish_events
+from proxy.exchange import iteration_records, publish_events
 from proxy.exchange.lookups import forget_notes
 from proxy.exchange.services import Services
 from proxy.notes import reflection
@@ -18,7 +18,7 @@ from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.response_models import NoteDetails, ScratchpadDetails, StateAuthor, StateDetails, WithdrawnNote
 from proxy.sessions.locate import make_id
-from proxy.sessions.operator_decisions import parse_settings
+from proxy.sessions.operator_decisions import make_settings_row, parse_settings
 from proxy.store.base import WHOLE_SESSION, StateRow
 from proxy.store.session_notes import NoteRow, ScratchpadRow
 
@@ -130,7 +130,7 @@ async def add_note(services: Services, tenant: str, session: str, text: str) -> 
         raise Conflict(f"there are {MAX_NOTES} notes already", hint="Withdraw one.")
     row = NoteRow(tenant, session, WHOLE_SESSION, make_id()[-8:], "note", text, services.now())
     await services.store.put([row])
-    await lookups.reload_decisions(services, tenant, session)
+    await services.live_sessions.reload_decisions(tenant, session)
     publish_events.publish_decision(services, tenant, session, "note", note=row.note)
     return NoteDetails(row.note, row.kind, row.text, row.created_at)
 
@@ -153,8 +153,8 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
     settings = parse_settings(record.settings)
     left = msgspec.structs.replace(settings, withdrawn=[*settings.withdrawn, note][-MAX_WITHDRAWN:])
     blank = msgspec.structs.replace(known, text="")
-    await services.store.put([blank, lookups.make_settings_row(tenant, session, left)])
-    await lookups.reload_decisions(services, tenant, session)
+    await services.store.put([blank, make_settings_row(tenant, session, left)])
+    await services.live_sessions.reload_decisions(tenant, session)
     publish_events.publish_decision(services, tenant, session, "withdraw", note=note)
     return WithdrawnNote(note)
 

@@ -11,10 +11,10 @@ import msgspec
 from proxy.context.analysis.iteration import Urgency
 from proxy.context.policy import ScheduleName
 from proxy.errors import Conflict, Unprocessable
-from proxy.exchange import lookups, publish_events
+from proxy.exchange import publish_events
 from proxy.exchange.services import Services
 from proxy.operator import find_session
-from proxy.sessions.operator_decisions import SessionSettings, parse_settings
+from proxy.sessions.operator_decisions import SessionSettings, make_settings_row, parse_settings
 
 MAX_SETTING = 100_000
 """Limit on numbers of groups and iterations: above any real number."""
@@ -117,8 +117,8 @@ async def _set_one_time_action(
 async def _store_settings(
     services: Services, tenant: str, session: str, known: SessionSettings, made: SessionSettings
 ) -> SessionSettings:
-    await services.store.put([lookups.make_settings_row(tenant, session, made)])
-    await lookups.reload_decisions(services, tenant, session)
+    await services.store.put([make_settings_row(tenant, session, made)])
+    await services.live_sessions.reload_decisions(tenant, session)
     before, after = msgspec.structs.asdict(known), msgspec.structs.asdict(made)
     changes = {name: value for name, value in after.items() if value != before[name]}
     publish_events.publish_decision(services, tenant, session, "settings", settings=changes)

@@ -19,6 +19,7 @@ from proxy.context.branch_state import BranchState
 from proxy.errors import StoreUnavailable
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.branch import Branch, LiveSession, restore_branch
+from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
 from proxy.sessions.packing import Node
 from proxy.sessions.tool_offer import ToolOffer
 from proxy.store.base import BranchRecord, Store
@@ -42,10 +43,11 @@ class LiveSessions:
         *,
         max_bytes: int = 1 << 40,
         lookup_s: float = 0.25,
-        on_lookup_failed: Callable[[], None] = lambda: None,
+        on_lookup_failed: Callable[[str], None] = lambda _: None,
     ) -> None:
         """max_branches: branches. max_bytes: bytes of memory that they may take, estimated. lookup_s: seconds that the
-        store may take to report the position of a branch; after that memory counts. on_lookup_failed: called then."""
+        store may take to report the position of a branch, or the operator's decisions; after that memory counts.
+        on_lookup_failed: called then, with the label `where` of the metric."""
         self.max_branches = max_branches
         self.max_bytes = max_bytes
         self.size = 0
@@ -222,7 +224,7 @@ class LiveSessions:
             async with asyncio.timeout(self.lookup_s):
                 found = await self.store.read_branch_position(*branch.id)
         except (TimeoutError, StoreUnavailable):
-            self.on_lookup_failed()
+            self.on_lookup_failed("standing")
             return branch
         if found is None:
             if not branch.is_confirmed:
@@ -248,6 +250,29 @@ class LiveSessions:
             )
             again.simulated_state = branch.simulated_state
         return again
+
+    async def refresh_decisions(self, live_session: LiveSession, *, is_new: bool = False) -> StoredDecisions:
+        """Return the operator's decisions in force for a request of this session. If other processes write to the same
+        store, they are read again; if that takes too long, the known ones count. is_new: the session got its name with
+        this request, so nobody can have decided anything. Raises StoreUnavailable if none are known."""
+        place = live_session.tenant, live_session.session
+        if live_session.stored_decisions is None:
+            known = live_session.explicit or live_session.stored
+            live_session.stored_decisions = await read_decisions(self.store, *place) if known else NO_DECISIONS
+        elif self.store.shared and not is_new:
+            try:
+                async with asyncio.timeout(self.lookup_s):
+                    live_session.stored_decisions = await read_decisions(self.store, *place)
+            except (TimeoutError, StoreUnavailable):
+                self.on_lookup_failed("operator_decisions")
+        return live_session.stored_decisions
+
+    async def reload_decisions(self, tenant: str, session: str) -> None:
+        """Read the operator's decisions again after one was made; the session's next requests have them."""
+        found = await read_decisions(self.store, tenant, session)
+        live_session = self.find_session(tenant, session)
+        if live_session is not None:
+            live_session.stored_decisions = found
 
     async def is_gone(self, live_session: LiveSession) -> bool:
         """True if the session was deleted by another process; then it is forgotten. StoreUnavailable passes through."""

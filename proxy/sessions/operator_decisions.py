@@ -17,6 +17,7 @@ from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.branch_state import BranchState
 from proxy.context.operator_edits import NAME, OperatorDecisions, OperatorNote
 from proxy.store.base import WHOLE_SESSION, EditRow, Store
+from proxy.store.session_notes import SettingsRow
 
 REMOVED_STAGE = "removed"
 """The stage of messages that are removed permanently."""
@@ -117,6 +118,11 @@ def parse_settings(text: str) -> SessionSettings:
         return msgspec.json.decode(text, type=SessionSettings)
     except ValueError:
         return SessionSettings()
+
+
+def make_settings_row(tenant: str, session: str, settings: SessionSettings) -> SettingsRow:
+    """Return the row that stores a session's settings."""
+    return SettingsRow(tenant, session, msgspec.json.encode(settings).decode())
 
 
 async def read_decisions(store: Store, tenant: str, session: str) -> StoredDecisions:

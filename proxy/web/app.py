@@ -154,7 +154,7 @@ def make_services(settings: Settings, store: Store) -> Services:
     branches = LiveSessions(
         settings.limits.live_branches, store, max_bytes=settings.limits.live_mb << 20,
         lookup_s=settings.limits.commit_wait_ms / 1000,
-        on_lookup_failed=metrics.internal_errors_total.labels(where="standing").inc,
+        on_lookup_failed=lambda where: metrics.internal_errors_total.labels(where=where).inc(),
     )  # fmt: skip
     limits = settings.limits
     size_limits = SizeLimits(limits.managed_mb << 20, limits.messages, limits.parts, limits.calls, limits.values)

@@ -8,7 +8,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from proxy.exchange.count_prompt import COMPACTION_PATHS, COUNT_PATHS, handle_compaction, handle_count
+from proxy.exchange.compaction import COMPACTION_PATHS, handle_compaction
+from proxy.exchange.count_prompt import COUNT_PATHS, handle_count
 from proxy.exchange.handler import handle_chat
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.web.asgi import (

@@ -40,6 +40,14 @@ PATH = re.compile(
     r"(?:proxy|tests|config|docker|docs)/[\w./-]*|[\w-]+\.(?:yml|lock)|[A-Z][A-Za-z]+\.md|Dockerfile|Makefile"
 )
 FEATURES = 25
+FOREIGN_NAMES = ("context_proxy_", "colocate_with", "malloc_trim")
+"""Metrics, which have a test of their own, and names of other programs."""
+CODE = "\n".join(
+    file.read_text("utf-8")
+    for folder in ("proxy", "tests", "config", "docker")
+    for file in (ROOT / folder).rglob("*")
+    if file.suffix in (".py", ".toml", ".yml", ".js")
+)
 
 
 def text(page: str) -> str:
@@ -111,6 +119,16 @@ def test_files_exist(page: Path) -> None:
     for code in ticked(written(page)):
         if PATH.fullmatch(code.partition("::")[0]):
             assert (ROOT / code.partition("::")[0]).exists(), code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_names_of_the_code_exist(page: Path) -> None:
+    """Functions, fields and classes: a name of several words in backticks stands in the code or in a settings file."""
+    if page.name == "former-names.md":
+        return
+    for code in ticked(written(page)):
+        if re.fullmatch(r"[a-z]+(?:_[a-z0-9]+)+|(?:[A-Z][a-z]+){2,}", code) and not code.startswith(FOREIGN_NAMES):
+            assert re.search(rf"\b{code}", CODE), code
 
 
 def test_the_policies_of_the_package_are_in_both_tables_and_no_others() -> None:

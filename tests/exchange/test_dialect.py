@@ -138,7 +138,7 @@ def test_the_clients_instructions_are_told_where_others_were_sent(head: bytes, t
     own = json_spans.read_value(body, "instructions")
     for sent in (body, body.replace(b"Do.", b"Cut."), body.replace(b"Theirs.", b"Ours."), body.replace(b"Beh", b"H")):
         same = json_spans.read_value(sent, "instructions") == own
-        assert RESPONSES.find_echo(request, sent) == ({} if same else {"instructions": own})
+        assert RESPONSES.answers.find_echo(request, sent) == ({} if same else {"instructions": own})
 
 
 @pytest.mark.parametrize("policy", ["hierarchical", "progressive"])
@@ -245,8 +245,8 @@ NAMED: dict[str, tuple[Json, Json]] = {
 def test_the_call_of_a_tool_whose_name_is_no_text_is_none_of_the_proxys(name: str) -> None:
     dialect, (body, event) = DIALECTS[name], NAMED[name]
     hidden = frozenset({"recall"})
-    assert not dialect.read_round(json.dumps(body).encode(), hidden, ()).hidden_calls
-    relay = dialect.make_relay(withhold_state=False, hidden_tools=hidden)
+    assert not dialect.answers.read_round(json.dumps(body).encode(), hidden, ()).hidden_calls
+    relay = dialect.answers.make_relay(withhold_state=False, hidden_tools=hidden)
     data = b"event: %b\ndata: %b\n\n" % (str(event.get("type", "x")).encode(), json.dumps(event).encode())
     relay.feed(data)
     relay.end()

@@ -314,11 +314,11 @@ async def test_what_another_process_has_deleted_is_forgotten_with_its_session(tw
 
 async def test_while_the_store_is_away_what_is_remembered_counts_and_that_is_counted(two: Two) -> None:
     store, ours, mine, _, _ = two
-    seen: list[int] = []
-    ours.on_lookup_failed = lambda: seen.append(1)
+    seen: list[str] = []
+    ours.on_lookup_failed = seen.append
     store.away = True
     assert await ours.refresh_branch(mine.live_session, "t") is mine
-    assert seen == [1]
+    assert seen == ["standing"]
 
 
 async def test_of_two_that_decide_on_one_message_the_first_counts_and_both_go_by_it(two: Two) -> None:

@@ -80,8 +80,8 @@ def list_refusals(name: str, model: Any) -> list[Any]:
 
 def read_messages(name: str, body: bytes) -> list[Json]:
     """The messages of a body of this dialect, in the form of chat completions."""
-    reader = DIALECTS[name].read_request
-    found = json.loads(body if reader is None else reader(body, None).chat_body)["messages"]
+    reader = DIALECTS[name].reader
+    found = json.loads(body if reader is None else reader.read(body, None).chat_body)["messages"]
     return [{member: value for member, value in one.items() if member != "wire"} for one in found]
 
 
