@@ -105,6 +105,8 @@ def find_telling_lines(message: Message, call: Call | None, excluded: str = "") 
         failures = ended.failure_lines[: MAX_ERRORS - 1]
         ends = ended.unfinished_lines[:1] or ended.summary_lines[-1:] or ended.code_lines[:1]
         ends = ends or (() if failures and ended.verdict == "failed" else ended.kept_lines[-1:])
+        if not failures and ended.verdict == "unknown":
+            failures = find_reported_errors(message)[-1:]  # what follows it may be the rest of its message
         numbers = [*(n for n in failures if n not in ends), *ends]
     elif source is not None and source.action in ("shows", "writes", "looks") and ended.verdict != "failed":
         numbers = list(find_reported_errors(message)[:MAX_ERRORS])
@@ -128,6 +130,7 @@ def _find_errors(message: Message) -> tuple[str, ...]:
 
 def find_errors(text: str, excluded: str = "") -> tuple[str, ...]:
     """The first lines of a text that tell of an error."""
+    text = output_wrappers.remove_colours(text)
     if not _ERROR.search(text):
         return ()
     found = (cut_text(row.strip(), ERROR_CHARS) for row in text.splitlines() if _ERROR.search(row))

@@ -174,6 +174,14 @@ def test_t4_an_extract_of_a_run_has_its_end_whatever_it_printed_before() -> None
     assert told[:2] == ["start", "uploaded 3 files"]
 
 
+def test_an_extract_of_a_run_has_the_error_whose_message_ends_the_output() -> None:
+    message = ["ImportError: Unable to find a usable engine; tried using: 'pyarrow'.", "A version of it is required."]
+    text = "\n".join(["reading", *["row"] * 9, "Traceback (most recent call last):", '  File "a.py", line 1', *message])
+    assert extract_of("bash", {"command": "python a.py"}, text) == ["reading", *message]
+    coloured = "\x1b[31m\u2502\x1b[0m \x1b[1m\x1b[31mError: \x1b[0mUnsupported argument"
+    assert extract_of("bash", {"command": "terraform validate"}, coloured) == ["\u2502 Error: Unsupported argument"]
+
+
 def test_t2_code_that_handles_errors_is_no_error_of_an_extract() -> None:
     code = ["import os", *(f"        raise ValueError('number {n} not found')" for n in range(9))]
     for name, arguments in (("Read", {"file_path": "a.py"}), ("bash", {"command": "cat a.py"}), ("Grep", {"p": "x"})):
