@@ -111,6 +111,24 @@ def test_a_failed_call_with_long_arguments_still_says_how_it_ended() -> None:
     assert text.count("-> Error: rate.cs is being used") == 3
 
 
+def test_a_step_that_is_shown_by_its_call_alone_says_that_it_failed() -> None:
+    refused = '{"error": {"code": 409, "message": "The organiser has locked this event"}}'
+    answers = [refused, '{"id": "evt_2", "status": "confirmed"}']
+    steps = [
+        one
+        for n, text in enumerate(answers)
+        for one in (
+            {**assistant(None), "tool_calls": [call_of(f"c{n}", "move_event", f'{{"id": "evt_{n}"}}')]},
+            result(f"c{n}", text),
+        )
+    ]
+    view = build_view([user("a"), *steps, user("b")])
+    rows = extracts.extract_steps(view, view.steps[1:-1], [True, True], 900).splitlines()
+    assert rows[1] == f'- move_event({{"id": "evt_0"}}) -> {refused}'
+    assert rows[2] == '- move_event({"id": "evt_1"})'
+    assert refused in extracts.extract_messages(view, view.steps[1:-1], 900)
+
+
 def test_e4_a_helper_is_asked_with_the_sources_prompt_and_every_message_is_named() -> None:
     view = build_view([user("a"), *step(1, "x" * 9000), *step(2, "short, see src/mod_7.py and 4711-22"), user("b")])
     ask = extracts.build_ask(view, view.steps[1:3], 1200, 2)
