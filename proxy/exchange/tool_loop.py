@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
-from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
+from proxy.errors import AnswerTooLong, ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.exchange import (
     ask_provider,
     bound_reasoning,
@@ -32,7 +32,7 @@ from proxy.exchange import (
 )
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import ERROR_BODY_BYTES, TURN_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import tool_offer as offers
@@ -158,7 +158,7 @@ class ToolLoop:
             try:
                 reply = await self._send_results(found.message, found.hidden_calls)
                 try:
-                    body = await reply.read_body(self._services.settings.limits.body_mb << 20)
+                    body = await read_whole_answer(self._services, reply)
                 finally:
                     await reply.close()
             except UpstreamError:
@@ -380,6 +380,17 @@ def _has_output(relay: AnswerRelay) -> bool:
     return any(value for name, value in found.items() if name != "role")
 
 
+async def read_whole_answer(services: Services, reply: Reply) -> bytes:
+    """Return the body of an answer. Raises AnswerTooLong if it is too long to be held or has too many JSON values to be
+    decoded; then `iter_bytes` still gives it from the start."""
+    limits = services.settings.limits
+    body = await reply.read_body(limits.body_mb << 20)
+    if json_spans.has_more_values(body, limits.values) and not begins_stream(body):
+        reply.give_again(body)
+        raise AnswerTooLong(f"the answer has over {limits.values} JSON values")
+    return body
+
+
 async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
     """Relay one stream to the client, up to its end. Return the error that broke it, or None.
 
@@ -389,8 +400,9 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
     try:
         try:
             async for data in reply.iter_bytes():
-                visible = relay.feed(data)
-                if visible:
+                if len(data) > TURN_BYTES:
+                    await _relay_in_turns(data, relay, out)
+                elif visible := relay.feed(data):
                     await out.write(visible)
                 if relay.has_ended:
                     await _read_rest(reply, relay)
@@ -403,6 +415,14 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
     finally:
         await reply.close()
     return None if relay.terminal and relay.answer.is_done else broken
+
+
+async def _relay_in_turns(data: bytes, relay: AnswerRelay, out: ResponseWriter) -> None:
+    """Relay many bytes that came at once. Other requests get their turn between."""
+    for at in range(0, len(data), TURN_BYTES):
+        if visible := relay.feed(data[at : at + TURN_BYTES]):
+            await out.write(visible)
+        await asyncio.sleep(0)
 
 
 async def _read_rest(reply: Reply, relay: AnswerRelay) -> None:
