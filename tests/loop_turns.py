@@ -1,4 +1,4 @@
-"""How much of a stream is read between two turns of the event loop: other requests wait for so much, and no longer."""
+"""Bytes of a stream that are read between two turns of the event loop: other requests wait for so many."""
 
 from __future__ import annotations
 

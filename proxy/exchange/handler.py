@@ -43,7 +43,7 @@ from proxy.exchange.dialect import DIALECTS, AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.prepare_request import prepare_request, replan_refused
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
-from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop, keep_alive, read_whole_answer, relay_stream
+from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
@@ -417,7 +417,7 @@ def _record_unfinished(
 async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
     """Return the whole body; the end of an exchange whose body does not come is recorded. Raises AnswerTooLong."""
     try:
-        return await read_whole_answer(services, reply)
+        return await reply.read_answer(services.settings.limits.body_mb << 20, services.settings.limits.values)
     except UpstreamTimeout:
         _record_unfinished(services, turn, "failed", 504, "upstream_timeout")
         raise

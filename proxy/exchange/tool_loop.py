@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
-from proxy.errors import AnswerTooLong, ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
+from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.exchange import (
     ask_provider,
     bound_reasoning,
@@ -158,7 +158,8 @@ class ToolLoop:
             try:
                 reply = await self._send_results(found.message, found.hidden_calls)
                 try:
-                    body = await read_whole_answer(self._services, reply)
+                    limits = self._services.settings.limits
+                    body = await reply.read_answer(limits.body_mb << 20, limits.values)
                 finally:
                     await reply.close()
             except UpstreamError:
@@ -378,17 +379,6 @@ def _has_output(relay: AnswerRelay) -> bool:
         return False
     found = msgspec.json.decode(raw)
     return any(value for name, value in found.items() if name != "role")
-
-
-async def read_whole_answer(services: Services, reply: Reply) -> bytes:
-    """Return the body of an answer. Raises AnswerTooLong if it is too long to be held or has too many JSON values to be
-    decoded; then `iter_bytes` still gives it from the start."""
-    limits = services.settings.limits
-    body = await reply.read_body(limits.body_mb << 20)
-    if json_spans.has_more_values(body, limits.values) and not begins_stream(body):
-        reply.give_again(body)
-        raise AnswerTooLong(f"the answer has over {limits.values} JSON values")
-    return body
 
 
 async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
