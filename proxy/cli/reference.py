@@ -175,6 +175,14 @@ LIMITS = (
         f"{MAX_LANES}, {MAX_WAITING_FRAMES}",
         "closed with 1008",
     ),
+    LimitRow(
+        "a response over WebSocket: one that comes in one body; its items for a later frame",
+        "16 MiB each",
+        "an error frame; items are forgotten, and the client sends its history again",
+    ),
+    LimitRow("JSON values of an answer in one body", "`limits.values`", "passed on, not understood"),
+    LimitRow("JSON values of an event of a stream", "100,000", "passed on, not understood"),
+    LimitRow("bytes of a stream that are read in one turn", "16 KiB", "other requests get their turn"),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
     LimitRow("codings of an answer that is compressed unasked", f"{MAX_CODINGS}", "goes on as it came, noted, counted"),
     LimitRow(

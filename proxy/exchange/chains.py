@@ -24,7 +24,7 @@ from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange.item_references import ITEM_PREFIX, remember_items, resolve_references
 from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.refusals import peek_refusal, remember_model
-from proxy.exchange.services import Headers, Incoming, ModelKey, ResponseWriter, Services
+from proxy.exchange.services import TURN_BYTES, Headers, Incoming, ModelKey, ResponseWriter, Services
 from proxy.exchange.turn import Turn, make_model_key
 from proxy.sessions.locate import decode_headers, derive_tenant
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
@@ -33,6 +33,7 @@ from proxy.store.response_names import ResponseNameRow, is_storable
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.response_echo import ResponseEcho
 from proxy.upstream.client import SUCCESS_STATUSES, Reply, begins_stream, is_event_stream
+from proxy.upstream.headers import remove_headers
 
 log = logging.getLogger(__name__)
 
@@ -290,7 +291,7 @@ class ChainWriter(ResponseWriter):
         self._out = out
         self._echo = ResponseEcho(members, hides_tokens=chain.adds_encrypted)
         self._head: tuple[int, Headers] | None = None
-        self._body: list[bytes] = []
+        self._body = bytearray()
         self._is_stream = False
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -304,31 +305,48 @@ class ChainWriter(ResponseWriter):
     async def write(self, data: bytes) -> None:
         """Send a part of the body."""
         if self._is_stream:
-            data = self._echo.feed(data)
-            if data:
+            if data := await self._rewrite_stream(data):
                 await self._out.write(data)
         elif self._head is None:
             await self._out.write(data)
         else:
-            self._body.append(data)
-            if sum(map(len, self._body)) > MAX_BODY_BYTES:  # too long to be held: it goes on as it comes
+            self._body += data
+            if len(self._body) > MAX_BODY_BYTES:  # too long to be held: it goes on as it comes
                 await self._release(None)
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last part of the body."""
         if self._is_stream:
-            await self._out.end(self._echo.feed(data) + self._echo.flush())
+            await self._out.end(await self._rewrite_stream(data) + self._echo.flush())
             return
         if self._head is None:
             await self._out.end(data)
             return
-        body = b"".join([*self._body, data])
+        body = bytes(self._body + data)
         if self._head[0] not in SUCCESS_STATUSES:
             await self._release(body)
         elif begins_stream(body):  # under another media type
-            await self._release(self._echo.feed(body) + self._echo.flush())
+            await self._release_stream(body)
         else:
             await self._release(self._echo.rewrite_body(body))
+
+    async def _rewrite_stream(self, data: bytes) -> bytes:
+        """Return the bytes to send for these bytes of a stream. Of many, all but the last are sent here, and other
+        requests get their turn between."""
+        at = 0
+        while len(data) - at > TURN_BYTES:
+            if made := self._echo.feed(data[at : at + TURN_BYTES]):
+                await self._out.write(made)
+            await asyncio.sleep(0)
+            at += TURN_BYTES
+        return self._echo.feed(data[at:])
+
+    async def _release_stream(self, body: bytes) -> None:
+        """Send the head and the events of a stream that was held."""
+        assert self._head is not None  # noqa: S101  # as in `end`
+        (status, headers), self._head, self._is_stream = self._head, None, True
+        await self._out.start(status, remove_headers(headers, b"content-length"))
+        await self.end(body)
 
     async def _release(self, body: bytes | None) -> None:
         """Send the head with a whole body, or with what has come of one."""
@@ -337,10 +355,10 @@ class ChainWriter(ResponseWriter):
         (status, headers), self._head = self._head, None
         if body is None:
             await self._out.start(status, headers)
-            await self._out.write(b"".join(self._body))
-            self._body = []
+            await self._out.write(bytes(self._body))
+            self._body.clear()
             return
-        kept = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+        kept = remove_headers(headers, b"content-length")
         await self._out.respond(status, [*kept, (b"content-length", b"%d" % len(body))], body)
 
     async def abort(self) -> None:

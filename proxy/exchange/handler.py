@@ -280,7 +280,7 @@ def _record_unfinished(
 async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
     """Return the whole body; the end of an exchange whose body does not come is recorded. Raises AnswerTooLong."""
     try:
-        return await reply.read_body(services.settings.limits.body_mb << 20)
+        return await reply.read_answer(services.settings.limits.body_mb << 20, services.settings.limits.values)
     except UpstreamTimeout as problem:
         _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise

@@ -32,7 +32,7 @@ from proxy.exchange import (
 )
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import ERROR_BODY_BYTES, TURN_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import tool_offer as offers
@@ -158,7 +158,8 @@ class ToolLoop:
             try:
                 reply = await self._send_results(found.message, found.hidden_calls)
                 try:
-                    body = await reply.read_body(self._services.settings.limits.body_mb << 20)
+                    limits = self._services.settings.limits
+                    body = await reply.read_answer(limits.body_mb << 20, limits.values)
                 finally:
                     await reply.close()
             except UpstreamError:
@@ -389,8 +390,9 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
     try:
         try:
             async for data in reply.iter_bytes():
-                visible = relay.feed(data)
-                if visible:
+                if len(data) > TURN_BYTES:
+                    await _relay_in_turns(data, relay, out)
+                elif visible := relay.feed(data):
                     await out.write(visible)
                 if relay.has_ended:
                     await _read_rest(reply, relay)
@@ -403,6 +405,14 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
     finally:
         await reply.close()
     return None if relay.terminal and relay.answer.is_done else broken
+
+
+async def _relay_in_turns(data: bytes, relay: AnswerRelay, out: ResponseWriter) -> None:
+    """Relay many bytes that came at once. Other requests get their turn between."""
+    for at in range(0, len(data), TURN_BYTES):
+        if visible := relay.feed(data[at : at + TURN_BYTES]):
+            await out.write(visible)
+        await asyncio.sleep(0)
 
 
 async def _read_rest(reply: Reply, relay: AnswerRelay) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 import httpx2
 
+from proxy.chat.json_spans import has_more_values
 from proxy.errors import (
     AnswerTooLong,
     BadRequest,
@@ -165,6 +166,15 @@ class Reply:
                 self._held = [*self._held, *reversed(parts)]
                 raise AnswerTooLong(f"the answer of upstream {self._target.name!r} is over {limit} bytes")
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def read_answer(self, limit: int, max_values: int) -> bytes:
+        """Do `read_body`, for a body that will be decoded. Raises AnswerTooLong also for JSON of more than `max_values`
+        values."""
+        body = await self.read_body(limit)
+        if len(body) > max_values and has_more_values(body, max_values) and not begins_stream(body):
+            self.give_again(body)
+            raise AnswerTooLong(f"the answer of upstream {self._target.name!r} has over {max_values} JSON values")
+        return body
 
     async def peek_body(self, limit: int) -> bytes:
         """Return the whole body, which `iter_bytes` and `read_body` give out again. Raises AnswerTooLong over `limit`

@@ -18,6 +18,7 @@ from typing import Any, Final
 from proxy.dialects.responses import frames
 from proxy.dialects.responses.frames import AnswerItems, Carried, CreateFrame
 from proxy.errors import ClientGone, Unavailable
+from proxy.exchange.services import TURN_BYTES
 from proxy.sessions.locate import decode_headers
 from proxy.stream.response_echo import ResponseEcho
 from proxy.stream.sse import SseEvent, SseParser
@@ -32,6 +33,10 @@ LIFE_S: Final = 3600.0
 BUSY_KEY: Final = "context.is_answering"
 """Key of a socket's scope: True while a response is made, so that a server that stops waits for it."""
 MAX_ERROR_BYTES: Final = 1 << 20
+MAX_BODY_BYTES: Final = 16 << 20
+"""Bytes of a response in one body, which is held until it is whole. A longer one becomes an error."""
+TOO_LONG_STATUS: Final = 502
+TOO_LONG_TEXT: Final = b"The upstream's answer in one body is too long for a frame."
 MAX_WAITING_FRAMES: Final = 2
 """Frames that may wait in a lane while a response is made."""
 MAX_LANES: Final = 32
@@ -365,16 +370,17 @@ class _Answer:
         self.is_whole = not message.get("more_body", False)
         data: bytes = message.get("body", b"")
         if self._parser is not None:
-            events = self._parser.feed(data) + (self._parser.flush() if self.is_whole else [])
-            await self._tell_events(events)
+            await self._tell_stream(self._parser, data)
             return
-        if self.status in SUCCESS_STATUSES or len(self.body) < MAX_ERROR_BYTES:
+        is_success = self.status in SUCCESS_STATUSES
+        if len(self.body) <= (MAX_BODY_BYTES if is_success else MAX_ERROR_BYTES):
             self.body += data
         if self.is_whole and self._send_event is not None:
-            if self.status in SUCCESS_STATUSES and begins_stream(self.body):  # under another media type
-                parser = SseParser()
-                await self._tell_events(parser.feed(bytes(self.body)) + parser.flush())
-            elif self.status in SUCCESS_STATUSES:
+            if is_success and len(self.body) > MAX_BODY_BYTES:
+                await self._send_event(frames.make_error_frame(TOO_LONG_STATUS, TOO_LONG_TEXT))
+            elif is_success and begins_stream(self.body):  # under another media type
+                await self._tell_stream(SseParser(), bytes(self.body))
+            elif is_success:
                 await self._tell_all(frames.make_events(bytes(self.body)))
             else:
                 await self._send_event(
@@ -384,6 +390,15 @@ class _Answer:
     def _find_told_headers(self) -> Mapping[str, str]:
         found = decode_headers(self.headers)
         return {name: found[name] for name in _TOLD_HEADERS if name in found}
+
+    async def _tell_stream(self, parser: SseParser, data: bytes) -> None:
+        """Send the events that these bytes complete. Other requests get their turn between those of many bytes."""
+        for at in range(0, len(data), TURN_BYTES):
+            if at:
+                await asyncio.sleep(0)
+            await self._tell_events(parser.feed(data[at : at + TURN_BYTES]))
+        if self.is_whole:
+            await self._tell_events(parser.flush())
 
     async def _tell_events(self, events: list[SseEvent]) -> None:
         await self._tell_all([one.data for one in events if one.data and one.data != b"[DONE]"])

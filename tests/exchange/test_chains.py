@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from proxy.exchange.services import TURN_BYTES
+from tests.loop_turns import count_bytes_read
 from tests.proxy_server import RawAnswer, RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, replace_head, run_upstream
 from tests.scripted_model import ScriptedModel
@@ -288,6 +290,30 @@ async def test_items_that_cannot_be_written_again_stay_at_the_provider_from_ther
     assert model.refused == []
     assert [sent.get("store") for sent in model.received] == [None, False, None, None]
     assert [sent.get("previous_response_id") for sent in model.received] == [None, None, None, third["id"]]
+
+
+@pytest.mark.parametrize("head", [b"text/plain", b"text/event-stream\r\ncontent-encoding: unknown"])
+async def test_others_get_their_turn_while_a_stream_is_made_to_look_as_directly(head: bytes) -> None:
+    model = StrictResponses("First.")
+    created = b'data: {"type":"response.%b","response":{"id":"r","previous_response_id":null}}\n\n'
+    stream = created % b"created" + b"data: x\n\n" * 100_000 + created % b"completed"
+
+    async def script(request: RawRequest, there: Connection) -> None:
+        if not model.received:
+            await model(request, there)
+            return
+        await there.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n" % head, stream)
+        there.writer.close()
+
+    tree: Json = {"policy": "thrifty", "responses": {"takeover": True}}
+    async with run_upstream(script) as upstream, run_proxy(upstream.port, **tree) as proxy:
+        first = await ask(proxy, "Hello.")
+        asked = body("Go on.", previous_response_id=first["id"], stream=True)
+        async with count_bytes_read() as read:
+            found = await proxy.post(asked, path=PATH)
+    assert found.body == stream.replace(b"null", json.dumps(first["id"]).encode())
+    assert sum(read.values()) >= len(stream)
+    assert max(read.values()) <= 4 * TURN_BYTES
 
 
 async def test_a_count_and_a_compaction_of_a_chain_are_about_its_whole_history() -> None:

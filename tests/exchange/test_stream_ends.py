@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from proxy.exchange.services import TURN_BYTES
+from tests.loop_turns import count_bytes_read
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import STREAM, Connection, RawRequest, run_upstream
 from tests.scripted_model import send_reply
@@ -59,6 +61,31 @@ async def test_an_answer_has_ended_with_its_last_event_whatever_the_upstream_doe
         assert b"error" not in found.body
         assert await proxy.outcome() == ("complete", 200, None)
         assert await upstream.none_open()
+
+
+EVENTS = {
+    "/v1/chat/completions": b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
+    "/v1/messages": b'event: ping\ndata: {"type":"ping"}\n\n',
+    "/v1/responses": b'data: {"type":"response.output_text.delta","delta":"a"}\n\n',
+    "/v1beta/models/g:streamGenerateContent?alt=sse": b'data: {"candidates":[{"finishReason":null}]}\n\n',
+}
+
+
+@pytest.mark.parametrize("path", EVENTS)
+@pytest.mark.parametrize("media_type", [b"text/event-stream", b"text/plain"])
+async def test_others_get_their_turn_while_a_stream_is_read_that_came_at_once(path: str, media_type: bytes) -> None:
+    stream = EVENTS[path] * (1_000_000 // len(EVENTS[path]))
+
+    async def script(request: RawRequest, there: Connection) -> None:
+        await there.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n" % media_type, stream)
+        there.writer.close()
+
+    asked = {"contents": [{"parts": [{"text": "a"}]}]} if "v1beta" in path else ASKED | {"input": "a", "max_tokens": 9}
+    async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy, count_bytes_read() as read:
+        found = await proxy.post(asked, path=path)
+    assert found.body.startswith(stream)
+    assert sum(read.values()) == len(stream)
+    assert max(read.values()) <= 2 * TURN_BYTES
 
 
 async def test_a_break_in_front_of_the_last_event_is_told() -> None:

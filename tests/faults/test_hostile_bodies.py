@@ -26,7 +26,7 @@ from proxy.web.content_encoding import MAX_SECONDS
 from tests.faults.fork_server import ForkServer
 from tests.faults.test_content import ANSWER, fine
 from tests.proxy_server import CHAT, RawAnswer, RunningProxy, parse_answer, run_proxy, run_proxy_in_thread
-from tests.raw_upstream import connect, make_post, run_upstream, send_raw, wait_until
+from tests.raw_upstream import HEAD, Connection, RawRequest, connect, make_post, run_upstream, send_raw, wait_until
 
 pytestmark = pytest.mark.timed
 
@@ -279,6 +279,21 @@ async def test_s2_what_is_over_a_limit_goes_on_as_it_came_and_says_so(name: str)
         assert proxy.count("fallbacks_total", reason="size") == 1
         within = {"messages": [user([{"type": "text", "text": "a, [b], {c}, " * 400}])] * 20}
         assert (await proxy.post({"model": "m", **within})).header("x-context-fallback") is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_s2_an_answer_with_too_many_values_goes_on_as_it_came(stream: bool) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
+    said = [json.dumps({"choices": [choice], "more": [0] * count}).encode() for count in (1_000, 3_000)]
+
+    async def answer(_: RawRequest, there: Connection) -> None:
+        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(said[0]), said[0])
+
+    async with run_upstream(answer) as upstream, run_proxy(upstream.port, limits=FEW) as proxy:
+        for status in ("complete", "partial"):
+            got = await proxy.post({"model": "m", "messages": [user("a")], "stream": stream})
+            assert (got.status, got.body) == (200, said.pop(0))
+            assert (await proxy.outcome())[0] == status
 
 
 async def test_s2_a_history_that_grows_over_a_limit_goes_on_as_it_came_from_then_on() -> None:

@@ -12,7 +12,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.dialects.responses.frames import Carried
+from proxy.exchange.services import TURN_BYTES
+from proxy.web import response_socket
 from proxy.web.response_socket import MAX_LANES, CarriedHistories, make_http_scope
+from tests.loop_turns import count_bytes_read
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import STREAM, Connection, RawRequest, replace_head, run_upstream, wait_until
 from tests.scripted_model import send_reply
@@ -257,6 +260,43 @@ async def test_a_stream_is_told_as_events_whatever_its_head_says(head: bytes) ->
         socket(proxy) as there,
     ):
         assert (await ask(there, [HELLO]))["output"][0]["content"][0]["text"] == "Well."
+
+
+async def test_others_get_their_turn_while_a_stream_is_told_that_came_at_once() -> None:
+    delta = b'data: {"type":"response.output_text.delta","delta":"a"}\n\n'
+    stream = delta * 10_000 + b'data: {"type":"response.completed","response":{"id":"resp_1","output":[]}}\n\n'
+
+    async def whole(_: RawRequest, there: Connection) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: unknown\r\n"
+        await there.send(head + b"connection: close\r\n\r\n", stream)
+        there.writer.close()
+
+    async with (
+        run_upstream(whole) as upstream,
+        run_proxy(upstream.port) as proxy,
+        socket(proxy) as there,
+        count_bytes_read() as read,
+    ):
+        await there.send(create([HELLO]))
+        assert len(await hear(there)) == 10_001
+    assert sum(read.values()) >= len(stream)
+    assert max(read.values()) <= 4 * TURN_BYTES
+
+
+async def test_an_answer_in_one_body_that_is_too_long_to_be_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_socket, "MAX_BODY_BYTES", 10_000)
+    said = [b'{"id":"resp_1","output":[],"x":"%b"}' % (b"a" * size) for size in (9_000, 11_000, 9_000)]
+
+    async def whole(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"200 OK", said.pop(0), b"content-type: application/json")
+
+    async with run_upstream(whole) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
+        await ask(there, [HELLO])
+        await there.send(create([HELLO]))
+        (refused,) = await hear(there)
+        assert (refused["type"], refused["status"]) == ("error", 502)
+        assert "too long" in refused["error"]["message"]
+        await ask(there, [HELLO])
 
 
 async def test_a_key_and_an_allowed_page_are_needed_before_the_first_frame() -> None:

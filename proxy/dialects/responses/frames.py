@@ -22,6 +22,12 @@ _OWN_MEMBERS: Final = ("type", "generate", "previous_response_id", "input", "str
 _ENDS: Final = ("response.completed", "response.incomplete")
 """Types of the events that end a response whose items a later frame may build on."""
 _KEPT: Final = (b"response.output_item.done", *(kind.encode() for kind in _ENDS))
+MAX_ITEM_BYTES: Final = 16 << 20
+"""Memory of the items of one answer that are kept for a later frame."""
+ITEM_BYTES: Final = 100
+"""Memory of an item in addition to its bytes, which may be two."""
+MAX_OUTPUT_VALUES: Final = 100_000
+"""JSON values of a response whose output is read."""
 
 
 _HEADER_PREFIX: Final = "ws_request_header_"
@@ -138,11 +144,14 @@ def _read_items(raw: bytes) -> bytes:
 
 @dataclass(slots=True)
 class AnswerItems:
-    """Collects the items of a response from its events."""
+    """Collects the items of a response from its events. Of too many, none are kept: a later frame that builds on them
+    is refused, and the client sends its history again."""
 
     response_id: str = ""
     items: list[bytes] = field(default_factory=list)
     is_complete: bool = False
+    size: int = 0
+    """Memory of all items that came."""
 
     def add(self, event: bytes) -> None:
         """Take in one event. An event that cannot be read is left to the client."""
@@ -151,19 +160,30 @@ class AnswerItems:
         kind = _read(event, "type")
         if kind == "response.output_item.done":
             span = _find(event, "item")
-            self.items += [event[slice(*span)]] if span is not None else []
+            self._keep([event[slice(*span)]] if span is not None else [])
         elif kind in _ENDS:
             self.response_id, self.is_complete = str(_read(event, "response", "id") or ""), True
             span = _find(event, "response", "output")
-            if not self.items and span is not None:
-                self.items = [event[start:end] for start, end in spans.read_elements(event, span)]
+            if self.size or span is None:
+                return
+            if json_spans.has_more_values(event, MAX_OUTPUT_VALUES):
+                self.size = MAX_ITEM_BYTES + 1
+            else:
+                self._keep([event[start:end] for start, end in spans.read_elements(event, span)])
+
+    def _keep(self, items: list[bytes]) -> None:
+        self.size += sum(len(item) + ITEM_BYTES for item in items)
+        if self.size <= MAX_ITEM_BYTES:
+            self.items += items
+        else:
+            self.items.clear()
 
     def carry(self, frame: CreateFrame) -> Carried | None:
-        """The items of the connection with this response, none if the provider holds some of them; None if it did not
-        end as it should."""
+        """The items of the connection with this response, none if the provider holds some of them or there are too
+        many; None if it did not end as it should."""
         if not self.is_complete:
             return None
-        if not frame.is_whole:
+        if not frame.is_whole or self.size > MAX_ITEM_BYTES:
             return Carried()
         return Carried(self.response_id, b",".join(one for one in (frame.items, *self.items) if one))
 

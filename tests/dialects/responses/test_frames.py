@@ -121,6 +121,22 @@ def test_a_failed_answer_is_continued_by_nobody() -> None:
     assert answer.carry(read_create(frame(), [Carried()], MOST)) is None
 
 
+def test_items_of_an_answer_are_forgotten_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, asked = AnswerItems(), read_create(frame(input=[FIRST]), Carried(), MOST)
+    for _ in range(frames.MAX_ITEM_BYTES // 1_000_000 + 1):
+        answer.add(event("response.output_item.done", item={"text": "a" * 1_000_000}))
+        assert sum(map(len, answer.items)) <= frames.MAX_ITEM_BYTES
+    answer.add(event("response.completed", response={"id": "resp_1", "output": [{"id": "msg_1"}]}))
+    assert (answer.items, answer.carry(asked)) == ([], Carried())
+    monkeypatch.setattr(frames, "MAX_OUTPUT_VALUES", 10)
+    for count, kept in ((3, "resp_1"), (30, "")):
+        answer = AnswerItems()
+        answer.add(event("response.completed", response={"id": "resp_1", "output": [{}] * count}))
+        carried = answer.carry(asked)
+        assert carried is not None
+        assert carried.response_id == kept
+
+
 def test_a_warm_up_is_a_response_without_output() -> None:
     created, completed = (json.loads(one) for one in frames.make_warm_up("resp_w", "m", 1))
     assert (created["type"], completed["type"]) == ("response.created", "response.completed")
