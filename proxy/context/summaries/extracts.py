@@ -19,7 +19,7 @@ from proxy.context.analysis.shell_commands import PLAIN_CALL
 from proxy.context.plan import Ask, View
 from proxy.context.summaries import placeholders
 from proxy.context.summaries.stub import find_reported_errors, render_recall_call
-from proxy.notes.call_summaries import count_media
+from proxy.notes.call_summaries import count_media, shorten_at_word
 
 SUMMARY_PROMPT = (
     "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
@@ -154,8 +154,8 @@ def _cut_first_line(text: str, limit: int) -> str:
 
 
 def cut_text(text: str, limit: int) -> str:
-    """At most `limit` characters of a text."""
-    return text if len(text) <= limit else text[: max(0, limit - 3)].rstrip() + "..."
+    """At most `limit` characters of a text, cut between two words."""
+    return shorten_at_word(text, limit)
 
 
 def extract_result(view: View, step: Step, index: int) -> str:
