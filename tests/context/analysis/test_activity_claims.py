@@ -25,3 +25,10 @@ def test_a_drive_of_windows_has_one_name() -> None:
     removed = ("run_in_terminal", {"command": "del C:\\src\\a.cs"}, "")
     assert noted(made) == ["Created: c:\\src\\a.cs"]
     assert noted(made, removed) == ["Commands: `del C:\\src\\a.cs`"]
+
+
+def test_a_file_whose_last_change_was_undone_is_not_told_as_created() -> None:
+    undone = ("undo_edit", {"path": "x.py"}, "Last edit of x.py was undone.")
+    assert noted(("create_file", {"path": "x.py"}, "File created: x.py"), undone) == []
+    other = ("create_file", {"path": "y.py"}, "File created: y.py")
+    assert noted(other, undone) == ["Created: y.py"]
