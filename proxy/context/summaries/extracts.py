@@ -31,8 +31,12 @@ CALL_CHARS, FIRST_LINE_CHARS, ERROR_CHARS, NAME_CHARS = 120, 160, 160, 80
 """Characters of a call, of a first line, of an error line and of an identifier that are shown."""
 MAX_ERRORS, MAX_IDS = 3, 8
 """Error lines and identifiers of a step that are shown."""
-MIN_ROWS = 6
-"""Lines of steps from which on a summary says how many steps it leaves out."""
+MIN_ROWS, MIN_ROW_CHARS = 6, 36
+"""Lines of a summary that leaves out steps, and characters of each: more and shorter ones would say nothing."""
+MIN_END_CHARS = 60
+"""Characters of a line from which on it has the reason of a failure, and not only that there was one."""
+FAILED = " -> failed"
+"""The end of the line of such a step."""
 COMPARED_NAMES = 400
 """First identifiers of a result that are searched for within what is shown, and not only compared with its words."""
 ASKED_CHARS = 2_000
@@ -192,25 +196,23 @@ def extract_steps(view: View, steps: Sequence[Step], call_only: Sequence[bool], 
     """Several steps in at most `limit` characters, one line for each; steps marked in `call_only` show their call
     alone, and that it has failed."""
     prefixes = [""] * len(steps)
-    return _extract_rows(view, steps, prefixes, call_only, limit, 16)
+    return _extract_rows(view, steps, prefixes, call_only, limit)
 
 
 def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
     """The messages of several steps in at most `limit` characters, one line for each with its role."""
     prefixes = [f"{view.messages[step.start].role}: " for step in steps]
-    return _extract_rows(view, steps, prefixes, [True] * len(steps), limit, 24)
+    return _extract_rows(view, steps, prefixes, [True] * len(steps), limit)
 
 
-def _extract_rows(
-    view: View, steps: Sequence[Step], prefixes: Sequence[str], short: Sequence[bool], limit: int, least: int
-) -> str:
-    """The heading and a line for each step. Of more steps than have room for `least` characters each, the first and the
-    last ones are shown, and how many stand between them.
+def _extract_rows(view: View, steps: Sequence[Step], prefixes: Sequence[str], short: Sequence[bool], limit: int) -> str:
+    """The heading and a line for each step. Of more steps than have room, the first and the last ones are shown, and
+    how many stand between them.
 
     Every step gets its share of the room, and the unused part goes to the steps after it."""
     rows = [render_heading(view, steps)]
     room = limit - len(rows[0])
-    fitting = (room - len(render_left_out(len(steps)))) // (least + 3)
+    fitting = (room - len(render_left_out(len(steps)))) // (MIN_ROW_CHARS + 3)
     is_cut = MIN_ROWS <= fitting < len(steps)
     first, last = (fitting // 2, len(steps) - (fitting + 1) // 2) if is_cut else (len(steps), len(steps))
     room -= len(render_left_out(last - first)) + 1 if is_cut else 0
@@ -218,7 +220,7 @@ def _extract_rows(
     for at, n in enumerate(numbers):
         if is_cut and n == last:
             rows.append(render_left_out(last - first))
-        share = max(least, room // (len(numbers) - at) - 3)
+        share = max(16 + len(prefixes[n]), room // (len(numbers) - at) - 3)
         row = prefixes[n] + _render_row(extract_step(view, steps[n]), share - len(prefixes[n]), short=short[n])
         room -= len(row) + 3
         if row and room >= 0:
@@ -236,6 +238,8 @@ def _render_row(extract: StepExtract, share: int, *, short: bool) -> str:
     up to half of them to how it ended: a call that failed would read as done."""
     if short and not extract.has_failed:
         return cut_text(extract.call or extract.first_line, share)
+    if short and share < MIN_END_CHARS:
+        return f"{cut_text(extract.call, share - len(FAILED))}{FAILED}"
     lines = (*extract.errors[-1:], *extract.errors[:-1]) if extract.is_run else extract.errors
     told = (*lines, extract.first_line) if extract.is_run else (extract.first_line, *lines)
     end = " | ".join(_collapse_spaces(line) for line in told if line)

@@ -155,6 +155,10 @@ def test_a_step_that_is_shown_by_its_call_alone_says_that_it_failed() -> None:
     assert rows[1] == f'- move_event({{"id": "evt_0"}}) -> {refused}'
     assert rows[2] == '- move_event({"id": "evt_1"})'
     assert refused in extracts.extract_messages(view, view.steps[1:-1], 900)
+    assert extracts.extract_messages(view, view.steps[1:-1], 150).splitlines()[1:] == [
+        '- assistant: move_event({"id": "... -> failed',
+        '- assistant: move_event({"id": "evt_1"})',
+    ]
 
 
 def test_e4_a_helper_is_asked_with_the_sources_prompt_and_every_message_is_named() -> None:
