@@ -24,8 +24,8 @@ class QuotedOutcome(NamedTuple):
     """The outcome in a word."""
     quoted_line: str = ""
     """The line of its result that states the outcome, empty if no line does."""
-    first_line: str = ""
-    """The first line of the result that says something, empty if it is not known apart from the text."""
+    other_line: str = ""
+    """Another line that says most of the result, empty if there is none."""
 
 
 ACTION_VERBS: tuple[tuple[str, str], ...] = (
@@ -120,7 +120,7 @@ def _describe_text(text: str, outcome: QuotedOutcome) -> str:
     if not text:
         return ""
     lines = text[:MAX_SEARCHED_CHARS].splitlines()
-    first = outcome.quoted_line or outcome.first_line or next((one for one in lines if one.strip()), "")
+    first = outcome.quoted_line or outcome.other_line or next((one for one in lines if one.strip()), "")
     if outcome.outcome in ("success", "unknown"):
         found = None if outcome.quoted_line else _count(text)
         if found is not None:

@@ -14,6 +14,8 @@ from proxy.chat.chain import public_id
 from proxy.chat.group import Step, find_last_user
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import bm25, outcome, output_wrappers, refetch, shell_commands
+from proxy.context.analysis.outcome import ToolOutcome
+from proxy.context.analysis.shell_commands import ShellCommand
 from proxy.context.plan import Ask, View
 from proxy.errors import ConfigError
 from proxy.notes import reflection
@@ -253,21 +255,29 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
         else ended.unfinished_lines[:1] or ended.summary_lines[-1:]
     )
     line = output_wrappers.strip_line(outcome.read_lines(result)[shown[0]]) if shown else ""
-    # Of an object, the whole says more than the first line of the output in it.
-    is_object = result.text[:200].lstrip()[:1] == "{"
-    first = "" if line or is_object else output_wrappers.find_first_line(result.text)
+    other = "" if line else _find_telling_line(result, command, ended)
     if ended.verdict == "failed":
         if ended.timed_out:
             return QuotedOutcome("timeout", line)
         return QuotedOutcome("failure" if ended.exit_code or ended.summary_lines else "error", line)
     if ended.verdict == "succeeded":
-        return QuotedOutcome("success", line, first)
+        return QuotedOutcome("success", line, other)
     if command.kind == "call":
         answered = result.media_count or result.text.strip()
         is_doubtful = bool(ended.summary_lines) or outcome.reports_doubt(result)
         is_doubtful = is_doubtful and refetch.find_source(call).action not in ("shows", "looks")
-        return QuotedOutcome("success" if answered and not is_doubtful else "unknown", first_line=first)
-    return QuotedOutcome("unknown", line, first)
+        return QuotedOutcome("success" if answered and not is_doubtful else "unknown", other_line=other)
+    return QuotedOutcome("unknown", line, other)
+
+
+def _find_telling_line(result: Message, command: ShellCommand, ended: ToolOutcome) -> str:
+    """Return the line that says most of a result in which no line states the outcome: the last one of a run, else the
+    first one. Of another tool's object, the whole says more than a line in it; "" stands for it."""
+    if command.kind == "run":
+        ends = [n for n in ended.kept_lines if n not in ended.code_lines]
+        return output_wrappers.strip_line(outcome.read_lines(result)[ends[-1]]) if ends else ""
+    is_object = result.text[:200].lstrip()[:1] == "{"
+    return "" if is_object else output_wrappers.find_first_line(result.text)
 
 
 def rank_by_relevance(view: View, calls: Sequence[AnsweredCall], reflections: FoundReflections) -> list[int]:
