@@ -17,14 +17,17 @@ from proxy.context.analysis import bm25, outcome, output_wrappers, refetch, shel
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import ShellCommand
 from proxy.context.plan import Ask, View
+from proxy.context.summaries import stub
 from proxy.errors import ConfigError
 from proxy.notes import reflection
-from proxy.notes.call_summaries import QuotedOutcome
+from proxy.notes.call_summaries import QuotedOutcome, shorten_at_word
 from proxy.notes.reflection import CallReflection, Progress, Reflection, Relevance
 
 ReflectionMode = Literal["off", "inline", "helper"]
 REFLECTION_KIND = "reflection"
 """The kind of the Asks."""
+ERROR_CHARS = 90
+"""Characters of a line that tells of an error, where the last line of the run stands behind it."""
 GOAL_TERMS = 40
 """Number of terms of the goal, its first ones, by which calls are ranked."""
 LOW_STAKES = ("think", "sleep", "wait", "todo_write", "todowrite", "todo_read", "update_plan", "manage_scratchpad")
@@ -271,11 +274,16 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
 
 
 def _find_telling_line(result: Message, command: ShellCommand, ended: ToolOutcome) -> str:
-    """Return the line that says most of a result in which no line states the outcome: the last one of a run, else the
-    first one. Of another tool's object, the whole says more than a line in it; "" stands for it."""
+    """Return the line that says most of a result in which no line states the outcome.
+
+    Of a run it is the last one, behind the last one that tells of an error. Of another result it is the first one. Of
+    an object the whole says more than a line in it, for which "" stands."""
     if command.kind == "run":
-        ends = [n for n in ended.kept_lines if n not in ended.code_lines]
-        return output_wrappers.strip_line(outcome.read_lines(result)[ends[-1]]) if ends else ""
+        ends = [n for n in ended.kept_lines if n not in ended.code_lines][-1:]
+        errors = stub.find_error_lines(result)[-1:] if ended.verdict == "unknown" else ()
+        rows = outcome.read_lines(result)
+        told = [output_wrappers.strip_line(rows[n]) for n in dict.fromkeys((*errors, *ends))]
+        return " ... ".join([*(shorten_at_word(line, ERROR_CHARS) for line in told[:-1]), *told[-1:]])
     is_object = result.text[:200].lstrip()[:1] == "{"
     return "" if is_object else output_wrappers.find_first_line(result.text)
 
