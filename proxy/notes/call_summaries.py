@@ -24,8 +24,8 @@ class QuotedOutcome(NamedTuple):
     """The outcome in a word."""
     quoted_line: str = ""
     """The line of its result that states the outcome, empty if no line does."""
-    first_line: str = ""
-    """The first line of the result that says something, empty if it is not known apart from the text."""
+    other_line: str = ""
+    """Another line that says most of the result, empty if there is none."""
 
 
 ACTION_VERBS: tuple[tuple[str, str], ...] = (
@@ -60,6 +60,12 @@ MAX_SEARCHED_CHARS = 4000
 MAX_SUBJECT_CHARS, MAX_LINE_CHARS = 80, 120
 """Limits in characters: of a call's subject, and of the line that is quoted from a result."""
 
+MAX_WORD_CHARS = 24
+"""Characters of a word above which it is cut."""
+
+_IN_WORD = re.compile(r"[0-9A-Za-z_]|[.,:+-][0-9A-Za-z_]")
+_WORD_BEFORE = re.compile(r"[0-9A-Za-z_.,:+-]+\Z")
+"""The word that a cut would part, in front of it."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _VERB_OF = {word: verb for verb, words in ACTION_VERBS for word in words.split("|")}
 _ERROR_WORDS = re.compile(
@@ -114,7 +120,7 @@ def _describe_text(text: str, outcome: QuotedOutcome) -> str:
     if not text:
         return ""
     lines = text[:MAX_SEARCHED_CHARS].splitlines()
-    first = outcome.quoted_line or outcome.first_line or next((one for one in lines if one.strip()), "")
+    first = outcome.quoted_line or outcome.other_line or next((one for one in lines if one.strip()), "")
     if outcome.outcome in ("success", "unknown"):
         found = None if outcome.quoted_line else _count(text)
         if found is not None:
@@ -141,5 +147,16 @@ def _count(text: str) -> str | None:
 
 def shorten_to_line(text: str, max_chars: int) -> str:
     """The text on one line, at most `max_chars` characters of it."""
-    flat = " ".join(text[: 4 * max_chars].split())
-    return flat if len(flat) <= max_chars else flat[: max_chars - 3].rstrip() + "..."
+    return shorten_at_word(" ".join(text[: 4 * max_chars].split()), max_chars)
+
+
+def shorten_at_word(text: str, max_chars: int) -> str:
+    """At most `max_chars` characters of a text. No number, no name and no part of a path is cut that has up to
+    `MAX_WORD_CHARS` characters: the half of a number would read as another one."""
+    if len(text) <= max_chars:
+        return text
+    end = max(0, max_chars - 3)
+    found = _WORD_BEFORE.search(text, max(0, end - MAX_WORD_CHARS), end) if _IN_WORD.match(text, end) else None
+    if found is not None and found.start() > max(end // 2, end - MAX_WORD_CHARS):
+        end = found.start()
+    return text[:end].rstrip() + "..."

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from proxy.chat.message import Call
 from proxy.notes import call_summaries
-from proxy.notes.call_summaries import Outcome, QuotedOutcome
+from proxy.notes.call_summaries import Outcome, QuotedOutcome, shorten_at_word
 from tests.conversations import make_message, result
 
 
@@ -57,3 +61,26 @@ def test_an_image_beside_a_text_is_named() -> None:
     assert (
         call_summaries.describe_result(found, QuotedOutcome("error")) == "error: Error: no page, with 2 images or files"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("the total is 1,204,331.50 EUR", 24, "the total is..."),
+        ("the total is 1,204,331.50 EUR", 28, "the total is 1,204,331.50..."),
+        ("at 14:20 in room 4711b", 22, "at 14:20 in room 4711b"),
+        ("at 14:20 in room 4711b", 21, "at 14:20 in room..."),
+        ("read src/shop/checkout/total.py", 28, "read src/shop/checkout/..."),
+        ("id " + "f3" * 40, 20, "id f3f3f3f3f3f3f3..."),
+        ("价格是一千二百欧元,已付八百元", 10, "价格是一千二百..."),
+    ],
+)
+def test_a_short_text_shows_no_half_of_a_number_or_a_name(text: str, limit: int, shown: str) -> None:
+    assert shorten_at_word(text, limit) == shown
+
+
+@given(st.text(st.sampled_from("a1 ./,:-é中")), st.integers(4, 30))
+def test_a_short_text_is_the_beginning_of_the_text(text: str, limit: int) -> None:
+    shown = shorten_at_word(text, limit)
+    assert len(shown) <= limit
+    assert text == shown or text.startswith(shown.removesuffix("..."))

@@ -216,6 +216,9 @@ class ActivityRecord:
         if command.kind == "call":
             words, _, _ = _describe_call(call, command, arguments := identifiers.parse_arguments(call.arguments))
             changes = moved_files.read_tool_changes(words, arguments)
+            for change in changes:
+                if change.kind == "undone":  # the last change of a file may be its creation
+                    self.files_created.pop(change.path, None)
         else:
             self.current_directory = moved_files.follow_cd(command.text, self.current_directory)
             changes = moved_files.read_shell_changes(command.core) + self._read_shell_writes(call, command)

@@ -14,15 +14,20 @@ from proxy.chat.chain import public_id
 from proxy.chat.group import Step, find_last_user
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import bm25, outcome, output_wrappers, refetch, shell_commands
+from proxy.context.analysis.outcome import ToolOutcome
+from proxy.context.analysis.shell_commands import ShellCommand
 from proxy.context.plan import Ask, View
+from proxy.context.summaries import stub
 from proxy.errors import ConfigError
 from proxy.notes import reflection
-from proxy.notes.call_summaries import QuotedOutcome
+from proxy.notes.call_summaries import QuotedOutcome, shorten_at_word
 from proxy.notes.reflection import CallReflection, Progress, Reflection, Relevance
 
 ReflectionMode = Literal["off", "inline", "helper"]
 REFLECTION_KIND = "reflection"
 """The kind of the Asks."""
+ERROR_CHARS = 90
+"""Characters of a line that tells of an error, where the last line of the run stands behind it."""
 GOAL_TERMS = 40
 """Number of terms of the goal, its first ones, by which calls are ranked."""
 LOW_STAKES = ("think", "sleep", "wait", "todo_write", "todowrite", "todo_read", "update_plan", "manage_scratchpad")
@@ -253,21 +258,34 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
         else ended.unfinished_lines[:1] or ended.summary_lines[-1:]
     )
     line = output_wrappers.strip_line(outcome.read_lines(result)[shown[0]]) if shown else ""
-    # Of an object, the whole says more than the first line of the output in it.
-    is_object = result.text[:200].lstrip()[:1] == "{"
-    first = "" if line or is_object else output_wrappers.find_first_line(result.text)
+    other = "" if line else _find_telling_line(result, command, ended)
     if ended.verdict == "failed":
         if ended.timed_out:
             return QuotedOutcome("timeout", line)
         return QuotedOutcome("failure" if ended.exit_code or ended.summary_lines else "error", line)
     if ended.verdict == "succeeded":
-        return QuotedOutcome("success", line, first)
+        return QuotedOutcome("success", line, other)
     if command.kind == "call":
         answered = result.media_count or result.text.strip()
         is_doubtful = bool(ended.summary_lines) or outcome.reports_doubt(result)
         is_doubtful = is_doubtful and refetch.find_source(call).action not in ("shows", "looks")
-        return QuotedOutcome("success" if answered and not is_doubtful else "unknown", first_line=first)
-    return QuotedOutcome("unknown", line, first)
+        return QuotedOutcome("success" if answered and not is_doubtful else "unknown", other_line=other)
+    return QuotedOutcome("unknown", line, other)
+
+
+def _find_telling_line(result: Message, command: ShellCommand, ended: ToolOutcome) -> str:
+    """Return the line that says most of a result in which no line states the outcome.
+
+    Of a run it is the last one, behind the last one that tells of an error. Of another result it is the first one. Of
+    an object the whole says more than a line in it, for which "" stands."""
+    if command.kind == "run":
+        ends = [n for n in ended.kept_lines if n not in ended.code_lines][-1:]
+        errors = stub.find_error_lines(result)[-1:] if ended.verdict == "unknown" else ()
+        rows = outcome.read_lines(result)
+        told = [output_wrappers.strip_line(rows[n]) for n in dict.fromkeys((*errors, *ends))]
+        return " ... ".join([*(shorten_at_word(line, ERROR_CHARS) for line in told[:-1]), *told[-1:]])
+    is_object = result.text[:200].lstrip()[:1] == "{"
+    return "" if is_object else output_wrappers.find_first_line(result.text)
 
 
 def rank_by_relevance(view: View, calls: Sequence[AnsweredCall], reflections: FoundReflections) -> list[int]:

@@ -482,7 +482,7 @@ def _find_failure_lines(rows: Sequence[str], patterns: runner_patterns.RunnerPat
             continue
         seen.add(stripped)
         follow = patterns.following_lines[(match.lastindex or 1) - 1]
-        group = (n, *_find_next_lines(rows, n, follow))
+        group = (n, *_find_next_lines(rows, n, follow, (patterns.success_words, patterns.part)))
         until = group[-1]
         groups.append(group)
     if len(groups) > MAX_FAILURES:
@@ -497,12 +497,14 @@ def _find_failure_lines(rows: Sequence[str], patterns: runner_patterns.RunnerPat
     return tuple(sorted(found))
 
 
-def _find_next_lines(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
-    """Yield the next `count` lines with content, among the five lines after `n`."""
+def _find_next_lines(rows: Sequence[str], n: int, count: int, ends: Sequence[re.Pattern[str]] = ()) -> Iterator[int]:
+    """Yield the next `count` lines with content, among the five lines after `n`. ends: patterns of a line that is no
+    part of the failure any more."""
     for k in range(n + 1, min(len(rows), n + 6)):
-        if count <= 0:
+        line = strip_line(rows[k]) if count > 0 else ""
+        if count <= 0 or any(end.match(line) for end in ends):
             return
-        if has_content(strip_line(rows[k])):
+        if has_content(line):
             count -= 1
             yield k
 

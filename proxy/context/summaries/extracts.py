@@ -19,7 +19,7 @@ from proxy.context.analysis.shell_commands import PLAIN_CALL
 from proxy.context.plan import Ask, View
 from proxy.context.summaries import placeholders
 from proxy.context.summaries.stub import find_reported_errors, render_recall_call
-from proxy.notes.call_summaries import count_media
+from proxy.notes.call_summaries import count_media, shorten_at_word
 
 SUMMARY_PROMPT = (
     "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
@@ -31,6 +31,14 @@ CALL_CHARS, FIRST_LINE_CHARS, ERROR_CHARS, NAME_CHARS = 120, 160, 160, 80
 """Characters of a call, of a first line, of an error line and of an identifier that are shown."""
 MAX_ERRORS, MAX_IDS = 3, 8
 """Error lines and identifiers of a step that are shown."""
+MIN_ROWS, MIN_ROW_CHARS = 6, 36
+"""Lines of a summary that leaves out steps, and characters of each: more and shorter ones would say nothing."""
+MIN_END_CHARS = 60
+"""Characters of a line from which on it has the reason of a failure, and not only that there was one."""
+FAILED = " -> failed"
+"""The end of the line of such a step."""
+COMPARED_NAMES = 400
+"""First identifiers of a result that are searched for within what is shown, and not only compared with its words."""
 ASKED_CHARS = 2_000
 """Characters of each message that a helper gets."""
 
@@ -52,7 +60,9 @@ class StepExtract(NamedTuple):
     errors: tuple[str, ...]
     """Lines of the results that tell how the calls ended, or of errors (`find_telling_lines`)."""
     ids: tuple[str, ...]
-    """Identifiers of the results that the other fields do not have."""
+    """Identifiers of the results that the other fields do not have: the first ones."""
+    more_ids: int = 0
+    """Number of further ones."""
     is_run: bool = False
     """The first call ran something: how it ended says more than the first line of its output."""
     has_failed: bool = False
@@ -79,13 +89,12 @@ def _extract_step(view: View, step: Step) -> StepExtract:
     elif media:
         call = f"{call}, with {media}" if call else media
     seen = " ".join((call, first, *errors))
-    names = (
-        n
-        for n in identifiers.remove_duplicates(islice(identifiers.find_names(text), 400))
-        if len(n) <= NAME_CHARS and n not in seen
-    )
+    shown = {*identifiers.find_names(seen)}
+    names = [n for n in identifiers.find_distinct_names(text) if len(n) <= NAME_CHARS and n not in shown]
+    names[:COMPARED_NAMES] = [n for n in names[:COMPARED_NAMES] if n not in seen]
     is_run = bool(message.calls) and shell_commands.parse_call(message.calls[0]).kind == "run"
-    return StepExtract(call, first, errors, tuple(islice(names, MAX_IDS)), is_run, _has_failed(view, step))
+    ids, more = tuple(names[:MAX_IDS]), len(names[MAX_IDS:])
+    return StepExtract(call, first, errors, ids, more, is_run, _has_failed(view, step))
 
 
 def _find_step_lines(view: View, step: Step, excluded: str) -> tuple[str, ...]:
@@ -154,8 +163,8 @@ def _cut_first_line(text: str, limit: int) -> str:
 
 
 def cut_text(text: str, limit: int) -> str:
-    """At most `limit` characters of a text."""
-    return text if len(text) <= limit else text[: max(0, limit - 3)].rstrip() + "..."
+    """At most `limit` characters of a text, cut between two words."""
+    return shorten_at_word(text, limit)
 
 
 def extract_result(view: View, step: Step, index: int) -> str:
@@ -170,9 +179,9 @@ def extract_result(view: View, step: Step, index: int) -> str:
     if first:
         rows.append(first)
     rows += errors
-    ids = extract_step(view, step).ids if step.end - step.start <= 2 else ()
-    if ids:
-        rows.append("also there: " + " ".join(ids))
+    names = _render_names(extract_step(view, step)) if step.end - step.start <= 2 else ""
+    if names:
+        rows.append("also there: " + names)
     return "\n".join(rows)
 
 
@@ -185,33 +194,43 @@ def render_heading(view: View, steps: Sequence[Step]) -> str:
 
 def extract_steps(view: View, steps: Sequence[Step], call_only: Sequence[bool], limit: int) -> str:
     """Several steps in at most `limit` characters, one line for each; steps marked in `call_only` show their call
-    alone, and that it has failed.
+    alone, and that it has failed."""
+    prefixes = [""] * len(steps)
+    return _extract_rows(view, steps, prefixes, call_only, limit)
 
-    Every step gets its share of the room, and the unused part goes to the steps after it.
-    """
+
+def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
+    """The messages of several steps in at most `limit` characters, one line for each with its role."""
+    prefixes = [f"{view.messages[step.start].role}: " for step in steps]
+    return _extract_rows(view, steps, prefixes, [True] * len(steps), limit)
+
+
+def _extract_rows(view: View, steps: Sequence[Step], prefixes: Sequence[str], short: Sequence[bool], limit: int) -> str:
+    """The heading and a line for each step. Of more steps than have room, the first and the last ones are shown, and
+    how many stand between them.
+
+    Every step gets its share of the room, and the unused part goes to the steps after it."""
     rows = [render_heading(view, steps)]
     room = limit - len(rows[0])
-    for n, step in enumerate(steps):
-        share = max(16, room // (len(steps) - n) - 3)
-        row = _render_row(extract_step(view, step), share, short=call_only[n])
+    fitting = (room - len(render_left_out(len(steps)))) // (MIN_ROW_CHARS + 3)
+    is_cut = MIN_ROWS <= fitting < len(steps)
+    first, last = (fitting // 2, len(steps) - (fitting + 1) // 2) if is_cut else (len(steps), len(steps))
+    room -= len(render_left_out(last - first)) + 1 if is_cut else 0
+    numbers = [n for n in range(len(steps)) if n < first or n >= last]
+    for at, n in enumerate(numbers):
+        if is_cut and n == last:
+            rows.append(render_left_out(last - first))
+        share = max(16 + len(prefixes[n]), room // (len(numbers) - at) - 3)
+        row = prefixes[n] + _render_row(extract_step(view, steps[n]), share - len(prefixes[n]), short=short[n])
         room -= len(row) + 3
         if row and room >= 0:
             rows.append("- " + row)
     return "\n".join(rows)
 
 
-def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
-    """The messages of several steps in at most `limit` characters, one line for each with its role."""
-    rows = [render_heading(view, steps)]
-    room = limit - len(rows[0])
-    for n, step in enumerate(steps):
-        role = f"{view.messages[step.start].role}: "
-        share = max(24, room // (len(steps) - n) - 3)
-        row = role + _render_row(extract_step(view, step), share - len(role), short=True)
-        room -= len(row) + 3
-        if room >= 0:
-            rows.append("- " + row)
-    return "\n".join(rows)
+def render_left_out(count: int) -> str:
+    """The line in place of steps for which a summary has no room."""
+    return f"[... {count} steps]"
 
 
 def _render_row(extract: StepExtract, share: int, *, short: bool) -> str:
@@ -219,12 +238,19 @@ def _render_row(extract: StepExtract, share: int, *, short: bool) -> str:
     up to half of them to how it ended: a call that failed would read as done."""
     if short and not extract.has_failed:
         return cut_text(extract.call or extract.first_line, share)
+    if short and share < MIN_END_CHARS:
+        return f"{cut_text(extract.call, share - len(FAILED))}{FAILED}"
     lines = (*extract.errors[-1:], *extract.errors[:-1]) if extract.is_run else extract.errors
     told = (*lines, extract.first_line) if extract.is_run else (extract.first_line, *lines)
     end = " | ".join(_collapse_spaces(line) for line in told if line)
     call = cut_text(extract.call, max(share // 2, share - len(end) - 4)) if end else extract.call
     row = " -> ".join(part for part in (call, end) if part)
-    return cut_text(row + (f" ({' '.join(extract.ids)})" if extract.ids else ""), share)
+    return cut_text(row + (f" ({_render_names(extract)})" if extract.ids else ""), share)
+
+
+def _render_names(extract: StepExtract) -> str:
+    """The identifiers of a step that are shown, and how many more there are; empty if there are none."""
+    return " ".join(extract.ids) + (f"; {extract.more_ids} more" if extract.more_ids else "")
 
 
 def render_answer(view: View, steps: Sequence[Step], answer: str, limit: int) -> str:

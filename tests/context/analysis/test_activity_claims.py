@@ -25,3 +25,18 @@ def test_a_drive_of_windows_has_one_name() -> None:
     removed = ("run_in_terminal", {"command": "del C:\\src\\a.cs"}, "")
     assert noted(made) == ["Created: c:\\src\\a.cs"]
     assert noted(made, removed) == ["Commands: `del C:\\src\\a.cs`"]
+
+
+def test_a_file_whose_last_change_was_undone_is_not_told_as_created() -> None:
+    undone = ("undo_edit", {"path": "x.py"}, "Last edit of x.py was undone.")
+    assert noted(("create_file", {"path": "x.py"}, "File created: x.py"), undone) == []
+    other = ("create_file", {"path": "y.py"}, "File created: y.py")
+    assert noted(other, undone) == ["Created: y.py"]
+
+
+def test_a_test_that_passed_behind_one_that_failed_is_no_error() -> None:
+    bats = "1..3\nok 1 a\nnot ok 2 b\n# (in test file test/x.bats, line 3)\nok 3 c"
+    errors = 'Last errors: "# (in test file test/x.bats, line 3)"; "not ok 2 b"'
+    assert noted(("bash", {"command": "bats test/"}, bats)) == ["Commands: `bats test/` failed", errors]
+    go = "--- FAIL: TestA (0.02s)\n--- PASS: TestB (0.00s)\nFAIL"
+    assert noted(("bash", {"command": "go test -v ."}, go))[1] == 'Last errors: "--- FAIL: TestA (0.02s)"'

@@ -127,7 +127,7 @@ def test_c3_the_line_of_a_record_is_the_one_that_says_how_it_ended() -> None:
     )
 
 
-def test_the_line_on_a_call_is_the_first_one_that_says_something() -> None:
+def test_the_line_on_a_call_is_the_first_one_that_says_something_and_the_last_one_of_a_run() -> None:
     def read(name: str, text: str) -> str:
         call = Call("1", name, '{"q": "x"}')
         message = make_message(result("1", text))
@@ -135,6 +135,12 @@ def test_the_line_on_a_call_is_the_first_one_that_says_something() -> None:
 
     opened = read("browser_click", "### Ran Playwright code\n```js\nawait page.click('#a');\n```")
     assert opened == "called browser_click 'x' \u2192 await page.click('#a'); (4 lines)"
+    deployed = "[deploy] a: pulling\n[deploy] a: ok\nc: Error: ImagePullBackOff\nDeployed 4/5 services\n"
+    shown = "c: Error: ImagePullBackOff ... Deployed 4/5 services"
+    assert read("run_script", deployed) == f"ran x \u2192 {shown} (4 lines)"
+    flashed = "INFO - 12 of 14 executed test configurations passed, 2 failed\nINFO - Run completed"
+    assert read("run_script", flashed) == f"ran x \u2192 {flashed.replace(chr(10), ' ... ')} (2 lines)"
+    assert read("run_script", "one\ntwo\nexit code: 0") == "ran x \u2192 two (3 lines)"
     coloured = read("execute_cell", "\x1b[0;31m-------\x1b[0m\n\x1b[1mdone\x1b[0m 7\n")
     assert coloured == "ran x \u2192 done 7 (2 lines)"
     assert read("find", '{"output": "a\\nb"}') == 'searched \'x\' \u2192 {"output": "a\\nb"}'

@@ -97,6 +97,34 @@ def test_e4_a_summary_never_has_more_than_its_limit(limit: int, results: list[st
     assert len(text) <= max(limit, len(extracts.render_heading(view, steps)))
 
 
+def test_a_summary_of_more_steps_than_it_has_lines_for_says_how_many_it_leaves_out() -> None:
+    steps = [
+        one
+        for n in range(60)
+        for one in (
+            {**assistant(None), "tool_calls": [call_of(f"c{n}", "look", f'{{"n": {n}}}')]},
+            result(f"c{n}", "ok"),
+        )
+    ]
+    view = build_view([user("a"), *steps, user("b")])
+    made = extracts.extract_steps(view, view.steps[1:-1], [True] * 60, 400)
+    rows = made.splitlines()[1:]
+    mark = next(n for n, row in enumerate(rows) if row.startswith("[... "))
+    assert rows[0] == '- look({"n": 0})'
+    assert rows[-1] == '- look({"n": 59})'
+    assert rows[mark] == f"[... {60 - (len(rows) - 1)} steps]"
+    assert len(made) <= 400
+    few = extracts.extract_steps(view, view.steps[1:9], [True] * 8, 400)
+    assert "[... " not in few
+
+
+def test_an_extract_says_how_many_more_names_there_are() -> None:
+    listed = "\n".join(f"subnet-{1000 + 7 * n}" for n in range(30))
+    told = extract_of("list_subnets", {"vpc": "v"}, listed)
+    assert told[-1] == "also there: " + " ".join(f"subnet-{1000 + 7 * n}" for n in range(1, 9)) + "; 21 more"
+    assert extract_of("list_subnets", {"vpc": "v"}, listed[:35])[-1] == "also there: subnet-1007 subnet-1014"
+
+
 def test_a_failed_call_with_long_arguments_still_says_how_it_ended() -> None:
     edit = {"path": "src/billing/api/rate.cs", "old_text": "WebRequest.Create(url)", "new_text": "client.GetAsync(url)"}
     failed = "Error: rate.cs is being used by another process."
@@ -127,6 +155,10 @@ def test_a_step_that_is_shown_by_its_call_alone_says_that_it_failed() -> None:
     assert rows[1] == f'- move_event({{"id": "evt_0"}}) -> {refused}'
     assert rows[2] == '- move_event({"id": "evt_1"})'
     assert refused in extracts.extract_messages(view, view.steps[1:-1], 900)
+    assert extracts.extract_messages(view, view.steps[1:-1], 150).splitlines()[1:] == [
+        '- assistant: move_event({"id": "... -> failed',
+        '- assistant: move_event({"id": "evt_1"})',
+    ]
 
 
 def test_e4_a_helper_is_asked_with_the_sources_prompt_and_every_message_is_named() -> None:
