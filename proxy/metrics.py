@@ -14,6 +14,7 @@ from typing import Any, Self
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.samples import Sample
 
 NAMESPACE = "context_proxy"
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -80,6 +81,10 @@ class _SeriesByLabels(MetricWrapperBase):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._series: dict[tuple[object, ...], Self] = {}
+
+    def _child_samples(self) -> Iterable[Sample]:
+        """Leave out the time at which a series began: in the text format it is one more series for each."""
+        return [sample for sample in super()._child_samples() if sample.name != "_created"]
 
     def labels(self, *values: object, **labels: object) -> Self:
         """Return the series with these labels."""
@@ -155,7 +160,9 @@ class Metrics:
             "persist_deferred_total", (), "Answers that ended before they were on disk, and said so."
         )
         self.persist_dropped_total = self._counter(
-            "persist_dropped_total", (), "Rows that could not be stored; a gap is recorded."
+            "persist_dropped_total",
+            (),
+            "Rows that could not be stored, and requests that went on without a store; a gap is recorded.",
         )
         self.upstream_truncated_total = self._counter(
             "upstream_truncated_total", (), "Streams that ended without an end."

@@ -56,6 +56,13 @@ def test_what_is_counted_is_in_the_text() -> None:
     assert CONTENT_TYPE.startswith("text/plain")
 
 
+def test_no_series_says_when_another_series_began() -> None:
+    metrics = Metrics()
+    metrics.requests_total.labels(route="chat", status="200").inc()
+    metrics.request_seconds.labels(route="chat").observe(1)
+    assert b"_created" not in metrics.render_text()
+
+
 @pytest.mark.parametrize("amount", [-1, 0, 99, 100, 100.5, 500, 1_000_000, 1_000_001, float("inf")])
 def test_an_amount_is_counted_in_the_buckets_of_the_client_library(amount: float) -> None:
     metrics, plain = Metrics(), Histogram("tokens_before", "x", namespace="context_proxy", buckets=TOKEN_BUCKETS)

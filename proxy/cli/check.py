@@ -26,11 +26,15 @@ def check(
     policy: PolicyName = None,
 ) -> None:
     """Read the configuration and print the settings in force. If it is wrong, print line and key (exit code 2)."""
-    from proxy.cli.settings_toml import render_settings  # noqa: PLC0415  other commands with these flags need none of it
+    # Other commands with these flags need none of these.
+    from proxy.cli.settings_toml import render_settings  # noqa: PLC0415
+    from proxy.upstream.transport import create_transport, read_targets  # noqa: PLC0415
 
     settings = read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
     # A start makes the keys of `keys_dir` before it listens.
     resolve_host(settings.host, settings.port, has_keys=bool(settings.keys or settings.keys_dir))
+    for target in read_targets(settings):
+        create_transport(target, settings.pool)  # reads certificates and outbound proxies, as a start does
     typer.echo("# The configuration can be used. In force is:\n")
     typer.echo(render_settings(settings), nl=False)
     if "://" not in settings.db:

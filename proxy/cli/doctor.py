@@ -266,10 +266,11 @@ def check_store(settings: Settings) -> Finding:
     try:
         with hold_store(path):
             found = maintenance.read_schema_status(path)
+            maintenance.check_pages(path)
     except StoreRefused as problem:
         if "in use" in problem.message:
             return Finding("store", "good", f"{path} is in use, as it is while a proxy runs")
-        return Finding("store", "fault", str(problem), "Restore a backup.")
+        return Finding("store", "fault", problem.message, problem.hint)
     size = f"{path.stat().st_size / 1e6:,.1f} MB"
     if found.version > found.latest:
         return Finding("store", "fault", f"{path} was written by a newer version", "Install that version.")

@@ -50,7 +50,13 @@ def export(
     """Write conversations as JSONL, one per line, in the format that `import` and `replay` read; or a table of
     exchanges."""
     command.client.check_tenant()  # an empty file would be taken for a backup
-    if parquet is not None or csv is not None:
+    is_table = parquet is not None or csv is not None
+    # Options of the other kind of file would be passed over without a word.
+    for name, value, is_meant in (("out", out, not is_table), ("since", since, is_table), ("until", until, is_table)):
+        if str(value) not in ("", "-") and not is_meant:
+            allowed = "nothing beside --csv or --parquet" if is_table else "a time beside --csv or --parquet"
+            raise ConfigError(name, str(value), allowed, source=f"--{name}")
+    if is_table:
         _export_table(command, session, parquet, csv, since, until, read_settings(config, db=db))
         return
     path = "/api" if session is None else command.client.find_session_path(session)

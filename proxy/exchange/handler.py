@@ -128,7 +128,9 @@ async def repair_compaction(services: Services, incoming: Incoming) -> Incoming:
 
 
 def record_gap(services: Services, incoming: Incoming) -> None:
-    """Record that nothing of this request will be stored; the row is written as soon as the store can be reached."""
+    """Record and count that nothing of this request will be stored; the row is written as soon as the store can be
+    reached."""
+    services.metrics.persist_dropped_total.inc()
     tenant, session = locate.find_owner(incoming.headers, incoming.tenant, incoming.session, services.settings.identity)
     services.store.put_deferred([GapRow(tenant, session, "", len(incoming.body), "store not readable", services.now())])
 

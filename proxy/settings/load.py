@@ -462,9 +462,16 @@ def _check_environment(settings: Settings) -> Iterator[tuple[KeyPath, object, st
             if value in seen:
                 yield ("keys", n, field), value, "one that no other key has"
             seen.add(value)
+    yield from _check_own_files(settings)
+    settings.load_models()
+
+
+def _check_own_files(settings: Settings) -> Iterator[tuple[KeyPath, object, str]]:
+    """Yield the places of the operator's own policies and models that are not there."""
     if settings.policies_dir and not Path(settings.policies_dir).is_dir():
         yield ("policies_dir",), settings.policies_dir, "a folder that is there"
-    settings.load_models()
+    if settings.models_file and not Path(settings.models_file).is_file():
+        yield ("models_file",), settings.models_file, "a TOML file that is there"
 
 
 def _check_helper_upstreams(settings: Settings) -> Iterator[tuple[KeyPath, object, str]]:

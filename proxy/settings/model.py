@@ -7,7 +7,7 @@ docs/reference/settings.md and its comment in config/default.toml.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
@@ -51,6 +51,14 @@ def split_list(value: object) -> object:
     if not isinstance(value, str) or value == "policy":
         return value
     return tuple(name.strip(' "') for name in value.strip("[] ").split(",") if name.strip(' "'))
+
+
+def read_enabled_tools(value: object) -> object:
+    """Return the value of `tools.enabled`. Raises ValueError for anything but `policy` and a list of tools."""
+    names, known = split_list(value), get_args(ToolName)
+    if names != "policy" and not (isinstance(names, list | tuple) and all(name in known for name in names)):
+        raise ValueError("'policy', or a list of " + ", ".join(known))
+    return names
 
 
 def validate_key_digest(value: str) -> str:
@@ -106,7 +114,7 @@ Pattern = Annotated[str, AfterValidator(validate_pattern)]
 BaseUrl = Annotated[str, AfterValidator(validate_base_url)]
 PolicyName = Annotated[str, AfterValidator(validate_policy_name)]
 ToolName = Literal["recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos"]
-EnabledTools = Annotated[Literal["policy"] | tuple[ToolName, ...], BeforeValidator(split_list)]
+EnabledTools = Annotated[Literal["policy"] | tuple[ToolName, ...], BeforeValidator(read_enabled_tools)]
 Count = Annotated[int, Field(ge=1)]
 Milliseconds = Annotated[int, Field(ge=0, le=600_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]

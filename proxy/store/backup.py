@@ -50,6 +50,7 @@ def restore_file(source: Path, path: Path, heartbeat: Heartbeat = lambda _done, 
         )
     if source.resolve() == path.resolve():
         raise StoreRefused(f"{source} is the store itself.", hint="Say with --db where the backup is to go.")
+    path = path.resolve()  # a link stays, and leads to the store that is restored
     try:
         sqlite_files.prepare_folder(path)
     except OSError as error:

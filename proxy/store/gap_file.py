@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from proxy.store import sqlite_files
 from proxy.store.base import GapRow
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class GapFile:
     """The file of one database."""
 
     def __init__(self, database: Path) -> None:
-        self.path = database.with_name(database.name + ".gaps")
+        self.path = sqlite_files.find_beside(database, ".gaps")
         self._made = False
 
     def open(self) -> list[GapRow]:
@@ -40,7 +41,11 @@ class GapFile:
             file.write(b"\n" * (FILE_SIZE - len(found)))
             os.fsync(descriptor)
         self._made = True
-        return [row for row in map(_read, found.splitlines()) if row is not None]
+        lines = [line for line in found.splitlines() if line]
+        rows = [row for row in map(_read, lines) if row is not None]
+        if len(rows) < len(lines):
+            log.warning("%d lines of the file of gaps %s cannot be read", len(lines) - len(rows), self.path)
+        return rows
 
     def write_gaps(self, gaps: Sequence[GapRow]) -> None:
         """Write these gaps in place of the file's content. Raises OSError."""
@@ -79,10 +84,7 @@ def log_gaps(gaps: Sequence[GapRow]) -> None:
 
 
 def _read(line: bytes) -> GapRow | None:
-    if not line:
-        return None
     try:
         return _ROW.decode(line)
     except msgspec.DecodeError:
-        log.warning("a line of the file of gaps cannot be read")
         return None

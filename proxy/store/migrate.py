@@ -21,9 +21,12 @@ from proxy.store.sqlite_files import FileIdentity, build_uri
 APPLICATION_ID = 0x63747870
 """Mark of the proxy's files among other SQLite files ("ctxp")."""
 
-_CHECKED_SIZE = 64 << 20
+CHECKED_SIZE = 64 << 20
 """Size in bytes up to which a file is checked page by page at the start (some 0.1 s); larger files would take too
 long."""
+
+
+DAMAGE_HINT = "Put a backup in its place, or move it away to start with an empty one."
 
 
 class DamagedDatabase(StoreRefused):
@@ -59,7 +62,7 @@ async def _run_migrations(connection: aiosqlite.Connection, path: Path, migratio
             f"{path} has schema {version}, and this version knows schemas up to {latest}.",
             hint="Install the version that wrote it, or a newer one.",
         )
-    if FileIdentity.read(path).size <= _CHECKED_SIZE:
+    if FileIdentity.read(path).size <= CHECKED_SIZE:
         found = (await _fetch_rows(connection, "PRAGMA quick_check(1)"))[0][0]
         if found != "ok":
             raise _make_damage_error(path, str(found))
@@ -86,7 +89,7 @@ async def _run_migrations(connection: aiosqlite.Connection, path: Path, migratio
 def _make_damage_error(path: Path, found: str) -> DamagedDatabase:
     return DamagedDatabase(
         f"the database {path} is damaged: {found}.",
-        hint="Put a backup in its place, or move it away to start with an empty one.",
+        hint=DAMAGE_HINT,
     )
 
 

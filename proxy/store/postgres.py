@@ -48,6 +48,13 @@ _OURS = "context-proxy"
 _PLANNING = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
 """Plan each statement once for a connection. PostgreSQL would plan statements of partitioned tables anew each time, and
 compile what it takes for a large query; both cost more than the query."""
+_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
+"""The time limit that a connection has in fact, in milliseconds."""
+_ADDRESS_HINT = "See that the server runs, and that --db names it, a user, a password and a database."
+_POOLER_HINT = (
+    "Connect to PostgreSQL itself: the pooler in between, for example PgBouncer, does not pass on the settings of a "
+    "connection."
+)
 _MAINTENANCE_S = 600.0
 """Seconds that a statement of maintenance may take: it reads whole partitions."""
 
@@ -127,6 +134,11 @@ class PostgresStore(QueuedStore, StoreReads):
         async with self._close_on_failure():
             connection = await self._connect()
             try:
+                if await connection.fetchval(_TIMEOUT) != str(int(self._write_s * 1000)):
+                    raise StoreRefused(
+                        "the PostgreSQL database cannot be opened: the settings of the connection did not reach it.",
+                        hint=_POOLER_HINT,
+                    )
                 # Another replica may be migrating a large store now, and this one waits for it.
                 await connection.execute("SET statement_timeout = 0")
                 await migrate(connection, partition_days=self._partition_days)
@@ -182,7 +194,7 @@ class PostgresStore(QueuedStore, StoreReads):
                     if isinstance(error, asyncpg.PostgresError)
                     else f"{type(error).__name__}."
                 ),
-                hint="See that the server runs, and that --db names it, a user, a password and a database.",
+                hint=_POOLER_HINT if isinstance(error, asyncpg.ProtocolViolationError) else _ADDRESS_HINT,
             ) from error
         except BaseException:
             await self.close()

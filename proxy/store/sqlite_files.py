@@ -23,6 +23,7 @@ from proxy.errors import StoreRefused
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 _OTHERS = 0o077
+LOCK_ENDING = ".lock"
 PLACE_HINT = "Give a path in a folder that this user may write to."
 
 
@@ -32,9 +33,16 @@ def build_uri(path: Path) -> str:
     return path.absolute().as_uri() + "?mode=rw"
 
 
+def find_beside(path: Path, ending: str) -> Path:
+    """The path of the file with this ending next to the database. SQLite keeps its own files next to the file that a
+    link leads to. All others are there too, so that a file with two names has one lock."""
+    found = path.resolve()
+    return found.with_name(found.name + ending)
+
+
 def list_wal_files(path: Path) -> tuple[Path, Path]:
     """The paths of the write-ahead log and the shared memory that SQLite keeps next to the database."""
-    return path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
+    return find_beside(path, "-wal"), find_beside(path, "-shm")
 
 
 def prepare_folder(path: Path) -> None:
@@ -72,7 +80,7 @@ def make_private(path: Path) -> None:
 def set_aside(path: Path) -> Path:
     """Move a damaged database, its log and its shared memory to the first free name; return the new path of the
     database."""
-    number = 1
+    path, number = path.resolve(), 1
     while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
     for file in (path, *list_wal_files(path)):
@@ -84,13 +92,9 @@ def set_aside(path: Path) -> Path:
 def read_opening_time(path: Path) -> float:
     """The time (Unix seconds) at which a process last took the lock of this database; 0.0 if none has."""
     try:
-        return _find_lock_file(path).stat().st_mtime
+        return find_beside(path, LOCK_ENDING).stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _find_lock_file(path: Path) -> Path:
-    return path.with_name(path.name + ".lock")
 
 
 class FileLock:
@@ -98,16 +102,24 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self._database = path
-        self._path = _find_lock_file(path)
+        self._path = find_beside(path, LOCK_ENDING)
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Raises StoreRefused if another process, or another store of this one, holds it."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
+        """Take the lock. Raises StoreRefused if another process, or another store of this one, holds it, or if the lock
+        file cannot be used."""
         try:
-            os.fchmod(descriptor, _PRIVATE_FILE)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
+        except OSError as error:
+            raise self._refuse(error) from error
+        try:
+            if os.fstat(descriptor).st_mode & _OTHERS:
+                os.fchmod(descriptor, _PRIVATE_FILE)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            if not isinstance(error, BlockingIOError):
+                os.close(descriptor)
+                raise self._refuse(error) from error
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
             raise StoreRefused(
@@ -117,6 +129,14 @@ class FileLock:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
+
+    def _refuse(self, error: OSError) -> StoreRefused:
+        """The error of a lock file that cannot be used, for example one of another user."""
+        return StoreRefused(
+            f"the database {self._database} cannot be opened: its lock file {self._path} cannot be used "
+            f"({error.strerror}).",
+            hint=PLACE_HINT,
+        )
 
     def release(self) -> None:
         if self._descriptor is not None:

@@ -57,6 +57,20 @@ def test_an_address_that_a_start_would_refuse_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "keys").exists()
 
 
+@pytest.mark.parametrize(
+    ("line", "key"), [('ca_bundle = "no.pem"', "ca_bundle"), ('proxy = "socks5://127.0.0.1:1"', "proxy")]
+)
+def test_an_upstream_that_a_start_would_refuse_is_refused(
+    line: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "no.pem").write_text("no certificate")
+    (tmp_path / "c.toml").write_text(f'[upstreams.main]\nbase_url = "https://example.com/v1"\n{line}\n')
+    refused = CliRunner().invoke(app, ["check", "--config", "c.toml"]).exception
+    assert isinstance(refused, ConfigError)
+    assert refused.key == f"upstreams.main.{key}"
+
+
 def test_a_file_that_is_not_there_is_told_without_a_number(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["check", "--config", str(tmp_path / "none.toml")]).exception
     assert "(No such file or directory)" in str(refused)

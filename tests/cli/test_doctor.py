@@ -20,6 +20,7 @@ from proxy.web.app import make_policies
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel, send_reply
+from tests.store.test_maintenance import damage_page, make_old_store
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.web.test_auth import entry
@@ -183,6 +184,9 @@ def test_the_store_is_looked_at_and_left_alone(tmp_path: Path) -> None:
     assert not file.exists()
     file.write_bytes(b"no database at all, but long enough to look like one" * 100)
     assert look(file).status == "fault"
+    file.unlink()
+    damage_page(make_old_store(tmp_path))  # a start would refuse it
+    assert (look(file).status, "damaged" in look(file).text) == ("fault", True)
     file.unlink()
     lock = FileLock(file)
     lock.acquire()

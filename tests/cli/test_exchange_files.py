@@ -160,3 +160,10 @@ def test_the_command_names_the_next_beginning(shop: CommandRunner, tmp_path: Pat
     ran = shop.run("export", "talk", "--csv", str(tmp_path / "c.csv"), "--db", db)
     assert ran.code == 2
     assert json.dumps("talk")[1:-1] in ran.err
+
+
+def test_options_of_the_other_kind_of_file_are_refused(shop: CommandRunner, tmp_path: Path) -> None:
+    for words in (("--since", "2026-11-23"), ("--csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "b"))):
+        ran = shop.run("export", *words)
+        assert (ran.code, ran.out, "--csv or --parquet" in ran.err) == (2, "", True)
+    assert list(tmp_path.iterdir()) == []

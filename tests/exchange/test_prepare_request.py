@@ -106,6 +106,7 @@ async def test_a_store_that_cannot_be_read_lets_the_request_through_untouched() 
         assert found.status == 200
         assert found.header("x-context-fallback") == "store"
         assert proxy.count("fallbacks_total", reason="store") == 1
+        assert proxy.count("persist_dropped_total") == 1, "nothing of it is stored: the alert hears of that"
         store.reads = True
         assert (await proxy.post(raw, b"x-context-session: a")).header("x-context-fallback") is None
     assert model.received[0].body == raw

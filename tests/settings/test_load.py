@@ -289,6 +289,19 @@ def test_a_models_file_is_refused_at_the_start_with_file_and_line(
     assert (caught.value.key, caught.value.line, caught.value.source) == (key, line, str(file))
 
 
+def test_a_models_file_that_is_not_there_is_named_by_its_key(tmp_path: Path) -> None:
+    file = write(tmp_path, 'port = 1\nmodels_file = "/nowhere.toml"\n')
+    found = refused(file)
+    assert (found.key, found.value, found.line) == ("models_file", "/nowhere.toml", 2)
+
+
+@pytest.mark.parametrize("value", [["rm"], "all", 3, ["recall", "rm"]])
+def test_a_tool_that_is_not_known_is_refused_with_those_that_are(value: object) -> None:
+    found = refused(None, **{"tools.enabled": value})
+    assert (found.key, found.value) == ("tools.enabled", value)
+    assert found.allowed.startswith("'policy', or a list of recall, query_db")
+
+
 def test_shipped_files_are_found_in_a_checkout() -> None:
     assert find_shipped_file("models.toml").is_file()
 

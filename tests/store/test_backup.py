@@ -24,7 +24,7 @@ from tests.postgres import drop_database, find_binaries, new_database
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
-from tests.store.test_maintenance import make_old_store
+from tests.store.test_maintenance import damage_page, make_old_store
 
 SESSIONS = 4
 
@@ -114,12 +114,7 @@ def test_nothing_is_written_over_and_a_copy_that_fails_leaves_nothing(
 
 def test_a_damaged_page_is_found_before_the_backup_has_its_name(tmp_path: Path) -> None:
     path = make_old_store(tmp_path)
-    with closing(sqlite3.connect(path)) as there:
-        there.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        [[page]] = there.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages'").fetchall()
-    with path.open("r+b") as file:
-        file.seek((page - 1) * 4096)
-        file.write(b"\xff" * 4096)
+    damage_page(path)
     with pytest.raises(StoreRefused, match=r"damaged|malformed"):
         backup_file(path, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
@@ -144,6 +139,18 @@ def test_a_store_that_is_replaced_is_kept_with_the_files_beside_it(tmp_path: Pat
     assert restore_file(copy, path) == tmp_path / "a.sqlite3.replaced-3"
     assert (tmp_path / "a.sqlite3.replaced-3").read_bytes() == b"no database at all"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_link_leads_to_the_store_that_was_restored(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    path, copy, link = make_old_store(tmp_path), tmp_path / "copy", tmp_path / "link"
+    backup_file(path, copy)
+    path.write_bytes(b"no database at all")
+    link.symlink_to(path)
+    assert restore_file(copy, link) == tmp_path / "a.sqlite3.replaced-1"
+    assert link.is_symlink()
+    with closing(sqlite3.connect(path)) as there:
+        assert there.execute("PRAGMA quick_check").fetchall() == [("ok",)]
 
 
 def test_what_cannot_be_restored_changes_nothing(tmp_path: Path) -> None:

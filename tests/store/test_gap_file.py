@@ -40,10 +40,15 @@ def test_more_than_there_is_room_for_is_added_up(tmp_path: Path) -> None:
     assert (found[-1].session, sum(g.items for g in found), sum(g.bytes for g in found)) == ("", 4000, 20000)
 
 
-def test_what_somebody_has_written_into_it_is_passed_over(tmp_path: Path) -> None:
+def test_what_somebody_has_written_into_it_is_passed_over_in_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = GapFile(tmp_path / "db")
     file.path.write_bytes(b"nonsense\n{}\n\x00\n")
     assert file.open() == []
+    assert [record.getMessage() for record in caplog.records] == [
+        f"3 lines of the file of gaps {file.path} cannot be read"
+    ]
 
 
 def test_a_file_that_was_never_opened_is_left_alone(tmp_path: Path) -> None:

@@ -21,6 +21,27 @@ def make_old_store(folder: Path, upto: int | None = None) -> Path:
     return path
 
 
+def damage_page(path: Path) -> None:
+    """Overwrite the first page of the messages."""
+    with closing(sqlite3.connect(path)) as there:
+        there.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        [[page]] = there.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages'").fetchall()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+
+
+def test_a_damaged_page_is_found_as_a_start_finds_it(tmp_path: Path) -> None:
+    path = make_old_store(tmp_path)
+    maintenance.check_pages(path)
+    damage_page(path)
+    with pytest.raises(StoreRefused, match="is damaged"):
+        maintenance.check_pages(path)
+    with pytest.raises(StoreRefused, match="cannot be written anew") as caught:
+        maintenance.vacuum(path)
+    assert "backup" in caught.value.hint
+
+
 def test_what_is_missing_is_told_and_not_done(tmp_path: Path) -> None:
     path = make_old_store(tmp_path, 2)
     before = path.read_bytes()

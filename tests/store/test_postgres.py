@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 from msgspec.structs import replace
 
@@ -46,6 +47,25 @@ async def test_what_cannot_be_opened_is_refused_without_its_password(postgres: s
         await store.open()
     assert "canary" not in str(refused.value)
     assert not store.healthy
+
+
+@pytest.mark.parametrize("drops", [True, False])
+async def test_a_pooler_that_keeps_the_settings_of_a_connection_is_named(
+    database: str, monkeypatch: pytest.MonkeyPatch, drops: bool
+) -> None:
+    """drops: it was told to ignore them, as PgBouncer can be. Else it refuses the connection, as PgBouncer does."""
+    connect = asyncpg.connect
+
+    async def connect_by_pooler(url: str, *, server_settings: object = None, **more: object) -> object:
+        if server_settings and not drops:
+            raise asyncpg.ProtocolViolationError("unsupported startup parameter: statement_timeout")
+        return await connect(url, **more)
+
+    monkeypatch.setattr(asyncpg, "connect", connect_by_pooler)
+    store = postgres_store(database, write_s=7.0)
+    with pytest.raises(StoreRefused) as refused:
+        await store.open()
+    assert "pooler" in refused.value.hint
 
 
 async def test_a_store_that_is_closed_says_so(store: PostgresStore) -> None:

@@ -56,6 +56,20 @@ async def test_a_second_store_of_this_process_is_refused_too(tmp_path: Path) -> 
     await store.close()
 
 
+async def test_a_file_and_a_link_to_it_are_one_store(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real/db")
+    store = await opened(tmp_path / "link", durability="normal")
+    with pytest.raises(StoreRefused, match="in use"):
+        await opened(tmp_path / "real" / "db")
+    await store.put(make.line(3))
+    assert store.log_bytes > 0
+    await asyncio.to_thread(store._writer._sync_wal)
+    assert store.healthy
+    await store.close()
+    assert sorted(file.name for file in tmp_path.glob("**/*")) == ["db", "db.lock", "link", "real"]
+
+
 async def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused):
         await opened(tmp_path)

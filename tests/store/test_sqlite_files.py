@@ -61,6 +61,24 @@ def test_a_lock_is_held_by_one_and_names_its_holder(tmp_path: Path) -> None:
     second.release()
 
 
+def test_a_lock_file_of_another_user_is_not_taken_for_a_process_that_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "db.lock").write_text("1\n")
+    (tmp_path / "db.lock").chmod(0o660)
+
+    def refuse(_descriptor: int, _mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    with pytest.raises(StoreRefused, match=r"its lock file \S*db\.lock cannot be used \(Operation not permitted\)"):
+        sqlite_files.FileLock(tmp_path / "db").acquire()
+    (tmp_path / "db.lock").chmod(0o600)
+    lock = sqlite_files.FileLock(tmp_path / "db")
+    lock.acquire()
+    lock.release()
+
+
 def test_a_lock_file_is_private(tmp_path: Path) -> None:
     lock = sqlite_files.FileLock(tmp_path / "db")
     lock.acquire()
