@@ -257,7 +257,7 @@ MUTANTS = (
     Mutant(
         "what was not sent is billed by the provider's count",
         "proxy/exchange/cost.py",
-        "factor = first.prompt / max(meter.sent, 1)",
+        "factor = prompt / max(sent, 1)",
         "factor = 1.0",
         ("tests/exchange/test_cost.py::test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cache",),
     ),

@@ -71,9 +71,9 @@ class Policy:
     """The proxy's own tools that the model is offered, if the client sent tools itself."""
     offer: OfferTime = "never"
     """Time from which the tools are offered: a branch's first request, its first edit, or never. when_needed: from the
-    first request on if an earlier branch of the same tenant with the same tools has come to edits. Else they are
-    offered from the first edit on. A reference to text that stands elsewhere in the prompt is no edit in this sense. A
-    definition is paid for with every request, and short chats have no use for it."""
+    first request on if an earlier branch of the same tenant with the same tools has come to edits. Else, or if the
+    model has no cache, they are offered from the first edit on. A reference to text that stands elsewhere in the prompt
+    is no edit in this sense. A definition is paid for with every request, and short chats have no use for it."""
 
     stands_for: str = ""
     """Name of the policy in whose place this one is run; "" for itself."""

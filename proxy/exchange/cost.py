@@ -9,7 +9,7 @@ stored exchanges. The row of an exchange holds the same `Meter` that the metrics
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -183,33 +183,45 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     and the dollars of our table. A model without prices has prices in proportion."""
     if not meter.rounds or (model.input is None and not meter.dollars):
         return None
+    count = _find_provider_count(model, meter)
     if model.input is None:
         model = replace(model, input=1.0, output=model.output_ratio)
     usages = meter.list_usages()
     first, costs = usages[0], [price_usage(model, usage, meter.rate) for usage in usages]
     paid = sum(cost.total for cost in costs)
     scale = sum(meter.dollars) / paid if meter.dollars and paid else 1.0
-    # The provider counts otherwise than we do. The prompt that was not sent is taken to differ by the same factor.
-    factor = first.prompt / max(meter.sent, 1)
 
     def estimate(tokens: int, cached: int) -> float:
-        usage = estimate_usage(first, round(tokens * factor), round(cached * factor), usages[-1].completion)
+        usage = estimate_usage(first, tokens, cached, usages[-1].completion)
         return price_usage(model, usage, meter.rate).total * scale
 
+    own = count(meter.before)
     if meter.writes_nothing:
-        without = _price_unwritten(model, meter, factor) * scale
+        without = _price_unwritten(model, meter, own, count(meter.held)) * scale
     elif meter.sent == meter.before:
         without = (costs[0].prompt + costs[-1].answer) * scale
     elif meter.sent == meter.before + meter.added:
-        without = estimate(meter.before, max(0, round((first.cached or 0) / (factor or 1.0)) - meter.added))
+        without = estimate(own, max(0, (first.cached or 0) - (first.prompt - own)))
     else:
-        without = estimate(meter.before, meter.held)
-    return Bill(paid * scale, without, estimate(*meter.planned) if meter.planned is not None else None)
+        without = estimate(own, count(meter.held))
+    return Bill(paid * scale, without, estimate(*map(count, meter.planned)) if meter.planned is not None else None)
 
 
-def _price_unwritten(model: Model, meter: Meter, factor: float) -> float:
+def _find_provider_count(model: Model, meter: Meter) -> Callable[[int], int]:
+    """Return a function from tokens of a prompt by our count to tokens by the count of the provider.
+
+    With the provider's vocabulary our count of a text is right. The counts differ by the form of tools and calls, which
+    stands in the sent prompt and in any other: the difference is added. With another vocabulary each text differs, and
+    the count is scaled. To scale the difference too made the cost without the proxy up to a tenth too high."""
+    prompt, sent = meter.rounds[0][0], meter.sent
+    if prompt and model.input is not None and model.tokenizer != "estimate":
+        return lambda tokens: max(0, tokens + prompt - sent) if tokens else 0
+    factor = prompt / max(sent, 1)
+    return lambda tokens: round(tokens * factor)
+
+
+def _price_unwritten(model: Model, meter: Meter, prompt: int, held: int) -> float:
     """Dollars of the client's own prompt and the answer, where only `held` is cached and nothing more is written."""
-    prompt, held = round(meter.before * factor), round(meter.held * factor)
     completion = meter.list_usages()[-1].completion
     usage = Usage(prompt, completion, prompt + completion, min(held, prompt), 0)
     return price_usage(model, usage, meter.rate).total
@@ -231,20 +243,20 @@ def predict_bill(model: Model, meter: Meter) -> Prediction | None:
     bill = compute_bill(model, meter)
     if bill is None:
         return None
+    count = _find_provider_count(model, meter)
     if model.input is None:
         model = replace(model, input=1.0, output=model.output_ratio)
     usages = meter.list_usages()
     costs = [price_usage(model, usage, meter.rate).total for usage in usages]
     first, scale = usages[0], bill.paid / (sum(costs) or 1.0)
-    factor = usages[0].prompt / max(meter.sent, 1)
 
     def predict(tokens: int, cached: int, completion: int) -> float:
-        usage = estimate_usage(first, round(tokens * factor), round(cached * factor), completion)
+        usage = estimate_usage(first, count(tokens), count(cached), completion)
         return price_usage(model, usage, meter.rate).total * scale
 
     sent = predict(meter.sent, meter.expected, first.completion)
     own = (
-        _price_unwritten(model, meter, factor) * scale
+        _price_unwritten(model, meter, count(meter.before), count(meter.held)) * scale
         if meter.writes_nothing
         else predict(meter.before, meter.held, usages[-1].completion)
     )

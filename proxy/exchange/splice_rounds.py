@@ -64,7 +64,9 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
     if when == "when_needed":
         when = (
             "first_request"
-            if first and _find_conversation_kind(turn) in services.conversations_with_edits
+            if first
+            and turn.model.cache != "none"  # else late tools move no cached prefix, and until then cost nothing
+            and _find_conversation_kind(turn) in services.conversations_with_edits
             else "first_edit"
         )
     found = offers.choose_tools(services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit)

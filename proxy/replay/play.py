@@ -119,7 +119,7 @@ def play_conversation(conversation: RecordedConversation, settings: ReplaySettin
     early = {
         n: _Player(settings.contenders[n], settings, shared, early=True).play()
         for n in needed
-        if players[n].offered.offered_names
+        if players[n].offered.offered_names and settings.model.cache != "none"
     }
     edited = frozenset(n for n in early if count_losses(players[n].state.edits))
     seen, pairs = shared.build_bound_inputs(settings.contenders), len(settings.prices)

@@ -336,8 +336,8 @@ class ToolSettings(SettingsSection):
     retrieve_memos."""
     offer: Literal["policy", "first_request", "first_edit", "when_needed", "never"] = "policy"
     """The request from which tools are offered: a branch's first request, its first edit, or never. `when_needed`: the
-    first request if earlier branches with the same tools came to edits, else the first edit. `policy`: as the policy
-    says."""
+    first request if earlier branches with the same tools came to edits and the model has a cache, else the first edit.
+    `policy`: as the policy says."""
     rounds: Annotated[int, Field(ge=1, le=64)] = 8
     """Largest number of successive answers with calls of the proxy's tools. After them the model has to answer without
     these tools."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from proxy.context.models import Model
 from proxy.context.prices import estimate_usage
 from proxy.dialects.completions.request import read_request
 from proxy.dialects.usage import Usage
-from proxy.exchange.cost import Meter, compute_bill, read_meter
+from proxy.exchange.cost import Meter, compute_bill, predict_bill, read_meter
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.exchange.hidden_calls import TOOLS, make_answer, make_client_call, make_proxy_call, run_proxy_with_tools
 from tests.proxy_server import Agent, RunningProxy, run_proxy
@@ -302,6 +303,22 @@ def test_the_prompt_that_was_not_sent_is_scaled_by_what_the_provider_asked() -> 
     assert compute_bill(model, meter) == pytest.approx((0.0025, 0.005, None))
     half = msgspec.structs.replace(meter, dollars=[0.00125])
     assert compute_bill(model, half) == pytest.approx((0.00125, 0.0025, None))
+
+
+def test_a_difference_in_the_form_of_calls_is_not_scaled_with_the_texts_that_were_cut() -> None:
+    """The provider counts 200 tokens more for tools and calls, which both prompts have. It counts texts as we do."""
+    model = Model(input=2.0, output=10.0, w=1.0, r=0.1)
+    meter = Meter([(1200, 0)], 0, before=5000, held=3000, sent=1000, expected=0, planned=(2000, 1000))
+    bill = compute_bill(model, meter)
+    assert bill is not None
+    assert bill.without_proxy == pytest.approx((2000 * 2 + 3200 * 0.2) / 1e6)
+    assert bill.planned == pytest.approx((1000 * 2 + 1200 * 0.2) / 1e6)
+    predicted = predict_bill(model, meter)
+    assert predicted is not None
+    assert predicted.own == pytest.approx(bill.without_proxy)
+    unknown = compute_bill(replace(model, tokenizer="estimate"), meter)
+    assert unknown is not None, "with another vocabulary each text differs"
+    assert unknown.without_proxy == pytest.approx((2400 * 2 + 3600 * 0.2) / 1e6)
 
 
 def test_a_long_prompt_that_was_not_sent_would_have_cost_its_step() -> None:

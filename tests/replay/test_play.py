@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from proxy.context.models import Model
+from proxy.context.models import Model, without_cache
 from proxy.context.plan import Proposal, View
 from proxy.context.policy import OfferTime, Policy, with_schedule
 from proxy.context.stage import Stage, When
@@ -205,3 +205,18 @@ def test_tools_that_are_needed_come_at_once_where_conversations_of_the_kind_have
     assert found["first"][0] == found["first"][1] != found["first"][2]
     assert found["second"][0] == found["second"][2] != found["second"][1]
     assert found["another kind"][0] == found["another kind"][1]
+
+
+def test_where_there_is_no_cache_tools_that_are_needed_never_come_before_the_first_edit(
+    policies: dict[str, Policy],
+) -> None:
+    """In front of a prompt that is written anew each time they would only be paid, and late ones move no prefix."""
+    tools = b'[{"type":"function","function":{"name":"read","parameters":{}}}]'
+    whens: tuple[OfferTime, ...] = ("when_needed", "first_edit", "first_request")
+    contenders = [Contender(when, replace(policies["thrifty"], offer=when)) for when in whens]
+    habits, uncached = OfferHistory(), without_cache(MODEL)
+    for steps in (40, 2, 40):
+        one = replace(make_conversation(*make_run(steps)), tools=tools)
+        needed, late, early = habits.choose_totals(played(one, *contenders, model=uncached)).totals[1:]
+        assert needed == late
+        assert needed.prompt < early.prompt

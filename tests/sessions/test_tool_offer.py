@@ -204,8 +204,13 @@ async def test_with_the_first_edit_the_tools_come_and_stay() -> None:
     assert b"recall(" in bodies[since]
 
 
-async def test_where_tools_are_needed_the_next_conversation_of_the_kind_has_them_from_its_first_request_on() -> None:
-    """The first one comes to edits and gets them then; one with other tools, or of another tenant, begins anew."""
+@pytest.mark.parametrize(("name", "at_once"), [("gpt-4o", True), ("gpt-4-turbo", False)])
+async def test_where_tools_are_needed_the_next_conversation_of_the_kind_has_them_from_its_first_request_on(
+    name: str, at_once: bool
+) -> None:
+    """The first one comes to edits and gets them then; one with other tools, or of another tenant, begins anew.
+
+    So does each one with a model that has no cache: late tools move nothing there, and early ones are paid."""
     long = "\n".join(f"line {n} of a long result" for n in range(400))
     call = {"id": "call_000001", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     other = [{"type": "function", "function": {"name": "fetch", "parameters": {}}}]
@@ -215,7 +220,7 @@ async def test_where_tools_are_needed_the_next_conversation_of_the_kind_has_them
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling", tools=needed) as proxy:
 
         async def first(session: bytes, key: str = "sk-one", **more: Any) -> bool:
-            agent = Agent(proxy, stream=False, key=key, more={"tools": TOOLS, **more})
+            agent = Agent(proxy, stream=False, key=key, more={"model": name, "tools": TOOLS, **more})
             agent.messages.append({"role": "user", "content": "Hello"})
             agent.messages.append((await agent.send(b"x-session-id: " + session)).message)
             has = len(offered(model)) > len(agent.more["tools"])
@@ -229,4 +234,4 @@ async def test_where_tools_are_needed_the_next_conversation_of_the_kind_has_them
             return has
 
         began = [await first(b"a"), await first(b"b"), await first(b"c", tools=other), await first(b"d", key="sk-two")]
-    assert began == [False, True, False, False]
+    assert began == [False, at_once, False, False]

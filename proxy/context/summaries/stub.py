@@ -54,6 +54,14 @@ _CAPITALS = re.compile(r"[A-Z][0-9]*_")
 """The last capital letter in front of an underscore of such a name: a text without it has no such line."""
 _SHORT = 100
 """Characters above which a line is no such definition."""
+_WITH_DIGIT = re.compile(r"(?<!\S)[^\s\d]*+\d\S*")
+"""A word with a digit, which differs between lines that are alike."""
+_ALIKE = 10
+"""Lines of a result from which some can be unlike the others."""
+_UNLIKE = 4
+"""Unlike lines above which a result has no usual line."""
+_COMPARED = 200_000
+"""Characters of a result whose lines are compared: one substitution holds every other request for its time."""
 _HEAD = 60
 """Lines at the front of a file among which import lines stand."""
 _LONG = 400
@@ -187,6 +195,20 @@ def find_constants(message: Message) -> tuple[int, ...]:
     return tuple(n for n, line in lines if "_" in line and len(line) <= _SHORT and _CONSTANT.fullmatch(line))
 
 
+def find_unlike_lines(message: Message) -> tuple[int, ...]:
+    """The numbers of the few lines that are unlike all others of a result, where the others repeat but for names and
+    numbers. Such a line is what the result was made for: the id in a log of steps."""
+    lines = outcome.read_lines(message) if len(message.text) <= _COMPARED else ()
+    if len(lines) < _ALIKE:
+        return ()
+    checkpoint()
+    forms = _WITH_DIGIT.sub("0", "\n".join(lines)).split("\n")
+    counts = Counter(forms)
+    found = [n for n, form in enumerate(forms) if counts[form] == 1]
+    alike = sum(count for form, count in counts.items() if count > 1 and "0" in form)
+    return tuple(found) if len(found) <= _UNLIKE and 2 * alike > len(lines) else ()
+
+
 def _find_error_lines(message: Message, lines: Sequence[str]) -> list[int]:
     """The numbers of those lines of a message that tell of an error."""
     words = identifiers.find_error_words(message)
@@ -240,7 +262,9 @@ class StubWriter:
             kept.update(labelled_records.select_lines(lines, int(labelled_records.ROOM_FACTOR * room)))
             room = 0
         if is_view:
-            room = self._keep_constants(message, lines, kept, room)
+            room = self._keep_lines(message.derive(find_constants), lines, kept, room)
+        if room:
+            room = self._keep_lines(message.derive(find_unlike_lines), lines, kept, room)
         keep_short_gaps(lines, kept)
         names, more, shown = self._find_lost_names(message, lines, kept, whole, room, command)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
@@ -257,7 +281,7 @@ class StubWriter:
     ) -> set[int]:
         """The lines that always stay: the first line with text, the outcome, unique error lines, the imports of a file.
 
-        A file's constants come after these (`_keep_constants`).
+        A file's constants and unlike lines come after these (`_keep_lines`).
         """
         ended = outcome.read_outcome(message, command)
         is_view = content != "other"
@@ -280,9 +304,10 @@ class StubWriter:
             kept.update(message.derive(find_imports))
         return kept
 
-    def _keep_constants(self, message: Message, lines: Sequence[str], kept: set[int], room: int) -> int:
-        """Keep the constants that stand nowhere else, within the room for names. Return the room that is left."""
-        for n in message.derive(find_constants):
+    def _keep_lines(self, numbers: Sequence[int], lines: Sequence[str], kept: set[int], room: int) -> int:
+        """Keep those of these lines that stand nowhere else, within the room for names. Return the room that is
+        left."""
+        for n in numbers:
             size = len(lines[n]) + 1
             if (
                 n not in kept

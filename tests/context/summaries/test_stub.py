@@ -19,6 +19,7 @@ from proxy.context.summaries.stub import (
     estimate_stub_chars,
     find_constants,
     find_imports,
+    find_unlike_lines,
     keep_short_gaps,
     show_line,
 )
@@ -203,6 +204,28 @@ def test_constants_have_the_room_of_names_and_leave_them_the_rest() -> None:
     assert kept[0] == "CODE_000 = 0"
     assert 0.04 * len(text) < sum(len(line) + 1 for line in kept) <= 0.05 * len(text)
     assert shown.count("CODE_") <= len(kept) + 1, "and names have what is left"
+
+
+@pytest.mark.parametrize("content", ["view", "other", "unknown"])
+def test_the_one_line_that_is_unlike_the_others_stays_whole(content: ContentKind) -> None:
+    steps = [f"{n:02} step {n * 7919:06x} took {n * 37 % 100} ms" for n in range(40)]
+    made = "the pump has the id z-f1568f2d16 and the key north"
+    shown = stub("\n".join([*steps[:20], made, *steps[20:]]), content=content)
+    assert made in shown.splitlines()
+    assert len(shown) < 700, "within the room for names"
+
+
+def test_a_result_whose_lines_all_differ_has_no_unlike_line() -> None:
+    (code,) = build_view([user("\n".join(f"def f{'a' * n}(x): return x" for n in range(30)))]).messages
+    (alike,) = build_view([user("\n".join(f"step {n}" for n in range(30)))]).messages
+    assert find_unlike_lines(code) == find_unlike_lines(alike) == ()
+
+
+def test_lines_are_compared_in_linear_time() -> None:
+    (message,) = build_view([user("\n".join(["a" * 10_000, "7" * 10_000] * 5))]).messages
+    assert find_unlike_lines(message) == ()
+    (long,) = build_view([user("a" * 1_000_000)]).messages
+    assert find_unlike_lines(long) == ()
 
 
 def test_many_error_lines_are_the_first_and_the_last_ones() -> None:
