@@ -25,7 +25,6 @@ from proxy.errors import (
     UpstreamTimeout,
 )
 from proxy.exchange import (
-    ask_provider,
     chains,
     fallback,
     idle,
@@ -34,6 +33,7 @@ from proxy.exchange import (
     lookups,
     publish_events,
     record_outcome,
+    result_clearing,
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay
 from proxy.exchange.fallback import FallbackReason
@@ -382,7 +382,8 @@ def _restore_echo(turn: Turn, body: bytes) -> bytes:
 
 def _find_echo(turn: Turn) -> dict[str, bytes]:
     """The values of an answer that the client does not know, where its prompt was changed."""
-    return {**turn.dialect.answers.find_echo(turn.wire, turn.prompt.outgoing), **ask_provider.find_hidden_member(turn)}
+    echo = turn.dialect.answers.find_echo(turn.wire, turn.prompt.outgoing)
+    return {**echo, **result_clearing.find_hidden_member(turn)}
 
 
 async def _join_rounds(

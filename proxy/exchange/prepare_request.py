@@ -22,12 +22,12 @@ from proxy.context.policy import Policy
 from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, WireRequest
 from proxy.errors import StoreUnavailable
 from proxy.exchange import (
-    ask_provider,
     cost,
     exchange_rows,
     header_warnings,
     lookups,
     record_outcome,
+    result_clearing,
     splice_rounds,
 )
 from proxy.exchange.dialect import DIALECTS, Dialect
@@ -280,7 +280,7 @@ def _adapt_policy(services: Services, turn: Turn, policy: Policy, requested: str
     if arm == "control":
         policy = services.policies[CONTROL_POLICY]
     if policy.schedule == "provider":
-        policy, warning = ask_provider.choose_provider_policy(services, turn, policy)
+        policy, warning = result_clearing.choose_provider_policy(services, turn, policy)
     policy = _choose_bound_policy(services, turn, policy)
     if turn.dialect.returns_rows:
         policy = choose_row_policy(services, policy)

@@ -21,7 +21,15 @@ from proxy.context.plan import Plan
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
-from proxy.exchange import ask_provider, bound_reasoning, chains, cost, exchange_rows, prefix_bindings, publish_events
+from proxy.exchange import (
+    bound_reasoning,
+    chains,
+    cost,
+    exchange_rows,
+    prefix_bindings,
+    publish_events,
+    result_clearing,
+)
 from proxy.exchange.cost import Meter
 from proxy.exchange.dialect import is_bound_answer
 from proxy.exchange.services import Headers, Services
@@ -157,7 +165,7 @@ def _make_note(turn: Turn, end: str | None, usage: Usage | None, answer: Assembl
     if turn.prompt.left_out or (answer is not None and answer.dropped_reasoning):
         dropped = bound_reasoning.describe_dropped(turn, answer)
     if answer is not None and answer.cleared_results is not None:
-        cleared = ask_provider.describe_cleared(answer.cleared_results)
+        cleared = result_clearing.describe_cleared(answer.cleared_results)
     found = [end or _describe_rounds(turn, usage), turn.rounds.refusal, dropped, cleared, *over]
     return "; ".join(one for one in found if one) or None
 
@@ -288,7 +296,7 @@ def _count_exchange(services: Services, turn: Turn, answer: AssembledAnswer | No
     if answer is not None and answer.dropped_reasoning:
         bound_reasoning.count_dropped(services, turn, answer)
     if answer is not None and answer.cleared_results is not None:
-        ask_provider.count_cleared_results(services, answer.cleared_results)
+        result_clearing.count_cleared_results(services, answer.cleared_results)
     labels = metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream)
     metrics.context_tokens_total.labels(*labels, "before").inc(turn.prompt.plan.before)
     metrics.context_tokens_total.labels(*labels, "sent").inc(turn.prompt.sent_tokens)
