@@ -82,7 +82,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
 async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, str]) -> tuple[Turn, Target]:
     """Read the request, find its session and branch, and choose its upstream. headers: with lower-case names."""
     tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
-    dialect = DIALECTS[incoming.dialect]
+    dialect, options = DIALECTS[incoming.dialect], read_options(headers)
     wire = await read_wire(services, dialect, incoming)
     request, prefix_cache, keys = await _read_request(
         services, incoming.body if wire is None else wire.chat_body, tenant, wire.canonical if wire is not None else ()
@@ -100,7 +100,6 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     policy = lookups.find_policy(services, headers, target, dialect)
     notes = lookups.expect_notes(services, policy, headers, is_named=bool(named))
-    options = read_options(headers)
     warnings = header_warnings.find_warnings(options, services.policies) if options else ()
     if warnings:
         header_warnings.report(warnings, services.logged_warnings, services.metrics)
