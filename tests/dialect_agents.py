@@ -13,6 +13,13 @@ from tests.proxy_server import RawAnswer, RunningProxy, join_chunks
 Json = dict[str, Any]
 RunTool = Callable[[str, Json], str]
 """The result of a call, from the tool's name and its arguments."""
+LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
+"""A file with line numbers, long enough to be shortened."""
+
+
+def read_listing(name: str, arguments: Json) -> str:
+    """The tool of an agent that reads this file whatever it is asked for."""
+    return LISTING
 
 
 @dataclass

@@ -6,6 +6,7 @@ All on 127.0.0.1 and real sockets: what is tested is what happens between kernel
 from __future__ import annotations
 
 import asyncio
+import random
 import select
 import socket
 import struct
@@ -241,6 +242,15 @@ async def send_raw(port: int, raw: bytes, seconds: float = HANGS_S) -> bytes:
 def make_post(path: str = "/v1/chat/completions", body: bytes = b"{}", *lines: bytes) -> bytes:
     head = b"POST %b HTTP/1.1\r\nhost: test\r\nconnection: close\r\n" % path.encode()
     return head + b"".join(line + b"\r\n" for line in lines) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def free_port() -> int:
+    """A port that the kernel gives to nobody before it is used: it is below those that the kernel gives out."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 async def wait_until(condition: Callable[[], bool], seconds: float = HANGS_S) -> float:

@@ -162,36 +162,16 @@ def _read_codex(here: AgentSurroundings, upstream: str) -> AgentSetup:
 
 def _read_opencode(here: AgentSurroundings, upstream: str) -> AgentSetup:
     """opencode asks several providers; the model's name tells them apart at the proxy."""
-    config: dict[str, Any] = {}
-    folder = here.find_folder("XDG_CONFIG_HOME", ".config") / "opencode"
-    named = here.environment.get("OPENCODE_CONFIG", "")
-    files = [folder / "opencode.json", folder / "opencode.jsonc", here.folder / "opencode.json"]
-    files += [Path(named)] if named else []
     own = _parse(here.environment.get("OPENCODE_CONFIG_CONTENT", ""))
-    for table in (*(_read_json(file).get("provider") for file in files), own.get("provider")):
-        if isinstance(table, dict):
-            config |= {name: one for name, one in table.items() if isinstance(one, dict)}
-    logins = _read_json(here.find_folder("XDG_DATA_HOME", ".local", "share") / "opencode" / "auth.json")
-    by_login = {name: one for name, one in logins.items() if isinstance(one, dict)}
-    found: list[AgentUpstream] = []
-    for name, one in config.items():
-        if name not in ("openai", "anthropic") and (base := _read_base_url(one)):
-            models = one.get("models")
-            names = tuple(str(each) for each in models) if isinstance(models, dict) and models else ("*",)
-            found.append(AgentUpstream(_make_upstream_name(name), base, names))
-    skipped = []
-    for name, usual, patterns in (("anthropic", ANTHROPIC + "/v1", ("claude*",)), ("openai", OPENAI, ("*",))):
-        if by_login.get(name, {}).get("type") == "oauth":
-            skipped.append(name)
-        elif name in config or name in by_login or here.environment.get(f"{name.upper()}_API_KEY"):
-            found.append(AgentUpstream(name, _read_base_url(config.get(name, {})) or usual, patterns))
+    providers = _read_opencode_providers(here, own)
+    found, skipped = _list_opencode_upstreams(here, providers)
     if upstream:
         found = [AgentUpstream(one.name, upstream) for one in found] or [AgentUpstream("openai", upstream)]
     if not found:
         allowed = "openai or anthropic with a key of yours, or a provider with a baseURL"
         raise ConfigError("provider", ", ".join(skipped) or None, allowed, source="opencode")
     content: dict[str, Any] = {**own, "provider": dict(own.get("provider") or {})}
-    labels = {_make_upstream_name(name): name for name in config}
+    labels = {_make_upstream_name(name): name for name in providers}
     for one in found:
         name = labels.get(one.name, one.name)
         entry = content["provider"].get(name) or {}
@@ -199,6 +179,44 @@ def _read_opencode(here: AgentSurroundings, upstream: str) -> AgentSetup:
     notes = tuple(f"The provider {name} is logged in by OAuth and goes past the proxy." for name in skipped)
     unique = tuple(found[:1]) if upstream else tuple(found)
     return AgentSetup(unique, {"OPENCODE_CONFIG_CONTENT": json.dumps(content)}, (), notes)
+
+
+def _read_opencode_providers(here: AgentSurroundings, own: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The providers by name, of all places where opencode reads them. own: the content of its variable, which comes
+    last."""
+    folder = here.find_folder("XDG_CONFIG_HOME", ".config") / "opencode"
+    files = [folder / "opencode.json", folder / "opencode.jsonc", here.folder / "opencode.json"]
+    if named := here.environment.get("OPENCODE_CONFIG", ""):
+        files.append(Path(named))
+    providers: dict[str, dict[str, Any]] = {}
+    for config in (*map(_read_json, files), own):
+        providers |= _list_tables(config.get("provider"))
+    return providers
+
+
+def _list_opencode_upstreams(
+    here: AgentSurroundings, providers: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[AgentUpstream], list[str]]:
+    """(the upstreams of these providers and of the logins, the providers whose login goes past every proxy)."""
+    found: list[AgentUpstream] = []
+    for name, provider in providers.items():
+        if name not in ("openai", "anthropic") and (base := _read_base_url(provider)):
+            models = provider.get("models")
+            names = tuple(str(each) for each in models) if isinstance(models, dict) and models else ("*",)
+            found.append(AgentUpstream(_make_upstream_name(name), base, names))
+    logins = _list_tables(_read_json(here.find_folder("XDG_DATA_HOME", ".local", "share") / "opencode" / "auth.json"))
+    skipped: list[str] = []
+    for name, usual, patterns in (("anthropic", ANTHROPIC + "/v1", ("claude*",)), ("openai", OPENAI, ("*",))):
+        if logins.get(name, {}).get("type") == "oauth":
+            skipped.append(name)
+        elif name in providers or name in logins or here.environment.get(f"{name.upper()}_API_KEY"):
+            found.append(AgentUpstream(name, _read_base_url(providers.get(name, {})) or usual, patterns))
+    return found, skipped
+
+
+def _list_tables(value: Any) -> dict[str, dict[str, Any]]:
+    """The members of an object that are objects themselves; none of a value of another type."""
+    return {name: one for name, one in value.items() if isinstance(one, dict)} if isinstance(value, dict) else {}
 
 
 def _read_base_url(provider: Mapping[str, Any]) -> str:

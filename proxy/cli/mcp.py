@@ -15,7 +15,7 @@ import typer
 import uvicorn
 
 from proxy.cli.remote import AdminClient, RemoteCommand, RemoteRefused, RemoteUnreachable, quote_id, remote_command
-from proxy.cli.terminal import print_error
+from proxy.cli.terminal import print_notice
 from proxy.errors import ConfigError
 from proxy.version import VERSION
 
@@ -58,7 +58,7 @@ def warn_of_absence(client: AdminClient) -> None:
     try:
         replace(client, seconds=START_S).request("GET", "/api/tools")
     except (RemoteRefused, RemoteUnreachable) as problem:
-        print_error(f"no tools yet: {problem}")
+        print_notice(f"no tools yet: {problem}")
 
 
 def create_server(client: AdminClient, session: str, project: str) -> Server[dict[str, Any]]:

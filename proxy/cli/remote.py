@@ -285,10 +285,10 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(RemoteCommand(_complete_tenant(AdminClient(url, key, tenant)), json), **given)
         except (RemoteRefused, RemoteUnreachable) as problem:
-            terminal.print_error(str(problem))
+            terminal.print_notice(str(problem))
             raise typer.Exit(problem.exit_code) from None
         except ConfigError as problem:
-            terminal.print_error(str(problem))
+            terminal.print_notice(str(problem))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

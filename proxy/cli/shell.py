@@ -81,7 +81,7 @@ def _switch_session(command: RemoteCommand, session: str, old: str) -> str:
     try:
         return _read_session_name(command, session)
     except RemoteRefused as problem:
-        terminal.print_error(str(problem))
+        terminal.print_notice(str(problem))
         return old
 
 
@@ -97,15 +97,15 @@ def _run_line(commands: Any, line: str, session: str, command: RemoteCommand) ->
             words = [*words[:depth], *shared, *(["--json"] * command.json), *words[depth:]]
         commands.main(words, prog_name="", standalone_mode=False)
     except typer.Abort:
-        terminal.print_error("nothing was done.")
+        terminal.print_notice("nothing was done.")
     except TyperException as problem:
         _print_usage_error(problem, " ".join(words[: _count_command_words(commands, words)]))
     except SystemExit:
         return
     except ValueError as problem:  # a quote that is not closed
-        terminal.print_error(f"{problem}.")
+        terminal.print_notice(f"{problem}.")
     except (ConfigError, ProxyError) as problem:
-        terminal.print_error(str(problem))
+        terminal.print_notice(str(problem))
 
 
 def _print_usage_error(problem: TyperException, name: str) -> None:
@@ -113,7 +113,7 @@ def _print_usage_error(problem: TyperException, name: str) -> None:
     describe = getattr(problem, "format_message", problem.__str__)
     if message := str(describe()).strip():  # empty where the help was printed
         more = f"`{name} --help` tells more." if name else "`help` lists the commands."
-        terminal.print_error(f"{message}{'' if message.endswith(('.', '?')) else '.'} {more}")
+        terminal.print_notice(f"{message}{'' if message.endswith(('.', '?')) else '.'} {more}")
 
 
 def parse_line(commands: Any, line: str, session: str) -> list[str]:

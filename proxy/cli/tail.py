@@ -78,7 +78,7 @@ def _follow_events(command: RemoteCommand, query: dict[str, object], after: int 
         except RemoteUnreachable as problem:
             if failed < 0:
                 raise
-            terminal.print_error(f"{problem.message} Trying again.")
+            terminal.print_notice(f"{problem.message} Trying again.")
         else:
             failed = max(failed, 0)  # the proxy stopped in order, and may come back
         time.sleep(RETRY_WAITS_S[min(failed, len(RETRY_WAITS_S) - 1)])

@@ -213,8 +213,8 @@ def print_text(text: str) -> None:
     make_console().print(Text(escape_controls(text)), soft_wrap=True)
 
 
-def print_error(text: str) -> None:
-    """Print an error on stderr."""
+def print_notice(text: str) -> None:
+    """Print an error, or a notice beside the output of another program, on stderr."""
     Console(stderr=True, highlight=False).print(Text(f"context-proxy: {escape_controls(text)}"), soft_wrap=True)
 
 

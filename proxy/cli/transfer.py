@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from proxy.cli.check import Config, Db, read_settings
 from proxy.cli.remote import RemoteCommand, RemoteRefused, remote_command
-from proxy.cli.terminal import format_count, print_error, print_json, print_text
+from proxy.cli.terminal import format_count, print_json, print_notice, print_text
 from proxy.contrib import std_slop
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
@@ -113,7 +113,7 @@ def import_files(
         else:
             _import_jsonl(command, file, tally)
     for problem in tally.refused:
-        print_error(problem)
+        print_notice(problem)
     if command.json:
         print_json(tally.to_json())
     else:

@@ -23,15 +23,13 @@ from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from proxy.cli.agents import AGENTS, AgentSetup, AgentSurroundings, AgentUpstream, read_agent
 from proxy.cli.check import Config, Db, PolicyName, read_settings
 from proxy.cli.logs import set_up_logging
 from proxy.cli.remote import DEFAULT_URL, AdminClient, RemoteRefused, RemoteUnreachable
 from proxy.cli.serve import AnnouncingServer, open_listener
-from proxy.cli.terminal import escape_controls, format_count, format_dollars, print_error
+from proxy.cli.terminal import format_count, format_dollars, print_notice
 from proxy.errors import ConfigError, StoreRefused
 from proxy.settings.load import Settings, copy_environment, find_data_folder
 from proxy.store.sqlite_files import FileLock
@@ -79,11 +77,6 @@ def wrap(
             print_notice(line)
         print_notice(used.afterwards)
     raise typer.Exit(code)
-
-
-def print_notice(text: str) -> None:
-    """Print a line of wrap's own on stderr."""
-    Console(stderr=True, highlight=False).print(Text(f"context-proxy: {escape_controls(text)}"), soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +287,7 @@ def read_savings(url: str, since: float) -> Any:
                 return found
             time.sleep(0.05)
     except (RemoteUnreachable, RemoteRefused) as problem:
-        print_error(str(problem))
+        print_notice(str(problem))
         return None
 
 

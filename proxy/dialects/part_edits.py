@@ -81,6 +81,29 @@ def edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple
     return found, appended
 
 
+def rewrite_parts(
+    raw: bytes,
+    span: spans.Span,
+    elements: Sequence[spans.Span],
+    parts: Sequence[bytes | None],
+    inserted: Sequence[tuple[int, bytes]],
+) -> bytes:
+    """The bytes of one array with these parts; b"" if no part is left.
+
+    span, elements: of the array and of its parts in `raw`. parts: the new bytes of each part, None if it has left.
+
+    inserted: new parts in order, each with the index of the part that it stands behind. -1 is in front of all. The
+    number of the parts is the end.
+    """
+    items: list[tuple[int | None, bytes]] = []
+    for n in range(-1, len(parts) + 1):
+        part = parts[n] if 0 <= n < len(parts) else None
+        if part is not None:
+            items.append((n, part))
+        items += [(None, more) for after, more in inserted if after == n]
+    return spans.rewrite_array(raw, span, elements, items) if items else b""
+
+
 def _match_equal(old: Sequence[bytes], new: Sequence[bytes]) -> dict[int, int]:
     """For the new parts that are an old one unchanged: the index of that one."""
     taken: dict[int, int] = {}

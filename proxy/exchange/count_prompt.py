@@ -15,10 +15,10 @@ from typing import Any, Final, cast
 
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import chains
-from proxy.exchange.ask_provider import add_beta
 from proxy.exchange.fallback import FallbackReason, forward_original, relay_unread
 from proxy.exchange.handler import is_off, may_take_over
 from proxy.exchange.prepare_request import prepare_request
+from proxy.exchange.result_clearing import add_beta
 from proxy.exchange.services import Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics

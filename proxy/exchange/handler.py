@@ -25,7 +25,6 @@ from proxy.errors import (
     UpstreamTimeout,
 )
 from proxy.exchange import (
-    ask_provider,
     chains,
     fallback,
     idle,
@@ -34,6 +33,7 @@ from proxy.exchange import (
     lookups,
     publish_events,
     record_outcome,
+    result_clearing,
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay
 from proxy.exchange.fallback import FallbackReason
@@ -79,27 +79,34 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
             await inband.answer_command(services, extracted, out)
             return
         incoming = extracted.incoming
-    try:
-        turn, target = await prepare_request(services, incoming)
-    except NotManaged as reason:
-        await _forward(services, incoming, out, FallbackReason(reason.reason))
+    prepared = await _prepare(services, incoming)
+    if isinstance(prepared, FallbackReason):
+        await _forward(services, incoming, out, prepared)
         return
-    except StoreUnavailable as problem:
-        if services.settings.store.persist == "required":
-            raise Unavailable("the store is not available", hint="Try again later.") from problem
-        record_gap(services, incoming)
-        await _forward(services, incoming, out, FallbackReason.STORE)
-        return
-    except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
-        services.metrics.internal_errors_total.labels(where="prepare").inc()
-        log.exception("planning failed; the request goes on as it came")
-        await _forward(services, incoming, out, FallbackReason.ERROR)
-        return
+    turn, target = prepared
     preparation_s = services.now() - began
     turn = await _send_and_relay(services, turn, target, incoming, out)
     services.metrics.request_seconds.labels(route="chat").observe(preparation_s)
     if turn.enriched.policy.idle_ages or services.idle_compressions:
         idle.schedule_compression(services, turn, incoming.headers)
+
+
+async def _prepare(services: Services, incoming: Incoming) -> tuple[Turn, Target] | FallbackReason:
+    """Return the turn that is to be sent, with its target; or the reason for which the request goes on without a plan.
+    Raises Unavailable if storing is required and the store is not there."""
+    try:
+        return await prepare_request(services, incoming)
+    except NotManaged as reason:
+        return FallbackReason(reason.reason)
+    except StoreUnavailable as problem:
+        if services.settings.store.persist == "required":
+            raise Unavailable("the store is not available", hint="Try again later.") from problem
+        record_gap(services, incoming)
+        return FallbackReason.STORE
+    except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
+        services.metrics.internal_errors_total.labels(where="prepare").inc()
+        log.exception("planning failed; the request goes on as it came")
+        return FallbackReason.ERROR
 
 
 async def _forward(services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason) -> None:
@@ -384,7 +391,8 @@ def _restore_echo(turn: Turn, body: bytes) -> bytes:
 
 def _find_echo(turn: Turn) -> dict[str, bytes]:
     """The values of an answer that the client does not know, where its prompt was changed."""
-    return {**turn.dialect.answers.find_echo(turn.wire, turn.prompt.outgoing), **ask_provider.find_hidden_member(turn)}
+    echo = turn.dialect.answers.find_echo(turn.wire, turn.prompt.outgoing)
+    return {**echo, **result_clearing.find_hidden_member(turn)}
 
 
 async def _join_rounds(

@@ -140,9 +140,9 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
 
 def find_current_state(services: Services, turn: Turn) -> BranchState:
     """The state of the turn's branch, with the operator's decisions and the window that its upstream has named."""
-    branch = turn.located.branch
+    branch, tip_key = turn.located.branch, turn.tip_key
     state = find_simulated_state(branch) if turn.enriched.policy.mode == "observe" else branch.state
-    state = state.for_policy(literal=turn.enriched.policy.literal).rewind(turn.tip_key)
+    state = state.for_policy(literal=turn.enriched.policy.literal).rewind(tip_key)
     decisions = branch.live_session.stored_decisions
     if decisions is not None and not decisions.is_empty and state.stopped is None:
         state = decisions.apply_to(state, side=branch.kind == "side")

@@ -22,12 +22,12 @@ from proxy.context.policy import Policy
 from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, WireRequest
 from proxy.errors import StoreUnavailable
 from proxy.exchange import (
-    ask_provider,
     cost,
     exchange_rows,
     header_warnings,
     lookups,
     record_outcome,
+    result_clearing,
     splice_rounds,
 )
 from proxy.exchange.dialect import DIALECTS, Dialect
@@ -82,7 +82,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
 async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, str]) -> tuple[Turn, Target]:
     """Read the request, find its session and branch, and choose its upstream. headers: with lower-case names."""
     tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
-    dialect = DIALECTS[incoming.dialect]
+    dialect, options = DIALECTS[incoming.dialect], read_options(headers)
     wire = await read_wire(services, dialect, incoming)
     request, prefix_cache, keys = await _read_request(
         services, incoming.body if wire is None else wire.chat_body, tenant, wire.canonical if wire is not None else ()
@@ -100,7 +100,6 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     policy = lookups.find_policy(services, headers, target, dialect)
     notes = lookups.expect_notes(services, policy, headers, is_named=bool(named))
-    options = read_options(headers)
     warnings = header_warnings.find_warnings(options, services.policies) if options else ()
     if warnings:
         header_warnings.report(warnings, services.logged_warnings, services.metrics)
@@ -280,7 +279,7 @@ def _adapt_policy(services: Services, turn: Turn, policy: Policy, requested: str
     if arm == "control":
         policy = services.policies[CONTROL_POLICY]
     if policy.schedule == "provider":
-        policy, warning = ask_provider.choose_provider_policy(services, turn, policy)
+        policy, warning = result_clearing.choose_provider_policy(services, turn, policy)
     policy = _choose_bound_policy(services, turn, policy)
     if turn.dialect.returns_rows:
         policy = choose_row_policy(services, policy)

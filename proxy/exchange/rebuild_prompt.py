@@ -25,7 +25,6 @@ from proxy.sessions.branch import read_edit
 from proxy.sessions.hidden_rounds import (
     HiddenRound,
     SplicedRequest,
-    append_messages,
     decode_round,
     splice_hidden_rounds,
 )
@@ -45,8 +44,6 @@ class RebuiltPrompt:
     """The edits in force, by chain key."""
     keys: tuple[bytes, ...]
     """The chain key of each message of the original."""
-    later_bodies: tuple[bytes, ...] = ()
-    """The bodies of the later rounds, where the answer called tools of the proxy."""
 
 
 async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str) -> RebuiltPrompt | None:
@@ -60,13 +57,13 @@ async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str)
     sent = msgspec.json.decode(row.inserts, type=SentTexts)
     spliced = await _splice_stored_rounds(store, row, request, keys, sent)
     edits = await _load_edits(store, row, spliced.keys)
-    if sent.original or row.fallback == "upstream_reject":
-        body = (
-            original if row.fallback == "upstream_reject" else write_request(spliced.request, request_usage=sent.usage)
-        )
-        return RebuiltPrompt(row, original, body, edits, keys, await _rebuild_later_bodies(store, row, request, body))
-    body = await _render_sent_body(store, row, spliced.request, spliced.keys, edits, sent)
-    return RebuiltPrompt(row, original, body, edits, keys, await _rebuild_later_bodies(store, row, request, body))
+    if row.fallback == "upstream_reject":
+        body = original
+    elif sent.original:
+        body = write_request(spliced.request, request_usage=sent.usage)
+    else:
+        body = await _render_sent_body(store, row, spliced.request, spliced.keys, edits, sent)
+    return RebuiltPrompt(row, original, body, edits, keys)
 
 
 async def rebuild_request(
@@ -82,22 +79,6 @@ async def rebuild_request(
         else await asyncio.to_thread(read_request, body, message_reader)
     )
     return request, _find_stored_keys(request, chain) or tuple(compute_keys(row.tenant, request.messages))
-
-
-async def _rebuild_later_bodies(store: Store, row: ExchangeRecord, request: Request, body: bytes) -> tuple[bytes, ...]:
-    """Return the bodies that were sent in the rounds after the first."""
-    found = await store.read_hidden_rounds(row.tenant, row.session, [row.answer]) if row.answer else []
-    bodies = []
-    for stored in found:
-        if stored.exchange != row.exchange:
-            continue
-        one = decode_round(stored.key, stored.tip, stored.body, stored.created_at)
-        for more in one.split_requests():
-            body = append_messages(body, more)
-            bodies.append(body)
-        if one.without_tools and bodies and request.tools is not None:
-            bodies[-1] = json_spans.set_member(body, "tools", request.tools)
-    return tuple(bodies)
 
 
 async def _splice_stored_rounds(

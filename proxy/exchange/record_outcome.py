@@ -15,12 +15,21 @@ from msgspec.structs import replace
 
 from proxy.chat import chain
 from proxy.chat.group import list_group_ids
+from proxy.chat.message import Message
 from proxy.context.injections.reflect import ASK_SOURCE
 from proxy.context.plan import Plan
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
-from proxy.exchange import ask_provider, bound_reasoning, chains, cost, exchange_rows, prefix_bindings, publish_events
+from proxy.exchange import (
+    bound_reasoning,
+    chains,
+    cost,
+    exchange_rows,
+    prefix_bindings,
+    publish_events,
+    result_clearing,
+)
 from proxy.exchange.cost import Meter
 from proxy.exchange.dialect import is_bound_answer
 from proxy.exchange.services import Headers, Services
@@ -90,7 +99,7 @@ def record_outcome(
     note: str | None = None,
 ) -> list[Row]:
     """Return the rows of an exchange's end; update memory and metrics. first_byte_ms, note: as in OutcomeRow."""
-    now, branch = services.now(), turn.located.branch
+    now, branch, tip_key = services.now(), turn.located.branch, turn.tip_key
     rows: list[Row] = []
     usage = answer.usage if answer is not None else None
     answer_key = None
@@ -103,19 +112,20 @@ def record_outcome(
         rows += side_calls.mark_side_call(branch) if branch.may_become_side_call else []
         rows += exchange_rows.record_hidden_round(turn, answer_key, now)
     # An answer of nothing but a withheld block leaves the client nothing to send back: the request is its place then.
-    state_key = turn.tip_key if answer_key is None and complete and blocks else answer_key
+    state_key = tip_key if answer_key is None and complete and blocks else answer_key
     branch.failed = state_key is None or not complete
-    state = None
     meter = _make_meter(services, turn, usage, status)
     first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
+    state = None
     if answer is not None and state_key is not None and complete:
-        state = _read_state(services, turn, answer, state_key, blocks, rows, now)
+        state = _read_state(services, turn, answer, state_key, blocks)
+        rows += [StateRow(turn.tenant, branch.session, branch.name, *state, now)] if state is not None else []
         answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
         branch.state = branch.state.after_answer(
             predicted=0 if turn.prompt.observed else turn.prompt.plan.predicted,
             cached=first.cached if first is not None else None,
             state=state,
-            answered_tip=turn.tip_key if answered else None,
+            answered_tip=tip_key if answered else None,
         )
     row = OutcomeRow(
         tenant=turn.tenant, session=branch.session, exchange=turn.id, status=status, http_status=http_status,
@@ -128,14 +138,10 @@ def record_outcome(
         meter=cost.write_meter(meter) if meter is not None else None,
     )  # fmt: skip
     rows.append(row)
-    if branch.tip_key == turn.tip_key:
-        rows.append(branch.record_position(turn.tip_key, answer_key, now))
+    if branch.tip_key == tip_key:
+        rows.append(branch.record_position(tip_key, answer_key, now))
     services.live_sessions.end_exchange(branch.live_session)
-    try:
-        _record_metrics(services, turn, answer, meter)
-    except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
-        services.metrics.internal_errors_total.labels(where="counting").inc()
-        log.exception("an exchange could not be counted")
+    _record_metrics(services, turn, answer, meter)
     publish_events.publish_answer(services, turn, first if complete else None, state)
     return rows
 
@@ -159,7 +165,7 @@ def _make_note(turn: Turn, end: str | None, usage: Usage | None, answer: Assembl
     if turn.prompt.left_out or (answer is not None and answer.dropped_reasoning):
         dropped = bound_reasoning.describe_dropped(turn, answer)
     if answer is not None and answer.cleared_results is not None:
-        cleared = ask_provider.describe_cleared(answer.cleared_results)
+        cleared = result_clearing.describe_cleared(answer.cleared_results)
     found = [end or _describe_rounds(turn, usage), turn.rounds.refusal, dropped, cleared, *over]
     return "; ".join(one for one in found if one) or None
 
@@ -169,39 +175,26 @@ def _store_answers(
 ) -> bytes | None:
     """Store each choice's message as the client will send it back; return the key of the first. whole: they are
     complete."""
-    branch, live_session = turn.located.branch, turn.located.branch.live_session
+    branch, live_session, tip_key = turn.located.branch, turn.located.branch.live_session, turn.tip_key
     first = None
     position = len(turn.request.find_chained_indices())
     (group_id,) = list_group_ids(turn.request, turn.keys, turn.enriched.policy.observation, len(turn.keys) - 1)
     for index in sorted(answer.finish_reasons) or [0]:
-        try:
-            raw = answer.build_message(index)
-            if raw is None:
-                continue
-            if turn.rounds.bindings or is_bound_answer(raw):
-                rows += prefix_bindings.record_answer(services, turn, raw)
-            message = read_message(raw)
-        except NotManaged:
-            services.metrics.internal_errors_total.labels(where="answer_unread").inc()
-            continue
-        except Exception:  # P4: the client gets the answer, whatever an upstream has put into it
-            services.metrics.internal_errors_total.labels(where="answer_unread").inc()
-            log.exception("an answer cannot be read; it is not stored")
-            continue
-        if not (whole or message.text or message.calls):
-            continue  # nothing of it had come yet
+        message = _read_choice(services, turn, answer, index, rows)
+        if message is None or not (whole or message.text or message.calls):
+            continue  # it cannot be read, or nothing of it had come yet
         if message.calls:
             rows += side_calls.mark_working(branch)
-        chain_key = chain.derive_next_key(turn.tip_key, message.digest)
+        chain_key = chain.derive_next_key(tip_key, message.digest)
         if chain_key not in live_session.nodes:
             row = exchange_rows.make_message_row(
-                turn, message, chain_key, turn.tip_key, position, group_id, now, answer=True, reached=True
+                turn, message, chain_key, tip_key, position, group_id, now, answer=True, reached=True
             )
             rows.append(row)
             services.live_sessions.add_node(live_session, chain_key, exchange_rows.make_node(turn, row))
         if first is None:
             first = chain_key
-            if branch.tip_key == turn.tip_key:
+            if branch.tip_key == tip_key:
                 branch.answer_key = chain_key
                 branch.answer_call_ids = frozenset(call.id for call in message.calls if call.id)
     if turn.chain is not None:
@@ -209,23 +202,34 @@ def _store_answers(
     return first
 
 
+def _read_choice(
+    services: Services, turn: Turn, answer: AssembledAnswer, index: int, rows: list[Row]
+) -> Message | None:
+    """Return the message of a choice as the client will send it back; None if there is none, or it cannot be read. The
+    rows of its bound reasoning are added to `rows`."""
+    try:
+        raw = answer.build_message(index)
+        if raw is None:
+            return None
+        if turn.rounds.bindings or is_bound_answer(raw):
+            rows += prefix_bindings.record_answer(services, turn, raw)
+        return read_message(raw)
+    except NotManaged:
+        pass
+    except Exception:  # P4: the client gets the answer, whatever an upstream has put into it
+        log.exception("an answer cannot be read; it is not stored")
+    services.metrics.internal_errors_total.labels(where="answer_unread").inc()
+    return None
+
+
 def _read_state(
-    services: Services,
-    turn: Turn,
-    answer: AssembledAnswer,
-    answer_key: bytes,
-    blocks: Sequence[str],
-    rows: list[Row],
-    now: float,
+    services: Services, turn: Turn, answer: AssembledAnswer, key: bytes, blocks: Sequence[str]
 ) -> tuple[bytes, str] | None:
-    """Return the last state block of an answer that was asked for one, cut to its limit. An answer that was cut off
-    gives none: half a block would replace a whole one."""
+    """Return (key, the last state block of an answer that was asked for one, cut to its limit). An answer that was cut
+    off gives none: half a block would replace a whole one."""
     if not blocks or not _asked_for_state(turn, answer):
         return None
-    text = state_block.shorten_body(blocks[-1], services.settings.state.max_chars)
-    branch = turn.located.branch
-    rows.append(StateRow(turn.tenant, branch.session, branch.name, answer_key, text, now))
-    return answer_key, text
+    return key, state_block.shorten_body(blocks[-1], services.settings.state.max_chars)
 
 
 def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> None:
@@ -257,13 +261,13 @@ def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
 
 
 def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: ExchangeStatus) -> Meter | None:
-    """Return the meter of the exchange; the request log gets its figures."""
+    """Return the meter of the exchange, None if it cannot be metered; the request log gets its figures."""
     meter = None
     if usage is not None and usage.cache_write:
         turn.located.branch.has_long_cache = usage.cache_write_long > 0
     try:
         meter = cost.make_meter(turn, usage)
-    except Exception:  # as above: a fault in counting must not hold back an answer
+    except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
         services.metrics.internal_errors_total.labels(where="counting").inc()
         log.exception("an exchange could not be metered")
     _add_log_fields(turn, meter, status)
@@ -271,6 +275,15 @@ def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: Exc
 
 
 def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | None, meter: Meter | None) -> None:
+    """Record the exchange in the metrics and in its trace."""
+    try:
+        _count_exchange(services, turn, answer, meter)
+    except Exception:  # as above: a fault in counting must not hold back an answer
+        services.metrics.internal_errors_total.labels(where="counting").inc()
+        log.exception("an exchange could not be counted")
+
+
+def _count_exchange(services: Services, turn: Turn, answer: AssembledAnswer | None, meter: Meter | None) -> None:
     if (trace := CURRENT.get()) is not None and meter is not None:
         outputs = meter.outputs or [meter.completion]
         usages = [(prompt, cached, made) for (prompt, cached), made in zip(meter.rounds, outputs, strict=False)]
@@ -283,7 +296,7 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
     if answer is not None and answer.dropped_reasoning:
         bound_reasoning.count_dropped(services, turn, answer)
     if answer is not None and answer.cleared_results is not None:
-        ask_provider.count_cleared_results(services, answer.cleared_results)
+        result_clearing.count_cleared_results(services, answer.cleared_results)
     labels = metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream)
     metrics.context_tokens_total.labels(*labels, "before").inc(turn.prompt.plan.before)
     metrics.context_tokens_total.labels(*labels, "sent").inc(turn.prompt.sent_tokens)

@@ -12,7 +12,6 @@ from typing import Final
 
 from proxy.errors import AnswerTooLong, StoreUnavailable, UpstreamError
 from proxy.exchange import (
-    ask_provider,
     bound_reasoning,
     cache_breakpoints,
     chains,
@@ -20,6 +19,7 @@ from proxy.exchange import (
     learned_windows,
     prefix_bindings,
     record_outcome,
+    result_clearing,
     usage_option,
 )
 from proxy.exchange.fallback import FallbackReason
@@ -53,7 +53,7 @@ class Sender:
         if came.chain is not None:
             body = chains.drop_refused(self.services, came, body)
         if turn.wire is not None:
-            headers = ask_provider.add_beta(turn, headers, body)
+            headers = result_clearing.add_beta(turn, headers, body)
         return await self.services.client.send(self.target, came.method, came.path, came.query, headers, body)
 
 
@@ -159,7 +159,7 @@ def _keep_original(services: Services, turn: Turn, original: bytes, left_out: Se
     if not turn.is_prompt_changed:
         cache_breakpoints.remember_support(services, turn, is_supported=False)
         return cache_breakpoints.without_breakpoints(turn)
-    ask_provider.remember_refusal(services, turn)
+    result_clearing.remember_refusal(services, turn)
     turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT).with_prompt(outgoing=original)
     _leave_out(services, turn, left_out)
     record_outcome.stop_rewriting(services, turn, "upstream_reject")

@@ -22,13 +22,13 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.exchange import (
-    ask_provider,
     bound_reasoning,
     cache_breakpoints,
     chains,
     fallback,
     prefix_bindings,
     publish_events,
+    result_clearing,
 )
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
@@ -307,7 +307,7 @@ class ToolLoop:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
         came = self._incoming
         body = chains.drop_refused(self._services, came, body)
-        headers = self._make_headers(ask_provider.add_beta(self.turn, came.headers, body))
+        headers = self._make_headers(result_clearing.add_beta(self.turn, came.headers, body))
         reply = await self._services.client.send(self._target, came.method, came.path, came.query, headers, body)
         if reply.is_readable and reply.is_stream == self.turn.request.stream:
             return reply

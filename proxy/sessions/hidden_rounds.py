@@ -47,17 +47,6 @@ class HiddenRound:
         """Bytes of its messages."""
         return sum(map(len, self.replaces)) + sum(map(len, self.results))
 
-    def split_requests(self) -> list[tuple[bytes, ...]]:
-        """Return the messages that each later request added to the one before it: an answer, and the results of its
-        calls."""
-        found: list[tuple[bytes, ...]] = []
-        for raw in self.replaces[:-1]:
-            if read_message(raw).role == "assistant":
-                found.append((raw,))
-            else:
-                found[-1] += (raw,)
-        return found
-
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
     """A round as it is stored. The messages are JSON texts in JSON strings, so their bytes do not change."""

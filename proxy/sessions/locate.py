@@ -183,19 +183,10 @@ async def locate_request(
     instructions = request.find_indices("system", attrgetter("is_system"))
     system = chain.digest_system_messages([messages[n] for n in instructions])
     if live_session is None:
-        live_session = live_sessions.open_session(tenant, named_session or make_id(), named_session is not None)
-        if named_session is None:
-            # Nobody can have decided anything for a name that is not known yet.
-            live_session.stored_decisions = NO_DECISIONS
-        new_branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(messages))
-        return Located(new_branch, "main", -1, named_session is not None, system)
+        return _begin_session(live_sessions, tenant, named_session, messages, system)
     if branch is None:
-        undated_system, short = chain.digest_undated_system(messages), len(chained) <= MAX_SIDE_CALL_MESSAGES
-        others = await read_branch_traits(live_sessions.store, live_session) if short else []
-        kind, ends = classify_branch(undated_system, others, short=short, tools=bool(request.tool_names))
-        new_branch = _make_branch(live_sessions, live_session, kind, undated_system)
-        new_branch.may_become_side_call = ends
-        return Located(new_branch, "side" if kind == "side" else "main", -1, named_session is not None, system)
+        branch = await _begin_branch(live_sessions, live_session, request, len(chained))
+        return Located(branch, "side" if branch.kind == "side" else "main", -1, named_session is not None, system)
     if branch.read_back and not branch.failed and branch.tip_key == keys[at] != branch.answer_key:
         status = await live_sessions.store.read_last_status(*branch.id, keys[at])
         branch.failed, branch.read_back = status not in ("complete", "deferred", "open", ""), False
@@ -204,6 +195,32 @@ async def locate_request(
         undated_system = chain.digest_undated_system(messages)
         branch = _fork_branch(live_sessions, branch, relation, undated_system, keys[: at + 1], len(messages))
     return Located(branch, relation, at, named_session is not None, system)
+
+
+def _begin_session(
+    live_sessions: LiveSessions, tenant: str, named_session: str | None, messages: Sequence[Message], system: bytes
+) -> Located:
+    """Return the first branch of a new session. system: the digest of the system messages."""
+    is_named = named_session is not None
+    live_session = live_sessions.open_session(tenant, named_session or make_id(), is_named)
+    if not is_named:
+        live_session.stored_decisions = (
+            NO_DECISIONS  # nobody can have decided anything for a name that is not known yet
+        )
+    branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(messages))
+    return Located(branch, "main", -1, is_named, system)
+
+
+async def _begin_branch(
+    live_sessions: LiveSessions, live_session: LiveSession, request: Request, chained_count: int
+) -> Branch:
+    """Return a new branch of a session, which may be a side call. chained_count: the messages in its chain."""
+    undated_system, short = chain.digest_undated_system(request.messages), chained_count <= MAX_SIDE_CALL_MESSAGES
+    others = await read_branch_traits(live_sessions.store, live_session) if short else []
+    kind, ends = classify_branch(undated_system, others, short=short, tools=bool(request.tool_names))
+    branch = _make_branch(live_sessions, live_session, kind, undated_system)
+    branch.may_become_side_call = ends
+    return branch
 
 
 def find_live_session(

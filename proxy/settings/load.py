@@ -286,45 +286,63 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, object] | 
     Raises ConfigError for the first setting that cannot be used, with the place it comes from.
     """
     config = config or (Path(os.environ[ENV_PREFIX + "CONFIG"]) if os.environ.get(ENV_PREFIX + "CONFIG") else None)
-    tree, text = read_toml(config) if config else ({}, "")
-    # The path of each value that does not come from `config`, with its source.
-    origin: dict[KeyPath, str] = {}
-    for name, written in sorted(os.environ.items()):
-        if name.startswith(ENV_PREFIX) and name not in RESERVED_VARIABLES:
-            path: KeyPath = tuple(name[len(ENV_PREFIX) :].lower().split("__"))
-            origin[path] = name
-            _set_value(tree, path, _parse_environment_value(path, written), name)
+    written = _WrittenSettings(config)
+    written.add_environment()
     for key, given in (overrides or {}).items():
         if given is not None:
-            flag = tuple(key.split("."))
-            origin[flag] = "--" + key
-            _set_value(tree, flag, given, "--" + key)
-
-    def refuse(path: KeyPath, value: object, allowed: str) -> ConfigError:
-        shown = "***" if path[-1] in SECRET_KEYS and value else value
-        for end in range(len(path), 0, -1):
-            if path[:end] in origin:
-                return ConfigError(format_key_path(path), shown, allowed, source=origin[path[:end]])
-        return ConfigError(format_key_path(path), shown, allowed, line=find_line(text, path), source=str(config or ""))
-
-    folder = tree.get("keys_dir")
-    if isinstance(folder, str) and folder and tree.get("keys"):
-        tree["keys_dir"] = ""  # not in force
-    elif isinstance(folder, str) and folder:
-        origin[("keys",)] = str(Path(folder) / KEYS_FILE)
-        tree["keys"] = _read_keys_folder(Path(folder))
-
+            written.add(tuple(key.split(".")), given, "--" + key)
+    written.add_keys_folder()
     try:
-        settings = Settings.model_validate(tree)
+        settings = Settings.model_validate(written.tree)
     except ValidationError as error:
         # A key that is not known comes first: it may be the one that another error misses, with a typing error.
         first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-        raise refuse(
-            first["loc"], first["input"] if first["type"] != "missing" else None, _describe_allowed(first)
-        ) from None
+        value = first["input"] if first["type"] != "missing" else None
+        raise written.refuse(first["loc"], value, _describe_allowed(first)) from None
     for path, value, allowed in _check_environment(settings):
-        raise refuse(path, value, allowed)
+        raise written.refuse(path, value, allowed)
     return settings
+
+
+class _WrittenSettings:
+    """The settings as written in all places, before they are checked. A later place precedes an earlier one."""
+
+    def __init__(self, config: Path | None) -> None:
+        self.tree, self._text = read_toml(config) if config else ({}, "")
+        self._config = config
+        self._sources: dict[KeyPath, str] = {}
+        """The source of each value that does not come from `config`, by its path."""
+
+    def add(self, path: KeyPath, value: object, source: str) -> None:
+        """Add a value. source: the variable or the option that it comes from."""
+        self._sources[path] = source
+        _set_value(self.tree, path, value, source)
+
+    def add_environment(self) -> None:
+        """Add the values of all variables of the proxy."""
+        for name, text in sorted(os.environ.items()):
+            if name.startswith(ENV_PREFIX) and name not in RESERVED_VARIABLES:
+                path: KeyPath = tuple(name[len(ENV_PREFIX) :].lower().split("__"))
+                self.add(path, _parse_environment_value(path, text), name)
+
+    def add_keys_folder(self) -> None:
+        """Add the keys of `keys_dir`. The folder is not in force beside keys that are written elsewhere."""
+        folder = self.tree.get("keys_dir")
+        if not isinstance(folder, str) or not folder:
+            return
+        if self.tree.get("keys"):
+            self.tree["keys_dir"] = ""
+        else:
+            self.tree["keys"] = _read_keys_folder(Path(folder))
+            self._sources["keys",] = str(Path(folder) / KEYS_FILE)
+
+    def refuse(self, path: KeyPath, value: object, allowed: str) -> ConfigError:
+        """Return the error for a value that cannot be used, with its source. allowed: what could be used."""
+        key, shown = format_key_path(path), "***" if path[-1] in SECRET_KEYS and value else value
+        for end in range(len(path), 0, -1):
+            if path[:end] in self._sources:
+                return ConfigError(key, shown, allowed, source=self._sources[path[:end]])
+        return ConfigError(key, shown, allowed, line=find_line(self._text, path), source=str(self._config or ""))
 
 
 def _read_keys_folder(folder: Path) -> list[Any]:

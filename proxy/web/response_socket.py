@@ -108,6 +108,11 @@ def make_http_scope(scope: Scope, more: Iterable[tuple[bytes, bytes]] = (), meth
     return {**made, "type": "http", "method": method, "scheme": scheme, "headers": kept}
 
 
+async def receive_empty_body() -> Message:
+    """The `receive` of such a request without a body."""
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
 class _Lane:
     """Frames that are answered one after the other: those of a connection that name the same `stream_id`, or none."""
 
@@ -191,7 +196,7 @@ class ResponseSocket:
     async def _accept_handshake(self) -> bool:
         """Let the client in, or refuse the handshake with the answer that a request would have."""
         answer, scope = _Answer(), make_http_scope(self._scope)
-        await self._admit(scope, _receive_empty_body, answer.take)
+        await self._admit(scope, receive_empty_body, answer.take)
         if answer.status == 204:
             self._caller = scope[CALLER_KEY]
             await self._send({"type": "websocket.accept"})
@@ -408,7 +413,3 @@ class _Answer:
             self.items.add(event)
             if self._send_event is not None:
                 await self._send_event(event if self._echo is None else self._echo.rewrite_data(event))
-
-
-async def _receive_empty_body() -> Message:
-    return {"type": "http.request", "body": b"", "more_body": False}

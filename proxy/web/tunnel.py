@@ -19,7 +19,7 @@ from proxy.errors import UpgradeRequired
 from proxy.settings.load import Settings
 from proxy.upstream.client import UpstreamClient
 from proxy.web.asgi import App, Message, Receive, Scope, Send
-from proxy.web.response_socket import make_http_scope
+from proxy.web.response_socket import make_http_scope, receive_empty_body
 from proxy.web.routes import PathRules
 
 TUNNEL_KEY: Final = "context.tunnel"
@@ -69,9 +69,6 @@ async def serve_tunnel(scope: Scope, receive: Receive, send: Send, app: App) -> 
     await receive()  # websocket.connect
     made = make_http_scope(scope, method="GET")
     made[TUNNEL_KEY] = TunnelEnd(receive, send, tuple(scope.get("subprotocols") or ()))
-
-    async def receive_empty_body() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
 
     await app(made, receive_empty_body, _Handshake(send).take)
 

@@ -34,7 +34,7 @@ from tests.benchmarks.start_servers import (
     stop_process,
 )
 from tests.benchmarks.traffic import make_short
-from tests.postgres import free_port
+from tests.raw_upstream import free_port
 
 VENVS = Path(__file__).resolve().parents[2] / ".venvs"
 INSTALL_TIMEOUT_S, START_TIMEOUT_S = 900, 90

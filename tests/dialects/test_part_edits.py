@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from proxy.dialects.part_edits import clear_text, edit_parts, make_text_part, read_parts
+from proxy.dialects import spans
+from proxy.dialects.part_edits import clear_text, edit_parts, make_text_part, read_parts, rewrite_parts
 
 IMAGE = b'{"type":"image","data":"x"}'
 
@@ -45,3 +48,17 @@ def test_an_edit_is_told_part_by_part() -> None:
 def test_only_texts_change(new: bytes, is_appended: bool) -> None:
     with pytest.raises(ValueError, match=r"part|edited"):
         edit_parts([text("a"), IMAGE, text("b")], new, is_appended=is_appended)
+
+
+def test_parts_are_written_back_with_new_ones_between_them() -> None:
+    raw = b'{"parts": [1, 2,  3 ]}'
+    span = spans.read_members(raw)["parts"]
+    elements = spans.read_elements(raw, span)
+    same: list[bytes | None] = [b"1", b"2", b"3"]
+    assert rewrite_parts(raw, span, elements, same, []) == b"[1, 2,  3 ]"
+    inserted = [(-1, b"first"), (1, b"a"), (1, b"b"), (3, b"last")]
+    assert json.loads(
+        rewrite_parts(raw, span, elements, [b"1", None, b"4"], [(n, b'"%b"' % part) for n, part in inserted])
+    ) == ["first", 1, "a", "b", 4, "last"]
+    assert rewrite_parts(raw, span, elements, [None] * 3, []) == b""
+    assert rewrite_parts(b"[]", (0, 2), [], [], [(-1, b"1"), (0, b"2")]) == b"[1,2]"

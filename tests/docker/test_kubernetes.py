@@ -21,7 +21,8 @@ from proxy.settings.load import load_settings
 from proxy.version import VERSION
 from tests.docker.test_prometheus import SHIPPED, ask
 from tests.documentation.commands import find_helm
-from tests.web.test_metrics_listener import POD, fetch, free_port
+from tests.raw_upstream import free_port
+from tests.web.test_metrics_listener import POD, fetch
 
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "docker" / "kubernetes"

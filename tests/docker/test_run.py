@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.image import instructions
-from tests.web.test_metrics_listener import free_port
+from tests.raw_upstream import free_port
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"

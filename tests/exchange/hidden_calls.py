@@ -8,6 +8,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from proxy.chat import json_spans
+from proxy.dialects.completions.request import read_message, read_request
+from proxy.exchange.rebuild_prompt import RebuiltPrompt, rebuild_prompt
+from proxy.sessions.hidden_rounds import HiddenRound, append_messages, decode_round
+from proxy.store.base import Store
 from tests.proxy_server import Agent, RawAnswer, RunningProxy, run_proxy
 from tests.scripted_model import Answer, ScriptedModel
 
@@ -129,3 +133,46 @@ def assert_one_stream(one: RawAnswer) -> None:
     assert reasons == ["tool_calls" if parts else "stop"]
     indexes = list(dict.fromkeys(part["index"] for part in parts))
     assert indexes == list(range(len(indexes)))
+
+
+def offered(model: ScriptedModel, at: int = -1) -> list[str]:
+    return [tool["function"]["name"] for tool in model.chats[at].get("tools", ())]
+
+
+async def assert_rebuilt(proxy: RunningProxy, model: ScriptedModel, firsts: list[int]) -> None:
+    """Each exchange gives the bodies that upstream got for it. firsts: which requests were the first of one."""
+    ends = [*firsts[1:], len(model.received)]
+    rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
+    assert len(rows) == len(firsts)
+    for row, at, end in zip(rows, firsts, ends, strict=True):
+        found = await rebuild_prompt(proxy.app.store, *row)
+        assert found is not None
+        later = await rebuild_later_bodies(proxy.app.store, found)
+        assert [found.sent_body, *later] == [r.body for r in model.received[at:end]]
+
+
+async def rebuild_later_bodies(store: Store, found: RebuiltPrompt) -> list[bytes]:
+    """The bodies of the rounds after the first, from what is stored of the exchange."""
+    row, body, bodies = found.exchange, found.sent_body, list[bytes]()
+    for stored in await store.read_hidden_rounds(row.tenant, row.session, [row.answer]) if row.answer else ():
+        if stored.exchange != row.exchange:
+            continue
+        one = decode_round(stored.key, stored.tip, stored.body, stored.created_at)
+        for more in split_requests(one):
+            body = append_messages(body, more)
+            bodies.append(body)
+        tools = read_request(found.original_body).tools
+        if one.without_tools and bodies and tools is not None:
+            bodies[-1] = json_spans.set_member(body, "tools", tools)
+    return bodies
+
+
+def split_requests(one: HiddenRound) -> list[tuple[bytes, ...]]:
+    """The messages that each later request added to the one before it: an answer, and the results of its calls."""
+    found: list[tuple[bytes, ...]] = []
+    for raw in one.replaces[:-1]:
+        if read_message(raw).role == "assistant":
+            found.append((raw,))
+        else:
+            found[-1] += (raw,)
+    return found

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.exchange import plan_request
-from tests.dialect_agents import MessagesAgent, ResponsesAgent
+from tests.dialect_agents import LISTING, MessagesAgent, ResponsesAgent, read_listing
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import send_reply
@@ -17,14 +17,9 @@ from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
-LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
 STEPS = 6
 THINKING: Json = {"thinking": {"type": "adaptive"}}
 DONE: list[Json] = [{"type": "text", "text": "Done."}]
-
-
-def read(name: str, arguments: Json) -> str:
-    return LISTING
 
 
 def think(n: int) -> list[Json]:
@@ -58,7 +53,7 @@ async def test_a_fallback_to_the_clients_bytes_costs_reasoning_and_no_conversati
         raise RuntimeError("a stage that fails")
 
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        agent = MessagesAgent(proxy, read, stream=stream, more=THINKING)
+        agent = MessagesAgent(proxy, read_listing, stream=stream, more=THINKING)
         assert await agent.work("Find the fault.") == "Done."
         assert len(model.received[-1].body) < 0.9 * len(json.dumps(agent.messages))
         agent.messages.append({"role": "user", "content": "Go on."})
@@ -92,7 +87,7 @@ def bring(agent: MessagesAgent) -> None:
 async def test_a_change_of_the_clients_own_is_refused_to_the_client() -> None:
     model = StrictMessages(*answers(STEPS))
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="passthrough") as proxy:
-        agent = MessagesAgent(proxy, read, more=THINKING)
+        agent = MessagesAgent(proxy, read_listing, more=THINKING)
         await agent.work("Find the fault.")
         agent.messages[0] = {"role": "user", "content": "Find another."}
         agent.messages.append({"role": "user", "content": "Go on."})
@@ -107,7 +102,7 @@ async def test_what_was_refused_is_left_out_after_a_restart_too(tmp_path: Path) 
     path = str(tmp_path / "a.sqlite3")
     async with run_upstream(model) as upstream:
         async with run_proxy(upstream.port, policy="thrifty", db=str(tmp_path / "lost.sqlite3")) as proxy:
-            agent = MessagesAgent(proxy, read, more=THINKING)
+            agent = MessagesAgent(proxy, read_listing, more=THINKING)
             await agent.work("Find the fault.")
         # Another store: the edits are lost, and the client's own bytes are refused.
         tree: Json = {"policy": "thrifty", "db": path, "tools": {"offer": "first_request"}}
@@ -136,7 +131,7 @@ async def test_a_literal_policy_is_not_run_on_bound_reasoning_and_the_client_is_
 ) -> None:
     model = StrictMessages(*answers(STEPS))
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
-        agent = MessagesAgent(proxy, read, more=THINKING)
+        agent = MessagesAgent(proxy, read_listing, more=THINKING)
         await agent.work("Find the fault.")
         assert {one.header("x-context-policy-used") for one in agent.heard} == {told}
     assert model.refusals == []
@@ -147,7 +142,7 @@ async def test_reasoning_that_is_dropped_in_silence_is_counted_and_priced(stream
     steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(3)]
     model = StrictResponses(*steps, [Think("So"), Say("Done.")])
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        agent = ResponsesAgent(proxy, read, stream=stream)
+        agent = ResponsesAgent(proxy, read_listing, stream=stream)
         await agent.work("Find the fault.")
         assert proxy.count("dropped_reasoning_dollars_total") == 0
         agent.items[0]["content"][0]["text"] = "Find another."  # the client's own change
@@ -173,7 +168,7 @@ async def test_the_tools_stay_where_rounds_are_limited_since_reasoning_is_bound_
     model = StrictMessages(*answers(STEPS), ask(1), ask(2), [{"type": "thinking", "thinking": "So."}, *DONE])
     tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request", "rounds": 1}}
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
-        agent = MessagesAgent(proxy, read, stream=stream, more=THINKING)
+        agent = MessagesAgent(proxy, read_listing, stream=stream, more=THINKING)
         await agent.work("Find the fault.")
         assert await agent.work("Mend it.") == "Done."
         await agent.work("Test it.")
@@ -194,7 +189,7 @@ async def test_a_round_that_fails_leaves_a_conversation_that_goes_on() -> None:
     model = StrictMessages(*steps[:3], [{"type": "thinking", "thinking": "Hm."}, own], fail, *answers(4 * STEPS)[3:])
     tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request"}}
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
-        agent = MessagesAgent(proxy, read, more=THINKING)
+        agent = MessagesAgent(proxy, read_listing, more=THINKING)
         await agent.work("Find the fault.")
         assert "rounds" in [one.header("x-context-fallback") for one in agent.heard]
         left = count_tokens(model.bodies[-1])

@@ -6,18 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.dialect_agents import ResponsesAgent
+from tests.dialect_agents import ResponsesAgent, read_listing
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import run_upstream
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
-LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
 STEPS = 4
-
-
-def read(name: str, arguments: Json) -> str:
-    return LISTING
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -28,7 +23,7 @@ async def test_a_compaction_goes_on_as_it_came_and_the_session_goes_on_behind_it
     model = StrictResponses(*steps, [Say("Done.")], [Think("More"), Ask("read", {"path": "a.py"})], [Say("Done.")])
     tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request"}}
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
-        agent = ResponsesAgent(proxy, read, lines=(b"thread-id: t-1",))
+        agent = ResponsesAgent(proxy, read_listing, lines=(b"thread-id: t-1",))
         await agent.work("Find the fault.")
         body: Json = {"model": "gpt-6.2-sol", "input": agent.items}
         if own:

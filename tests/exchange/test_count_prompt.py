@@ -8,20 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.dialect_agents import MessagesAgent, ResponsesAgent
+from tests.dialect_agents import MessagesAgent, ResponsesAgent, read_listing
 from tests.proxy_server import RawAnswer, RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
-LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
 STEPS = 4
 NO_RECALL: Json = {"tools": {"offer": "never"}}
-
-
-def read(name: str, arguments: Json) -> str:
-    return LISTING
 
 
 def think(n: int) -> list[Json]:
@@ -53,7 +48,7 @@ async def test_messages_are_counted_as_they_would_be_sent(policy: str, tmp_path:
         run_upstream(model) as upstream,
         run_proxy(upstream.port, policy=policy, db=str(tmp_path / "a.db")) as proxy,
     ):
-        agent = MessagesAgent(proxy, read, more={"thinking": {"type": "adaptive"}})
+        agent = MessagesAgent(proxy, read_listing, more={"thinking": {"type": "adaptive"}})
         await agent.work("Find the fault.")
         last = agent.messages.pop()
         body: Json = {
@@ -81,7 +76,7 @@ async def test_items_are_counted_as_they_would_be_sent(policy: str, tmp_path: Pa
         run_upstream(model) as upstream,
         run_proxy(upstream.port, policy=policy, db=str(tmp_path / "a.db")) as proxy,
     ):
-        agent = ResponsesAgent(proxy, read)
+        agent = ResponsesAgent(proxy, read_listing)
         await agent.work("Find the fault.")
         last = agent.items.pop()
         body: Json = {

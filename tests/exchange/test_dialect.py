@@ -12,7 +12,7 @@ from proxy.chat import json_spans
 from proxy.dialects.responses.items import make_items
 from proxy.dialects.responses.request import read_wire_request
 from proxy.exchange.dialect import DIALECTS, RESPONSES, repair_cut_answers
-from tests.dialect_agents import MessagesAgent, ResponsesAgent
+from tests.dialect_agents import LISTING, MessagesAgent, ResponsesAgent
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import send_reply
@@ -20,7 +20,6 @@ from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
-LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
 STEPS = 25
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.dialect_agents import LISTING
 from tests.exchange.hidden_calls import SECRET
 from tests.exchange.test_dialect_rounds import (
     BLOCK,
@@ -27,7 +28,6 @@ from tests.scripted_model import send_reply
 from tests.strict_gemini import StrictGemini
 
 Json = dict[str, Any]
-LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
 STEPS = 25
 END_TEXT: Json = {"text": "All done."}
 STREAMING = pytest.mark.parametrize("stream", ["", "events", "list"], ids=["body", "events", "list"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.exchange.prefix_bindings import find_run
-from tests.dialect_agents import MessagesAgent, ResponsesAgent, ThinkingAgent
+from tests.dialect_agents import LISTING, MessagesAgent, ResponsesAgent, ThinkingAgent, read_listing
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, Script, run_upstream
 from tests.scripted_model import send_reply
@@ -21,15 +21,10 @@ from tests.strict_thinking import StrictThinking
 
 Json = dict[str, Any]
 Agent = MessagesAgent | ThinkingAgent
-LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 200))
 THINKING: Json = {"thinking": {"type": "adaptive"}}
 STREAMING = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
 WIRES = pytest.mark.parametrize("wire", ["messages", "completions"])
 STEPS = 4
-
-
-def read(name: str, arguments: Json) -> str:
-    return LISTING
 
 
 def answers(first: int = 0) -> list[list[Json]]:
@@ -48,7 +43,8 @@ def make(wire: str) -> StrictMessages:
 
 
 def begin(wire: str, proxy: RunningProxy, *, stream: bool = False, **more: Any) -> Agent:
-    return (MessagesAgent if wire == "messages" else ThinkingAgent)(proxy, read, stream=stream, more=THINKING, **more)
+    make = MessagesAgent if wire == "messages" else ThinkingAgent
+    return make(proxy, read_listing, stream=stream, more=THINKING, **more)
 
 
 def direct(port: int) -> AbstractAsyncContextManager[RunningProxy]:
@@ -102,7 +98,7 @@ async def test_a_request_may_not_say_that_its_model_thinks(policy: str, lost: in
     """The first answer shows it: a literal policy has planned that prompt, and cannot plan the next in the same way."""
     model = make("completions")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
-        agent = ThinkingAgent(proxy, read, stream=stream, more={"reasoning_effort": "high"})
+        agent = ThinkingAgent(proxy, read_listing, stream=stream, more={"reasoning_effort": "high"})
         await agent.work("Find the fault.")
         await agent.work("Mend it.")
         assert proxy.count("dropped_reasoning_total", reason="left_out") == lost
@@ -366,7 +362,7 @@ async def test_responses_leaves_broken_reasoning_out_itself_and_the_price_is_cou
     steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(3)]
     model = StrictResponses(*steps, [Think("So"), Say("Done.")])
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        agent = ResponsesAgent(proxy, read)
+        agent = ResponsesAgent(proxy, read_listing)
         await agent.work("Find the fault.")
         async with direct(upstream.port) as agent.proxy:
             await agent.work("Mend it.")

@@ -21,9 +21,9 @@ from tests.exchange.hidden_calls import (
     make_answer,
     make_client_call,
     make_proxy_call,
+    offered,
     run_proxy_with_tools,
 )
-from tests.exchange.test_tool_loop import offered
 from tests.proxy_server import Agent, RunningProxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel

@@ -8,21 +8,21 @@ import pytest
 
 from proxy.chat import chain
 from proxy.dialects.completions.request import read_message
-from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.operator.session_stats import compute_stats
 from proxy.operator.timeline import TimelineCache
 from tests.exchange.hidden_calls import (
     TOOLS,
     PlayedConversation,
     assert_hidden,
+    assert_rebuilt,
     assert_true,
     list_sent_messages,
     make_answer,
     make_client_call,
     make_proxy_call,
+    offered,
     run_proxy_with_tools,
 )
-from tests.proxy_server import RunningProxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
 
@@ -89,21 +89,6 @@ SCENARIOS: dict[str, list[Any]] = {
         "It is so.",
     ],
 }
-
-
-def offered(model: ScriptedModel, at: int = -1) -> list[str]:
-    return [tool["function"]["name"] for tool in model.chats[at].get("tools", ())]
-
-
-async def assert_rebuilt(proxy: RunningProxy, model: ScriptedModel, firsts: list[int]) -> None:
-    """Each exchange gives the bodies that upstream got for it. firsts: which requests were the first of one."""
-    ends = [*firsts[1:], len(model.received)]
-    rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
-    assert len(rows) == len(firsts)
-    for row, at, end in zip(rows, firsts, ends, strict=True):
-        found = await rebuild_prompt(proxy.app.store, *row)
-        assert found is not None
-        assert [found.sent_body, *found.later_bodies] == [r.body for r in model.received[at:end]]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -17,13 +17,14 @@ from tests.exchange.hidden_calls import (
     TOOLS,
     PlayedConversation,
     assert_hidden,
+    assert_rebuilt,
     list_sent_messages,
     make_answer,
     make_client_call,
     make_proxy_call,
+    offered,
     run_proxy_with_tools,
 )
-from tests.exchange.test_tool_loop import assert_rebuilt, offered
 from tests.raw_upstream import STREAM, Connection, RawRequest, connect, make_post, run_upstream, wait_until
 from tests.scripted_model import ScriptedModel, make_chunk, make_events, send_reply
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.proxy_server import run_proxy_in_thread
-from tests.recorded.test_shared import free_port
+from tests.raw_upstream import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-import socket
 import sys
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.proxy_server import run_proxy_in_thread
+from tests.raw_upstream import free_port
 from tests.recorded import policies
 from tests.recorded.scorer import load_scorer
 
@@ -32,15 +30,6 @@ PRICES = ("1/0.5", "1/0.25", "1/0.1", "1.25/0.1")
 DEAR = "1.25/0.1"
 
 Rows = dict[str, dict[str, Any]]
-
-
-def free_port() -> int:
-    """One that nobody is given by the kernel before it is used: below those that it gives out."""
-    for port in random.sample(range(20_000, 32_000), 100):
-        with socket.socket() as found, suppress(OSError):
-            found.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
 
 
 def run(shared: Path, out: Path, *arguments: str) -> Rows:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.postgres import execute
 from tests.proxy_server import PATIENT_LIMITS
-from tests.recorded.test_shared import AGENTS, OPEN, PRICES, SAMPLE, Rows, assert_sound, files, free_port, run, score
+from tests.raw_upstream import free_port
+from tests.recorded.test_shared import AGENTS, OPEN, PRICES, SAMPLE, Rows, assert_sound, files, run, score
 from tests.replicas.fleet import Fleet, fleet
 
 pytestmark = pytest.mark.long

@@ -13,8 +13,7 @@ from proxy.sessions import tool_offer as offers
 from proxy.sessions.tool_offer import NO_TOOLS, ToolOffer
 from proxy.tools import registry
 from tests.conversations import encode_json, user
-from tests.exchange.hidden_calls import OURS, TOOLS, PlayedConversation, make_answer, run_proxy_with_tools
-from tests.exchange.test_tool_loop import offered
+from tests.exchange.hidden_calls import OURS, TOOLS, PlayedConversation, make_answer, offered, run_proxy_with_tools
 from tests.proxy_server import Agent, make_settings, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel

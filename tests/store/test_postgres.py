@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store.postgres import PostgresStore
 from proxy.store.session_lists import MessageFilter
-from tests.postgres import execute, free_port, replace_database, server
+from tests.postgres import execute, replace_database, server
 from tests.proxy_server import run_proxy
-from tests.raw_upstream import run_upstream
+from tests.raw_upstream import free_port, run_upstream
 from tests.scripted_model import ScriptedModel
 from tests.store.conftest import RowFactory
 from tests.store.test_postgres_writer import eventually

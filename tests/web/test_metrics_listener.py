@@ -20,16 +20,21 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.web.metrics_listener import create_metrics_app
 from proxy.web.probes import create_probes
 from tests.cli.test_serve import served
-from tests.raw_upstream import STREAM, Connection, RawRequest, make_post, run_upstream, send_raw, serve_app, wait_until
+from tests.raw_upstream import (
+    STREAM,
+    Connection,
+    RawRequest,
+    free_port,
+    make_post,
+    run_upstream,
+    send_raw,
+    serve_app,
+    wait_until,
+)
 from tests.scripted_model import ScriptedModel, make_chunk
 
 POD = "127.0.0.2"
 """Stands for the pod's own address: a listener on 127.0.0.1 is not reached there."""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def config(folder: Path, upstream: str = "demo") -> tuple[Path, int]:

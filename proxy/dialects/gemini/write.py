@@ -26,7 +26,7 @@ from proxy.dialects.gemini.contents import (
     read_field,
     read_result_text,
 )
-from proxy.dialects.part_edits import check_same_place, edit_parts, read_part_text, read_parts
+from proxy.dialects.part_edits import check_same_place, edit_parts, read_part_text, read_parts, rewrite_parts
 from proxy.dialects.written_history import OutgoingMessage
 
 SYSTEM: Final = -1
@@ -219,31 +219,22 @@ class _Writer:
         if span is None or raw[span[0] : span[0] + 1] != b"[":
             raise ValueError("a content without parts")
         elements = spans.read_elements(raw, span)
-        parts: dict[int, bytes] = {n: raw[a:b] for n, (a, b) in enumerate(elements)}
+        parts: list[bytes | None] = [raw[start:end] for start, end in elements]
         added = list(draft.own)
         for n, unit in own.items():
-            new = draft.kept.get(n)
-            if new is None:
-                for index in unit.parts:
-                    del parts[index]
-            elif new != unit.chat and unit.kind == "result":
-                parts[unit.parts[0]] = _edit_result(parts[unit.parts[0]], unit.chat, new)
-            elif new != unit.chat:
-                edited, appended = _edit_texts([parts[index] for index in unit.parts], new)
-                for index, part in zip(unit.parts, edited, strict=True):
-                    if part is None:
-                        del parts[index]
-                    else:
-                        parts[index] = part
+            new, old = draft.kept.get(n), [raw[slice(*elements[index])] for index in unit.parts]
+            if new == unit.chat:
+                continue
+            edited: Sequence[bytes | None] = [None] * len(old)
+            if new is not None and unit.kind == "result":
+                edited = [_edit_result(old[0], unit.chat, new)]
+            elif new is not None:
+                edited, appended = _edit_texts(old, new)
                 added[:0] = [(len(elements), part) for part in appended]
-        items: list[tuple[int | None, bytes]] = []
-        for n in range(-1, len(elements) + 1):
-            if n in parts:
-                items.append((n, parts[n]))
-            items += [(None, part) for after, part in added if after == n]
-        if not items:
-            return b""
-        return raw[: span[0]] + spans.rewrite_array(raw, span, elements, items) + raw[span[1] :]
+            for index, part in zip(unit.parts, edited, strict=True):
+                parts[index] = part
+        made = rewrite_parts(raw, span, elements, parts, added)
+        return raw[: span[0]] + made + raw[span[1] :] if made else b""
 
     def _find_units(self, place: int) -> list[tuple[int, Unit]]:
         """The units of one content with their indices. Places only grow."""

@@ -25,7 +25,14 @@ from proxy.dialects.messages.blocks import (
     make_answer_blocks,
     make_result_block,
 )
-from proxy.dialects.part_edits import check_same_place, clear_text, edit_parts, make_text_part, read_parts
+from proxy.dialects.part_edits import (
+    check_same_place,
+    clear_text,
+    edit_parts,
+    make_text_part,
+    read_parts,
+    rewrite_parts,
+)
 from proxy.dialects.written_history import OutgoingMessage, WrittenHistory, view_array, write_array
 
 SYSTEM_PLACE = -1
@@ -307,32 +314,21 @@ def _read_new_string(chat: bytes, *, is_appended: bool, old: bytes) -> bytes:
 def _write_blocks(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:
     """The content of a message that is a list of blocks; b"" if no block is left."""
     elements = spans.read_elements(content)
-    blocks: dict[int, bytes] = {n: content[start:end] for n, (start, end) in enumerate(elements)}
+    blocks: list[bytes | None] = [content[start:end] for start, end in elements]
     texts = list(draft.texts)
     for n, unit in own.items():
-        new = draft.kept.get(n)
-        if new is None:
-            for index in unit.blocks:
-                del blocks[index]
-        elif new != unit.chat and unit.is_result:
-            blocks[unit.blocks[0]] = _edit_result(blocks[unit.blocks[0]], unit.chat, new)
-        elif new != unit.chat:
-            edited, appended = edit_parts(
-                [blocks[index] for index in unit.blocks], new, is_appended=draft.role == "system"
-            )
-            for index, block in zip(unit.blocks, edited, strict=True):
-                if block is None:
-                    del blocks[index]
-                else:
-                    blocks[index] = block
+        new, old = draft.kept.get(n), [content[slice(*elements[index])] for index in unit.blocks]
+        if new == unit.chat:
+            continue
+        edited: Sequence[bytes | None] = [None] * len(old)
+        if new is not None and unit.is_result:
+            edited = [_edit_result(old[0], unit.chat, new)]
+        elif new is not None:
+            edited, appended = edit_parts(old, new, is_appended=draft.role == "system")
             texts[:0] = [(max(unit.blocks, default=-1), block) for block in appended]
-    items: list[tuple[int | None, bytes]] = []
-    for n in range(-1, len(elements)):
-        if n in blocks:
-            items.append((n, blocks[n]))
-        items += [(None, block) for after, block in draft.results if after == n]
-        items += [(None, block) for after, block in texts if after == n]
-    return spans.rewrite_array(content, (0, len(content)), elements, items) if items else b""
+        for index, block in zip(unit.blocks, edited, strict=True):
+            blocks[index] = block
+    return rewrite_parts(content, (0, len(content)), elements, blocks, [*draft.results, *texts])
 
 
 def _edit_result(block: bytes, old: bytes, new: bytes) -> bytes:

@@ -137,13 +137,10 @@ def read_wire_request(
     members = spans.find_body_members(body, limits) if found is None else found[0]
     plain = {name: _read(body, members, name) for name in members if name not in ("input", "tools")}
     tools = _convert_tools(body, members, before.tools if before is not None else (b"", b""))
-    for name in ("previous_response_id", "conversation"):
-        if plain.get(name) is not None and held is None:
-            raise NotManaged("chain", f"the provider holds the history: {name}")
     start, end = members.get("input", (0, 0))
     has_input = start < end and not (end - start <= len(b"null") and body[start:end] in (b"null", b"[]"))
-    if not has_input and held is None:
-        raise NotManaged("shape", "no input") if plain.get("prompt") is None else NotManaged("chain", "a stored prompt")
+    if held is None:
+        _check_history_is_here(plain, has_input=has_input)
     items, memo = _Items(body), HistoryMemo()
     if isinstance(plain.get("instructions"), str):
         items.add(ItemMessage(_message("system", plain["instructions"]), _INSTRUCTIONS, 0))
@@ -168,6 +165,17 @@ def read_wire_request(
     prefix_end, first = (before.prefix_end, before.first_reasoning) if before is not None else (0, -1)
     first = spans.find_again(body, wire.REASONING_NAME, prefix_end, first)
     return ResponsesRequest(body, chat, bound, read, members, elements, items.is_cut, count, first, memo, tools)
+
+
+def _check_history_is_here(plain: Mapping[str, Any], *, has_input: bool) -> None:
+    """Raise NotManaged if the provider holds the history, or a part of it. plain: the values beside input and tools."""
+    for name in ("previous_response_id", "conversation"):
+        if plain.get(name) is not None:
+            raise NotManaged("chain", f"the provider holds the history: {name}")
+    if not has_input and plain.get("prompt") is not None:
+        raise NotManaged("chain", "a stored prompt")
+    if not has_input:
+        raise NotManaged("shape", "no input")
 
 
 def _read(body: bytes, members: Mapping[str, Span], name: str) -> Any:

@@ -415,3 +415,8 @@ def test_inserts_stand_where_the_wire_wants_them_and_everything_else_stays(body:
     theirs = [m.digest for m in ours if "own" not in str(m.call_id) and not any("own" in c.id for c in m.calls)]
     assert theirs[:-1] == [m.digest for m in messages][: len(theirs) - 1]
     assert ours[-1].text.endswith("Note.")
+
+
+def test_a_note_behind_a_message_without_blocks_is_not_lost() -> None:
+    request = _read(("user", "Do."), ("assistant", "Done."), ("user", []))
+    assert _wire(_write(request, [*_plan(request), (None, NOTE)]))[-1] == ("user", [{"type": "text", "text": "Note."}])

@@ -122,7 +122,7 @@ def test_a_failed_answer_is_continued_by_nobody() -> None:
 
 
 def test_items_of_an_answer_are_forgotten_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, asked = AnswerItems(), read_create(frame(input=[FIRST]), Carried(), MOST)
+    answer, asked = AnswerItems(), read_create(frame(input=[FIRST]), [Carried()], MOST)
     for _ in range(frames.MAX_ITEM_BYTES // 1_000_000 + 1):
         answer.add(event("response.output_item.done", item={"text": "a" * 1_000_000}))
         assert sum(map(len, answer.items)) <= frames.MAX_ITEM_BYTES
