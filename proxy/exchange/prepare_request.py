@@ -65,11 +65,12 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
     try:
         cached = cost.count_cached_without_proxy(turn)  # before the branch moves on to this request
         forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
-        turn = await _enrich(services, turn, incoming, headers, cached, is_new_branch=is_new_branch)
-        turn = await plan_request(services, turn)
-        turn = await _ask_helper(services, turn, incoming.headers)
-        exchange_rows.clear_one_time_settings(turn)
-        turn = await _commit(services, turn, forms)
+        async with turn.located.branch.planning:  # a retry gets the edits of the attempt before it
+            turn = await _enrich(services, turn, incoming, headers, cached, is_new_branch=is_new_branch)
+            turn = await plan_request(services, turn)
+            turn = await _ask_helper(services, turn, incoming.headers)
+            exchange_rows.clear_one_time_settings(turn)
+            turn = await _commit(services, turn, forms)
         if turn.prompt.plan.notes:
             record_outcome.record_plan_metrics(services.metrics, turn.prompt.plan)
     except BaseException:
@@ -338,7 +339,12 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:
         return turn
     # The exchange's row follows by itself: it has to say with which edits the request went out.
     written = _store_rows(services, turn, waited=True)
-    if not await wait_until_stored(services, written):
+    try:
+        is_stored = await wait_until_stored(services, written)
+    except asyncio.CancelledError:
+        _apply_edits(services, turn, new)  # they are on their way to the store: a retry that waits has them too
+        raise
+    if not is_stored:
         if required:
             raise StoreUnavailable("what the request needs could not be stored in time")
         if not turn.enriched.policy.literal:

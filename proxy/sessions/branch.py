@@ -252,6 +252,8 @@ class Branch:
     reported. This process alone knows it."""
     tool_offer: ToolOffer | None = None
     """The tools of the proxy that it offers its model; None while that is undecided."""
+    planning: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from the time at which a request's messages count as sent until its new edits are in force, or undone."""
     last_beginning: tuple[bytes, int, float] | None = None
     """The beginning of its last request: a digest of the system messages, a hash of the tools, and when it came."""
     _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=_NO_TEXTS, repr=False)

@@ -23,8 +23,8 @@ def create_probes(store: Store, metrics: Metrics, *, draining: Callable[[], bool
         path = scope["path"]
         if path not in ("/healthz", "/readyz", "/metrics"):
             await _send(send, 404, msgspec.json.encode({"detail": "Not Found"}))
-        elif scope["method"] != "GET":
-            await _send(send, 405, msgspec.json.encode({"detail": "Method Not Allowed"}), allow="GET")
+        elif scope["method"] not in ("GET", "HEAD"):  # the server leaves the body of an answer to HEAD out
+            await _send(send, 405, msgspec.json.encode({"detail": "Method Not Allowed"}), allow="GET, HEAD")
         elif path == "/healthz":
             await _send(send, 200, b'{"status":"ok"}')
         elif path == "/readyz":

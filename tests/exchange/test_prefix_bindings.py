@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,8 +13,9 @@ import pytest
 
 from proxy.exchange.prefix_bindings import find_run
 from tests.dialect_agents import LISTING, MessagesAgent, ResponsesAgent, ThinkingAgent, read_listing
+from tests.failing_store import FailingStore, use_store
 from tests.proxy_server import RunningProxy, run_proxy
-from tests.raw_upstream import Connection, RawRequest, Script, run_upstream
+from tests.raw_upstream import Connection, RawRequest, Script, run_upstream, wait_until
 from tests.scripted_model import send_reply
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
@@ -389,3 +391,49 @@ async def test_the_thinking_of_a_hidden_round_goes_back_as_it_was_signed(wire: s
         assert {found for *_, found in await proxy.outcomes()} == {None}
     assert model.refusals == []
     assert count_tokens(model) == STEPS + 1
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["both answered", "the first given up"])
+async def test_a_retry_has_the_edits_that_the_first_attempt_is_storing(leaves: bool) -> None:
+    """Its answer would be bound to a prompt without them, and the next prompt has them."""
+    model, store = make("messages"), FailingStore()
+    tree: Json = {"policy": "thrifty", "limits": {"commit_wait_ms": 20_000}}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree, before=use_store(store)) as proxy:
+        agent = MessagesAgent(proxy, read, more=THINKING)
+        agent.messages.append({"role": "user", "content": "Find the fault."})
+        await agent.ask()
+        await go_on(agent)
+        bring_results(agent)
+        store.hold = True
+        first = asyncio.create_task(agent.ask())
+        while not await proxy.rows("SELECT 1 FROM edits"):
+            await asyncio.sleep(0.005)
+        other = MessagesAgent(proxy, read, more=THINKING, messages=[*agent.messages])
+        other.lines = (b"x-stainless-retry-count: 1",)
+        second = asyncio.create_task(other.ask())
+        await wait_until(lambda: proxy.app.concurrency.taken == 2)
+        await asyncio.sleep(0.05)  # it finds its branch
+        if leaves:
+            first.cancel()
+            await wait_until(lambda: proxy.app.concurrency.taken == 1)
+        store.release()
+        await second
+        await asyncio.gather(first, return_exceptions=True)
+        other.lines = ()
+        for _ in range(3):
+            await go_on(other)
+        assert [heard.header("x-context-fallback") for heard in other.heard] == [None] * 4
+    assert count_tokens(model) == len([one for one in other.messages if one["role"] == "assistant"]) - 1
+    assert (model.refusals, model.dropped) == ([], [])
+
+
+def bring_results(agent: MessagesAgent) -> None:
+    """Run the calls of the last answer, or give the next prompt."""
+    calls = [block["id"] for block in agent.messages[-1]["content"] if block["type"] == "tool_use"]
+    results = [{"type": "tool_result", "tool_use_id": one, "content": LISTING} for one in calls]
+    agent.messages.append({"role": "user", "content": results or "Go on."})
+
+
+async def go_on(agent: MessagesAgent) -> None:
+    bring_results(agent)
+    await agent.ask()

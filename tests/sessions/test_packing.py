@@ -67,10 +67,11 @@ def is_packed(live_session: LiveSession) -> bool:
 
 
 def find_all(one: LiveSession) -> Any:
-    """The values of a session and its branches; looking at them unpacks them."""
+    """The values of a session and its branches; looking at them unpacks them. A lock is none."""
+    beside = ("live_session", "_texts", "planning")
     found = [getattr(one, each.name) for each in fields(one) if each.name not in ("branches", "_indexed_count")]
     for branch in one.branches.values():
-        found += [getattr(branch, each.name) for each in fields(branch) if each.name not in ("live_session", "_texts")]
+        found += [getattr(branch, each.name) for each in fields(branch) if each.name not in beside]
     return found
 
 

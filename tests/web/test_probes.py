@@ -10,10 +10,11 @@ from tests.raw_upstream import send_raw, serve_app
 
 
 async def get(
-    path: str, store: InMemoryStore, *, draining: Callable[[], bool] = lambda: False
+    path: str, store: InMemoryStore, *, draining: Callable[[], bool] = lambda: False, method: bytes = b"GET"
 ) -> tuple[int, bytes, bytes]:
     async with serve_app(create_probes(store, Metrics(), draining=draining)) as port:
-        raw = await send_raw(port, b"GET %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n" % path.encode())
+        head = b"%b %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n" % (method, path.encode())
+        raw = await send_raw(port, head)
     head, _, body = raw.partition(b"\r\n\r\n")
     return int(raw.split()[1]), head, body
 
@@ -39,6 +40,16 @@ async def test_while_draining_we_are_not_ready_but_alive() -> None:
     store = InMemoryStore()
     assert (await get("/readyz", store, draining=lambda: True))[0] == 503
     assert (await get("/healthz", store, draining=lambda: True))[0] == 200
+
+
+async def test_a_probe_may_ask_for_the_head_alone() -> None:
+    store = InMemoryStore()
+    for path in ("/healthz", "/readyz", "/metrics"):
+        status, head, body = await get(path, store, method=b"HEAD")
+        assert (status, body) == (200, b"")
+        assert b"content-length: 0" not in head
+    assert (await get("/readyz", store, method=b"HEAD", draining=lambda: True))[0] == 503
+    assert (await get("/healthz", store, method=b"POST"))[0] == 405
 
 
 async def test_the_numbers_are_prometheus_text() -> None:
