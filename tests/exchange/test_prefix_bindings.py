@@ -399,7 +399,7 @@ async def test_a_retry_has_the_edits_that_the_first_attempt_is_storing(leaves: b
     model, store = make("messages"), FailingStore()
     tree: Json = {"policy": "thrifty", "limits": {"commit_wait_ms": 20_000}}
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree, before=use_store(store)) as proxy:
-        agent = MessagesAgent(proxy, read, more=THINKING)
+        agent = MessagesAgent(proxy, read_listing, more=THINKING)
         agent.messages.append({"role": "user", "content": "Find the fault."})
         await agent.ask()
         await go_on(agent)
@@ -408,7 +408,7 @@ async def test_a_retry_has_the_edits_that_the_first_attempt_is_storing(leaves: b
         first = asyncio.create_task(agent.ask())
         while not await proxy.rows("SELECT 1 FROM edits"):
             await asyncio.sleep(0.005)
-        other = MessagesAgent(proxy, read, more=THINKING, messages=[*agent.messages])
+        other = MessagesAgent(proxy, read_listing, more=THINKING, messages=[*agent.messages])
         other.lines = (b"x-stainless-retry-count: 1",)
         second = asyncio.create_task(other.ask())
         await wait_until(lambda: proxy.app.concurrency.taken == 2)
