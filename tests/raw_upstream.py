@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import select
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -66,6 +67,15 @@ class Connection:
 
     async def chunk(self, data: bytes) -> None:
         await self.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def has_input(self) -> bool:
+        """True if something came, or the other side closed. Who writes on then gets an RST, which takes what came."""
+        sock: socket.socket = self.writer.get_extra_info("socket")
+        if sock.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
 
     async def reset(self) -> None:
         """An RST, once what was sent has left."""

@@ -24,6 +24,7 @@ from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
 from proxy.upstream.decompress import FREE_BYTES, MAX_CODINGS, MAX_MEMBERS, MAX_RATIO
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PLACES, SLOW_S
+from proxy.web.response_socket import MAX_LANES, MAX_WAITING_FRAMES
 from proxy.web.server import BODY_TIME_FACTOR, MAX_PIPELINED_REQUESTS, MIN_AVERAGE_RATE
 
 REQUEST_HEADERS = (
@@ -169,6 +170,11 @@ LIMITS = (
         "closed with 1013",
     ),
     LimitRow("JSON values of a `response.create` frame", "`limits.values`", "an error frame"),
+    LimitRow(
+        "lanes of a WebSocket on `/v1/responses`, and frames that wait in each",
+        f"{MAX_LANES}, {MAX_WAITING_FRAMES}",
+        "closed with 1008",
+    ),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
     LimitRow("codings of an answer that is compressed unasked", f"{MAX_CODINGS}", "goes on as it came, noted, counted"),
     LimitRow(

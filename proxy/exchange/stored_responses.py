@@ -1,8 +1,10 @@
 """Responses that the provider does not know, since the proxy has taken their chain over (`responses.takeover`).
 
 The provider was told to store nothing. A client that asks for such a response, for its input, or for its deletion gets
-the answer from the store, in OpenAI's form. Every other response is the provider's to answer for. A deleted name
-is kept without its exchange: no replica finds anything under it. The messages stay in their session.
+the answer from the store, in OpenAI's form. So does a client that asks for one to whose prompt the proxy has added
+something: the provider's copy has the STATE block, and repeats the proxy's tools. Every other response is the
+provider's to answer for. A deleted name is kept without its exchange: no replica finds anything under it. The messages
+stay in their session.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from proxy.dialects.responses import chained
 from proxy.dialects.responses import items as wire
 from proxy.errors import BadRequest, StoreUnavailable, Unavailable
 from proxy.exchange.chains import find_tenant, run_in_worker
+from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.item_references import ITEM_PREFIX
 from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.services import Headers, Services
@@ -71,7 +74,7 @@ class ResponseQuestion:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response that only the proxy has."""
+    """A response as the client has it, which the provider does not know or has in another form."""
 
     row: ResponseNameRow
     exchange: ExchangeRecord
@@ -102,18 +105,28 @@ async def find_stored_response(
             raise Unavailable("the response is not stored yet", hint="Ask again.")
         if row is None or not row.exchange:
             return None
-        if row.at_provider:
+        if row.at_provider and question.method != "GET":
             if question.method == "DELETE":  # the provider deletes it too
                 await _delete(services, row, ())
             return None
         exchange = await services.store.read_exchange(owner, row.session, row.exchange)
         if exchange is None or exchange.answer is None:
             return None
+        if row.at_provider and not _shows_proxy(row, exchange, question):
+            return None
         messages = await services.store.read_chain(owner, row.session, exchange.answer)
     except StoreUnavailable:
         services.metrics.internal_errors_total.labels(where="chain").inc()
         return None
     return StoredResponse(row, exchange, messages[-1].body) if messages else None
+
+
+def _shows_proxy(row: ResponseNameRow, exchange: ExchangeRecord, question: ResponseQuestion) -> bool:
+    """True if the provider's answer would show changes of the proxy, and the store has all that the client asks for."""
+    sent = msgspec.json.decode(exchange.inserts, type=SentTexts)
+    if question.part:
+        return row.is_whole and not sent.is_as_it_came
+    return row.is_known and bool(sent.inserts or sent.tools or sent.rounds)  # edits change the input alone
 
 
 async def answer_question(services: Services, found: StoredResponse, question: ResponseQuestion) -> bytes:

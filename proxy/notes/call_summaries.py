@@ -18,10 +18,14 @@ Outcome = Literal["success", "failure", "timeout", "error", "unknown"]
 
 
 class QuotedOutcome(NamedTuple):
-    """The outcome of a call, and the line of its result that states the outcome, empty if no line does."""
+    """The outcome of a call."""
 
     outcome: Outcome
+    """The outcome in a word."""
     quoted_line: str = ""
+    """The line of its result that states the outcome, empty if no line does."""
+    first_line: str = ""
+    """The first line of the result that says something, empty if it is not known apart from the text."""
 
 
 ACTION_VERBS: tuple[tuple[str, str], ...] = (
@@ -110,7 +114,7 @@ def _describe_text(text: str, outcome: QuotedOutcome) -> str:
     if not text:
         return ""
     lines = text[:MAX_SEARCHED_CHARS].splitlines()
-    first = outcome.quoted_line or next((one for one in lines if one.strip()), "")
+    first = outcome.quoted_line or outcome.first_line or next((one for one in lines if one.strip()), "")
     if outcome.outcome in ("success", "unknown"):
         found = None if outcome.quoted_line else _count(text)
         if found is not None:

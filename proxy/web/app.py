@@ -82,7 +82,7 @@ ROUTES = (
     (
         "GET",
         "/v1/responses/{id}",
-        "A response whose chain the proxy took over; `DELETE` deletes it. Others are passed on.",
+        "One that the provider lacks, or has with additions of the proxy; `DELETE` deletes it. Others are passed on.",
     ),
     ("GET", "/v1/responses/{id}/input_items", "The input of such a response. `POST .../cancel` is refused for it."),
     ("POST", "/s/{session}/v1/...", "One of these, in the session that the path names."),

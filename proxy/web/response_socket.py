@@ -2,7 +2,7 @@
 
 The handshake has the requirements of a request: a key, an allowed origin. A frame then goes through the whole
 application as a request over HTTP, with the headers of the handshake. Limits, planning, answer, log and counters are
-the same. One response is made at a time; a client that leaves ends it."""
+the same. One response is made at a time in each lane of a connection; a client that leaves ends them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
@@ -33,7 +33,9 @@ BUSY_KEY: Final = "context.is_answering"
 """Key of a socket's scope: True while a response is made, so that a server that stops waits for it."""
 MAX_ERROR_BYTES: Final = 1 << 20
 MAX_WAITING_FRAMES: Final = 2
-"""Frames that may wait while a response is made."""
+"""Frames that may wait in a lane while a response is made."""
+MAX_LANES: Final = 32
+"""Lanes that a connection may have. A client has one, or one for each of its agents."""
 _HANDSHAKE_HEADERS: Final = (b"connection", b"upgrade", b"content-length", b"content-type", b"accept")
 _TOLD_HEADERS: Final = ("retry-after", "x-should-retry", "x-request-id")
 """Headers of an error that its frame has too."""
@@ -43,7 +45,7 @@ TRY_AGAIN_LATER: Final = 1013
 
 
 class CarriedHistories:
-    """The items that went over each open connection, within a bound for all of them.
+    """The items that went over each lane of each open connection, within a bound for all of them.
 
     The oldest are forgotten first. The client then gets an error, and sends its history again."""
 
@@ -55,21 +57,21 @@ class CarriedHistories:
         self._held: OrderedDict[object, Carried] = OrderedDict()
         self.size = 0
 
-    def get(self, connection: object) -> Carried:
-        """The items of a connection; none if they were forgotten."""
-        return self._held.get(connection, Carried())
+    def get(self, lane: object) -> Carried:
+        """The items of a lane; none if they were forgotten."""
+        return self._held.get(lane, Carried())
 
-    def put(self, connection: object, carried: Carried) -> None:
-        """Keep the items of a connection, in place of those before."""
-        self.remove(connection)
-        self._held[connection] = carried
+    def put(self, lane: object, carried: Carried) -> None:
+        """Keep the items of a lane, in place of those before."""
+        self.remove(lane)
+        self._held[lane] = carried
         self.size += len(carried.items)
         while self.size > self._most:
             self.remove(next(iter(self._held)))
 
-    def remove(self, connection: object) -> None:
-        """Forget a connection. It may be called again."""
-        gone = self._held.pop(connection, None)
+    def remove(self, lane: object) -> None:
+        """Forget a lane. It may be called again."""
+        gone = self._held.pop(lane, None)
         if gone is not None:
             self.size -= len(gone.items)
 
@@ -106,6 +108,26 @@ async def receive_empty_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
+class _Lane:
+    """Frames that are answered one after the other: those of a connection that name the same `stream_id`, or none."""
+
+    __slots__ = ("disconnect", "frames", "name", "task")
+
+    def __init__(self, name: bytes) -> None:
+        """Start without a frame. name: the `stream_id` as JSON; b"" for the frames that have none."""
+        self.name = name
+        self.frames: asyncio.Queue[tuple[bytes, BodyShare] | None] = asyncio.Queue()
+        """Frames that wait, with their shares of the budget; None: the connection ends."""
+        self.disconnect = Disconnect()
+        self.task: asyncio.Task[None]
+
+    def free_frames(self) -> None:
+        """Drop the frames that wait."""
+        while not self.frames.empty():
+            if (waiting := self.frames.get_nowait()) is not None:
+                waiting[1].free()
+
+
 class ResponseSocket:
     """One connection. app: the whole application. admit: the part of it that lets a request in, and answers 204."""
 
@@ -133,9 +155,12 @@ class ResponseSocket:
         self._max_values = max_values
         self._caller: Caller
         self._is_draining = is_draining
-        self._frames: asyncio.Queue[tuple[bytes, BodyShare] | None] = asyncio.Queue()
-        """Frames that wait, with their shares of the budget; None: the client has left."""
-        self._disconnect = Disconnect()
+        self._lanes: dict[bytes, _Lane] = {}
+        self._busy = 0
+        """Number of responses that are being made."""
+        self._is_old = False
+        self._ended = asyncio.Event()
+        """Set once a lane answers no more frames: the connection ends then."""
         self._has_left = False
         self._has_closed = False
 
@@ -144,17 +169,22 @@ class ResponseSocket:
         await self._receive()  # websocket.connect
         if not await self._accept_handshake():
             return
+        life = asyncio.get_running_loop().call_later(LIFE_S, self._end_life)
         reading = asyncio.create_task(self._read_frames())
         try:
-            with suppress(TimeoutError, ClientGone):
-                async with asyncio.timeout(LIFE_S) as life:
-                    await self._answer_frames(life)
+            await self._ended.wait()
+            if self._has_closed:
+                self._report_left()
+            for lane in self._lanes.values():
+                lane.frames.put_nowait(None)
+            await asyncio.gather(*(lane.task for lane in self._lanes.values()))
         finally:
+            life.cancel()
             reading.cancel()
-            self._histories.remove(self)
-            while not self._frames.empty():
-                if (waiting := self._frames.get_nowait()) is not None:
-                    waiting[1].free()
+            for lane in self._lanes.values():
+                lane.task.cancel()
+                lane.free_frames()
+                self._histories.remove(lane)
         if not self._has_left:
             await self._close(_RESTART, "connect again")
 
@@ -171,58 +201,90 @@ class ResponseSocket:
         await self._send({"type": "websocket.http.response.body", "body": bytes(answer.body)})
         return False
 
+    def _end_life(self) -> None:
+        """End the connection now, or once no response is made."""
+        self._is_old = True
+        if not self._busy:
+            self._ended.set()
+
+    def _report_left(self) -> None:
+        self._has_left = True
+        for lane in self._lanes.values():
+            lane.disconnect.report_left()
+        self._ended.set()
+
     # A frame may have megabytes, and the next one may come after an hour. So the bytes of a frame are in the variables
     # of functions that end with it.
 
     async def _read_frames(self) -> None:
-        """Read frames, also while a response is made: a client that leaves is noticed then."""
-        while await self._queue_frame(await self._receive()):
-            pass
-        self._has_left = True
-        self._frames.put_nowait(None)
-        self._disconnect.report_left()
+        """Read frames, also while responses are made: a client that leaves is noticed then."""
+        with suppress(ClientGone):
+            while await self._queue_frame(await self._receive()):
+                pass
+        self._report_left()
 
     async def _queue_frame(self, message: Message) -> bool:
-        """Let the frame of a message wait. Return False if the connection must end."""
+        """Let the frame of a message wait in its lane. Return False if the connection must end."""
         if message["type"] == "websocket.disconnect":
-            return False
-        if self._frames.qsize() >= MAX_WAITING_FRAMES:
-            await self._close(_POLICY_VIOLATION, "one response at a time")
             return False
         text = message.get("text")
         frame = text.encode() if text is not None else message.get("bytes") or b""
+        if (refusal := frames.refuse_steering(frame, self._max_values)) is not None:
+            return await self._send_event(refusal)
+        lane = self._find_lane(frames.read_lane(frame, self._max_values))
+        if lane is None or lane.frames.qsize() >= MAX_WAITING_FRAMES:
+            await self._close(_POLICY_VIOLATION, "one response at a time" if lane else "too many lanes")
+            return False
         share = self._share_body(self._caller)
         try:
             share.reserve(len(frame))
         except Unavailable as problem:
             await self._close(TRY_AGAIN_LATER, problem.message)
             return False
-        self._frames.put_nowait((frame, share))
+        lane.frames.put_nowait((frame, share))
         return True
 
-    async def _answer_frames(self, life: asyncio.Timeout) -> None:
-        until = life.when()
-        while not self._is_draining() and await self._answer_frame(await self._frames.get(), life):
-            life.reschedule(until)
+    def _find_lane(self, name: bytes) -> _Lane | None:
+        """Return the lane of this name, begun if it is new; None if there are too many."""
+        lane = self._lanes.get(name)
+        if lane is None and len(self._lanes) < MAX_LANES:
+            lane = self._lanes[name] = _Lane(name)
+            lane.task = asyncio.create_task(self._answer_frames(lane))
+        return lane
 
-    async def _answer_frame(self, waiting: tuple[bytes, BodyShare] | None, life: asyncio.Timeout) -> bool:
+    async def _answer_frames(self, lane: _Lane) -> None:
+        try:
+            while not (self._is_draining() or self._is_old) and await self._answer_frame(await lane.frames.get(), lane):
+                pass
+        except ClientGone:
+            pass
+        finally:
+            self._ended.set()
+
+    async def _answer_frame(self, waiting: tuple[bytes, BodyShare] | None, lane: _Lane) -> bool:
         """Answer one frame. Return False if the connection must end. waiting: the frame with its share, None if the
-        client has left."""
+        connection ends."""
         if waiting is None:
             return False
-        life.reschedule(None)  # a response that has begun is never cut off
-        self._scope[BUSY_KEY] = True
+        self._count_busy(1)
         try:
             frame = self._read_frame(*waiting)
             del waiting
-            return await (self._send_event(frame) if isinstance(frame, bytes) else self._answer_create(frame))
+            if isinstance(frame, bytes):
+                return await self._send_event(frames.name_lane(frame, lane.name))
+            return await self._answer_create(frame, lane)
         finally:
-            self._scope[BUSY_KEY] = False
+            self._count_busy(-1)
+
+    def _count_busy(self, more: int) -> None:
+        self._busy += more
+        self._scope[BUSY_KEY] = self._busy > 0
 
     def _read_frame(self, raw: bytes, share: BodyShare) -> CreateFrame | bytes:
         """Return what a frame asks for, or the event that refuses it. share: freed, since the request has its own."""
         try:
-            return frames.read_create(raw, self._histories.get(self), self._max_values)
+            carried = [self._histories.get(lane) for lane in self._lanes.values()]
+            return frames.read_create(raw, carried, self._max_values)
         except frames.UnknownResponse as unknown:
             return frames.make_unknown_response_frame(str(unknown))
         except (ValueError, RecursionError) as problem:
@@ -230,18 +292,18 @@ class ResponseSocket:
         finally:
             share.free()
 
-    async def _answer_create(self, frame: CreateFrame) -> bool:
+    async def _answer_create(self, frame: CreateFrame, lane: _Lane) -> bool:
         if not frame.generates:
             name = f"resp_{uuid.uuid4().hex}"
-            self._histories.put(self, Carried(name, frame.items))
+            self._histories.put(lane, Carried(name, frame.items))
             events = frames.make_warm_up(name, frame.model, int(time.time()))
-            return all([await self._send_event(event) for event in events])
-        return await self._answer_request(frame)
+            return all([await self._send_event(frames.name_lane(event, lane.name)) for event in events])
+        return await self._answer_request(frame, lane)
 
-    async def _answer_request(self, frame: CreateFrame) -> bool:
+    async def _answer_request(self, frame: CreateFrame, lane: _Lane) -> bool:
         length = b"content-length", b"%d" % len(frame.body)
         scope = make_http_scope(self._scope, [*frame.headers, length])
-        scope[DISCONNECT_KEY] = self._disconnect
+        scope[DISCONNECT_KEY] = lane.disconnect
         unread = [frame.body]
 
         async def receive() -> Message:
@@ -250,13 +312,16 @@ class ResponseSocket:
             await asyncio.Event().wait()  # the connection reports a client that leaves (`Disconnect`)
             raise AssertionError
 
-        answer = _Answer(self._send_event, {"previous_response_id": frame.completed} if frame.completed else {})
+        def tell(event: bytes) -> Awaitable[bool]:
+            return self._send_event(frames.name_lane(event, lane.name))
+
+        answer = _Answer(tell, {"previous_response_id": frame.completed} if frame.completed else {})
         await self._app(scope, receive, answer.take)
         if self._has_left:
             return False
         carried = answer.items.carry(frame)
         if carried is not None:
-            self._histories.put(self, carried)
+            self._histories.put(lane, carried)
         elif not answer.is_whole:
             await self._close(_INTERNAL, "the answer broke off")
             return False

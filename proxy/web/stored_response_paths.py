@@ -1,4 +1,4 @@
-"""Questions about a stored response that only the proxy has: `GET`, `DELETE`, `/cancel` and `/input_items`."""
+"""Questions about a stored response that the proxy answers: `GET`, `DELETE`, `/cancel` and `/input_items`."""
 
 from __future__ import annotations
 

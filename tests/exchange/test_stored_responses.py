@@ -19,7 +19,7 @@ from tests.exchange.test_chains import ask, body
 from tests.proxy_server import RawAnswer, RunningProxy, parse_answer, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.raw_upstream import send_raw as send
-from tests.strict_responses import StrictResponses
+from tests.strict_responses import Say, StrictResponses
 
 
 async def get(proxy: RunningProxy, path: str, *lines: bytes) -> RawAnswer:
@@ -115,6 +115,24 @@ async def test_a_response_that_the_provider_has_is_the_providers() -> None:
         found = await proxy.get(f"/v1/responses/{first['id']}")
         assert (found.status, found.json()) == (200, model.known[first["id"]])
         assert proxy.count("requests_total", route="stored") == 0
+
+
+async def test_a_response_that_the_provider_has_shows_nothing_of_the_proxy() -> None:
+    note = "\n\n### STATE\nGoal: go on\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
+    model = StrictResponses("Warm.", [Say("First." + note)], binds=False, encrypts=False)
+    tree: dict[str, Any] = {"state": {"ask": "always"}, "responses": {"takeover": True}, "policy": "rolling"}
+    tree |= {"tools": {"offer": "first_request", "enabled": ["recall"]}}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
+        await ask(proxy, "Another conversation, from which the proxy learns that nothing is encrypted.")
+        first = await ask(proxy, "Hello.")
+        assert "STATE" in json.dumps(model.known[first["id"]])
+        lines = (b"authorization: Bearer sk-one",)
+        found = await get(proxy, f"/v1/responses/{first['id']}", *lines)
+        items = await get(proxy, f"/v1/responses/{first['id']}/input_items", *lines)
+    assert found.json()["output"] == first["output"]
+    assert found.json()["instructions"] == "You are a careful engineer."
+    assert [tool["name"] for tool in found.json()["tools"]] == ["read"]
+    assert [part["text"] for item in items.json()["data"] for part in item["content"]] == ["Hello."]
 
 
 def test_an_item_is_no_response() -> None:

@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.dialects.responses.frames import Carried
-from proxy.web.response_socket import CarriedHistories, make_http_scope
+from proxy.web.response_socket import MAX_LANES, CarriedHistories, make_http_scope
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import STREAM, Connection, RawRequest, replace_head, run_upstream, wait_until
 from tests.scripted_model import send_reply
@@ -119,6 +119,71 @@ async def test_a_socket_goes_on_from_a_stored_response_that_it_did_not_carry(tak
     names = [one.get("previous_response_id") for one in model.received]
     assert names == ([None] * 3 if takeover else [None, first["id"], second["id"]])
     assert [len(one["input"]) for one in model.received] == ([1, 3, 5] if takeover else [1, 1, 1])
+
+
+async def test_lanes_of_one_socket_are_answered_at_the_same_time_and_each_in_its_order() -> None:
+    """`stream_id` names a lane. It is for the socket alone: OpenAI refuses it over HTTP."""
+    gate = asyncio.Event()
+    model = StrictResponses("Well.", binds=False)
+
+    async def answer(request: RawRequest, there: Connection) -> None:
+        if b"Slow." in request.body:
+            await gate.wait()
+        await model(request, there)
+
+    def say(text: str) -> list[Json]:
+        return [{"type": "message", "role": "user", "content": text}]
+
+    async with run_upstream(answer) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
+        await there.send(create(say("Slow."), stream_id="a"))
+        await there.send(create(say("Second."), stream_id="a"))
+        await there.send(create(say("Quick."), stream_id="b"))
+        quick = await hear(there)
+        assert {one["stream_id"] for one in quick} == {"b"}
+        await there.send(create(say("Fork."), stream_id="c", previous_response_id=quick[-1]["response"]["id"]))
+        fork = await hear(there)
+        assert ({one["stream_id"] for one in fork}, len(model.received[-1]["input"])) == ({"c"}, 3)
+        await there.send(create(say("Unknown."), stream_id="c", previous_response_id="resp_other"))
+        (unknown,) = await hear(there)
+        assert (unknown["stream_id"], unknown["error"]["code"]) == ("c", "previous_response_not_found")
+        gate.set()
+        assert {one["stream_id"] for one in [*await hear(there), *await hear(there)]} == {"a"}
+        assert not any("stream_id" in one for one in [*(await ask(there, [HELLO])), *model.received])
+    assert model.refused == []
+    asked = [one["input"][-1]["content"] for one in model.received]
+    assert asked[:4] == ["Quick.", "Fork.", "Slow.", "Second."]
+
+
+async def test_more_lanes_than_a_socket_may_have_end_it() -> None:
+    model = StrictResponses("Well.", binds=False)
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
+        for n in range(MAX_LANES):
+            await there.send(create([HELLO], stream_id=str(n), generate=False))
+        assert len([await hear(there) for _ in range(MAX_LANES)]) == MAX_LANES
+        await there.send(create([HELLO], stream_id="more"))
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(there.recv(), 5)
+    assert closed.value.rcvd is not None
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "too many lanes")
+
+
+async def test_input_that_steers_comes_back_while_the_response_goes_on() -> None:
+    gate = asyncio.Event()
+    model = StrictResponses("Well.", binds=False)
+
+    async def answer(request: RawRequest, there: Connection) -> None:
+        await gate.wait()
+        await model(request, there)
+
+    async with run_upstream(answer) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
+        await there.send(create([HELLO]))
+        steer = {"type": "response.steer", "previous_response_id": "resp_1", "input": "No, \u00e4nother way."}
+        await there.send(json.dumps(steer))
+        refused = json.loads(await asyncio.wait_for(there.recv(), 10))
+        assert (refused["type"], refused["error"]["code"]) == ("response.steer.failed", "steering_not_supported")
+        assert refused["steer"] == {"previous_response_id": "resp_1", "input": "No, \u00e4nother way."}
+        gate.set()
+        assert (await hear(there))[-1]["type"] == "response.completed"
 
 
 @pytest.mark.slow

@@ -65,12 +65,7 @@ _UNCHANGED = re.compile(
     r"|will|would|could|pending|awaiting|waiting|queued|review|propos\w*|preview\w*|draft\w*|suggest\w*|confirm\w*"
     r"|interrupt\w*|timed|timeout|read-?only|locked|blocked|expired|stale|conflict\w*|rolled|rollback|revert\w*|undone"
     r"|skipp\w*|null|none)\b"
-    r"|n['\u2019]t\b|[\u274c\u2717\u2718\u26d4]"
-    r"|\b(?:nicht|keine?\w?|fehler\w*|verweigert|abgelehnt|ung\u00fcltig\w*|erreur|\u00e9chec|\u00e9chou\w*|impossible|aucune?"
-    r"|introuvable|pas|fall[ao\u00f3]\w*|ning\u00fan\w*|ninguna?|denegad\w*|imposible|erro|falh\w*|nenhuma?|n\u00e3o|errore"
-    r"|nessun\w*|negat\w*|impossibile|non|\u043e\u0448\u0438\u0431\w*|\u043d\u0435|\u043d\u0435\u0442|\u043e\u0442\u043a\u0430\u0437\w*)\b"
-    r"|\u9519\u8bef|\u932f\u8aa4|\u5931\u8d25|\u5931\u6557|\u62d2\u7edd|\u62d2\u7d55|\u62d2\u5426|\u65e0\u6cd5|\u7121\u6cd5|[\u672a\u6ca1\u6c92\u4e0d]"
-    r"|\u30a8\u30e9\u30fc|\u307e\u305b\u3093|\u3067\u304d\u306a|\uc624\ub958|\uc2e4\ud328|\uac70\ubd80|\uc5c6",
+    r"|n['\u2019]t\b|[\u274c\u2717\u2718\u26d4]|" + outcome.FOREIGN_NEGATIONS,
     re.IGNORECASE,
 )
 """Words with which a tool reports no change, or leaves it open. The words are English, German, French, Spanish,
@@ -86,8 +81,6 @@ _NEW_LINES = 5
 """Number of lines of a result that are searched for them."""
 _ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
 """Words of a tool that asks for other input; they count if no word reports a change of the file."""
-_OTHER_SCRIPT = re.compile(r"[\u0370-\u03ff\u0530-\u1cff]")
-"""A letter of a script in which these words are not known, from Greek and Hebrew to Thai."""
 _REMOVING = ("gone", "undone")
 _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
@@ -396,7 +389,7 @@ def _proves_change(end: ToolOutcome, lines: Lines) -> bool:
     if sum(map(len, shown)) > _BRIEF:
         return False
     cleaned = [outcome.PATH_WORD.sub(" ", line) for line in shown]
-    if any(pattern.search(line) for line in cleaned for pattern in (_UNCHANGED, _ASKS, _OTHER_SCRIPT)):
+    if any(pattern.search(line) for line in cleaned for pattern in (_UNCHANGED, _ASKS, outcome.OTHER_SCRIPT)):
         return False
     return any(map(_CHANGED.search, cleaned)) or not any(map(output_wrappers.has_content, cleaned))
 

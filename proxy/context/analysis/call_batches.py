@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 from proxy.chat.chain import public_id
 from proxy.chat.group import Step, find_last_user
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import bm25, outcome, output_wrappers, shell_commands
+from proxy.context.analysis import bm25, outcome, output_wrappers, refetch, shell_commands
 from proxy.context.plan import Ask, View
 from proxy.errors import ConfigError
 from proxy.notes import reflection
@@ -241,8 +241,9 @@ def render_call(view: View, answered_call: AnsweredCall, reflections: FoundRefle
 def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
     """Return the outcome of a call in the words of iteration records.
 
-    A tool that answered something has succeeded. Of a tool that answered nothing, and of a command, the outcome is
-    known only if the result proves it.
+    A tool that answered something has succeeded, unless it does more than look, and its answer is a short message with
+    a word against it or counts no change. Of a tool that answered nothing, and of a command, the outcome is known only
+    if the result proves it.
     """
     command = shell_commands.parse_call(call)
     ended = outcome.read_outcome(result, command)
@@ -252,15 +253,21 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
         else ended.unfinished_lines[:1] or ended.summary_lines[-1:]
     )
     line = output_wrappers.strip_line(outcome.read_lines(result)[shown[0]]) if shown else ""
+    # Of an object, the whole says more than the first line of the output in it.
+    is_object = result.text[:200].lstrip()[:1] == "{"
+    first = "" if line or is_object else output_wrappers.find_first_line(result.text)
     if ended.verdict == "failed":
         if ended.timed_out:
             return QuotedOutcome("timeout", line)
         return QuotedOutcome("failure" if ended.exit_code or ended.summary_lines else "error", line)
     if ended.verdict == "succeeded":
-        return QuotedOutcome("success", line)
+        return QuotedOutcome("success", line, first)
     if command.kind == "call":
-        return QuotedOutcome("success" if result.media_count or result.text.strip() else "unknown")
-    return QuotedOutcome("unknown", line)
+        answered = result.media_count or result.text.strip()
+        is_doubtful = bool(ended.summary_lines) or outcome.reports_doubt(result)
+        is_doubtful = is_doubtful and refetch.find_source(call).action not in ("shows", "looks")
+        return QuotedOutcome("success" if answered and not is_doubtful else "unknown", first_line=first)
+    return QuotedOutcome("unknown", line, first)
 
 
 def rank_by_relevance(view: View, calls: Sequence[AnsweredCall], reflections: FoundReflections) -> list[int]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message, checkpoint
+from proxy.context.analysis import output_wrappers
 from proxy.context.plan import Edit, View
 
 _RUN = re.compile(r"[\w./#@:+~-]{4,}")
@@ -25,6 +26,11 @@ that ends with a letter goes back over a long row of dots, once for each dot."""
 _INSIDE = b"_./#@:+~-"
 _PARTED = bytes(b if b >= 128 or chr(b).isalnum() or b in _INSIDE else 32 for b in range(256))
 """Translation table: bytes of UTF-8 that no name contains become blanks."""
+_QUERIED_URL = re.compile(
+    r"(https?://[^\s\"'<>()\[\]{}|\\`?]{1,80}\?[^\s\"'<>()\[\]{}|\\`]{0,39}[\w/=%~+-])"
+    r"(?=[.,;:!?*]*(?:[\s\"'<>()\[\]{}|\\`]|\Z))"
+)
+"""An URL with a query, short enough to be shown as a name: without its query it would be the one of another page."""
 _marked = re.compile(r"[/_@.0-9]").search
 _UNMARKED = bytes(b for b in range(128) if b != 10 and not _marked(chr(b)))
 """The bytes of ASCII names that make no name: without them, a plain word is empty."""
@@ -107,7 +113,17 @@ def find_distinct_names(text: str) -> list[str]:
 
 
 def _split_runs(text: str) -> list[str]:
-    """Return the parts between characters that no name contains: faster than a search for names."""
+    """Return the parts between characters that no name contains: faster than a search for names. Colours of a terminal
+    are no text, and an URL with a query is one part."""
+    if "\x1b" in text:
+        text = output_wrappers.remove_colours(text)
+    if "://" in text and "?" in text:
+        pieces = _QUERIED_URL.split(text)
+        return [run for n, one in enumerate(pieces) for run in ([one] if n % 2 else _part(one))]
+    return _part(text)
+
+
+def _part(text: str) -> list[str]:
     parted = text.encode("utf-8", "surrogatepass").translate(_PARTED).decode("utf-8", "surrogatepass")
     return parted.split()
 

@@ -37,6 +37,9 @@ POLL_WORDS = (
     "scroll", "sleep", "status", "tap", "wait", "watch",
 )  # fmt: skip
 """Words in names of tools that are meant to be called repeatedly."""
+ACTING_WORDS = ("advance", "drag", "drive", "jump", "move", "rotate", "step", "swipe", "turn", "walk")
+"""Words in names of tools that change something, and that are meant to be called repeatedly: each call goes on from
+where the one before has ended."""
 SHELL_ARGUMENTS = ("command", "cmd", "script", "code", "input")
 INNER_TOOL_ARGUMENTS = ("tool_name", "tool", "action", "method", "operation", "command")
 SHELL_WRITES = (
@@ -88,9 +91,9 @@ class LoopSettings:
     """Number of occurrences of the same call with the same result from which the warning is stronger."""
     cycle: int = 4
     """Maximum number of calls in a cycle."""
-    polls: tuple[str, ...] = POLL_WORDS
+    polls: tuple[str, ...] = (*POLL_WORDS, *ACTING_WORDS)
     """Words in names of tools that are meant to be called repeatedly."""
-    writes: tuple[str, ...] = WRITE_WORDS
+    writes: tuple[str, ...] = (*WRITE_WORDS, *ACTING_WORDS)
     """Words in names of tools that change something: a call before the change and an equal call after it are not a
     repeat."""
     shell: tuple[str, ...] = SHELL_ARGUMENTS

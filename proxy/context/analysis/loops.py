@@ -65,6 +65,8 @@ class _Call(NamedTuple):
     """True if the call waits."""
     writes: bool
     """True if the call changes something."""
+    acts: bool
+    """True if the call of a tool that runs no commands both changes something and is meant to be repeated."""
     command: ShellCommand
     """The command of the call."""
 
@@ -137,7 +139,8 @@ class _LoopPatterns:
         polls = bool(words & self._polls) or bool(shell and self._shell_polls.search(shell))
         writes = bool(words & self._writes) or bool(shell and self._shell_writes.search(shell))
         key = hash((call.name, canonicalize_arguments(call.arguments)))
-        return _Call(call.id, key, call.name, polls, writes, shell_commands.parse_call(call))
+        command = shell_commands.parse_call(call)
+        return _Call(call.id, key, call.name, polls, writes, polls and writes and command.kind == "call", command)
 
     def read_result(self, message: Message, command: ShellCommand) -> _ResultFacts:
         """Return the facts of a result.
@@ -214,6 +217,8 @@ class LoopDetector:
         self._seen: set[int] = set()
         self._calls: list[_Call] = []
         self._same: dict[int, tuple[int, int]] = {}
+        self._newest: dict[int, int] = {}
+        """The newest result of each call of a tool that runs no commands."""
         self._errors: dict[str, int] = defaultdict(int)
         self._open_errors: dict[str, set[str]] = defaultdict(set)
         """The errors of each tool since it last succeeded, but of those tools that run commands."""
@@ -316,13 +321,17 @@ class LoopDetector:
             self._texts.clear()
             if settings.results_end_themes:
                 self._theme_run = 0
-        if call is not None and call.polls:
+        if call is not None and call.polls and (facts.error is None or not call.acts):
             self._reset_counts()
             return
         if call is not None and wrote:
             self._reset_counts(call.key)
         if call is not None and call.command.kind == "call":
             self._read_end(call.name, facts.error)
+            if self._newest.setdefault(call.key, facts.key) != facts.key:
+                # What is there has changed, by a move of a robot for example, whose results are all the same.
+                self._newest[call.key] = facts.key
+                self._same = {call.key: self._same[call.key]} if call.key in self._same else {}
         if facts.error is not None and facts.error not in self._errors_now:
             self._errors_now.add(facts.error)  # once for all calls of a step: one failed call may end the others
             self._errors[facts.error] += 1

@@ -33,7 +33,9 @@ MAX_SUMMARIES = 3
 _CALL_FAILED = re.compile(
     r"\W*(?:<tool_use_error>|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b(?! handling)"
     r"|[\w.]*[a-z](?:Error|Exception)\b|Traceback \(|"
-    r"(?:could not|cannot|can't|unable to|failed to|invalid)\s"
+    r"(?:could not|cannot|can't|unable to|failed to|invalid)\s|canceling statement due to |an error occurred\b"
+    r"|(?:HTTP(?:/[\d.]+)?(?: error)?:? )?[45]\d\d:? (?:Bad Request|Unauthori[sz]ed|Forbidden|Not Found|Gone\b"
+    r"|Conflict\b|Unprocessable|Too Many Requests|Internal Server|Bad Gateway|Service Unavailable|Gateway Time)"
     r"|(?:fehler|erreur|errore|erro|fout|fel|feil|fejl|virhe|b\u0142\u0105d|chyba|hiba|eroare|hata|kesalahan|galat|l\u1ed7i"
     r"|\u043e\u0448\u0438\u0431\u043a\u0430|\u043f\u043e\u043c\u0438\u043b\u043a\u0430|\u03c3\u03c6\u03ac\u03bb\u03bc\u03b1"
     r"|\u05e9\u05d2\u05d9\u05d0\u05d4|\u062e\u0637\u0623|\u062e\u0637\u0627|\u0924\u094d\u0930\u0941\u091f\u093f"
@@ -49,6 +51,24 @@ _SAYS_NO = re.compile(
     r"|not unique|no match|failed|not allowed|timed out)\b(?!: *0\b)",
     re.IGNORECASE,
 )
+FOREIGN_NEGATIONS = (
+    r"\b(?:nicht|keine?\w?|fehler\w*|verweigert|abgelehnt|ung\u00fcltig\w*|erreur|\u00e9chec|\u00e9chou\w*|impossible|aucune?"
+    r"|introuvable|pas|fall[ao\u00f3]\w*|ning\u00fan\w*|ninguna?|denegad\w*|imposible|erro|falh\w*|nenhuma?|n\u00e3o|errore"
+    r"|nessun\w*|negat\w*|impossibile|non|\u043e\u0448\u0438\u0431\w*|\u043d\u0435|\u043d\u0435\u0442|\u043e\u0442\u043a\u0430\u0437\w*)\b"
+    r"|\u9519\u8bef|\u932f\u8aa4|\u5931\u8d25|\u5931\u6557|\u62d2\u7edd|\u62d2\u7d55|\u62d2\u5426|\u65e0\u6cd5|\u7121\u6cd5|[\u672a\u6ca1\u6c92\u4e0d]"
+    r"|\u30a8\u30e9\u30fc|\u307e\u305b\u3093|\u3067\u304d\u306a|\uc624\ub958|\uc2e4\ud328|\uac70\ubd80|\uc5c6"
+)
+"""Words of other languages with which a tool reports that it has not done what it was asked for."""
+_AGAINST = re.compile(
+    r"\b(?<!\b0 )(?:not|never|cannot|unable|errors?|faults?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*"
+    r"|abort\w*|forbidden|unauthori[sz]ed|unavailable|unreachable|undeliver\w*|blocked|timeout|timed|pending|queued"
+    r"|exceeded|unstable|unexpected(?:ly)?)\b(?!\W{1,4}(?:0|null|none|false)\b|\W{1,4}[\[{]\s*[\]}])"
+    r"|n['\u2019]t\b|[\u274c\u2717\u2718\u26d4]|" + FOREIGN_NEGATIONS,
+    re.IGNORECASE,
+)
+"""A word in a short message of a tool with which it is not known that the call has succeeded."""
+OTHER_SCRIPT = re.compile(r"[\u0370-\u03ff\u0530-\u1cff]")
+"""A letter of a script in which these words are not known, from Greek and Hebrew to Thai."""
 PATH_WORD = re.compile(r"\S*\w[./\\]\w\S*")
 """A word that may be a path: its parts say nothing about a call."""
 _SHOWN_LINE = re.compile(
@@ -99,6 +119,11 @@ _CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "r
 _OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
 _REASONS = ("reason", "message", "detail", "details")
 _SUCCESS = ("success", "ok", "succeeded")
+_FAILURES = (
+    "failed", "failures", "errors", "failed_count", "failedCount", "failure_count", "error_count", "errorCount",
+    "rejected",
+)  # fmt: skip
+"""Members that count or list what has failed."""
 _ANSWERS = ("result", "data", "body", "response")
 """Members that hold the answer of a server."""
 _HTTP_STATUS = ("status", "statusCode", "status_code", "http_status")
@@ -165,6 +190,14 @@ def read_outcome(
 def _states_error(message: Message) -> bool:
     """True if the client says in the member `is_error` that the call failed, as Messages has it."""
     return b'"is_error"' in message.raw and json_spans.read_value(message.raw, "is_error") == b"true"
+
+
+def reports_doubt(message: Message) -> bool:
+    """True if a result is a short message with a word against the success of its call, or in a script whose words are
+    not known."""
+    text = message.text
+    words = PATH_WORD.sub(" ", text) if len(text) <= _BRIEF else ""
+    return _AGAINST.search(words) is not None or OTHER_SCRIPT.search(words) is not None
 
 
 def read_lines(message: Message) -> Sequence[str]:
@@ -235,9 +268,12 @@ def _read_object_lines(value: Mapping[str, Any], text: str) -> ResultLines:
 
 
 def _read_success(value: Mapping[str, Any]) -> bool | None:
-    """Return False if a field states success, True if it denies it, None without such a field."""
+    """Return False if a field states success, True if it denies it, None without such a field.
+
+    None too if another field has failures beside it: a part of what was asked for is not done."""
     stated = (value[name] for name in _SUCCESS if isinstance(value.get(name), bool))
-    return next((not one for one in stated), None)
+    failed = next((not one for one in stated), None)
+    return None if failed is False and any(value.get(name) for name in _FAILURES) else failed
 
 
 def _is_refusal(value: Mapping[str, Any]) -> bool:
@@ -245,14 +281,21 @@ def _is_refusal(value: Mapping[str, Any]) -> bool:
 
     The answer has an HTTP status of failure, errors in place of data, or a field that denies success."""
     answers = [inner for name in _ANSWERS if isinstance(inner := value.get(name), dict)]
-    if any(_read_success(inner) for inner in answers):
+    if any(_read_success(inner) or inner.get("isError") is True for inner in answers):
         return True
     if any(name in value for name in _ANSWERED) and any(
         400 <= (_as_integer(value.get(name)) or 0) < 600 for name in _HTTP_STATUS
     ):
         return True
     holders = (holder for holder in (value, *answers) if holder.get("errors"))
-    return any(not any(inner for name, inner in one.items() if name not in _BESIDE_ERRORS) for one in holders)
+    return any(
+        not any(_is_filled(inner) for name, inner in one.items() if name not in _BESIDE_ERRORS) for one in holders
+    )
+
+
+def _is_filled(value: object) -> bool:
+    """True if a value has content: GraphQL answers null for each field that it could not find."""
+    return any(inner is not None for inner in value.values()) if isinstance(value, dict) else bool(value)
 
 
 def _find_zero_count_fields(value: Mapping[str, Any]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ OUTCOME_WORDS = (
     "fehler", "erreur", "errore", "\u9519\u8bef", "targets", "diagnostic", "too many warnings", "something went wrong",
     ".go:", "below", "terminated", "timeout", "requirements", "did not run", "congratulations", "complete", "satisfied",
     "=== run", "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
-    ".dll", "--only", ".dart:",
+    ".dll", "--only", ".dart:", "line |", "traceback (",
 )  # fmt: skip
 """Words in lower case. Each line that reports an outcome holds at least one of them."""
 _COUNTED_TESTS = re.compile(r"Ran [1-9]")

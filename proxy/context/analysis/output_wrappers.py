@@ -90,12 +90,13 @@ def strip_line(line: str) -> str:
     if "\r" in line:
         line = line.rstrip("\r").rpartition("\r")[2]
     line = line.lstrip()[:MAX_LINE_CHARS]
-    line = _remove_colours(line).strip()
+    line = remove_colours(line).strip()
     found = _TASK.match(line)
     return line[found.end() :].lstrip() if found is not None else line
 
 
-def _remove_colours(line: str) -> str:
+def remove_colours(line: str) -> str:
+    """Return a text without the codes with which a terminal shows colours."""
     return _ANSI.sub("", line) if "\x1b" in line else line
 
 
@@ -111,7 +112,7 @@ def find_first_line(text: str) -> str:
     """Return the first line of a text with content; if there is none, the first line that is not blank."""
     rows = text.splitlines()
     found = next((row for row in rows if has_content(strip_line(row))), None)
-    return (next((row for row in rows if row.strip()), "") if found is None else found).strip()
+    return remove_colours(next((row for row in rows if row.strip()), "") if found is None else found).strip()
 
 
 def find_exit_codes(rows: Sequence[str], *, is_shown: bool = False) -> list[tuple[int, int]]:
@@ -125,7 +126,7 @@ def find_exit_codes(rows: Sequence[str], *, is_shown: bool = False) -> list[tupl
         line = rows[n].strip()
         if line[:1].isdigit() or len(line) >= SHORT_LINE_CHARS:
             continue
-        match = _CODE.fullmatch(_remove_colours(line))
+        match = _CODE.fullmatch(remove_colours(line))
         if match is not None and not (is_shown and _FIELD.fullmatch(line) and not _stands_in_wrapper(rows, n)):
             found.append((next(int(group) for group in match.groups() if group is not None), n))
     return found

@@ -213,7 +213,8 @@ RUNNERS = (
         failed=(
             r"Exception in thread \"main\" ", r"lua[\d.]*: \S+:\d+: ", r"BEGIN failed--compilation aborted",
             r"==\d+==ERROR: \w+Sanitizer", r"SUMMARY: \w+Sanitizer: ", r"\+ FullyQualifiedErrorId : ",
-            r".*\bis not recognized as (?:an internal or|the name of)",
+            r".*\bis not recognized as (?:an internal or|the name of)", r"Line \|$",
+            r"[A-Za-z_]\w* {2,}Traceback \(most recent call last\)$",  # the head of an uncaught exception in IPython
         ),
         printed=(r"Exception in thread \"main\" ", r"\+ FullyQualifiedErrorId : ", r"lua[\d.]*: \S+:\d+: "),
         detail=(

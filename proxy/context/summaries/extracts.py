@@ -55,6 +55,8 @@ class StepExtract(NamedTuple):
     """Identifiers of the results that the other fields do not have."""
     is_run: bool = False
     """The first call ran something: how it ended says more than the first line of its output."""
+    has_failed: bool = False
+    """A call has failed: shown by its call alone, the step would read as done."""
 
 
 def extract_step(view: View, step: Step) -> StepExtract:
@@ -83,7 +85,7 @@ def _extract_step(view: View, step: Step) -> StepExtract:
         if len(n) <= NAME_CHARS and n not in seen
     )
     is_run = bool(message.calls) and shell_commands.parse_call(message.calls[0]).kind == "run"
-    return StepExtract(call, first, errors, tuple(islice(names, MAX_IDS)), is_run)
+    return StepExtract(call, first, errors, tuple(islice(names, MAX_IDS)), is_run, _has_failed(view, step))
 
 
 def _find_step_lines(view: View, step: Step, excluded: str) -> tuple[str, ...]:
@@ -91,6 +93,12 @@ def _find_step_lines(view: View, step: Step, excluded: str) -> tuple[str, ...]:
     results = (view.messages[n] for n in range(step.start, step.end) if view.is_result[n])
     found = [line for m in results for line in find_telling_lines(m, calls.get(m.call_id or ""), excluded)]
     return tuple(identifiers.remove_duplicates(found))[:MAX_ERRORS]
+
+
+def _has_failed(view: View, step: Step) -> bool:
+    commands = shell_commands.parse_calls(view.messages[step.start])
+    results = (view.messages[n] for n in range(step.start, step.end) if view.is_result[n])
+    return any(outcome.read_outcome(m, commands.get(m.call_id or "", PLAIN_CALL)).verdict == "failed" for m in results)
 
 
 def find_telling_lines(message: Message, call: Call | None, excluded: str = "") -> tuple[str, ...]:
@@ -105,6 +113,8 @@ def find_telling_lines(message: Message, call: Call | None, excluded: str = "") 
         failures = ended.failure_lines[: MAX_ERRORS - 1]
         ends = ended.unfinished_lines[:1] or ended.summary_lines[-1:] or ended.code_lines[:1]
         ends = ends or (() if failures and ended.verdict == "failed" else ended.kept_lines[-1:])
+        if not failures and ended.verdict == "unknown":
+            failures = find_reported_errors(message)[-1:]  # what follows it may be the rest of its message
         numbers = [*(n for n in failures if n not in ends), *ends]
     elif source is not None and source.action in ("shows", "writes", "looks") and ended.verdict != "failed":
         numbers = list(find_reported_errors(message)[:MAX_ERRORS])
@@ -128,6 +138,7 @@ def _find_errors(message: Message) -> tuple[str, ...]:
 
 def find_errors(text: str, excluded: str = "") -> tuple[str, ...]:
     """The first lines of a text that tell of an error."""
+    text = output_wrappers.remove_colours(text)
     if not _ERROR.search(text):
         return ()
     found = (cut_text(row.strip(), ERROR_CHARS) for row in text.splitlines() if _ERROR.search(row))
@@ -174,7 +185,7 @@ def render_heading(view: View, steps: Sequence[Step]) -> str:
 
 def extract_steps(view: View, steps: Sequence[Step], call_only: Sequence[bool], limit: int) -> str:
     """Several steps in at most `limit` characters, one line for each; steps marked in `call_only` show their call
-    alone.
+    alone, and that it has failed.
 
     Every step gets its share of the room, and the unused part goes to the steps after it.
     """
@@ -204,9 +215,9 @@ def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
 
 
 def _render_row(extract: StepExtract, share: int, *, short: bool) -> str:
-    """The line of a step in at most `share` characters. A long call yields up to half of them to how it ended: a call
-    that failed would read as done."""
-    if short:
+    """The line of a step in at most `share` characters; short: its call alone, if it has not failed. A long call yields
+    up to half of them to how it ended: a call that failed would read as done."""
+    if short and not extract.has_failed:
         return cut_text(extract.call or extract.first_line, share)
     lines = (*extract.errors[-1:], *extract.errors[:-1]) if extract.is_run else extract.errors
     told = (*lines, extract.first_line) if extract.is_run else (extract.first_line, *lines)

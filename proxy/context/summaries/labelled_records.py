@@ -49,9 +49,13 @@ def _is_record(message: Message) -> bool:
 
 
 def _is_row(line: str) -> bool:
-    """True if a line has a word and at least two cells behind it. One pattern for the whole line would try all ways to
-    part it."""
-    text = line.strip().removesuffix("|").rstrip()
+    """True if a line has two cells between bars, as in a table of Markdown, or a word and at least two cells behind it.
+    One pattern for the whole line would try all ways to part it."""
+    text = line.strip()
+    if text[:1] == "|" and text[-1:] == "|":
+        cells = text[1:-1].split("|")
+        return len(cells) > 1 and all(len(cell.strip()) <= _CELL_CHARS for cell in cells)
+    text = text.removesuffix("|").rstrip()
     if "  " not in text and "|" not in text and "\t" not in text:  # most lines; to part one takes six times as long
         return False
     first, *cells = _CELL_END.split(text)

@@ -14,7 +14,7 @@ from itertools import filterfalse
 import msgspec
 
 from proxy.chat.message import Message, checkpoint
-from proxy.context.analysis import identifiers, line_numbers, outcome
+from proxy.context.analysis import identifiers, line_numbers, outcome, output_wrappers
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex, TextFacts
 from proxy.context.analysis.outcome import ToolOutcome
@@ -134,7 +134,7 @@ def find_reported_errors(message: Message) -> tuple[int, ...]:
     """The numbers of those lines that report an error, and do not only name one as code does."""
     found = message.derive(find_error_lines)
     lines = outcome.read_lines(message) if found else ()
-    return tuple(n for n in found if _REPORT.search(lines[n]))
+    return tuple(n for n in found if _REPORT.search(output_wrappers.remove_colours(lines[n])))
 
 
 def _find_telling_lines(message: Message, command: ShellCommand, content: ContentKind) -> tuple[int, ...]:
@@ -193,7 +193,11 @@ def _find_error_lines(message: Message, lines: Sequence[str]) -> list[int]:
     checkpoint()
     if not words:
         return []
-    return [n for n, line in enumerate(lines) if any(word in line for word in words) and _ERROR.search(line)]
+    return [n for n, line in enumerate(lines) if any(word in line for word in words) and _tells_error(line)]
+
+
+def _tells_error(line: str) -> bool:
+    return _ERROR.search(output_wrappers.remove_colours(line) if "\x1b" in line else line) is not None
 
 
 def _take_both_ends(found: list[int], most: int) -> list[int]:
@@ -438,7 +442,9 @@ def _is_long_text(line: str) -> bool:
 
 
 def show_line(line: str) -> str:
-    """The line as a stub shows it: of a long one both ends, and how much is missing."""
+    """The line as a stub shows it, without colours: of a long one both ends, and how much is missing."""
+    if "\x1b" in line:
+        line = output_wrappers.remove_colours(line)
     if len(line) <= _SHOWN:
         return line
     start, end = keep_words(line, _SHOWN_HEAD, len(line) - (_SHOWN - _SHOWN_HEAD))

@@ -1,13 +1,14 @@
 """Responses over WebSocket: a `response.create` frame as the body of a request, and the events that answer it.
 
 A connection sends each item once. A frame names the response before it and has only the items since. What went over the
-connection is put in front of them here, so that a request over HTTP has the whole history.
+connection is put in front of them here, so that a request over HTTP has the whole history. A frame with a `stream_id`
+belongs to a lane: responses of several lanes are made at the same time, and each event names its lane.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects import spans
 
-_OWN_MEMBERS: Final = ("type", "generate", "previous_response_id", "input", "stream")
+_OWN_MEMBERS: Final = ("type", "generate", "previous_response_id", "input", "stream", "stream_id")
 """Members of a frame that a request over HTTP has not, or not in this form."""
 _ENDS: Final = ("response.completed", "response.incomplete")
 """Types of the events that end a response whose items a later frame may build on."""
@@ -60,7 +61,24 @@ class CreateFrame:
     """False if the provider holds items in front of these: a later frame cannot be completed with them."""
 
 
-def read_create(frame: bytes, carried: Carried, max_values: int) -> CreateFrame:
+def read_lane(frame: bytes, max_values: int) -> bytes:
+    """The `stream_id` of a frame, as JSON; b"" for none, and for a frame that cannot be read. max_values: limit on the
+    JSON values in it."""
+    if b'"stream_id"' not in frame or json_spans.has_more_values(frame, max_values):
+        return b""  # nearly all: they are read once, when it is their turn
+    span = _find(frame, "stream_id")
+    raw = b"" if span is None else frame[slice(*span)]
+    return raw if raw.startswith(b'"') else b""
+
+
+def name_lane(event: bytes, lane: bytes) -> bytes:
+    """An event with its lane."""
+    if not lane or event[:1] != b"{":
+        return event
+    return b'{"stream_id":%b%b%b' % (lane, b"" if event[1:].lstrip().startswith(b"}") else b",", event[1:])
+
+
+def read_create(frame: bytes, carried: Iterable[Carried], max_values: int) -> CreateFrame:
     """The request in a frame. carried: what went over its connection. max_values: limit on the JSON values in it.
 
     Raises UnknownResponse, and ValueError or RecursionError if the frame is not understood.
@@ -81,8 +99,9 @@ def read_create(frame: bytes, carried: Carried, max_values: int) -> CreateFrame:
     before = values.get("previous_response_id")
     completed, is_whole = b"", raw.get("conversation", b"null") == b"null"
     members = [(name, value) for name, value in raw.items() if name not in _OWN_MEMBERS]
-    if before is not None and before == carried.response_id:
-        items = b",".join(one for one in (carried.items, items) if one)
+    known = next((one for one in carried if one.response_id == before), None)
+    if known is not None:
+        items = b",".join(one for one in (known.items, items) if one)
         completed = bytes(raw["previous_response_id"])
     elif before is not None:
         if values.get("store") is False:
@@ -197,6 +216,26 @@ def make_error_frame(status: int, body: bytes, headers: Mapping[str, str] | None
     if headers:
         made["headers"] = dict(headers)
     return msgspec.json.encode(made)
+
+
+def refuse_steering(frame: bytes, max_values: int) -> bytes | None:
+    """The event that gives a client back what a `response.steer` frame brings for a response that is being made; None
+    for every other frame. The request over HTTP that makes the response takes nothing more. max_values: as above."""
+    if b'"response.steer"' not in frame or json_spans.has_more_values(frame, max_values):
+        return None
+    if _read(frame, "type") != "response.steer":
+        return None
+    error = {
+        "type": "invalid_request_error",
+        "code": "steering_not_supported",
+        "message": "A response over this connection cannot be steered. Send the input with the next response.create.",
+    }
+    steer = {
+        name: msgspec.Raw(frame[slice(*span)])
+        for name in ("previous_response_id", "input")
+        if (span := _find(frame, name)) is not None
+    }
+    return msgspec.json.encode({"type": "response.steer.failed", "sequence_number": 0, "error": error, "steer": steer})
 
 
 def make_unknown_response_frame(response_id: str) -> bytes:

@@ -13,6 +13,7 @@ from proxy.context.analysis import call_batches
 from proxy.context.analysis.call_batches import ReflectionSettings, read_call_outcome
 from proxy.context.plan import Ask
 from proxy.errors import ConfigError
+from proxy.notes import reflection
 from proxy.notes.call_summaries import QuotedOutcome
 from tests.context.research import make_step
 from tests.conversations import Json, assistant, make_message, make_messages, result, user
@@ -88,6 +89,16 @@ def test_settings_that_are_wrong_are_named() -> None:
         ("search", "", "all fine", "success"),
         ("search", "", "the word error in the middle of a text is none", "success"),
         ("search", "", "  \n ", "unknown"),
+        ("search", "", "No results found.", "success"),
+        ("dock", "", "Goal reached", "success"),
+        ("dock", "", "Action aborted: path blocked", "unknown"),
+        ("grip", "", "GRIPPER FAULT: overcurrent", "unknown"),
+        ("send_mail", "", '{"sent": 1, "failed": 1}', "unknown"),
+        ("send_mail", "", '{"sent": 2, "failed": 0, "errors": []}', "success"),
+        ("send_mail", "", "Nachricht konnte nicht zugestellt werden", "unknown"),
+        ("send_mail", "", "\u0641\u0634\u0644 \u0627\u0644\u0625\u0631\u0633\u0627\u0644", "unknown"),
+        ("delete_row", "", '{"deleted": 0}', "unknown"),
+        ("report", "", "The tests could not be run.\n" * 20, "success"),
         ("search", "", "Tool call timed out.", "timeout"),
         ("search", "", "Error: no such table", "error"),
         ("bash", "make", "<returncode>124</returncode>", "timeout"),
@@ -114,6 +125,19 @@ def test_c3_the_line_of_a_record_is_the_one_that_says_how_it_ended() -> None:
         read_call_outcome(call, make_message(result("1", "start\n=== 3 passed in 0.1s ==="))).quoted_line
         == "=== 3 passed in 0.1s ==="
     )
+
+
+def test_the_line_on_a_call_is_the_first_one_that_says_something() -> None:
+    def read(name: str, text: str) -> str:
+        call = Call("1", name, '{"q": "x"}')
+        message = make_message(result("1", text))
+        return reflection.render_call(call, message, None, read_call_outcome(call, message))
+
+    opened = read("browser_click", "### Ran Playwright code\n```js\nawait page.click('#a');\n```")
+    assert opened == "called browser_click 'x' \u2192 await page.click('#a'); (4 lines)"
+    coloured = read("execute_cell", "\x1b[0;31m-------\x1b[0m\n\x1b[1mdone\x1b[0m 7\n")
+    assert coloured == "ran x \u2192 done 7 (2 lines)"
+    assert read("find", '{"output": "a\\nb"}') == 'searched \'x\' \u2192 {"output": "a\\nb"}'
 
 
 def test_c3_a_record_of_a_command_that_still_runs_says_so() -> None:

@@ -20,6 +20,30 @@ def test_names_are_words_with_a_digit_or_a_mark_of_paths_and_ids() -> None:
     assert identifiers.remove_duplicates(identifiers.find_names(text)) == ["src/app.py:12", "4f3a-99", "user_name"]
 
 
+def test_colours_of_a_terminal_are_no_part_of_a_name() -> None:
+    text = "\x1b[0;32m/opt/dates.py:1063\x1b[0m, in \x1b[38;5;124mto_date\x1b[39m(\x1b[1morder\x1b[0m_date)"
+    assert identifiers.find_distinct_names(text) == ["/opt/dates.py:1063", "to_date", "order_date"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("see https://a.example/watch?v=dQw4w9&t=7, or", ["https://a.example/watch?v=dQw4w9&t=7"]),
+        ('<a href="http://a.example/?id=12">id 4711</a>', ["http://a.example/?id=12", "4711"]),
+        ("(https://a.example/b?c=1). 4711", ["https://a.example/b?c=1", "4711"]),
+        ("is https://a.example/b right? 4711", ["https://a.example/b", "4711"]),
+        ("https://a.example/b?c=" + "1" * 200, ["https://a.example/b", "1" * 200]),
+    ],
+)
+def test_an_url_is_a_name_with_its_query(text: str, names: list[str]) -> None:
+    assert identifiers.find_distinct_names(text) == names
+
+
+def test_urls_are_found_in_linear_time() -> None:
+    text = "https://a.example/" + "b?" * 300_000 + " http://" * 100_000
+    assert identifiers.find_distinct_names(text)
+
+
 NAME = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
 """A name: at least four characters long, no punctuation of sentences at its ends."""
 

@@ -135,6 +135,24 @@ def test_b5_calls_with_a_write_between_do_not_count(between: list[Json]) -> None
         assert not set(loops_at_end(values[: -len(between)])) & {"same_call", "same_error", "cycle"}
 
 
+def test_a_move_of_a_robot_that_answers_the_same_is_no_loop_and_one_that_fails_is() -> None:
+    moves = make_step("move", '{"success": true}', None, "m", dx=1)
+    assert not set(loops_at_end(moves * 6)) & {"same_call", "same_call_still", "cycle", "no_progress"}
+    blocked = make_step("move", "Error: obstacle at 0.3 m", None, "m", dx=1)
+    assert {"same_call", "same_error"} <= set(loops_at_end(thrice(*blocked)))
+
+
+def test_a_call_is_no_repeat_where_what_another_call_shows_has_changed_in_between() -> None:
+    pulse = make_step("thruster", "ok", None, "t", ms=10)
+
+    def show(height: int) -> list[Json]:
+        return make_step("get_pose", f"height {height}", None, "g")
+
+    climbs = [one for height in range(6) for one in (*show(height), *pulse)]
+    assert not set(loops_at_end(climbs)) & {"same_call", "same_call_still"}
+    assert "same_call" in loops_at_end([*show(7), *pulse] * 3)
+
+
 def test_b5_a_write_that_failed_is_none_and_one_that_is_repeated_is_a_loop_itself() -> None:
     failing = make_step("edit", "Error: text not found", None, "w", path="y")
     assert {"same_call", "same_error"} <= set(loops_at_end(thrice(*failing)))

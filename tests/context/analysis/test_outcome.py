@@ -58,7 +58,7 @@ SUMMARIES = [
     "make: *** [all] Segmentation fault", "BUILD FAILED in 4s", "[INFO] BUILD FAILURE", "Found 2 errors.",
     "src/a.ts(1,2): error TS2322: no", "a.c:1:2: error: no", "ninja: build stopped: subcommand failed.",
     "-- Configuring incomplete, errors occurred!", "ERROR: failed to solve: no", "CONFLICT (content): in a.py",
-    "fatal: no", "900 passed, 3 warnings, 2 errors in 3.21s", "1 passed, 1 error in 0.19s",
+    "900 passed, 3 warnings, 2 errors in 3.21s", "1 passed, 1 error in 0.19s",
     "ERROR: Coverage failure: total of 71 is less than fail-under=90", "vet: exit status 1",
     "1 out of 1 hunk FAILED -- saving rejects to a.py.rej", " 1 fail", "FAILED | 3 passed | 1 failed (5ms)",
     "py312: FAIL code 1", "  evaluation failed :( (1.20 seconds)", "nox > Session tests failed.", "  1 failed",
@@ -77,6 +77,7 @@ ERRORS = [
     "psycopg2.OperationalError: could not connect", "Traceback (most recent call last):", "KeyError: 'id'",
     "mypy: can't read file 'app'", "a/x.go:41:2: unreachable code", "AssertionError [ERR_ASSERTION]: 1 == 2",
     "app/main.py:3:8: F401 unused", "bash: flake9: command not found", "ls: cannot access 'x'", "error: no such task",
+    "fatal: not a git repository",  # which a test of pytest may print above its total
 ]  # fmt: skip
 COMMANDS = ["pytest -q", "make test | tail -3", "make a; make b", "cargo test || true", "go test ./... && echo ok", ""]
 
@@ -189,6 +190,21 @@ def test_every_runner_that_is_named_has_a_failure_in_the_corpus() -> None:
         ("get_user", "{}", '{"success": false}', "failed"),
         ("send", "{}", '{"result": {"success": false, "reason": "full"}}', "failed"),
         ("send", "{}", '{"result": {"success": true}, "errors": []}', "unknown"),
+        ("send", "{}", '{"success": true, "sent": 3, "failed": 2}', "unknown"),
+        ("send", "{}", '{"ok": true, "errors": [{"to": "b", "message": "full"}]}', "unknown"),
+        ("send", "{}", '{"ok": true, "failed": 0, "errors": []}', "succeeded"),
+        ("send", "{}", '{"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": true}}', "failed"),
+        ("send", "{}", '{"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": false}}', "unknown"),
+        ("graphql", "{}", '{"data": {"a": null}, "errors": [{"message": "not allowed", "path": ["a"]}]}', "failed"),
+        ("graphql", "{}", '{"data": {"a": 0}, "errors": [{"message": "no field b"}]}', "unknown"),
+        ("fetch", "{}", "HTTP 403 Forbidden", "failed"),
+        ("fetch", "{}", "HTTP/1.1 500 Internal Server Error\ncontent-type: text/html", "failed"),
+        ("fetch", "{}", "404: Not Found", "failed"),
+        ("delete", "{}", "410 Gone: the event has been deleted", "failed"),
+        ("fetch", "{}", "HTTP/1.1 201 Created", "unknown"),
+        ("count", "{}", "404 conflicts", "unknown"),
+        ("run_query", "{}", "canceling statement due to statement timeout", "failed"),
+        ("call_aws", "{}", "An error occurred (Throttling) when calling the ListX operation: Rate exceeded", "failed"),
         ("graphql", "{}", '{"data": null, "errors": [{"message": "no field a"}]}', "failed"),
         ("graphql", "{}", '{"data": {"a": 1}, "errors": [{"message": "no field b"}]}', "unknown"),
         ("http", "{}", '{"status": 200, "body": {"errors": ["no title"]}}', "failed"),

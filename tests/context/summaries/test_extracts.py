@@ -111,6 +111,24 @@ def test_a_failed_call_with_long_arguments_still_says_how_it_ended() -> None:
     assert text.count("-> Error: rate.cs is being used") == 3
 
 
+def test_a_step_that_is_shown_by_its_call_alone_says_that_it_failed() -> None:
+    refused = '{"error": {"code": 409, "message": "The organiser has locked this event"}}'
+    answers = [refused, '{"id": "evt_2", "status": "confirmed"}']
+    steps = [
+        one
+        for n, text in enumerate(answers)
+        for one in (
+            {**assistant(None), "tool_calls": [call_of(f"c{n}", "move_event", f'{{"id": "evt_{n}"}}')]},
+            result(f"c{n}", text),
+        )
+    ]
+    view = build_view([user("a"), *steps, user("b")])
+    rows = extracts.extract_steps(view, view.steps[1:-1], [True, True], 900).splitlines()
+    assert rows[1] == f'- move_event({{"id": "evt_0"}}) -> {refused}'
+    assert rows[2] == '- move_event({"id": "evt_1"})'
+    assert refused in extracts.extract_messages(view, view.steps[1:-1], 900)
+
+
 def test_e4_a_helper_is_asked_with_the_sources_prompt_and_every_message_is_named() -> None:
     view = build_view([user("a"), *step(1, "x" * 9000), *step(2, "short, see src/mod_7.py and 4711-22"), user("b")])
     ask = extracts.build_ask(view, view.steps[1:3], 1200, 2)
@@ -172,6 +190,14 @@ def test_t4_an_extract_of_a_run_has_its_end_whatever_it_printed_before() -> None
     assert "<status>running</status>" in extract_of("BashOutput", {"bash_id": "b1"}, running)
     told = extract_of("bash", {"command": "./deploy.sh"}, "start\none\ntwo\nuploaded 3 files")
     assert told[:2] == ["start", "uploaded 3 files"]
+
+
+def test_an_extract_of_a_run_has_the_error_whose_message_ends_the_output() -> None:
+    message = ["ImportError: Unable to find a usable engine; tried using: 'pyarrow'.", "A version of it is required."]
+    text = "\n".join(["reading", *["row"] * 9, "Traceback (most recent call last):", '  File "a.py", line 1', *message])
+    assert extract_of("bash", {"command": "python a.py"}, text) == ["reading", *message]
+    coloured = "\x1b[31m\u2502\x1b[0m \x1b[1m\x1b[31mError: \x1b[0mUnsupported argument"
+    assert extract_of("bash", {"command": "terraform validate"}, coloured) == ["\u2502 Error: Unsupported argument"]
 
 
 def test_t2_code_that_handles_errors_is_no_error_of_an_extract() -> None:

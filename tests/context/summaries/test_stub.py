@@ -357,6 +357,16 @@ def test_of_a_progress_bar_only_what_a_terminal_shows_in_the_end_counts() -> Non
     assert "ckpt-00042.pt" in run(windows)
 
 
+def test_a_stub_has_no_colours_and_names_as_they_are_shown() -> None:
+    head = ["\x1b[1mStarting\x1b[0m the import", *FILLER, "at \x1b[32m/srv/\x1b[1mload.py\x1b[0m:12"]
+    text = "\n".join([*head, '\x1b[0;31mValueError\x1b[0m: time data "31.03.2024" is odd', *FILLER])
+    shown = run(text, "python load.py")
+    assert shown.splitlines()[1] == "Starting the import"
+    assert 'ValueError: time data "31.03.2024" is odd' in shown
+    assert "[also there: /srv/load.py:12" in shown
+    assert "\x1b" not in shown
+
+
 @given(LINES, st.lists(st.tuples(LINES, CONTENTS), min_size=1, max_size=4))
 def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
     lines: list[str], turns: list[tuple[list[str], ContentKind]]

@@ -22,12 +22,12 @@ def frame(**members: Any) -> bytes:
 
 
 def read(raw: bytes, carried: Carried | None = None) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(read_create(raw, carried or Carried(), MOST).body)
+    made: dict[str, Any] = json.loads(read_create(raw, [carried or Carried()], MOST).body)
     return made
 
 
 def test_a_frame_is_the_body_of_a_request_that_streams() -> None:
-    found = read_create(frame(input=[FIRST], tools=[], generate=True), Carried(), MOST)
+    found = read_create(frame(input=[FIRST], tools=[], generate=True), [Carried()], MOST)
     assert json.loads(found.body) == {"model": "m", "store": False, "tools": [], "input": [FIRST], "stream": True}
     assert json.loads(found.items) == FIRST
     assert (found.generates, found.model) == (True, "m")
@@ -36,14 +36,14 @@ def test_a_frame_is_the_body_of_a_request_that_streams() -> None:
 def test_the_bytes_of_items_are_those_that_came() -> None:
     odd = b'{"role" :"user","content":"caf\\u00e9 1.0e1","x":1.50,"x":2}'
     raw = b'{"type":"response.create","input":[ ' + odd + b" , " + odd + b' ],"top_p":1.0}'
-    found = read_create(raw, Carried("resp_0", b"{}"), MOST)
+    found = read_create(raw, [Carried("resp_0", b"{}")], MOST)
     assert found.items == odd + b" , " + odd
     assert found.body == b'{"top_p":1.0,"input":[' + found.items + b'],"stream":true}'
 
 
 def test_a_response_of_the_connection_is_continued_with_all_that_went_over_it() -> None:
     carried = Carried("resp_1", json.dumps(FIRST).encode())
-    found = read_create(frame(input=[SECOND], previous_response_id="resp_1"), carried, MOST)
+    found = read_create(frame(input=[SECOND], previous_response_id="resp_1"), [carried], MOST)
     body = json.loads(found.body)
     assert body["input"] == [FIRST, SECOND]
     assert "previous_response_id" not in body
@@ -81,9 +81,9 @@ def test_headers_that_a_frame_may_set_are_those_of_codex_and_of_tracing() -> Non
         f"{start}x_openai_internal_codex_responses_lite": "true", f"{start}traceparent": "00-1\r\nx: y", "thread": "a",
         f"{start}authorization": "Bearer other", f"{start}x_context_key": "other", f"{start}x_codex_n": 1,
     }  # fmt: skip
-    found = read_create(frame(input=[], client_metadata=metadata), Carried(), MOST).headers
+    found = read_create(frame(input=[], client_metadata=metadata), [Carried()], MOST).headers
     assert found == [(b"x-openai-internal-codex-responses-lite", b"true"), (b"traceparent", b"00-1x: y")]
-    assert read_create(frame(input=[], client_metadata="x"), Carried(), MOST).headers == []
+    assert read_create(frame(input=[], client_metadata="x"), [Carried()], MOST).headers == []
 
 
 def event(kind: str, **members: Any) -> bytes:
@@ -91,7 +91,7 @@ def event(kind: str, **members: Any) -> bytes:
 
 
 def test_items_of_an_answer_are_those_of_its_events() -> None:
-    answer, asked = AnswerItems(), read_create(frame(input=[FIRST]), Carried(), MOST)
+    answer, asked = AnswerItems(), read_create(frame(input=[FIRST]), [Carried()], MOST)
     answer.add(event("response.created", response={"id": "resp_1", "output": []}))
     answer.add(event("response.output_item.added", item={"id": "x"}))
     answer.add(event("response.output_text.delta", delta='"response.output_item.done","item":{}'))
@@ -110,7 +110,7 @@ def test_items_of_an_answer_in_one_body_are_its_output() -> None:
     answer = AnswerItems()
     for one in frames.make_events(body):
         answer.add(one)
-    carried = answer.carry(read_create(frame(), Carried(), MOST))
+    carried = answer.carry(read_create(frame(), [Carried()], MOST))
     assert carried == Carried("resp_1", b'{"id": "a"},{"id": "b"}')
 
 
@@ -118,7 +118,7 @@ def test_a_failed_answer_is_continued_by_nobody() -> None:
     answer = AnswerItems()
     answer.add(event("response.output_item.done", item={"id": "msg_1"}))
     answer.add(event("response.failed", response={"id": "resp_1", "output": []}))
-    assert answer.carry(read_create(frame(), Carried(), MOST)) is None
+    assert answer.carry(read_create(frame(), [Carried()], MOST)) is None
 
 
 def test_a_warm_up_is_a_response_without_output() -> None:
@@ -160,8 +160,8 @@ def test_a_frame_with_too_many_values_is_refused_before_any_of_them_is_decoded(
     raw = b'{"type":"response.create",%b}' % member
     monkeypatch.setattr(spans, "read_any", None)
     with pytest.raises(ValueError, match="more than 10 JSON values"):
-        read_create(raw % b",".join([b"1"] * 11), Carried(), 10)
+        read_create(raw % b",".join([b"1"] * 11), [Carried()], 10)
 
 
 def test_commas_in_texts_are_no_values() -> None:
-    read_create(frame(input=[{"type": "message", "role": "user", "content": ",[{" * 100}]), Carried(), 20)
+    read_create(frame(input=[{"type": "message", "role": "user", "content": ",[{" * 100}]), [Carried()], 20)
