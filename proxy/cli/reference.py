@@ -180,6 +180,7 @@ LIMITS = (
         "16 MiB each",
         "an error frame; items are forgotten, and the client sends its history again",
     ),
+    LimitRow("JSON values of a body of the admin API", "`limits.values`; 1,000,000 in an import", "413"),
     LimitRow("JSON values of an answer in one body", "`limits.values`", "passed on, not understood"),
     LimitRow("JSON values of an event of a stream", "100,000", "passed on, not understood"),
     LimitRow("bytes of a stream that are read in one turn", "16 KiB", "other requests get their turn"),

@@ -398,7 +398,7 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
                     await _read_rest(reply, relay)
                     break
         except (UpstreamBroken, UpstreamTimeout) as problem:
-            broken = problem
+            broken = problem.with_traceback(None)  # it has this frame, whose variable would hold the error
         rest = relay.end()
         if rest:
             await out.write(rest)

@@ -565,7 +565,10 @@ class ResponseStream(httpx2.AsyncByteStream):
         if connection is None:
             return
         received = self._body is not None and self._body.done
-        if not received and self._error is None:
+        if self._error is not None:
+            # The error that was raised refers to the frames that it went through, and these to this answer.
+            self._error = type(self._error)(*self._error.args)
+        elif not received:
             self._error = httpx2.ReadError("it was closed here")
         self._stop_sending()
         self._wake_reader()

@@ -18,7 +18,7 @@ from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.exchange.hidden_calls import make_answer, make_client_call, make_proxy_call, run_proxy_with_tools
 from tests.gemini_agent import GeminiAgent
 from tests.proxy_server import Agent, RunningProxy, run_proxy
-from tests.raw_upstream import run_upstream
+from tests.raw_upstream import STREAM, Connection, RawRequest, run_upstream
 from tests.scripted_model import ScriptedModel, make_calls
 
 STEPS = 24
@@ -116,3 +116,20 @@ async def test_a_conversation_of_another_wire_format_leaves_no_cycle(form: str) 
             with find_cycles() as found:
                 await agent.work("Mend it.")
             assert found == {}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_stream_that_breaks_off_leaves_no_cycle(path: str) -> None:
+    async def break_off(_: RawRequest, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n')
+        await there.reset()
+
+    asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}], "stream": True}
+    async with run_upstream(break_off) as upstream, run_proxy(upstream.port) as proxy:
+        await proxy.post(asked, path=path)
+        with find_cycles() as found:
+            for _ in range(3):
+                assert b"upstream_broken" in (await proxy.post(asked, path=path)).body
+            await proxy.rows("SELECT 1")
+        assert found == {}

@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response
 
-from proxy.errors import BadRequest, ProxyError
+from proxy.chat.json_spans import has_more_values
+from proxy.errors import BadRequest, ProxyError, TooLarge
 from proxy.exchange.services import Services
 from proxy.operator.experiment_report import MeasureCache
 from proxy.operator.timeline import TimelineCache
@@ -76,9 +77,9 @@ def _describe(app: FastAPI) -> bytes:
     return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def limit_bodies(api: App, limit: int) -> App:
-    """Return `api` for bodies of at most `limit` bytes that a strict JSON reader accepts. Other bodies get the
-    error."""
+def limit_bodies(api: App, limit: int, max_values: int) -> App:
+    """Return `api` for bodies of at most `limit` bytes that a strict JSON reader accepts, with at most `max_values`
+    JSON values. Other bodies get the error."""
 
     async def read(scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -86,7 +87,7 @@ def limit_bodies(api: App, limit: int) -> App:
                 raise BadRequest("a NUL in the path or the query: nothing is called so")  # no database stores it
             body = await read_body(receive, limit, read_content_length(scope))
             if body:
-                _check_json(scope, body)
+                _check_json(scope, body, max_values)
         except ProxyError as problem:
             await send_error(send, problem, receive=receive, separate_hint=True)
             return
@@ -104,10 +105,12 @@ def limit_bodies(api: App, limit: int) -> App:
     return read
 
 
-def _check_json(scope: Scope, body: bytes) -> None:
+def _check_json(scope: Scope, body: bytes, max_values: int) -> None:
     kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
     try:
         if b"application/json" in kind.lower():
+            if has_more_values(body, max_values):
+                raise TooLarge(f"the body has more than {max_values} JSON values", hint="See limits.values.")
             msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise BadRequest("the body is not JSON", hint=str(error)) from None

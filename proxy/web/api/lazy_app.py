@@ -42,7 +42,7 @@ class LazyAdminApp:
                 from proxy.web.api.admin_app import create_api, limit_bodies  # noqa: PLC0415
 
                 self._built = create_api(self._services)
-                self._limited = limit_bodies(self._built, self._body_limit)
+                self._limited = limit_bodies(self._built, self._body_limit, self._services.settings.limits.values)
                 self.on_built()
             return self._built
 

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
 from proxy.chat import chain, json_spans
-from proxy.errors import BadRequest, Unprocessable
+from proxy.errors import BadRequest, TooLarge, Unprocessable
 from proxy.exchange import import_conversations
 from proxy.exchange.import_conversations import ImportedConversation
 from proxy.replay import stored
@@ -30,6 +30,8 @@ NDJSON_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 }
 MAX_CONVERSATIONS: Final = 10_000
 """Conversations in one import."""
+MAX_VALUES: Final = 1_000_000
+"""JSON values in one import. Each costs 200 bytes while it is read; 64 MB of conversations have half as many."""
 
 
 class ImportResult(BaseModel):
@@ -124,6 +126,8 @@ def _read_conversations(body: bytes, admin: AdminContextDep, first_line: int) ->
     lines = [(n, line) for n, line in enumerate(body.split(b"\n"), first_line) if line.strip()]
     if len(lines) > MAX_CONVERSATIONS:
         raise Unprocessable(f"{len(lines)} conversations, {MAX_CONVERSATIONS} are allowed at once")
+    if json_spans.has_more_values(body, MAX_VALUES):
+        raise TooLarge(f"more than {MAX_VALUES} JSON values are not imported at once", hint="Send fewer lines at once.")
     for number, line in lines:
         try:
             fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])

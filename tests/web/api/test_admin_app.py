@@ -42,6 +42,16 @@ def test_a_body_over_the_limit_is_413() -> None:
         assert got.json()["error"]["code"] == "request_too_large"
 
 
+def test_a_body_with_more_values_than_a_chat_body_may_have_is_413() -> None:
+    from tests.proxy_server import run_proxy_in_thread  # noqa: PLC0415
+
+    with run_proxy_in_thread("demo", limits={"values": 1000}) as proxy:
+        world = ProxyWithData(proxy)
+        for count, status in ((900, 422), (1100, 413)):
+            got = world.ask("POST", "/api/context/estimate", {"content": [1] * count}, key=None)
+            assert got.status == status
+
+
 def test_nothing_is_there_but_the_routes(world: ProxyWithData) -> None:
     for path in ("/api", "/api/", "/api/docs", "/api/redoc", "/api/nothing"):
         assert world.ask("GET", path).status == 404

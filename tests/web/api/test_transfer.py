@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.replay.read import read_conversations
+from proxy.web.api import transfer
 from tests.proxy_server import run_proxy_in_thread
 from tests.web.api.conftest import ApiAnswer, ProxyWithData
 from tests.web.api.test_operator_actions import go_on, read_newest_exchange
@@ -108,6 +109,18 @@ def test_nothing_is_stored_of_what_is_wrong_anywhere(world: ProxyWithData, lines
     got = bring(world, *lines)
     assert (got.status, "line" in got.json()["error"]["message"]) == (status, True)
     assert world.ask("GET", "/api/sessions/fine").status == 404
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"id":"x","messages":[%b]}', b'{"id":"x","messages":[{"role":"user","content":[%b]}]}']
+)
+def test_more_values_than_are_read_at_once_are_413(
+    world: ProxyWithData, line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "MAX_VALUES", 1000)
+    for count, status in ((900, 422), (1100, 413)):
+        assert bring(world, line % b",".join([b"1"] * count)).status == status
+    assert bring(world, {"id": f"commas {line!r}", "messages": [{"role": "user", "content": "," * 2000}]}).status == 200
 
 
 def test_a_conversation_without_an_answer_is_imported_as_well(world: ProxyWithData) -> None:
