@@ -379,11 +379,22 @@ class SqliteWriter:
             self._last_check = now
             self._identity.check_unchanged(self._path)
             self._note_size()
+            self._save_removed_log()
         if not self._pending and (self._vacuuming or (self._last_write and now - self._last_write >= _IDLE_S)):
             self._last_write = 0.0
             self._vacuum()
             if self.log_bytes > _IDLE_LOG_BYTES:
                 self._checkpoint()
+
+    def _save_removed_log(self) -> None:
+        """Copy the log into the database if another program has removed its file: only this process can still read it.
+        SQLite goes on with the removed file until all its connections are closed."""
+        if self._connection is not None and not list_wal_files(self._path)[0].exists():
+            copied = self._checkpoint()
+            log.error(
+                "the log of the database %s was removed and is %s: restart the proxy, or a kill loses its last seconds",
+                *(self._path, "saved" if copied else "not saved yet"),
+            )
 
     def _vacuum(self) -> None:
         """Return some free pages to the file system. The next checkpoint shortens the file, as intended."""

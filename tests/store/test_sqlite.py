@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store import sql
+from proxy.store import sql, writer
 from proxy.store.journal import MAX_SLOTS
 from proxy.store.readonly import ReadOnlyStore
 from proxy.store.sqlite import SqliteStore
@@ -68,6 +68,25 @@ async def test_a_file_and_a_link_to_it_are_one_store(tmp_path: Path) -> None:
     assert store.healthy
     await store.close()
     assert sorted(file.name for file in tmp_path.glob("**/*")) == ["db", "db.lock", "link", "real"]
+
+
+async def test_a_log_that_was_removed_is_saved_while_it_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writer, "_CHECK_S", 0.01)
+    store = await opened(tmp_path / "db")
+    (tmp_path / "db-wal").unlink()
+    await store.put(make.line(3))
+    async with asyncio.timeout(60):
+        while "was removed and is saved" not in caplog.text:
+            await asyncio.sleep(0.01)
+            await store.put(make.begin())
+    killed = tmp_path / "killed"
+    killed.write_bytes((tmp_path / "db").read_bytes())
+    await store.close()
+    again = await opened(killed)
+    assert (await again.count_rows())["messages"] == 3
+    await again.close()
 
 
 async def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
