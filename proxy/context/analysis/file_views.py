@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from proxy.chat.message import Call
-from proxy.context.analysis import identifiers, moved_files, outcome, refetch, shell_commands
+from proxy.context.analysis import identifiers, moved_files, outcome, provenance, refetch, shell_commands
 from proxy.context.analysis.moved_files import FileChange
 from proxy.context.analysis.refetch import ResultSource
 from proxy.context.plan import View
@@ -79,15 +79,19 @@ def _match_wanted_line(line: str, wanted: set[str]) -> str:
 
 
 def make_state_test(view: View) -> Callable[[int], ViewState]:
-    """Return a function that gives the state of a result: whether a later call has changed or removed its file.
+    """Return a function that gives the state of a result: whether a later call has changed or removed its file, or has
+    changed the object that its own call names.
 
     To read such a result again would give the text of before the change.
     """
     sources = refetch.find_sources(view)
     written: dict[tuple[str, bool], tuple[int, ResultSource]] = {}
     changes: list[tuple[int, FileChange]] = []
+    calls: dict[int, Call] = {}
+    changed_ids: dict[str, int] = {}
     has_wandered = False
     for n, call in refetch.pair_results(view.messages):
+        calls[n] = call
         source, command = sources[n], shell_commands.parse_call(call)
         changed = moved_files.read_changes(call, command, has_wandered=has_wandered)
         has_wandered = has_wandered or moved_files.changes_directory(command)
@@ -96,9 +100,13 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
             changes += [(n, one) for one in named]
             if source.action == "writes" and source.path and not named:
                 written[source.path, source.by_shell] = n, source
+        elif source.action == "writes" and not source.by_shell and not has_failed(view, n, call):
+            changed_ids.update(dict.fromkeys(_list_ids(call), n))
 
     def find_state(n: int) -> ViewState:
         source = sources.get(n)
+        if source is not None and not source.path and not source.by_shell and changed_ids:
+            return "changed" if any(changed_ids.get(name, 0) > n for name in _list_ids(calls[n])) else "current"
         if source is None or not source.path or source.action not in ("shows", "writes"):
             return "current"
         later = [at for at, other in written.values() if at > n and refetch.has_same_file(other, source)]
@@ -113,6 +121,11 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
         return "changed" if later else "current"
 
     return find_state
+
+
+def _list_ids(call: Call) -> list[str]:
+    """Return the short values in a call's arguments that are no plain words."""
+    return [value for value in provenance.list_short_values(call) if not value.isalpha()]
 
 
 def has_failed(view: View, n: int, call: Call) -> bool:

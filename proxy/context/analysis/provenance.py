@@ -163,10 +163,10 @@ class _Subject:
 def _find_subject(message: Message, call: Call, source: ResultSource) -> _Subject:
     if source.path:
         return _Subject(source, "", frozenset())
-    return _Subject(source, message.text, frozenset() if source.by_shell else _list_short_values(call))
+    return _Subject(source, message.text, frozenset() if source.by_shell else list_short_values(call))
 
 
-def _list_short_values(call: Call) -> frozenset[str]:
+def list_short_values(call: Call) -> frozenset[str]:
     """Return the short values in a call's arguments, which may be identifiers."""
     try:
         value = decode_embedded(call.arguments)
@@ -185,7 +185,7 @@ def _changes_subject(later: Call, subject: _Subject) -> bool:
         return bool(source.path) and refetch.has_same_file(source, subject.source)
     if source.path:
         return _names(subject.text, source.path) or _names(subject.text, _shorten_path(source.path))
-    return not subject.values.isdisjoint(_list_short_values(later))
+    return not subject.values.isdisjoint(list_short_values(later))
 
 
 def _names(text: str, path: str) -> bool:

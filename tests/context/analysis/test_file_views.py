@@ -191,3 +191,21 @@ def test_a_file_that_was_deleted_and_restored_is_there_again() -> None:
     for command in ("rm src/a.py", "git checkout src/a.py"):
         values += step("bash", {"command": command}, "")
     assert make_state_test(build_view(values))(2) == "changed"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text", "state"),
+    [
+        ("set_cell", {"table": "sales_1", "id": "R1005", "value": "7"}, "1 row changed", "changed"),
+        ("set_cell", {"table": "sales_2", "id": "R2005", "value": "7"}, "1 row changed", "current"),
+        ("set_cell", {"table": "sales_1", "id": "R1005", "value": "7"}, "Error: no such row", "current"),
+        ("query", {"table": "sales_1", "page": "2"}, "R1065 | 12", "current"),
+        ("set_owner", {"area": "north", "table": "offers_1"}, "done", "current"),
+    ],
+)
+def test_a_call_that_changes_the_object_of_a_look_up_makes_its_result_old(
+    name: str, arguments: dict[str, object], text: str, state: str
+) -> None:
+    """A shortened result that named its recall alone was recalled, was said to be old, and was asked for again."""
+    looked = step("query", {"table": "sales_1", "page": "1", "area": "north"}, "R1005 | 3\nR1006 | 4")
+    assert make_state_test(build_view([user("go"), *looked, *step(name, arguments, text)]))(2) == state
