@@ -21,6 +21,7 @@ from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.store.sqlite import MAX_SESSIONS
 from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
+from proxy.upstream.client import ANSWER_VALUES
 from proxy.upstream.decompress import FREE_BYTES, MAX_CODINGS, MAX_MEMBERS, MAX_RATIO
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PLACES, SLOW_S
@@ -181,7 +182,9 @@ LIMITS = (
         "an error frame; items are forgotten, and the client sends its history again",
     ),
     LimitRow("JSON values of a body of the admin API", "`limits.values`; 1,000,000 in an import", "413"),
-    LimitRow("JSON values of an answer in one body", "`limits.values`", "passed on, not understood"),
+    LimitRow(
+        "JSON values of an answer in one body", f"{ANSWER_VALUES} times `limits.values`", "passed on, not understood"
+    ),
     LimitRow("JSON values of an event of a stream", "100,000", "passed on, not understood"),
     LimitRow("bytes of a stream that are read in one turn", "16 KiB", "other requests get their turn"),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),

@@ -54,6 +54,9 @@ BODILESS_STATUSES: Final = (204, 304)
 bytes. It is left out, as RFC 9110 (8.6) allows."""
 SUCCESS_STATUSES: Final = range(200, 300)
 """Statuses of success. An answer with any other status, a redirect too, may repeat the sent request in its body."""
+ANSWER_VALUES: Final = 5
+"""JSON values of an answer for each one that a request may have. Log probabilities of 20 candidates are 150 values a
+token: 600,000 for an answer of 4,000 tokens."""
 EVENT_STREAM: Final = "text/event-stream"
 """The media type of a stream of events."""
 _EVENT_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
@@ -168,12 +171,13 @@ class Reply:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def read_answer(self, limit: int, max_values: int) -> bytes:
-        """Do `read_body`, for a body that will be decoded. Raises AnswerTooLong also for JSON of more than `max_values`
-        values."""
+        """Do `read_body`, for a body that will be decoded. Raises AnswerTooLong also for JSON of more values than
+        `ANSWER_VALUES` times `max_values`, which is what one request may have."""
         body = await self.read_body(limit)
-        if len(body) > max_values and has_more_values(body, max_values) and not begins_stream(body):
+        most = ANSWER_VALUES * max_values
+        if len(body) > most and has_more_values(body, most) and not begins_stream(body):
             self.give_again(body)
-            raise AnswerTooLong(f"the answer of upstream {self._target.name!r} has over {max_values} JSON values")
+            raise AnswerTooLong(f"the answer of upstream {self._target.name!r} has over {most} JSON values")
         return body
 
     async def peek_body(self, limit: int) -> bytes:
