@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from proxy.chat.json_spans import MAX_CHARS, MAX_TOP_LEVEL_KEYS, MAX_VALUES
+from proxy.dialects.responses.frames import MAX_ITEM_BYTES
 from proxy.exchange.fallback import REASON_TEXTS
+from proxy.exchange.services import TURN_BYTES
 from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
 from proxy.store.gap_file import FILE_SIZE
@@ -21,11 +23,13 @@ from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.store.sqlite import MAX_SESSIONS
 from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
+from proxy.stream import sse
 from proxy.upstream.client import ANSWER_VALUES
 from proxy.upstream.decompress import FREE_BYTES, MAX_CODINGS, MAX_MEMBERS, MAX_RATIO
+from proxy.web.api import transfer
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PLACES, SLOW_S
-from proxy.web.response_socket import MAX_LANES, MAX_WAITING_FRAMES
+from proxy.web.response_socket import MAX_BODY_BYTES, MAX_LANES, MAX_WAITING_FRAMES
 from proxy.web.server import BODY_TIME_FACTOR, MAX_PIPELINED_REQUESTS, MIN_AVERAGE_RATE
 
 REQUEST_HEADERS = (
@@ -178,15 +182,15 @@ LIMITS = (
     ),
     LimitRow(
         "a response over WebSocket: one that comes in one body; its items for a later frame",
-        "16 MiB each",
+        f"{MAX_BODY_BYTES >> 20} MiB; {MAX_ITEM_BYTES >> 20} MiB",
         "an error frame; items are forgotten, and the client sends its history again",
     ),
-    LimitRow("JSON values of a body of the admin API", "`limits.values`; 1,000,000 in an import", "413"),
+    LimitRow("JSON values of a body of the admin API", f"`limits.values`; {transfer.MAX_VALUES:,} in an import", "413"),
     LimitRow(
         "JSON values of an answer in one body", f"{ANSWER_VALUES} times `limits.values`", "passed on, not understood"
     ),
-    LimitRow("JSON values of an event of a stream", "100,000", "passed on, not understood"),
-    LimitRow("bytes of a stream that are read in one turn", "16 KiB", "other requests get their turn"),
+    LimitRow("JSON values of an event of a stream", f"{sse.MAX_VALUES:,}", "passed on, not understood"),
+    LimitRow("bytes of a stream that are read in one turn", f"{TURN_BYTES >> 10} KiB", "other requests get their turn"),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
     LimitRow("codings of an answer that is compressed unasked", f"{MAX_CODINGS}", "goes on as it came, noted, counted"),
     LimitRow(

@@ -204,9 +204,8 @@ def _begin_session(
     is_named = named_session is not None
     live_session = live_sessions.open_session(tenant, named_session or make_id(), is_named)
     if not is_named:
-        live_session.stored_decisions = (
-            NO_DECISIONS  # nobody can have decided anything for a name that is not known yet
-        )
+        # Nobody can have decided anything for a name that is not known yet.
+        live_session.stored_decisions = NO_DECISIONS
     branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(messages))
     return Located(branch, "main", -1, is_named, system)
 
