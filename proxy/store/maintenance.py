@@ -15,7 +15,7 @@ from pathlib import Path
 
 from proxy.errors import StoreRefused
 from proxy.store import sqlite_files
-from proxy.store.migrate import APPLICATION_ID, CHECKED_SIZE, DAMAGE_HINT, migrate
+from proxy.store.migrate import APPLICATION_ID, CHECKED_SIZE, DAMAGE_HINT, make_damage_error, migrate
 from proxy.store.schema import MIGRATIONS, Migration
 
 
@@ -38,8 +38,8 @@ def read_schema_status(path: Path, hint: str = "") -> SchemaStatus:
 
 
 def check_pages(path: Path) -> None:
-    """Check a file as a start does: page by page up to 64 MiB, and not at all beyond. Raises StoreRefused if it is
-    damaged."""
+    """Check a file as a start does: page by page up to 64 MiB, and not at all beyond. Raises DamagedDatabase if it
+    is damaged."""
     if path.stat().st_size > CHECKED_SIZE:
         return
     try:
@@ -48,7 +48,7 @@ def check_pages(path: Path) -> None:
     except sqlite3.DatabaseError as error:
         found = str(error)
     if found != "ok":
-        raise StoreRefused(f"the database {path} is damaged: {found}.", hint=DAMAGE_HINT)
+        raise make_damage_error(path, found)
 
 
 def migrate_file(path: Path) -> int:

@@ -24,8 +24,6 @@ APPLICATION_ID = 0x63747870
 CHECKED_SIZE = 64 << 20
 """Size in bytes up to which a file is checked page by page at the start (some 0.1 s); larger files would take too
 long."""
-
-
 DAMAGE_HINT = "Put a backup in its place, or move it away to start with an empty one."
 
 
@@ -42,7 +40,7 @@ async def migrate(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> i
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise _make_damage_error(path, str(error)) from error
+            raise make_damage_error(path, str(error)) from error
         raise StoreRefused(
             f"the database {path} cannot be opened: {error}.", hint="See that no other program holds it."
         ) from error
@@ -65,7 +63,7 @@ async def _run_migrations(connection: aiosqlite.Connection, path: Path, migratio
     if FileIdentity.read(path).size <= CHECKED_SIZE:
         found = (await _fetch_rows(connection, "PRAGMA quick_check(1)"))[0][0]
         if found != "ok":
-            raise _make_damage_error(path, str(found))
+            raise make_damage_error(path, str(found))
     # This setting only takes effect while the file has no table. Freed pages can then be returned in small steps.
     await connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     mode = (await _fetch_rows(connection, "PRAGMA journal_mode = WAL"))[0][0]
@@ -86,11 +84,9 @@ async def _run_migrations(connection: aiosqlite.Connection, path: Path, migratio
     return len(missing)
 
 
-def _make_damage_error(path: Path, found: str) -> DamagedDatabase:
-    return DamagedDatabase(
-        f"the database {path} is damaged: {found}.",
-        hint=DAMAGE_HINT,
-    )
+def make_damage_error(path: Path, found: str) -> DamagedDatabase:
+    """Return the error for a damaged file. found: the fault in SQLite's words."""
+    return DamagedDatabase(f"the database {path} is damaged: {found}.", hint=DAMAGE_HINT)
 
 
 async def _fetch_rows(connection: aiosqlite.Connection, text: str) -> list[Any]:
