@@ -333,8 +333,9 @@ def _choose_proposals(
         chosen = []
     else:
         chosen = schedule.when_it_pays(
-            seen, scheduled, policy.rent, policy.payback, page_faults.make_fault_cost(seen), eager=policy.eager
-        )
+            seen, scheduled, policy.rent, policy.payback, page_faults.make_fault_cost(seen), eager=policy.eager,
+            predicted_rent=policy.predicted_rent,
+        )  # fmt: skip
         if high and seen.total > high and sum(schedule.count_saved_tokens(seen, p) for p in chosen) < seen.total - high:
             chosen = schedule.over_budget(seen, scheduled, high, low)
     return sorted(immediate + _add_dependencies(chosen, scheduled), key=lambda p: p.index)
@@ -446,6 +447,7 @@ def _make_plan(
         limit=limit,
         refetched=seen.refetched,
         exposed=page_faults.count_exposed_results(seen) if edits else seen.exposed,
+        request_count=seen.request_counts[-1] + 1,
         breakpoints=wanted,
         breakpoint_positions=positions,
         boundary=boundary,
@@ -479,4 +481,5 @@ def _make_refused_plan(seen: View, state: BranchState, policy: Policy, rule: str
         limit=fit.find_budget_limit(seen, policy),
         refetched=seen.refetched,
         exposed=seen.exposed,
+        request_count=seen.request_counts[-1] + 1,
     )

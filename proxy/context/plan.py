@@ -262,6 +262,8 @@ class RewriteInputs(msgspec.Struct, frozen=True):
     """The memos that fit the last user message."""
     tenant_faults: Mapping[str, tuple[int, int]] = {}
     """Page faults of the tenant's other sessions (`View.tenant_faults`)."""
+    conversation_lengths: Sequence[int] = ()
+    """Requests of the tenant's last conversations of the same kind, in any order."""
     frozen: bool = False
     """True to make no new edits, because the store cannot take them."""
     sent_count: int = 0
@@ -352,6 +354,8 @@ class View(msgspec.Struct, frozen=True, eq=False):
     """Cut results in the session's requests, summed over these requests, by sort."""
     tenant_faults: Mapping[str, tuple[int, int]] = {}
     """(`exposed`, `refetched`) of the tenant's other sessions together, by sort."""
+    conversation_lengths: Sequence[int] = ()
+    """Requests of the tenant's last conversations of the same kind, in any order."""
     breakpoints: frozenset[int] = frozenset()
     """The positions in the last prompt at which a breakpoint of the proxy stood."""
     _made: dict[object, Any] = {}
@@ -473,6 +477,8 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     """Cut results that were fetched again in this session, by sort, those of this request included."""
     exposed: Mapping[str, int] = {}
     """Cut results in the session's requests, summed over these requests, by sort, this request included."""
+    request_count: int = 1
+    """Number of the branch's requests, this one included."""
     breakpoints: Breakpoints = NO_BREAKPOINTS
     """Places at which the proxy wants the provider's cache to end an entry."""
     breakpoint_positions: frozenset[int] = frozenset()

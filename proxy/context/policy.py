@@ -52,6 +52,9 @@ class Policy:
     """`when_it_pays`: the rent paid for stale tokens, times this number, has to reach the price of an edit."""
     payback: float = 0.0
     """`when_it_pays`: an edit has to pay back within this share of the requests so far; 0: no such test."""
+    predicted_rent: float = 0.0
+    """`when_it_pays`: in place of `rent`, once earlier conversations of the same agent show how many requests are left.
+    An edit has to pay back within these. 0: they are not looked at."""
     eager: bool = False
     """`when_it_pays`: a result that was sent once does not wait for its rent, only for `payback`. Results below
     `eager_least` tokens and failed runs do (the stage `shorten_results`)."""

@@ -3,14 +3,16 @@
 Every edit moves the cached prefix: the messages behind the edit have to be written to the provider's cache again. So
 edits come in batches. `when_it_pays` makes a batch when the rent paid for carrying stale tokens has reached the price
 of removing them. This is the rent-or-buy (ski rental) rule: it never pays more than twice the best cost in hindsight
-(Karlin et al. 1988).
+(Karlin et al. 1988). Where the lengths of earlier conversations say that a batch will pay back, a part of that rent is
+enough (Purohit, Svitkina and Kumar 2018: ski rental with a prediction).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,6 +23,9 @@ from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.pins import is_pinned
 from proxy.context.plan import ACTION_STRENGTH, Edit, Proposal, View
 from proxy.context.stage import Stage
+
+MIN_LONGER: Final = 3
+"""Conversations that have to have been longer, for an estimate of the requests left."""
 
 
 def over_budget(view: View, proposals: Sequence[Proposal], high: int, low: int) -> list[Proposal]:
@@ -50,6 +55,7 @@ def when_it_pays(
     fault_cost: Callable[[Proposal], float] = _cost_nothing,
     *,
     eager: bool = False,
+    predicted_rent: float = 0.0,
 ) -> list[Proposal]:
     """The batch of proposals that has paid for itself, from one proposal on to the end; or none.
 
@@ -71,20 +77,40 @@ def when_it_pays(
     batch that begins with such a result does not wait for its rent. The savings within the payback time count instead.
     Proposals with `waits_for_rent` wait nevertheless.
 
+    predicted_rent: takes the place of `rent` where `estimate_requests_left` has an estimate, and the estimate that of
+    the payback time; 0: estimates are not used.
+
     On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
     offers = list(_find_profitable(view, proposals, fault_cost))
-    chosen = _choose_batch(view, offers, rent, payback, eager=eager)
+    now = view.request_counts[-1]
+    horizon = payback * now if payback else math.inf
+    left = estimate_requests_left(view.conversation_lengths, now) if predicted_rent else None
+    if left is not None:
+        rent, horizon = predicted_rent, left
+    choose = partial(_choose_batch, rent=rent, horizon=horizon, eager=eager)
+    chosen = choose(view, offers)
     if not chosen and view.tool_tokens:
         view = replace(view, tool_tokens=0)
         offers = [one for one in offers if one.proposal.refers_to_view]
-        chosen = _choose_batch(view, offers, rent, payback, eager=eager)
+        chosen = choose(view, offers)
     if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
-        warm = replace(view, cached_tokens=view.warm_tokens)
-        chosen_warm = {p.index for p in _choose_batch(warm, offers, rent, payback, eager=eager)}
+        chosen_warm = {p.index for p in choose(replace(view, cached_tokens=view.warm_tokens), offers)}
         chosen = [p for p in chosen if not _is_quoted(p) or p.index in chosen_warm]
     return chosen
+
+
+def estimate_requests_left(lengths: Iterable[int], now: int) -> int | None:
+    """The requests that a conversation is expected to have left after `now` requests, or None if too few conversations
+    of its kind came further.
+
+    lengths: requests of conversations of the same kind. Of those that came further, three quarters went on for longer
+    than the estimate. A conversation that still goes on counts as if it ended here, so that the estimate is too low
+    rather than too high.
+    """
+    left = sorted(length - now for length in lengths if length > now)
+    return left[len(left) // 4] if len(left) >= MIN_LONGER else None
 
 
 def _is_quoted(proposal: Proposal) -> bool:
@@ -110,8 +136,9 @@ def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[
             yield _Offer(proposal, gain, saving)
 
 
-def _choose_batch(view: View, offers: Sequence[_Offer], rent: float, payback: float, *, eager: bool) -> list[Proposal]:
-    """The proposals of the batch with the most rent left over, or none."""
+def _choose_batch(view: View, offers: Sequence[_Offer], rent: float, horizon: float, *, eager: bool) -> list[Proposal]:
+    """The proposals of the batch with the most rent left over, or none. horizon: requests within which a batch has to
+    pay back; infinite: no such test."""
     if not offers:
         return []
     w, r = view.model.w, view.model.r
@@ -132,9 +159,9 @@ def _choose_batch(view: View, offers: Sequence[_Offer], rent: float, payback: fl
         price = w * (total + view.tool_tokens - gained - cached) + r * cached - unedited_price
         due = rent * accrued
         if eager and not proposal.waits_for_rent and _was_sent_once(view, proposal):
-            due = max(due, payback * now * saving)
+            due = max(due, horizon * saving if horizon < math.inf else 0.0)
         left = due - price
-        if gained > 0 and left >= 0 and left > best_left and (payback == 0 or payback * now * saving >= price):
+        if gained > 0 and left >= 0 and left > best_left and (horizon == math.inf or horizon * saving >= price):
             best_start, best_left = n, left
     return [offered.proposal for offered in offers[best_start:]]
 

@@ -78,6 +78,7 @@ def build_view(
         scratchpad=inputs.scratchpad,
         memos=inputs.memos,
         tenant_faults=inputs.tenant_faults,
+        conversation_lengths=inputs.conversation_lengths,
         breakpoints=state.breakpoints,
     )
 

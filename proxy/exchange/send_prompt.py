@@ -91,6 +91,10 @@ def record_sent(services: Services, turn: Turn) -> None:
     """Update the branch's state once the plan's bytes have gone out."""
     branch = turn.located.branch
     branch.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
+    if branch.kind != "side":
+        services.conversation_lengths.note_length(
+            turn.tenant, turn.request.tool_names, branch.live_session.session, turn.prompt.plan.request_count
+        )
     if turn.enriched.policy.mode == "rewrite":
         before = branch.state
         marked = bool(turn.prompt.unmarked)

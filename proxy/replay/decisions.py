@@ -19,7 +19,7 @@ from proxy.chat.message import Message
 from proxy.context.analysis.call_signature import sign_call
 from proxy.dialects.completions.request import read_message
 from proxy.errors import NotManaged
-from proxy.replay.play import Contender, EditPoint, ReplaySettings, find_edit_points
+from proxy.replay.play import Contender, EditPoint, LengthHistory, ReplaySettings, find_edit_points
 from proxy.replay.read import RecordedConversation
 from proxy.stream.assemble import AssembledAnswer
 from proxy.tools.registry import TOOLS
@@ -80,8 +80,9 @@ def list_points(
     conversations: Iterable[RecordedConversation], contender: Contender, settings: ReplaySettings, model_name: str
 ) -> Iterator[DecisionPoint]:
     """Yield the points of these conversations, in order."""
+    history = LengthHistory()
     for conversation in conversations:
-        for point in find_edit_points(conversation, contender, settings):
+        for point in find_edit_points(conversation, contender, settings, history.list_earlier(conversation)):
             yield DecisionPoint(
                 conversation.id,
                 point.position,

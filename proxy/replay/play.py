@@ -31,6 +31,7 @@ from proxy.replay.cache import ProviderCache
 from proxy.replay.read import RecordedConversation
 from proxy.replay.score import PriceScale, PromptScorer, ReplayTotals
 from proxy.replay.wanted_references import RecordedRequest, WantedReferences
+from proxy.sessions.live import ConversationLengths
 from proxy.tokenizers import get_token_counter
 from proxy.tools.registry import choose_tool_names, join_definitions
 
@@ -109,10 +110,27 @@ class OfferHistory:
         )
 
 
-def play_conversation(conversation: RecordedConversation, settings: ReplaySettings) -> ConversationResult:
-    """Play a conversation for every contender."""
+class LengthHistory:
+    """The lengths of the conversations that were played before, by kind: what the proxy would have seen of them."""
+
+    def __init__(self) -> None:
+        self._lengths = ConversationLengths()
+
+    def list_earlier(self, conversation: RecordedConversation) -> tuple[int, ...]:
+        """Return the lengths of earlier conversations of the same kind, in requests, and note that of this one."""
+        names = _make_first_request(conversation, conversation.tools).tool_names
+        earlier = self._lengths.list_lengths(conversation.tenant, names)
+        length = sum(read_message(raw).role == "assistant" for raw in conversation.messages)
+        self._lengths.note_length(conversation.tenant, names, f"{conversation.source}\n{conversation.id}", length)
+        return earlier
+
+
+def play_conversation(
+    conversation: RecordedConversation, settings: ReplaySettings, lengths: Sequence[int] = ()
+) -> ConversationResult:
+    """Play a conversation for every contender. lengths: requests of earlier conversations of its kind."""
     wire_counter = WireTokenCounter(get_token_counter(settings.model.tokenizer))
-    shared = _SharedInput(conversation, wire_counter)
+    shared = _SharedInput(conversation, wire_counter, lengths)
     players = [_Player(contender, settings, shared) for contender in settings.contenders]
     totals = tuple(player.play() for player in players)
     needed = [n for n, c in enumerate(settings.contenders) if c.policy and c.policy.offer == "when_needed"]
@@ -143,12 +161,12 @@ class EditPoint(NamedTuple):
 
 
 def find_edit_points(
-    conversation: RecordedConversation, contender: Contender, settings: ReplaySettings
+    conversation: RecordedConversation, contender: Contender, settings: ReplaySettings, lengths: Sequence[int] = ()
 ) -> list[EditPoint]:
     """Return the requests of a conversation at which the contender makes new edits, without those that the conversation
-    shares with its parent."""
+    shares with its parent. lengths: as for `play_conversation`."""
     wire_counter = WireTokenCounter(get_token_counter(settings.model.tokenizer))
-    player = _Player(contender, settings, _SharedInput(conversation, wire_counter), edit_points=[])
+    player = _Player(contender, settings, _SharedInput(conversation, wire_counter, lengths), edit_points=[])
     player.play()
     return [point for point in player.edit_points or () if point.position >= conversation.shared_messages]
 
@@ -167,8 +185,11 @@ class _SharedInput:
     """The data of a conversation that all contenders share: messages, their keys and times, and the wants of each
     step."""
 
-    def __init__(self, conversation: RecordedConversation, wire_counter: WireTokenCounter) -> None:
+    def __init__(
+        self, conversation: RecordedConversation, wire_counter: WireTokenCounter, lengths: Sequence[int]
+    ) -> None:
         self.conversation = conversation
+        self.lengths = lengths
         self.wire_counter = wire_counter
         self.token_counter = TokenCounter(wire_counter.count_text)
         self._read: dict[bytes, Message] = {}
@@ -304,7 +325,8 @@ class _Player:
             plan = rewrite(
                 request, self.state, policy, self.settings.model, now,
                 RewriteInputs(shared.token_counter, keys=shared.keys[:position], times=shared.times[:position],
-                offered_tools=self.offered.offered_names, tool_tokens=self.offered.tool_tokens if self.late else 0),
+                offered_tools=self.offered.offered_names, tool_tokens=self.offered.tool_tokens if self.late else 0,
+                conversation_lengths=shared.lengths),
             )  # fmt: skip
         except Exception as problem:  # noqa: BLE001  # as the server does: counted, and the history goes out as it is
             totals.failed += 1

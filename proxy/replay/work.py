@@ -1,4 +1,4 @@
-"""Replay of conversations on all cores: each conversation is independent of every other.
+"""Replay of conversations on all cores: of the others, a conversation needs nothing but the lengths of earlier ones.
 
 At most a few conversations per worker are in memory at once, whatever the files hold. If there is little to do, or one
 core, this process plays everything: a new process needs half a second before it begins. Results come back in the order
@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager
 
-from proxy.replay.play import ConversationResult, OfferHistory, ReplaySettings, play_conversation
+from proxy.replay.play import ConversationResult, LengthHistory, OfferHistory, ReplaySettings, play_conversation
 from proxy.replay.read import RecordedConversation
 from proxy.settings.policy_files import list_code_folders, open_code_folders
 
@@ -37,8 +37,9 @@ def play_conversations(
 def _play_in_workers(
     conversations: Iterator[RecordedConversation], match: ReplaySettings, jobs: int
 ) -> Generator[ConversationResult, None, None]:
+    lengths = LengthHistory()
     if jobs < 2:
-        yield from (play_conversation(conversation, match) for conversation in conversations)
+        yield from (play_conversation(one, match, lengths.list_earlier(one)) for one in conversations)
         return
     first: list[RecordedConversation] = []
     work = 0
@@ -48,13 +49,13 @@ def _play_in_workers(
         if work > MIN_PARALLEL_BYTES and len(first) > 1:
             break
     else:
-        yield from (play_conversation(conversation, match) for conversation in first)
+        yield from (play_conversation(one, match, lengths.list_earlier(one)) for one in first)
         return
     with _run_workers(jobs, match) as pool:
         waiting: deque[Future[ConversationResult]] = deque()
         for source in (first, conversations):
             for conversation in source:
-                waiting.append(_submit_conversation(pool, conversation, match))
+                waiting.append(_submit_conversation(pool, conversation, match, lengths.list_earlier(conversation)))
                 if len(waiting) > READ_AHEAD * jobs:
                     yield waiting.popleft().result()
         while waiting:
@@ -88,12 +89,12 @@ def _run_workers(jobs: int, match: ReplaySettings) -> Iterator[ProcessPoolExecut
 
 
 def _submit_conversation(
-    pool: ProcessPoolExecutor, conversation: RecordedConversation, match: ReplaySettings
+    pool: ProcessPoolExecutor, conversation: RecordedConversation, match: ReplaySettings, lengths: tuple[int, ...]
 ) -> Future[ConversationResult]:
     """Give a conversation to a worker. A worker that this starts inherits a blocked SIGINT. On Ctrl-C this process ends
     the workers, and they print nothing."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return pool.submit(play_conversation, conversation, match)
+        return pool.submit(play_conversation, conversation, match, lengths)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -357,3 +357,45 @@ class TenantFaults:
             sort: (max(0, cut - own.exposed.get(sort, 0)), max(0, fetched - own.refetched.get(sort, 0)))
             for sort, (cut, fetched) in self._counts.get(tenant, {}).items()
         }
+
+
+# The lengths of each tenant's last conversations, in memory: how long those of the same agent go on.
+#
+# The client's tools tell agents apart. As with page faults, nothing is known after a restart.
+
+
+MAX_KINDS = 1_000
+"""Limit on the kinds of conversations whose lengths are remembered, the last used."""
+MAX_LENGTHS = 100
+"""Limit on the conversations of a kind, the last used."""
+
+ConversationKind = tuple[str, int]
+"""(tenant, hash of the names of the client's tools)."""
+
+
+def make_conversation_kind(tenant: str, tool_names: Iterable[str]) -> ConversationKind:
+    """The kind of a tenant's conversations with these tools, in this process."""
+    return tenant, hash(frozenset(tool_names))
+
+
+class ConversationLengths:
+    """Requests of the last conversations of each kind, for `schedule.estimate_requests_left`."""
+
+    def __init__(self) -> None:
+        self._by_kind: OrderedDict[ConversationKind, OrderedDict[int, int]] = OrderedDict()
+
+    def note_length(self, tenant: str, tool_names: Iterable[str], session: str, length: int) -> None:
+        """Note that a session has come to so many requests. Of its branches the longest counts."""
+        kind, key = make_conversation_kind(tenant, tool_names), hash(session)
+        lengths = self._by_kind.setdefault(kind, OrderedDict())
+        self._by_kind.move_to_end(kind)
+        if len(self._by_kind) > MAX_KINDS:
+            self._by_kind.popitem(last=False)
+        lengths[key] = max(length, lengths.get(key, 0))
+        lengths.move_to_end(key)
+        if len(lengths) > MAX_LENGTHS:
+            lengths.popitem(last=False)
+
+    def list_lengths(self, tenant: str, tool_names: Iterable[str]) -> tuple[int, ...]:
+        """The lengths of the last `MAX_LENGTHS` conversations with these tools."""
+        return tuple(self._by_kind.get(make_conversation_kind(tenant, tool_names), {}).values())

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import ContentKind, Proposal, View
-from proxy.context.schedule import count_saved_tokens, over_budget, when_it_pays
+from proxy.context.schedule import count_saved_tokens, estimate_requests_left, over_budget, when_it_pays
 from proxy.context.view import compute_mark
 from tests.conversations import Json, assistant, build_view, make_messages, result, user
 
@@ -266,3 +266,56 @@ def test_on_a_cold_cache_searches_go_without_the_views() -> None:
     view = cold(talk(8, 1996))
     late = [replace(shorten(n, 50), content="other") for n in (12, 14)]
     assert when_it_pays(view, [replace(shorten(2, 100, since=11), content="view"), *late]) == late
+
+
+# Earlier conversations of the same kind. The first result can go from 1,000 tokens to 100, and 300 tokens of another
+# one stand behind it from its request on. Each further request adds two short messages.
+
+
+def test_requests_left_are_those_that_three_quarters_of_the_longer_conversations_went_past() -> None:
+    assert estimate_requests_left((), 5) is None
+    assert estimate_requests_left((5, 5, 4, 9, 9), 5) is None, "two were longer"
+    assert estimate_requests_left((9, 7, 12, 3), 5) == 2
+    assert estimate_requests_left(range(6, 14), 5) == 3
+    assert estimate_requests_left(range(6, 14), 12) is None
+
+
+def make_steps(requests: int) -> View:
+    """The view of the request after so many answers."""
+    first = [user("u" * 6), assistant(None, "1"), result("1", "r" * 996), assistant(None, "2"), result("2", "s" * 296)]
+    return build_cached_view(first + [assistant("a"), user("b")] * (requests - 2))
+
+
+def find_first_cut(*lengths: int, predicted_rent: float = 4.0) -> int:
+    """The request at which the first result is cut; 0 if it is not in the first 40."""
+    for now in range(2, 41):
+        view = replace(make_steps(now), conversation_lengths=lengths)
+        if when_it_pays(view, [shorten(2, 100)], 1.0, 0.5, predicted_rent=predicted_rent):
+            return now
+    return 0
+
+
+def compute_steps_price(now: int) -> float:
+    view = make_steps(now)
+    cached = view.total - sum(view.tokens[-2:])
+    keep = 1.25 * (view.total - cached) + 0.1 * cached
+    return 1.25 * (view.total - 900 - 37) + 0.1 * 37 - keep
+
+
+def test_a_part_of_the_rent_is_enough_where_earlier_conversations_went_on_for_long() -> None:
+    by_rent = next(n for n in range(2, 41) if min(90 * (n - 2), 0.5 * 90 * n) >= compute_steps_price(n))
+    by_part = next(n for n in range(2, 41) if 4 * 90 * (n - 2) >= compute_steps_price(n))
+    assert 2 < by_part < by_rent
+    assert find_first_cut() == by_rent
+    assert find_first_cut(100, 100, 100) == by_part
+    assert find_first_cut(100, 100) == by_rent, "two conversations are no evidence"
+    assert find_first_cut(100, 100, 100, predicted_rent=0.0) == by_rent
+
+
+def test_a_batch_is_not_made_where_earlier_conversations_ended_before_it_would_have_paid_back() -> None:
+    by_rent = find_first_cut()
+    assert 90 * 2 < compute_steps_price(by_rent) <= 90 * 6
+    soon, later = (replace(make_steps(by_rent), conversation_lengths=[by_rent + left] * 3) for left in (2, 6))
+    assert not when_it_pays(soon, [shorten(2, 100)], 1.0, 0.5, predicted_rent=4.0)
+    assert when_it_pays(later, [shorten(2, 100)], 1.0, 0.5, predicted_rent=4.0)
+    assert find_first_cut(8, 8, 8) == by_rent, "what goes on for longer than any before is judged by itself"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from proxy.context.plan import Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When
 from proxy.replay import work as module
-from proxy.replay.play import Contender, ReplaySettings
+from proxy.replay.play import Contender, LengthHistory, ReplaySettings
 from proxy.replay.read import RecordedConversation
 from proxy.replay.work import play_conversations
 from proxy.settings.policy_files import find_own_classes, read_policy_file
@@ -95,3 +95,14 @@ def test_whoever_stops_reading_ends_the_workers(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(KeyboardInterrupt), closing(play_conversations(two_then_ctrl_c(), slow, 2)) as played:
         list(played)
     assert set(multiprocessing.active_children()) <= before
+
+
+def test_a_conversation_knows_the_lengths_of_earlier_ones_with_the_same_tools() -> None:
+    tools = b'[{"type":"function","function":{"name":"grep"}}]'
+    history = LengthHistory()
+    for n, (steps, has_tools, earlier) in enumerate(
+        [(3, True, ()), (5, False, ()), (4, True, (5,)), (2, True, (5, 6))]
+    ):
+        run = make_conversation(*make_run(steps, name=f"n{n}_"), source="s")
+        run = replace(run, id=f"{n}", tools=tools if has_tools else None)
+        assert history.list_earlier(run) == earlier
