@@ -263,7 +263,7 @@ class RewriteInputs(msgspec.Struct, frozen=True):
     tenant_faults: Mapping[str, tuple[int, int]] = {}
     """Page faults of the tenant's other sessions (`View.tenant_faults`)."""
     conversation_lengths: Sequence[int] = ()
-    """Requests of the tenant's last conversations of the same kind, in any order."""
+    """Requests of the tenant's last conversations of the same agent, in any order."""
     frozen: bool = False
     """True to make no new edits, because the store cannot take them."""
     sent_count: int = 0
@@ -355,7 +355,7 @@ class View(msgspec.Struct, frozen=True, eq=False):
     tenant_faults: Mapping[str, tuple[int, int]] = {}
     """(`exposed`, `refetched`) of the tenant's other sessions together, by sort."""
     conversation_lengths: Sequence[int] = ()
-    """Requests of the tenant's last conversations of the same kind, in any order."""
+    """Requests of the tenant's last conversations of the same agent, in any order."""
     breakpoints: frozenset[int] = frozenset()
     """The positions in the last prompt at which a breakpoint of the proxy stood."""
     _made: dict[object, Any] = {}

@@ -103,9 +103,9 @@ def when_it_pays(
 
 def estimate_requests_left(lengths: Iterable[int], now: int) -> int | None:
     """The requests that a conversation is expected to have left after `now` requests, or None if too few conversations
-    of its kind came further.
+    of its agent came further.
 
-    lengths: requests of conversations of the same kind. Of those that came further, three quarters went on for longer
+    lengths: requests of conversations of the same agent. Of those that came further, three quarters went on for longer
     than the estimate. A conversation that still goes on counts as if it ended here, so that the estimate is too low
     rather than too high.
     """

@@ -93,7 +93,7 @@ def record_sent(services: Services, turn: Turn) -> None:
     branch.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
     if branch.kind != "side":
         services.conversation_lengths.note_length(
-            turn.tenant, turn.request.tool_names, branch.live_session.session, turn.prompt.plan.request_count
+            turn.tenant, turn.request, branch.live_session.session, turn.prompt.plan.request_count
         )
     if turn.enriched.policy.mode == "rewrite":
         before = branch.state

@@ -19,7 +19,7 @@ from proxy.exchange.message_cache import MessageCache
 from proxy.helper.budget import Budget, CircuitBreaker
 from proxy.helper.queue import HelperQueue
 from proxy.metrics import Metrics
-from proxy.sessions.live import ConversationKind, ConversationLengths, LiveSessions, TenantFaults
+from proxy.sessions.live import ConversationLengths, LiveSessions, TenantFaults
 from proxy.sessions.provider_chains import Chain, HistoryMemory, ItemMemory
 from proxy.settings.load import Settings
 from proxy.store.base import Store
@@ -152,7 +152,7 @@ class Services:
     tenant_faults: TenantFaults = field(default_factory=TenantFaults)
     """Tools whose results the sessions of each tenant have fetched again."""
     conversation_lengths: ConversationLengths = field(default_factory=ConversationLengths)
-    """Requests of the last conversations of each kind."""
+    """Requests of the last conversations of each agent."""
     now: Callable[[], float] = time.time
     learned_windows: dict[ModelKey, LearnedWindow] = field(default_factory=dict)
     """Context windows that upstreams have named, by tenant, upstream and model (`exchange.learned_windows`)."""
@@ -172,8 +172,9 @@ class Services:
     """Chat requests that are being answered."""
     idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)
     """Branches that wait to be compressed ahead of their next request; the oldest first."""
-    conversations_with_edits: dict[ConversationKind, None] = field(default_factory=dict)
-    """Kinds of conversations that came to edits, for `sessions.tool_offer`; the last 1,000."""
+    conversations_with_edits: dict[tuple[str, int], None] = field(default_factory=dict)
+    """(tenant, hash of the names of the client's tools) of conversations that came to edits, for
+    `sessions.tool_offer`; the last 1,000."""
     histories: HistoryMemory = field(default_factory=HistoryMemory)
     """Histories that a request may name (`chains`)."""
     items: ItemMemory = field(default_factory=ItemMemory)

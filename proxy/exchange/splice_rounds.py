@@ -22,7 +22,6 @@ from proxy.sessions.hidden_rounds import (
     decode_round,
     splice_hidden_rounds,
 )
-from proxy.sessions.live import make_conversation_kind
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
             "first_request"
             if first
             and turn.model.cache != "none"  # else late tools move no cached prefix, and until then cost nothing
-            and make_conversation_kind(turn.tenant, turn.request.tool_names) in services.conversations_with_edits
+            and _find_conversation_kind(turn) in services.conversations_with_edits
             else "first_edit"
         )
     found = offers.choose_tools(services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit)
@@ -105,12 +104,17 @@ async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
     return live_session.hidden_rounds
 
 
+def _find_conversation_kind(turn: Turn) -> tuple[str, int]:
+    """Key of one kind of conversations: the tenant, and a hash of the names of the client's tools."""
+    return turn.tenant, hash(frozenset(turn.request.tool_names))
+
+
 def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
     """Add the tools that come with the first edit, once an edit takes out something that stands nowhere else in the
     prompt; the branch keeps them."""
     if plan.refusal or not count_losses(plan.edits):
         return turn
-    services.conversations_with_edits[make_conversation_kind(turn.tenant, turn.request.tool_names)] = None
+    services.conversations_with_edits[_find_conversation_kind(turn)] = None
     if len(services.conversations_with_edits) > MAX_CONVERSATION_KINDS:
         del services.conversations_with_edits[next(iter(services.conversations_with_edits))]
     offer = turn.enriched.pending_tool_offer

@@ -111,24 +111,24 @@ class OfferHistory:
 
 
 class LengthHistory:
-    """The lengths of the conversations that were played before, by kind: what the proxy would have seen of them."""
+    """The lengths of the conversations that were played before, by agent: what the proxy would have seen of them."""
 
     def __init__(self) -> None:
         self._lengths = ConversationLengths()
 
     def list_earlier(self, conversation: RecordedConversation) -> tuple[int, ...]:
-        """Return the lengths of earlier conversations of the same kind, in requests, and note that of this one."""
-        names = _make_first_request(conversation, conversation.tools).tool_names
-        earlier = self._lengths.list_lengths(conversation.tenant, names)
+        """Return the lengths of earlier conversations of the same agent, in requests, and note that of this one."""
+        request = _make_first_request(conversation, conversation.tools)
+        earlier = self._lengths.list_lengths(conversation.tenant, request)
         length = sum(read_message(raw).role == "assistant" for raw in conversation.messages)
-        self._lengths.note_length(conversation.tenant, names, f"{conversation.source}\n{conversation.id}", length)
+        self._lengths.note_length(conversation.tenant, request, f"{conversation.source}\n{conversation.id}", length)
         return earlier
 
 
 def play_conversation(
     conversation: RecordedConversation, settings: ReplaySettings, lengths: Sequence[int] = ()
 ) -> ConversationResult:
-    """Play a conversation for every contender. lengths: requests of earlier conversations of its kind."""
+    """Play a conversation for every contender. lengths: requests of earlier conversations of its agent."""
     wire_counter = WireTokenCounter(get_token_counter(settings.model.tokenizer))
     shared = _SharedInput(conversation, wire_counter, lengths)
     players = [_Player(contender, settings, shared) for contender in settings.contenders]

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from msgspec.structs import replace
 
+from proxy.chat.message import Request
 from proxy.context.branch_state import BranchState
 from proxy.errors import StoreUnavailable
 from proxy.sessions import tool_offer as offers
@@ -361,41 +362,42 @@ class TenantFaults:
 
 # The lengths of each tenant's last conversations, in memory: how long those of the same agent go on.
 #
-# The client's tools tell agents apart. As with page faults, nothing is known after a restart.
+# An agent is told by the names of its tools and by the beginning of its system prompt; what stands further behind often
+# names a folder or a date. As with page faults, nothing is known after a restart.
 
 
-MAX_KINDS = 1_000
-"""Limit on the kinds of conversations whose lengths are remembered, the last used."""
+MAX_AGENTS = 1_000
+"""Limit on the agents whose conversations are remembered, the last used."""
 MAX_LENGTHS = 100
-"""Limit on the conversations of a kind, the last used."""
-
-ConversationKind = tuple[str, int]
-"""(tenant, hash of the names of the client's tools)."""
-
-
-def make_conversation_kind(tenant: str, tool_names: Iterable[str]) -> ConversationKind:
-    """The kind of a tenant's conversations with these tools, in this process."""
-    return tenant, hash(frozenset(tool_names))
+"""Limit on the conversations of an agent, the last used."""
+AGENT_CHARS = 100
+"""Characters of a system prompt that tell agents apart."""
 
 
 class ConversationLengths:
-    """Requests of the last conversations of each kind, for `schedule.estimate_requests_left`."""
+    """Requests of the last conversations of each agent, for `schedule.estimate_requests_left`."""
 
     def __init__(self) -> None:
-        self._by_kind: OrderedDict[ConversationKind, OrderedDict[int, int]] = OrderedDict()
+        self._by_agent: OrderedDict[int, OrderedDict[int, int]] = OrderedDict()
 
-    def note_length(self, tenant: str, tool_names: Iterable[str], session: str, length: int) -> None:
+    def note_length(self, tenant: str, request: Request, session: str, length: int) -> None:
         """Note that a session has come to so many requests. Of its branches the longest counts."""
-        kind, key = make_conversation_kind(tenant, tool_names), hash(session)
-        lengths = self._by_kind.setdefault(kind, OrderedDict())
-        self._by_kind.move_to_end(kind)
-        if len(self._by_kind) > MAX_KINDS:
-            self._by_kind.popitem(last=False)
+        agent, key = _hash_agent(tenant, request), hash(session)
+        lengths = self._by_agent.setdefault(agent, OrderedDict())
+        self._by_agent.move_to_end(agent)
+        if len(self._by_agent) > MAX_AGENTS:
+            self._by_agent.popitem(last=False)
         lengths[key] = max(length, lengths.get(key, 0))
         lengths.move_to_end(key)
         if len(lengths) > MAX_LENGTHS:
             lengths.popitem(last=False)
 
-    def list_lengths(self, tenant: str, tool_names: Iterable[str]) -> tuple[int, ...]:
-        """The lengths of the last `MAX_LENGTHS` conversations with these tools."""
-        return tuple(self._by_kind.get(make_conversation_kind(tenant, tool_names), {}).values())
+    def list_lengths(self, tenant: str, request: Request) -> tuple[int, ...]:
+        """The lengths of the last `MAX_LENGTHS` conversations of the agent that sends this request."""
+        return tuple(self._by_agent.get(_hash_agent(tenant, request), {}).values())
+
+
+def _hash_agent(tenant: str, request: Request) -> int:
+    """A hash of what tells agents apart, in this process: clients choose names of any length."""
+    first = request.messages[0]
+    return hash((tenant, frozenset(request.tool_names), first.text[:AGENT_CHARS] if first.is_system else ""))

@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from proxy.sessions.live import MAX_KINDS, MAX_LENGTHS, ConversationLengths
+from proxy.chat.message import Request
+from proxy.dialects.completions.request import read_request
+from proxy.sessions.live import MAX_AGENTS, MAX_LENGTHS, ConversationLengths
 from tests.exchange.test_page_faults import asks
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
 
 
-def test_tenants_and_tools_tell_kinds_apart() -> None:
+def make_request(*tools: str, system: str = "") -> Request:
+    """The first request of an agent with these tools."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    defined = [{"type": "function", "function": {"name": name}} for name in tools]
+    return read_request(json.dumps({"model": "m", "messages": messages, "tools": defined}).encode())
+
+
+def test_tenants_and_tools_and_the_beginning_of_the_system_prompt_tell_agents_apart() -> None:
     lengths = ConversationLengths()
-    lengths.note_length("a", ["grep", "read"], "s1", 5)
-    lengths.note_length("a", ["read", "grep"], "s2", 7)
-    assert sorted(lengths.list_lengths("a", ["read", "grep"])) == [5, 7]
-    assert lengths.list_lengths("a", ["read"]) == lengths.list_lengths("b", ["read", "grep"]) == ()
+    lengths.note_length("a", make_request("grep", "read"), "s1", 5)
+    lengths.note_length("a", make_request("read", "grep"), "s2", 7)
+    assert sorted(lengths.list_lengths("a", make_request("grep", "read"))) == [5, 7]
+    assert lengths.list_lengths("a", make_request("read")) == ()
+    assert lengths.list_lengths("b", make_request("grep", "read")) == ()
+    assert lengths.list_lengths("a", make_request("grep", "read", system="You play chess.")) == ()
+    long = "You are an agent. " * 10
+    lengths.note_length("a", make_request("grep", system=long + "The folder is /one."), "s3", 9)
+    assert lengths.list_lengths("a", make_request("grep", system=long + "The folder is /two.")) == (9,)
 
 
 def test_of_a_session_the_longest_branch_counts_once() -> None:
     lengths = ConversationLengths()
     for length in (3, 9, 4):
-        lengths.note_length("a", (), "s", length)
-    assert lengths.list_lengths("a", ()) == (9,)
+        lengths.note_length("a", make_request(), "s", length)
+    assert lengths.list_lengths("a", make_request()) == (9,)
 
 
-def test_kinds_and_conversations_are_bounded_and_the_last_used_stay() -> None:
+def test_agents_and_conversations_are_bounded_and_the_last_used_stay() -> None:
     lengths = ConversationLengths()
     for n in range(MAX_LENGTHS + 5):
-        lengths.note_length("a", (), f"s{n}", n + 1)
-        lengths.note_length("a", (), "s0", 1)
-    assert lengths.list_lengths("a", ()) == (*range(7, MAX_LENGTHS + 6), 1)
-    for n in range(MAX_KINDS):
-        lengths.note_length("b", [f"tool{n}"], "s", 1)
-    assert lengths.list_lengths("a", ()) == ()
+        lengths.note_length("a", make_request(), f"s{n}", n + 1)
+        lengths.note_length("a", make_request(), "s0", 1)
+    assert lengths.list_lengths("a", make_request()) == (*range(7, MAX_LENGTHS + 6), 1)
+    for n in range(MAX_AGENTS):
+        lengths.note_length("b", make_request(f"tool{n}"), "s", 1)
+    assert lengths.list_lengths("a", make_request()) == ()
 
 
 TOOLS = [{"type": "function", "function": {"name": "grep", "parameters": {"type": "object"}}}]
