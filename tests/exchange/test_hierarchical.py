@@ -28,6 +28,7 @@ from tests.gemini_agent import GeminiAgent
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import ScriptedModel, make_calls, send_reply
+from tests.stores import count_rows
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import StrictResponses
@@ -227,7 +228,7 @@ async def test_e6_policies_that_do_not_search_leave_the_index_empty(tmp_path: Pa
         agent = Agent(proxy, NAMED)
         await agent.say("the zebra handshake uses port 4711")
         await agent.say("which port?")
-        assert (await proxy.app.store.count_rows())["indexed"] == 0
+        assert (await count_rows(proxy.app.store))["indexed"] == 0
 
 
 @pytest.mark.parametrize("by", ["header", "mark"])

@@ -13,6 +13,7 @@ from proxy.store import full_text_search
 from proxy.store.base import EditRow, MessageRow, Store
 from proxy.store.in_memory import InMemoryStore
 from tests.store.conftest import RowFactory, digest
+from tests.stores import count_rows
 
 
 def user_row(make: RowFactory, n: int, text: Any, **more: Any) -> MessageRow:
@@ -27,7 +28,7 @@ def summary(make: RowFactory, n: int, text: str, version: int = 1, stage: str = 
 
 
 async def indexed(store: Store) -> int:
-    return (await store.count_rows())["indexed"]
+    return (await count_rows(store))["indexed"]
 
 
 async def fetch(store: Any, text: str, *args: Any) -> list[tuple[Any, ...]]:

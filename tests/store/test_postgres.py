@@ -22,7 +22,7 @@ from tests.raw_upstream import free_port, run_upstream
 from tests.scripted_model import ScriptedModel
 from tests.store.conftest import RowFactory
 from tests.store.test_postgres_writer import eventually
-from tests.stores import postgres_store
+from tests.stores import count_rows, postgres_store
 
 make = RowFactory()
 
@@ -160,7 +160,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_ack
         assert not any(future.done() for future in futures)
         await asyncio.to_thread(own.start)
         await asyncio.gather(*futures)
-        assert (await store.count_rows())["forms"] == 21
+        assert (await count_rows(store))["forms"] == 21
         await eventually(lambda: store.healthy)
         await store.close()
 
@@ -238,5 +238,5 @@ async def test_r3_what_the_driver_cannot_read_is_a_loss_of_the_store_like_any_ot
         async with asyncio.timeout(30):
             while (await proxy.post(hello, b"x-context-session: after")).header("x-context-fallback") is not None:
                 await asyncio.sleep(0.1)
-            while (await proxy.app.store.count_rows())["gaps"] < 3:
+            while (await count_rows(proxy.app.store))["gaps"] < 3:
                 await asyncio.sleep(0.1)

@@ -18,7 +18,7 @@ from proxy.store.postgres_writer import PostgresWriter, compute_lock_id
 from proxy.store.removal import RemovalStepRow
 from tests.postgres import execute
 from tests.store.conftest import RowFactory, digest
-from tests.stores import postgres_store
+from tests.stores import count_rows, postgres_store
 
 make = RowFactory()
 
@@ -50,7 +50,7 @@ async def eventually(what: Callable[[], object], seconds: float = 10.0) -> None:
 async def test_many_items_at_once_take_few_commits(store: PostgresStore) -> None:
     await asyncio.gather(*(store.put([make.form(b"%d" % number)]) for number in range(500)))
     assert store.commits < 50
-    assert (await store.count_rows())["forms"] == 500
+    assert (await count_rows(store))["forms"] == 500
 
 
 async def test_an_item_resolves_only_when_another_connection_can_read_it(store: PostgresStore, database: str) -> None:
@@ -66,7 +66,7 @@ async def test_a_row_that_cannot_be_stored_fails_its_own_item_and_leaves_a_gap(s
     results = await asyncio.gather(*futures, return_exceptions=True)
     assert [type(result) for result in results] == [type(None), StoreUnavailable, StoreUnavailable, type(None)]
     await eventually(lambda: store.queued == 0)
-    counts = await store.count_rows()
+    counts = await count_rows(store)
     assert (counts["forms"], counts["gaps"], counts["messages"]) == (2, 2, 0)
     assert store.healthy
     assert store.dropped == 2
@@ -172,7 +172,7 @@ async def test_a_connection_that_the_server_ends_is_made_anew_and_nothing_is_los
             database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'context-proxy'"
         )
         await asyncio.gather(*futures)
-    assert (await store.count_rows())["forms"] == 500
+    assert (await count_rows(store))["forms"] == 500
     await eventually(lambda: store.healthy)
 
 
