@@ -277,7 +277,7 @@ def check_store(settings: Settings) -> Finding:
     return Finding("store", "good", f"{path}, {size}, schema {found.version} of {found.latest}")
 
 
-def check_running(client: AdminClient, *, is_named: bool = False) -> Finding:
+def check_running(client: AdminClient, *, is_named: bool) -> Finding:
     """Look at the proxy that runs. is_named: True if the command line names it, so that it has to be there."""
     url = client.url
     try:

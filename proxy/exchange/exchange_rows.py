@@ -288,8 +288,8 @@ def make_message_row(
     group_id: str,
     now: float,
     *,
-    answer: bool = False,
-    reached: bool = False,
+    answer: bool,
+    reached: bool,
 ) -> MessageRow:
     """Return the row of one message."""
     return MessageRow(

@@ -184,7 +184,7 @@ def _record_no_reply(services: Services, turn: Turn) -> Iterator[None]:
         _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise
     except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
+        _record_client_gone(services, turn)
         raise
 
 
@@ -299,7 +299,7 @@ async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
         _record_unfinished(services, turn, "partial", reply.status, problem.code)
         raise
     except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
+        _record_client_gone(services, turn)
         raise
 
 
@@ -402,7 +402,7 @@ async def _join_rounds(
     try:
         return await tool_loop.run_body(body, withheld)
     except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, tool_loop.turn, None, ())
+        _record_client_gone(services, tool_loop.turn)
         raise
 
 
@@ -426,6 +426,8 @@ async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: Respo
     await fallback.relay_unread(services, turn.upstream, reply, out, headers)
 
 
-def _record_client_gone(services: Services, turn: Turn, answer: AssembledAnswer | None, blocks: Sequence[str]) -> None:
+def _record_client_gone(
+    services: Services, turn: Turn, answer: AssembledAnswer | None = None, blocks: Sequence[str] = ()
+) -> None:
     """Record the exchange of a client that left. The caller does not wait for the write."""
     _record_unfinished(services, turn, "client_gone", 499, None, answer, blocks)

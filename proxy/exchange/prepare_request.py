@@ -413,9 +413,7 @@ async def replan_refused(services: Services, turn: Turn) -> Turn | None:
         branch.state = state
         return None
     services.metrics.replans_total.labels(reason="too_long").inc()
-    record_outcome.store_in_background(
-        services, turn, [record_outcome.make_refused_row(services, turn, "the prompt was too long; planned once more")]
-    )
+    record_outcome.store_in_background(services, turn, [record_outcome.make_refused_row(services, turn)])
     replanned = replanned.with_values(id=locate.make_id())
     forms = exchange_rows.add_request_rows(services.live_sessions, replanned, services.now())
     return await _commit(services, replanned, forms)

@@ -162,7 +162,7 @@ def _keep_original(services: Services, turn: Turn, original: bytes, left_out: Se
     result_clearing.remember_refusal(services, turn)
     turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT).with_prompt(outgoing=original)
     _leave_out(services, turn, left_out)
-    record_outcome.stop_rewriting(services, turn, "upstream_reject")
+    record_outcome.stop_rewriting(services, turn)
     return turn
 
 

@@ -88,10 +88,10 @@ def find_session_name(
     for value in named:
         if value and (name := _clean_name(value)):
             return name
-    for field in settings.body_fields if body is not None else ():
-        value = _read_body_field(body, field) if body is not None else None
-        if value and (name := _clean_name(value)):
-            return name
+    if body is not None:
+        for field in settings.body_fields:
+            if (value := _read_body_field(body, field)) and (name := _clean_name(value)):
+                return name
     return None
 
 

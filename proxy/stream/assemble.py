@@ -262,8 +262,8 @@ class AssembledAnswer:
         except RecursionError:
             return None  # a single field nested to the reader's own limit: no client could send that back
 
-    def _read_raw_message(self, index: int = 0) -> dict[str, Any]:
-        turn = self._turns.get(index)
+    def _read_raw_message(self) -> dict[str, Any]:
+        turn = self._turns.get(0)
         message = None if turn is None or turn.raw is None else _read_any(turn.raw)
         return message if isinstance(message, dict) else {}
 

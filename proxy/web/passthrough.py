@@ -46,12 +46,11 @@ async def serve_passthrough(
     metrics: Metrics,
     *,
     path: str,
-    target: Target | None = None,
     share: BodyShare | None = None,
     rules: PathRules | None = None,
     on_allowed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send one request to `target` (else the one that its model names, else the first) and return its answer.
+    """Send one request to the upstream that its model names, else to the first one, and return its answer.
 
     `path` is percent-encoded, as received. Raises the errors of `UpstreamClient.send` before anything is sent to the
     client. Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises
@@ -59,13 +58,12 @@ async def serve_passthrough(
     the operator; others raise Forbidden. on_allowed: called once that is clear.
     """
     body: bytes | None = None
-    if target is None:
-        if len(client.targets) > 1 and _is_small_json(scope):
-            if share is None:
-                body = await read_body(receive, PEEK_BYTES)
-            else:
-                body = await share.read_whole(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
-        target = client.select_target(None if body is None else read_model(body))
+    if len(client.targets) > 1 and _is_small_json(scope):
+        if share is None:
+            body = await read_body(receive, PEEK_BYTES)
+        else:
+            body = await share.read_whole(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
+    target = client.select_target(None if body is None else read_model(body))
     if rules is not None and target.key is not None:
         rules.check(scope["method"], path)
     on_allowed()

@@ -117,13 +117,13 @@ class Place:
     is_stream: bool
 
 
-def read_place(path: str, query: str = "") -> Place:
+def read_place(path: str) -> Place:
     """Read a path, which may end with its query. Another path than `PATH` names no model."""
-    path, _, more = path.partition("?")
+    path, _, query = path.partition("?")
     found = PATH.search(unquote(path))
     if found is None:
         return Place("", is_stream=False)
-    wanted = dict(parse_qsl(more or query))
+    wanted = dict(parse_qsl(query))
     return Place(found["model"], found["method"] == "streamGenerateContent" and wanted.get("alt") == "sse")
 
 
