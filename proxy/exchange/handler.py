@@ -47,7 +47,8 @@ from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.assemble import AssembledAnswer
-from proxy.upstream.client import BODILESS_STATUSES, Reply, Target, begins_stream
+from proxy.stream.sse import begins_stream
+from proxy.upstream.client import BODILESS_STATUSES, Reply, Target
 
 log = logging.getLogger(__name__)
 

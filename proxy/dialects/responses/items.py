@@ -53,7 +53,7 @@ RESULTS: Final = {
 OPAQUE_PAIRS: Final = {"program_output": "program"}
 """Items of the provider that belong together by their `call_id`."""
 
-_DEVELOPER = frozenset({"additional_tools", "configuration_update"})
+DEVELOPER_ITEMS = frozenset({"additional_tools", "configuration_update"})
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 _FLEETING = frozenset({"id", "status", "encrypted_content", "created_by", CACHE_MARK})
 """Members of an opaque item that a client may leave out or change when it sends the item back."""
@@ -85,7 +85,7 @@ def find_role(item: Mapping[str, Any]) -> ItemRole:
         if role in ("user", "assistant"):
             return "user" if role == "user" else "model"
         raise NotManaged("shape", "a message item of an unknown role")
-    if kind in _DEVELOPER:
+    if kind in DEVELOPER_ITEMS:
         return "system"
     return "result" if kind in RESULTS and find_answered_call(item) is not None else "model"
 
