@@ -20,6 +20,12 @@ ALLOWED = 4 * 1.5
 RESULT = 64 * 1024
 
 
+def make_row(n: int, content: str) -> bytes:
+    """A message as the child of the sandbox reads it."""
+    row = [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00", 1]
+    return json.dumps(row).encode()
+
+
 ESCAPES = {
     "a CTE under a view's name (M1)": "WITH my_messages AS (SELECT * FROM main.messages) SELECT * FROM my_messages",
     "a CTE in the table's place": "WITH messages AS (SELECT * FROM main.messages) SELECT * FROM messages",

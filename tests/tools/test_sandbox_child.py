@@ -11,20 +11,14 @@ from pathlib import Path
 import pytest
 
 from proxy.tools import sandbox_child, stored_history
-from tests.tools.attacks import Many, changed
+from tests.tools.attacks import Many, changed, make_row
 
 TEXTS = ["please read a.py", "def parse(): pass", "the parser is done", "é" * 40_000, "x" * 200_000]
 
 
-def row(n: int, content: str) -> bytes:
-    return json.dumps(
-        [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00", 1]
-    ).encode()
-
-
 HEAP = "PRAGMA hard_heap_limit = {HEAP}"
 
-ROWS = [row(n, text) for n, text in enumerate(TEXTS, 1)]
+ROWS = [make_row(n, text) for n, text in enumerate(TEXTS, 1)]
 
 
 @pytest.fixture
@@ -194,7 +188,7 @@ def test_the_process_can_write_no_file(tmp_path: Path) -> None:
 
 def test_a_word_index_of_much_text_holds_the_newest_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_child, "INDEXED", 1000)
-    given = iter([row(1, "old word"), row(2, "filler " * 200), row(3, "new word"), b"\n"])
+    given = iter([make_row(1, "old word"), make_row(2, "filler " * 200), make_row(3, "new word"), b"\n"])
     database = sandbox_child.fill(given, search=True)
     found = database.execute("SELECT id FROM messages_fts WHERE messages_fts MATCH 'word'").fetchall()
     assert found == [("id3",)]
