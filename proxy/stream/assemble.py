@@ -82,19 +82,9 @@ class AssembledAnswer:
     """One answer of an upstream. id, model, usage, error: as upstream reports them, None where it does not."""
 
     __slots__ = (
-        "_room",
-        "_turns",
-        "cleared_results",
-        "dropped_reasoning",
-        "error",
-        "finish_reasons",
-        "id",
-        "is_capped",
-        "is_done",
-        "model",
-        "unparsed",
-        "usage",
-    )
+        "_room", "_turns", "cleared_results", "dropped_reasoning", "error", "finish_reasons", "id", "is_capped",
+        "is_done", "model", "unparsed", "usage",
+    )  # fmt: skip
 
     def __init__(self, limit: int = CAPTURE_LIMIT) -> None:
         self.finish_reasons: dict[int, str] = {}
