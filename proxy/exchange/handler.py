@@ -203,10 +203,9 @@ def _make_relay_factory(
 
     def make(after: AnswerRelay | None) -> AnswerRelay:
         return turn.dialect.answers.make_relay(
-            withhold_state=bool(withheld),
+            withheld=withheld,
             drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
             limit=services.settings.limits.capture_mb << 20,
-            headings=withheld,
             hidden_tools=tool_loop.tool_names if tool_loop is not None else frozenset(),
             previous=after,
             hold_text=services.settings.tools.hold_text,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from proxy.dialects.completions.stream import read_chunk
 from proxy.dialects.usage import Usage
-from proxy.notes import state_block
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.event_rewriter import EventRewriter
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
@@ -31,12 +30,11 @@ _DONE = b"[DONE]"
 class Relay:
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    withhold_state: blocks are removed from the text. headings: the headings of these blocks; those of STATE blocks by
-    default. drop_usage: the proxy asked for usage, the client did not. hidden_tools: the names of the proxy's tools,
-    whose calls the client never sees. previous: the relay of the round before, which went on. This relay continues its
-    answer: chunks get the id, created, model and system_fingerprint of the first round. They get no second role, and
-    the usage counts the completions of all rounds. hold_text: text waits until it is known that no hidden call follows
-    it.
+    withheld: the headings of the blocks that are removed from the text. drop_usage: the proxy asked for usage, the
+    client did not. hidden_tools: the names of the proxy's tools, whose calls the client never sees. previous: the relay
+    of the round before, which went on. This relay continues its answer: chunks get the id, created, model and
+    system_fingerprint of the first round. They get no second role, and the usage counts the completions of all rounds.
+    hold_text: text waits until it is known that no hidden call follows it.
 
     answer: what the client has got over all rounds, added up (with usage, without the withheld text). terminal: the
     [DONE] event and, if no calls are hidden, everything that came after it. It is b"" if no [DONE] came or the round
@@ -52,10 +50,9 @@ class Relay:
     def __init__(
         self,
         *,
-        withhold_state: bool,
-        drop_usage: bool,
+        withheld: tuple[str, ...] = (),
+        drop_usage: bool = False,
         limit: int = EVENT_LIMIT,
-        headings: tuple[str, ...] = state_block.HEADINGS,
         hidden_tools: frozenset[str] = frozenset(),
         previous: Relay | None = None,
         hold_text: bool = False,
@@ -67,15 +64,14 @@ class Relay:
         self._previous = previous
         self.has_ended = False
         """True once the end of the round has come: nothing of the answer follows it."""
-        self._is_unedited = not (withhold_state or drop_usage or hidden_tools or previous)
+        self._is_unedited = not (withheld or drop_usage or hidden_tools or previous)
         self._parser = SseParser(limit, drops_mark=previous is not None)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
         self._kept = b""  # or, if none were sent, all of that event
         self._cutting = False  # within an event that is too large and may hold hidden calls
         self._edits: EventRewriter = EventRewriter(
             self.answer,
-            withhold_blocks=withhold_state,
-            headings=headings,
+            withheld=withheld,
             drop_usage=drop_usage,
             hidden_tools=hidden_tools,
             previous=previous._edits if previous else None,

@@ -11,7 +11,6 @@ from typing import Final
 
 from proxy.dialects.responses import stream as facts
 from proxy.dialects.usage import Usage
-from proxy.notes import state_block
 from proxy.stream.item_answer import ItemAnswer
 from proxy.stream.item_rewriter import ItemRewriter
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
@@ -41,10 +40,9 @@ class ResponsesRelay:
     def __init__(
         self,
         *,
-        withhold_state: bool,
+        withheld: tuple[str, ...] = (),
         drop_usage: bool = False,  # noqa: ARG002 - the interface is the other relay's
         limit: int = EVENT_LIMIT,
-        headings: tuple[str, ...] = state_block.HEADINGS,
         hidden_tools: frozenset[str] = frozenset(),
         previous: ResponsesRelay | None = None,
         hold_text: bool = False,
@@ -60,17 +58,15 @@ class ResponsesRelay:
         self._parser = SseParser(limit, drops_mark=previous is not None)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
         self._kept = b""  # or, if none were sent, all of that event
-        self._is_unedited = not (withhold_state or hidden_tools or previous or instructions is not None)
+        self._is_unedited = not (withheld or hidden_tools or previous or instructions is not None)
         self._rewriter: ItemRewriter = ItemRewriter(
             self.answer,
-            withhold_blocks=withhold_state,
-            headings=headings,
+            withheld=withheld,
             hidden_tools=hidden_tools,
             previous=previous._rewriter if previous else None,
             limit=limit,
             hold_text=hold_text,
             instructions=instructions,
-            restores_echo=instructions is not None,
         )
 
     @property

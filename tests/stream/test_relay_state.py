@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.message import Call
 from proxy.notes import state_block
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.relay import Relay
 from tests.stream.completion_streams import (
     BLOCK,
@@ -213,7 +214,7 @@ def test_half_characters_go_on_as_they_came() -> None:
 
 
 def test_nothing_more_comes_after_the_end() -> None:
-    relay = Relay(withhold_state=True, drop_usage=False)
+    relay = Relay(withheld=HEADINGS, drop_usage=False)
     relay.feed(make_chunk({"content": "a\n"}))
     assert read_text(relay.end()) == "\n"
     assert relay.end() == b""
