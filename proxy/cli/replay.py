@@ -183,8 +183,8 @@ def _find_conversations(
     if not from_store:
         if not files:
             raise ConfigError("FILE", None, "recordings, - for stdin, or --from-store")
-        with _spool_stdin(files) as there:
-            yield count_requests(there), (one for file in there for one in read_conversations(file))
+        with _spool_stdin(files) as spooled:
+            yield count_requests(spooled), (one for file in spooled for one in read_conversations(file))
         return
     sessions = [name for name in names if not Path(name).is_file()]
     # An event loop of its own: the code that asks for the conversations one by one runs on none.

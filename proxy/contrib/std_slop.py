@@ -45,8 +45,8 @@ class SlopMemo:
 def is_sqlite(file: Path) -> bool:
     """True if a file is a SQLite file. Raises ConfigError if it cannot be read."""
     try:
-        with file.open("rb") as there:
-            return there.read(len(MAGIC)) == MAGIC
+        with file.open("rb") as opened:
+            return opened.read(len(MAGIC)) == MAGIC
     except OSError as error:
         raise ConfigError("FILE", str(file), f"a file that can be read ({error.strerror})") from None
 
@@ -54,27 +54,27 @@ def is_sqlite(file: Path) -> bool:
 def read_database(file: Path) -> tuple[list[SlopSession], list[SlopMemo]]:
     """Return all conversations and memos of the file. Raises ConfigError if the file is not std::slop's."""
     try:
-        with closing(sqlite3.connect(file.absolute().as_uri() + "?mode=ro", uri=True)) as there:
-            there.row_factory = sqlite3.Row
-            there.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            tables = {row[0] for row in there.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if not {"messages", "sessions"} <= tables or "session_id" not in _list_columns(there, "messages"):
+        with closing(sqlite3.connect(file.absolute().as_uri() + "?mode=ro", uri=True)) as database:
+            database.row_factory = sqlite3.Row
+            database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not {"messages", "sessions"} <= tables or "session_id" not in _list_columns(database, "messages"):
                 raise ConfigError("FILE", str(file), "std::slop's database, or JSONL with a conversation a line")
-            return _read_sessions(there, tables), _read_memos(there, tables)
+            return _read_sessions(database, tables), _read_memos(database, tables)
     except sqlite3.DatabaseError as error:
         raise ConfigError("FILE", str(file), f"a SQLite file that can be read ({error})") from None
 
 
-def _list_columns(there: sqlite3.Connection, name: str) -> set[str]:
-    return {row["name"] for row in there.execute(f"PRAGMA table_info({name})")}
+def _list_columns(database: sqlite3.Connection, name: str) -> set[str]:
+    return {row["name"] for row in database.execute(f"PRAGMA table_info({name})")}
 
 
-def _read_sessions(there: sqlite3.Connection, tables: set[str]) -> list[SlopSession]:
-    settings = {row["id"]: dict(row) for row in there.execute("SELECT * FROM sessions")}
-    states = _read_by_session(there, "session_state", "state_blob", tables)
-    pads = _read_by_session(there, "scratchpads", "content", tables)
+def _read_sessions(database: sqlite3.Connection, tables: set[str]) -> list[SlopSession]:
+    settings = {row["id"]: dict(row) for row in database.execute("SELECT * FROM sessions")}
+    states = _read_by_session(database, "session_state", "state_blob", tables)
+    pads = _read_by_session(database, "scratchpads", "content", tables)
     rows: dict[str, list[dict[str, Any]]] = {}
-    for row in there.execute("SELECT * FROM messages ORDER BY id"):
+    for row in database.execute("SELECT * FROM messages ORDER BY id"):
         rows.setdefault(row["session_id"] or "std-slop", []).append(dict(row))
     talks = []
     for session, messages in rows.items():
@@ -93,18 +93,18 @@ def _read_sessions(there: sqlite3.Connection, tables: set[str]) -> list[SlopSess
     return talks
 
 
-def _read_by_session(there: sqlite3.Connection, name: str, column: str, tables: set[str]) -> dict[str, str]:
-    if name not in tables or column not in _list_columns(there, name):
+def _read_by_session(database: sqlite3.Connection, name: str, column: str, tables: set[str]) -> dict[str, str]:
+    if name not in tables or column not in _list_columns(database, name):
         return {}
-    return {row["session_id"]: row[column] or "" for row in there.execute(f"SELECT * FROM {name}")}  # noqa: S608  # ours
+    return {row["session_id"]: row[column] or "" for row in database.execute(f"SELECT * FROM {name}")}  # noqa: S608  # ours
 
 
-def _read_memos(there: sqlite3.Connection, tables: set[str]) -> list[SlopMemo]:
+def _read_memos(database: sqlite3.Connection, tables: set[str]) -> list[SlopMemo]:
     if "llm_memos" not in tables:
         return []
     return [
         SlopMemo(row["content"], _read_tags(row["semantic_tags"]))
-        for row in there.execute("SELECT * FROM llm_memos ORDER BY id")
+        for row in database.execute("SELECT * FROM llm_memos ORDER BY id")
     ]
 
 

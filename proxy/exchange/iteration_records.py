@@ -145,7 +145,7 @@ def _make_row(
 ) -> IterationRow:
     messages, keys, branch = turn.request.messages, turn.keys, turn.located.branch
     node = branch.live_session.nodes.get(keys[step.start])
-    came = node.seen_at if node is not None else 0.0
+    asked_at = node.seen_at if node is not None else 0.0
     prompt = group.find_last_user(messages[: step.start])
     number = sum(messages[n].role == "assistant" for n in range(prompt + 1, step.start + 1))
     record = reflection.build_report(
@@ -165,7 +165,7 @@ def _make_row(
             for one in call_batches.find_answered_calls(messages, step)
             for n, m in ((one.result_index, messages[one.result_index]),)
         ],
-        seconds=turn.started_at - came if 0 < came < turn.started_at else None,
+        seconds=turn.started_at - asked_at if 0 < asked_at < turn.started_at else None,
         token_counter=turn.token_counter.count_text,
         feedback="\n".join(m.text for m in messages[step.end :] if m.role == "user"),
     )

@@ -143,8 +143,8 @@ async def read_wire(services: Services, dialect: Dialect, incoming: Incoming) ->
     if chain is not None and chain.is_held and reader.read_held is not None:
         read = partial(reader.read_held, body, cache.limits, chain.history.messages)
     elif reader.takes_path:
-        where = f"{incoming.path}?{incoming.query.decode('latin-1')}"
-        read = partial(reader.read, body, cache.limits, where)
+        address = f"{incoming.path}?{incoming.query.decode('latin-1')}"
+        read = partial(reader.read, body, cache.limits, address)
     elif reader.continues_earlier:
         old = cache.find_prefix(body, dialect.name)
         read = partial(cache.read_wire_with_prefix, dialect.name, body, old, reader.read)

@@ -130,11 +130,11 @@ def _render_prompt(shown: PromptDetails) -> str:
     behind = {
         n: [_render_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}
     }
-    there = range(len(shown.messages))
-    made = [text for n in there for text in (_render_message(shown.messages[n]), *behind.get(n, ()))]
+    indexes = range(len(shown.messages))
+    made = [text for n in indexes for text in (_render_message(shown.messages[n]), *behind.get(n, ()))]
     head = f"{shown.tokens_after} of {shown.tokens_before} tokens"
     return "\n\n".join(
-        [head, *made, *(text for n, texts in sorted(behind.items()) if n not in there for text in texts)]
+        [head, *made, *(text for n, texts in sorted(behind.items()) if n not in indexes for text in texts)]
     )
 
 

@@ -78,10 +78,10 @@ class PromptChart(Struct, frozen=True):
 async def build_chart(services: Services, tenant: str, session: str, *, branch: str | None = None) -> PromptChart:
     """Return the chart of the prompt that would go out if the client sent its history now. Raises NotFound;
     StoreUnavailable passes through."""
-    here = await find_branch(services, tenant, session, branch)
-    seen = await preview_prompt(services, here)
-    reported = await show.read_reported_tokens(services, here)
-    return await run_off_loop(len(here.keys), lambda: _draw_chart(here, seen, reported))
+    selected = await find_branch(services, tenant, session, branch)
+    seen = await preview_prompt(services, selected)
+    reported = await show.read_reported_tokens(services, selected)
+    return await run_off_loop(len(selected.keys), lambda: _draw_chart(selected, seen, reported))
 
 
 def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> PromptChart:

@@ -427,10 +427,10 @@ class UpstreamClient:
         is one, else in chunks.
         """
         transport = self._transports[target.name]
-        came = headers if isinstance(headers, list) else list(headers)
-        length = _choose_content_length(method, came, body)
+        received = headers if isinstance(headers, list) else list(headers)
+        length = _choose_content_length(method, received, body)
         head = build_request_headers(
-            came,
+            received,
             host=transport.address.host_header,
             key=target.key,
             key_header=GOOGLE_KEY if GOOGLE_PATH.search(path) else AUTHORIZATION,
