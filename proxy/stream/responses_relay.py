@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.dialects.responses import stream as facts
-from proxy.dialects.usage import Usage
 from proxy.stream.item_answer import ItemAnswer
 from proxy.stream.item_rewriter import ItemRewriter
+from proxy.stream.relay import RewrittenStream
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
-from proxy.stream.tool_call_filter import HiddenCall
 
 _HEADS: Final = tuple(
     form % name.encode()
@@ -24,7 +23,7 @@ _HEADS: Final = tuple(
 """Beginnings of an event that ends an answer."""
 
 
-class ResponsesRelay:
+class ResponsesRelay(RewrittenStream):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
     The parameters are those of `proxy.stream.relay.Relay`. drop_usage: ignored, a response always tells its usage.
@@ -80,26 +79,6 @@ class ResponsesRelay:
         """The bodies of the withheld blocks under all other headings, in the same way."""
         before = self._previous.other_blocks if self._previous else []
         return before + [block for held in self._rewriter.block_filters for block in held.other_blocks]
-
-    @property
-    def hidden_calls(self) -> list[HiddenCall]:
-        """The hidden calls of this round, in their order, when it has ended; none if it did not end well."""
-        return self._rewriter.hidden_calls
-
-    @property
-    def shown_calls(self) -> int:
-        """The number of calls that the client has got in this answer."""
-        return self._rewriter.shown_calls
-
-    @property
-    def goes_on(self) -> bool:
-        """True if the round has ended with hidden calls alone: nothing of its end was sent."""
-        return self._rewriter.goes_on
-
-    @property
-    def round_usage(self) -> Usage | None:
-        """The usage of this round alone."""
-        return self._rewriter.round_usage
 
     def build_round_message(self) -> bytes | None:
         """The canonical message of this round as upstream should get it back: with hidden calls, and the text as it
@@ -190,10 +169,6 @@ class ResponsesRelay:
         if may_pass and is_loose_text(raw) and b"output" not in raw:
             out.append(raw)
             self.is_unfinished = True
-
-    def drop_held_text(self) -> None:
-        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
-        self._rewriter.drop_held_text()
 
     def end_answer(self) -> bytes:
         """End the answer although the model would continue after this round. Return the held end of the round, without

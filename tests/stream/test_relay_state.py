@@ -276,4 +276,4 @@ def test_of_endless_choices_no_more_than_can_be_asked_for_are_remembered() -> No
     out, relay = relay_stream([*parts, DONE])
     assert out == b"".join(parts) + DONE
     assert relay.answer.is_capped
-    assert len(relay.answer.finish_reasons) == len(relay._edits.block_filters) == 128
+    assert len(relay.answer.finish_reasons) == len(relay._rewriter.block_filters) == 128
