@@ -14,7 +14,6 @@ import msgspec
 
 from proxy.chat.chain import public_id
 from proxy.chat.group import find_last_user, join_steps, split_steps
-from proxy.context.models import Model
 from proxy.context.operator_edits import NAME
 from proxy.errors import Conflict, NotFound, Unprocessable
 from proxy.exchange import lookups, publish_events
@@ -220,20 +219,14 @@ def _make_rows(
 ) -> list[EditRow]:
     """Return one row for each message. versions: those of rows that are stored together with these."""
     known = {**selected.operator_decisions.versions, **(versions or {})}
+    token_counter = services.find_token_counter(lookups.look_up_model(services, selected.exchange.model))
     made = []
     for n in chosen:
-        k, size = (
-            selected.keys[n],
-            services.find_token_counter(_find_model(services, selected))(selected.request.messages[n]),
-        )
+        k, size = selected.keys[n], token_counter(selected.request.messages[n])
         left = 0 if action == "gone" else size
         place = (selected.record.tenant, selected.record.session, WHOLE_SESSION, k, known.get(k, 0) + 1)
         made.append(EditRow(*place, stage, REASONS[why], action, None, size, left, "", services.now()))
     return made
-
-
-def _find_model(services: Services, selected: SelectedBranch) -> Model:
-    return lookups.look_up_model(services, selected.exchange.model)
 
 
 async def _store_decision(

@@ -149,12 +149,11 @@ def _render_messages(messages: Sequence[PromptMessage]) -> str:
 def _render_message(message: PromptMessage) -> str:
     why = f" ({message.why.stage}: {message.why.reason})" if message.why is not None else ""
     head = f"[{message.role} {message.id or '-'} {message.status}{why}]"
-    restored = message.content if message.content is not None else None
-    if not isinstance(restored, dict):
+    if not isinstance(message.content, dict):
         return head
-    content = restored.get("content")
+    content = message.content.get("content")
     text = content if isinstance(content, str) else "" if content is None else msgspec.json.encode(content).decode()
-    called = restored.get("tool_calls")
+    called = message.content.get("tool_calls")
     calls = [msgspec.json.encode(call).decode() for call in called] if isinstance(called, list) else []
     return "".join((f"{head}\n{text}", *(f"\n-> {call}" for call in calls)))
 
