@@ -32,7 +32,7 @@ from proxy.store.session_notes import NoteRow
 
 log = logging.getLogger(__name__)
 
-RANKED = 200
+MAX_RANKED_STEPS = 200
 """Limit on the steps with which the newest step is ranked: a record does not justify another pass over a long
 history."""
 
@@ -117,7 +117,7 @@ def _make_record_rows(turn: Turn, injection: Reflect) -> list[Row]:
     step = next((s for s in reversed(steps) if messages[s.start].role == "assistant"), None)
     if step is None or step.end - step.start == 1:
         return []
-    ranks = _rank_results(turn, [s for s in steps if s.end - s.start > 1][-RANKED:])
+    ranks = _rank_results(turn, [s for s in steps if s.end - s.start > 1][-MAX_RANKED_STEPS:])
     if injection.read_mode(turn.options) == "off":
         return [_make_row(turn, step, "", {}, ranks)]
     batches = call_batches.find_batches(messages, keys, steps, injection)

@@ -109,7 +109,7 @@ async def test_e9_an_answer_under_way_is_not_disturbed(tmp_path: Path) -> None:
 async def test_e9_a_new_request_takes_the_place_of_what_waits_and_the_oldest_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_module, "MOST", 2)
+    monkeypatch.setattr(idle_module, "MAX_WAITING_BRANCHES", 2)
     async with serving(tmp_path, ScriptedModel("ok"), ScriptedModel(SUMMARY), working_s=3600) as proxy:
         waiting = proxy.app.services.idle_compressions
         for name in (b"a", b"a", b"b", b"c"):
@@ -122,7 +122,7 @@ async def test_e9_a_new_request_takes_the_place_of_what_waits_and_the_oldest_lea
     assert not waiting
 
 
-async def test_e9_policies_without_ages_wait_for_nothing(tmp_path: Path) -> None:
+async def test_e9_policies_without_ages_wait_for_nothing() -> None:
     async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         await Agent(proxy).say("hello")
         assert not proxy.app.services.idle_compressions

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from proxy.tools.sandbox import CHILD
+from proxy.tools.sandbox import CHILD_FILE
 
 ALLOWED = 4 * 1.5
 """Seconds that a statement may take in a test: four times what is promised."""
@@ -125,7 +125,7 @@ BOMBS = {
 class Many:
     """A child that answers one statement after the other; a new one where it died or was ended."""
 
-    def __init__(self, rows: Sequence[bytes], child: Path = CHILD, wall: float = 1.5) -> None:
+    def __init__(self, rows: Sequence[bytes], child: Path = CHILD_FILE, wall: float = 1.5) -> None:
         self._rows = b"\n".join([b'{"search": true}', *rows, b"", b""])
         self._child = child
         self._wall = wall
@@ -308,7 +308,7 @@ class Grammar:
 
 def changed(folder: Path, *changes: tuple[str, str]) -> Path:
     """The child with a layer taken out. Each text must be there once, or nothing would be taken out."""
-    text = CHILD.read_text("utf-8")
+    text = CHILD_FILE.read_text("utf-8")
     for old, new in changes:
         assert text.count(old) == 1, old
         text = text.replace(old, new)

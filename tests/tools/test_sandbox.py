@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from proxy.errors import ToolRefused
-from proxy.tools.sandbox import SQL, Sandbox, TenantSlots
+from proxy.tools.sandbox import MAX_SQL_BYTES, Sandbox, TenantSlots
 from tests.tools.attacks import ALLOWED, BOMBS, changed, lag, make_row
 
 ROWS = [make_row(n, f"message {n}") for n in range(1, 101)]
@@ -134,7 +134,7 @@ async def test_a_query_that_is_given_up_while_it_waits_takes_no_slot() -> None:
 
 
 async def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.tools.sandbox.START", 60.0)  # on a busy machine the eighth waits for long
+    monkeypatch.setattr("proxy.tools.sandbox.START_S", 60.0)  # on a busy machine the eighth waits for long
     sandbox = Sandbox(children=2)
     most = 0
 
@@ -155,7 +155,7 @@ async def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_a_statement_that_is_too_long_starts_nothing() -> None:
     with pytest.raises(ToolRefused, match="longer than"):
-        await Sandbox().query(ROWS, "SELECT '" + "é" * SQL + "'", search=False)
+        await Sandbox().query(ROWS, "SELECT '" + "é" * MAX_SQL_BYTES + "'", search=False)
 
 
 @pytest.mark.timed
