@@ -86,7 +86,7 @@ async def test_nothing_is_sent_that_costs_unless_it_is_asked_for(tmp_path: Path)
         assert model.received[-1].line == b"POST /v1/chat/completions HTTP/1.1"
 
 
-async def test_an_upstream_of_messages_is_asked_in_its_own_form(tmp_path: Path) -> None:
+async def test_an_upstream_of_messages_is_asked_in_its_own_form() -> None:
     model = StrictMessages()
     async with run_upstream(model) as upstream:
         target = UpstreamSettings(
@@ -119,7 +119,7 @@ async def refuses_in_googles_form(request: Any, there: Any) -> None:
     await send_reply(there, b"400 Bad Request", json.dumps({"error": error}).encode())
 
 
-async def test_google_refuses_a_key_with_400(tmp_path: Path) -> None:
+async def test_google_refuses_a_key_with_400() -> None:
     async with run_upstream(ScriptedModel(refuses_in_googles_form)) as upstream:
         target = UpstreamSettings(base_url=f"http://127.0.0.1:{upstream.port}", strategy="gemini", api_key_env="HOME")
         found = await asyncio.to_thread(doctor.check_upstream, "a", target)

@@ -223,7 +223,7 @@ async def test_e6_what_the_client_dropped_is_found_in_the_store_of_its_own_sessi
         assert model.texts() == ["tell me the port of the zebra handshake"]
 
 
-async def test_e6_policies_that_do_not_search_leave_the_index_empty(tmp_path: Path) -> None:
+async def test_e6_policies_that_do_not_search_leave_the_index_empty() -> None:
     async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, NAMED)
         await agent.say("the zebra handshake uses port 4711")

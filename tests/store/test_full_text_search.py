@@ -179,7 +179,7 @@ async def _refused() -> None:
     raise StoreUnavailable("full")
 
 
-async def test_e6_filling_grows_with_what_is_new(store: Store, make: RowFactory) -> None:
+async def test_e6_filling_grows_with_what_is_new(store: Store) -> None:
     """Forty times as many sessions beside it do not make a session's index dearer."""
     text = " ".join(f"word{n}" for n in range(200))
     spent = []

@@ -199,7 +199,7 @@ async def test_rights_that_were_opened_are_taken_back(writer: SqliteWriter, path
 
 
 async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledged(
-    writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch
+    writer: SqliteWriter, path: Path
 ) -> None:
     await writer.queue.put([make.form(b"before")])
     reader = sqlite3.connect(path, isolation_level=None)
@@ -292,7 +292,7 @@ async def test_what_was_removed_is_given_back_in_steps_and_leaves_no_trace(
     connection.close()
 
 
-async def test_a_few_free_pages_stay(writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_few_free_pages_stay(writer: SqliteWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_IDLE_S", 0.02)
     await asyncio.gather(*(writer.queue.put([make.form(b"%d" % n * 500)]) for n in range(100)))
     await writer.queue.put([RemovalStepRow("t1", "s1", "forms")])
