@@ -125,10 +125,14 @@ def _message(row: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any
     content, call_id = row.get("content") or "", row.get("tool_call_id") or ""
     if row["role"] == "tool":
         # Some versions write `id|name`.
-        return {"role": "tool", "tool_call_id": _call_of(call_id.partition("|")[0], row, before), "content": content}
+        return {
+            "role": "tool",
+            "tool_call_id": _find_call_id(call_id.partition("|")[0], row, before),
+            "content": content,
+        }
     if row["role"] == "assistant" and (row.get("status") == "tool_call" or _read_calls(row)):
-        body = _json(content)
-        text = body.get("content") if isinstance(body.get("content"), str) else _gemini_text(body)
+        body = _parse_object(content)
+        text = body.get("content") if isinstance(body.get("content"), str) else _join_gemini_text(body)
         return {"role": "assistant", "content": text or None, "tool_calls": _read_calls(row)} if _read_calls(row) else {
             "role": "assistant", "content": text or content,
         }  # fmt: skip
@@ -139,27 +143,29 @@ def _read_calls(row: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the calls of a row, in OpenAI's or Gemini's format, in OpenAI's format."""
     if row.get("status") not in ("tool_call", "dropped"):
         return []
-    body = _json(row.get("content") or "")
+    body = _parse_object(row.get("content") or "")
     made = []
     for number, call in enumerate(body.get("tool_calls") or ()):
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             made.append(
-                _call(call.get("id") or f"call_{row['id']}_{number}", function.get("name"), function.get("arguments"))
+                _make_call(
+                    call.get("id") or f"call_{row['id']}_{number}", function.get("name"), function.get("arguments")
+                )
             )
-    for number, part in enumerate(_gemini_parts(body)):
+    for number, part in enumerate(_list_gemini_parts(body)):
         function = part.get("functionCall") if isinstance(part, dict) else None
         if isinstance(function, dict):
-            made.append(_call(f"call_{row['id']}_{number}", function.get("name"), function.get("args")))
+            made.append(_make_call(f"call_{row['id']}_{number}", function.get("name"), function.get("args")))
     return made
 
 
-def _call(name: str, tool: object, given: object) -> dict[str, Any]:
+def _make_call(name: str, tool: object, given: object) -> dict[str, Any]:
     text = given if isinstance(given, str) else json.dumps(given if given is not None else {})
     return {"id": name, "type": "function", "function": {"name": str(tool or "unknown"), "arguments": text}}
 
 
-def _call_of(call_id: str, row: dict[str, Any], before: list[dict[str, Any]]) -> str:
+def _find_call_id(call_id: str, row: dict[str, Any], before: list[dict[str, Any]]) -> str:
     """Return the id of the call that a result answers. For Gemini it is the newest call with the tool's name."""
     for one in reversed(before):
         if one.get("group_id") != row.get("group_id"):
@@ -170,16 +176,18 @@ def _call_of(call_id: str, row: dict[str, Any], before: list[dict[str, Any]]) ->
     return call_id or f"call_{row['id']}"
 
 
-def _gemini_parts(turn: dict[str, Any]) -> list[Any]:
+def _list_gemini_parts(turn: dict[str, Any]) -> list[Any]:
     parts = turn.get("parts")
     return parts if isinstance(parts, list) else [turn] if "functionCall" in turn else []
 
 
-def _gemini_text(turn: dict[str, Any]) -> str:
-    return "".join(p["text"] for p in _gemini_parts(turn) if isinstance(p, dict) and isinstance(p.get("text"), str))
+def _join_gemini_text(turn: dict[str, Any]) -> str:
+    return "".join(
+        p["text"] for p in _list_gemini_parts(turn) if isinstance(p, dict) and isinstance(p.get("text"), str)
+    )
 
 
-def _json(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -226,19 +226,19 @@ class ToolLoop:
         self._round_count += 1
         if self._deadline is None:
             self._deadline = now + self._find_time_limit()
-        self._call_counts.update({_fingerprint(call) for call in calls})
+        self._call_counts.update({_make_call_key(call) for call in calls})
         ended = ""
         if self._without_tools or self._round_count > limits.rounds:
             ended = "rounds"
         elif now >= self._deadline:
             ended = "time"
-        elif any(self._call_counts[_fingerprint(call)] >= REPEATS for call in calls):
+        elif any(self._call_counts[_make_call_key(call)] >= REPEATS for call in calls):
             ended = "repeats"
         self._without_tools = self._without_tools or bool(ended)
         return ended
 
     async def _run_call(self, call: HiddenCall) -> str:
-        if self._call_counts[_fingerprint(call)] > 1:
+        if self._call_counts[_make_call_key(call)] > 1:
             return make_error_result(REPEATED_CALL)
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -369,7 +369,7 @@ class ToolLoop:
         )
 
 
-def _fingerprint(call: HiddenCall) -> tuple[str, str]:
+def _make_call_key(call: HiddenCall) -> tuple[str, str]:
     return call.name, chain.canonicalize_arguments(call.arguments)
 
 

@@ -195,7 +195,7 @@ class AssembledAnswer:
                 turn.role = value if isinstance(value, str) and value else turn.role
             elif name == "tool_calls" and isinstance(value, list):
                 for part in value:
-                    self._call(turn, part)
+                    self._add_call(turn, part)
             elif name == THINKING_BLOCKS and isinstance(value, list):
                 self._add_thinking(turn, value)
             else:
@@ -213,7 +213,7 @@ class AssembledAnswer:
             else:
                 merge_fields(turn.fields, {THINKING_BLOCKS: [piece]}, self._room)
 
-    def _call(self, turn: _GrowingMessage, part: Any) -> None:
+    def _add_call(self, turn: _GrowingMessage, part: Any) -> None:
         """Add a fragment of a tool call.
 
         Fragments of a call share its index. Gemini's compatible surface gives all calls of a turn the index 0 but
@@ -322,10 +322,14 @@ def _build_calls(rows: list[_GrowingCall]) -> list[dict[str, Any]]:
 def _read_call(call: dict[str, Any]) -> Call:
     inner = call.get("function") or call.get("custom")
     inner = inner if isinstance(inner, dict) else {}
-    return Call(_text(call.get("id")), _text(inner.get("name")), _text(inner.get("arguments", inner.get("input"))))
+    return Call(
+        _read_text(call.get("id")),
+        _read_text(inner.get("name")),
+        _read_text(inner.get("arguments", inner.get("input"))),
+    )
 
 
-def _text(value: Any) -> str:
+def _read_text(value: Any) -> str:
     if value is None:
         return ""
     return repair_surrogates(value if isinstance(value, str) else write_json(value).decode())

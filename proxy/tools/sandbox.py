@@ -162,10 +162,10 @@ class _ChildProcess:
     ) -> bytes:
         if self._ended or process.stdin is None or process.stdout is None:
             return b""
-        with self._time_limit(START_S):
+        with self._limit_time(START_S):
             process.stdout.readline(MAX_REPLY_BYTES)
         # The child reads all of it before it says more, so neither waits for the other.
-        with self._time_limit(self._wall), contextlib.suppress(OSError):
+        with self._limit_time(self._wall), contextlib.suppress(OSError):
             process.stdin.write(json.dumps({"search": search}).encode() + b"\n")
             for at in range(0, len(rows), ROWS_PER_WRITE):
                 process.stdin.write(b"".join(row + b"\n" for row in rows[at : at + ROWS_PER_WRITE]))
@@ -175,7 +175,7 @@ class _ChildProcess:
         return b""
 
     @contextlib.contextmanager
-    def _time_limit(self, seconds: float) -> Iterator[None]:
+    def _limit_time(self, seconds: float) -> Iterator[None]:
         """Kill the child, and so break every pipe to it, if this takes longer."""
         clock = threading.Timer(seconds, self.kill)
         clock.start()

@@ -96,7 +96,7 @@ async def work(agent: Agent, prompt: str, rounds: int, text: str = LOG) -> None:
 def valid(body: dict[str, Any]) -> None:
     sent = read_request(json.dumps(body).encode()).messages
     validate.check([validate.PlannedMessage(m, m.text, bool(m.calls)) for m in sent], sent, Model())
-    assert not validate._violations([validate.PlannedMessage(m, m.text, bool(m.calls)) for m in sent], Model())
+    assert not validate._find_violations([validate.PlannedMessage(m, m.text, bool(m.calls)) for m in sent], Model())
 
 
 @STREAMS
