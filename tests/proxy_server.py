@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import uvicorn
@@ -196,6 +197,12 @@ def make_settings(upstream: int | str, **tree: Any) -> Settings:
     for name, limits in PATIENT_LIMITS.items():
         tree[name] = limits | tree.get(name, {})
     return Settings.model_validate(defaults | named | tree)
+
+
+def make_key(key: str, tenant: str = "acme", plane: str = "data") -> dict[str, str]:
+    """An entry of the setting `keys`, for this key."""
+    name = f"{tenant}-{plane}".replace("*", "all")
+    return {"name": name, "sha256": sha256(key.encode()).hexdigest(), "tenant": tenant, "plane": plane}
 
 
 def make_server(app: ContextProxy) -> uvicorn.Server:

@@ -102,6 +102,12 @@ class _Prefix:
         return ""
 
 
+def read_step(n: int, path: str, *, thinks: bool = True) -> list[Block]:
+    """An answer that reads a file, behind a thought."""
+    call = {"type": "tool_use", "id": f"toolu_{n:04}", "name": "read", "input": {"path": path}}
+    return [{"type": "thinking", "thinking": f"I look at file {n}."}, call] if thinks else [call]
+
+
 class StrictMessages:
     """Gives its answers one after the other, the last one for ever; streamed where that is asked for.
 
@@ -262,6 +268,24 @@ class StrictMessages:
                 raise Refused(f"{path}: {BOUND_TEXT}")
             self.dropped.append(token)
         return body, [{"type": "thinking", "action": "removed", "reason": "prefix_binding_mismatch"} for _ in found]
+
+
+class WithoutMember(StrictMessages):
+    """A gateway that refuses every request with a member."""
+
+    member = b""
+    words = ""
+    """The error."""
+    refused = 0
+    """Number of refused requests."""
+
+    async def __call__(self, request: RawRequest, there: Connection) -> None:
+        if self.member in request.body:
+            self.refused += 1
+            error = {"type": "error", "error": {"type": "invalid_request_error", "message": self.words}}
+            await send_reply(there, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
+            return
+        await super().__call__(request, there)
 
 
 def clear_tool_uses(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Block]]:

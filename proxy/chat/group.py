@@ -129,7 +129,7 @@ def split_request_groups(
 
 
 def list_group_ids(
-    request: Request, keys: Sequence[bytes], observation: re.Pattern[str] | None = None, begin: int = 0
+    request: Request, keys: Sequence[bytes], observation: re.Pattern[str] | None, begin: int
 ) -> list[str]:
     """The id of the group that each of the request's messages belongs to, from index `begin` on."""
     groups = split_request_groups(request, keys, observation)

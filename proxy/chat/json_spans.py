@@ -27,6 +27,7 @@ _SPACE = frozenset(b" \t\r\n")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _STRING = msgspec.json.Decoder(str)
+
 _COLON, _COMMA = 0x3A, 0x2C
 
 MAX_TOP_LEVEL_KEYS: Final = 1_000
@@ -301,6 +302,21 @@ def count_values(body: bytes, stop_after: int) -> int:
 def has_more_values(body: bytes, limit: int) -> bool:
     """True if a body has more than `limit` JSON values. Texts are told apart only where a quick count is too high."""
     return len(body) > limit and count_marks(body) > limit and count_values(body, limit) > limit
+
+
+class _ModelField(msgspec.Struct):
+    model: str | None = None
+
+
+_MODEL_FIELD: Final = msgspec.json.Decoder(_ModelField)
+
+
+def decode_model_name(body: bytes) -> str | None:
+    """The `model` of a body; None if it names none, or is no JSON object."""
+    try:
+        return _MODEL_FIELD.decode(body).model
+    except (ValueError, RecursionError):
+        return None
 
 
 def scan_model_name(body: bytes) -> bytes | None:

@@ -138,7 +138,7 @@ class TokenCounter:
         """True if the message has been counted before, so that asking is free."""
         return self in message.derived_values
 
-    def find_uncounted(self, messages: Sequence[Message], begin: int = 0) -> list[int]:
+    def find_uncounted(self, messages: Sequence[Message], begin: int) -> list[int]:
         """The indices, from `begin` on, of the messages that have not been counted before."""
         return [n for n in range(begin, len(messages)) if self not in messages[n].derived_values]
 

@@ -86,12 +86,12 @@ def read_agent(name: str, surroundings: AgentSurroundings, upstream: str = "") -
     return reader(surroundings, upstream)
 
 
-def _read_claude(here: AgentSurroundings, upstream: str) -> AgentSetup:
-    folder = here.find_folder("CLAUDE_CONFIG_DIR", ".claude")
+def _read_claude(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
+    folder = surroundings.find_folder("CLAUDE_CONFIG_DIR", ".claude")
     files = (
         folder / "settings.json",
-        here.folder / ".claude/settings.json",
-        here.folder / ".claude/settings.local.json",
+        surroundings.folder / ".claude/settings.json",
+        surroundings.folder / ".claude/settings.local.json",
     )
     own: dict[str, str] = {}
     for file in files:
@@ -99,7 +99,7 @@ def _read_claude(here: AgentSurroundings, upstream: str) -> AgentSetup:
         if isinstance(table, dict):
             own |= {str(name): str(value) for name, value in table.items()}
     # Claude Code lays the variables of its settings files over the environment.
-    known = {**here.environment, **own}
+    known = {**surroundings.environment, **own}
     for variable in CLOUDS:
         if known.get(variable, "").lower() not in ("", "0", "false"):
             raise ConfigError(variable, known[variable], "nothing: a cloud's own format does not go through the proxy")
@@ -112,7 +112,7 @@ def _read_claude(here: AgentSurroundings, upstream: str) -> AgentSetup:
         wanted[FIRST_PARTY] = "1"
     arguments: tuple[str, ...] = ()
     if "ANTHROPIC_BASE_URL" in own:
-        if any(one.partition("=")[0] == "--settings" for one in here.arguments):
+        if any(one.partition("=")[0] == "--settings" for one in surroundings.arguments):
             allowed = "nothing, as long as a settings file sets ANTHROPIC_BASE_URL: wrap needs this argument itself"
             raise ConfigError("--settings", "...", allowed)
         arguments = ("--settings", '{"env": {"ANTHROPIC_BASE_URL": "{url}"}}')
@@ -131,8 +131,8 @@ def is_anthropic(url: str) -> bool:
     return urlsplit(url).hostname == "api.anthropic.com"
 
 
-def _read_codex(here: AgentSurroundings, upstream: str) -> AgentSetup:
-    folder = here.find_folder("CODEX_HOME", ".codex")
+def _read_codex(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
+    folder = surroundings.find_folder("CODEX_HOME", ".codex")
     config = _read_toml(folder / "config.toml")
     profiles = config.get("profiles")
     profile = profiles.get(config.get("profile")) if isinstance(profiles, dict) else None
@@ -141,7 +141,9 @@ def _read_codex(here: AgentSurroundings, upstream: str) -> AgentSetup:
     if name == "openai":
         login = _read_json(folder / "auth.json")
         by_chatgpt = bool(login.get("tokens")) and not login.get("OPENAI_API_KEY")
-        base = upstream or str(merged.get("openai_base_url") or "") or here.environment.get("OPENAI_BASE_URL", "")
+        base = (
+            upstream or str(merged.get("openai_base_url") or "") or surroundings.environment.get("OPENAI_BASE_URL", "")
+        )
         notes: tuple[str, ...] = ()
         if not base and by_chatgpt:
             base = CHATGPT
@@ -160,11 +162,11 @@ def _read_codex(here: AgentSurroundings, upstream: str) -> AgentSetup:
     )
 
 
-def _read_opencode(here: AgentSurroundings, upstream: str) -> AgentSetup:
+def _read_opencode(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
     """opencode asks several providers; the model's name tells them apart at the proxy."""
-    own = _parse(here.environment.get("OPENCODE_CONFIG_CONTENT", ""))
-    providers = _read_opencode_providers(here, own)
-    found, skipped = _list_opencode_upstreams(here, providers)
+    own = _parse(surroundings.environment.get("OPENCODE_CONFIG_CONTENT", ""))
+    providers = _read_opencode_providers(surroundings, own)
+    found, skipped = _list_opencode_upstreams(surroundings, providers)
     if upstream:
         found = [AgentUpstream(one.name, upstream) for one in found] or [AgentUpstream("openai", upstream)]
     if not found:
@@ -181,12 +183,12 @@ def _read_opencode(here: AgentSurroundings, upstream: str) -> AgentSetup:
     return AgentSetup(unique, {"OPENCODE_CONFIG_CONTENT": json.dumps(content)}, (), notes)
 
 
-def _read_opencode_providers(here: AgentSurroundings, own: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _read_opencode_providers(surroundings: AgentSurroundings, own: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The providers by name, of all places where opencode reads them. own: the content of its variable, which comes
     last."""
-    folder = here.find_folder("XDG_CONFIG_HOME", ".config") / "opencode"
-    files = [folder / "opencode.json", folder / "opencode.jsonc", here.folder / "opencode.json"]
-    if named := here.environment.get("OPENCODE_CONFIG", ""):
+    folder = surroundings.find_folder("XDG_CONFIG_HOME", ".config") / "opencode"
+    files = [folder / "opencode.json", folder / "opencode.jsonc", surroundings.folder / "opencode.json"]
+    if named := surroundings.environment.get("OPENCODE_CONFIG", ""):
         files.append(Path(named))
     providers: dict[str, dict[str, Any]] = {}
     for config in (*map(_read_json, files), own):
@@ -195,7 +197,7 @@ def _read_opencode_providers(here: AgentSurroundings, own: Mapping[str, Any]) ->
 
 
 def _list_opencode_upstreams(
-    here: AgentSurroundings, providers: Mapping[str, Mapping[str, Any]]
+    surroundings: AgentSurroundings, providers: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[AgentUpstream], list[str]]:
     """(the upstreams of these providers and of the logins, the providers whose login goes past every proxy)."""
     found: list[AgentUpstream] = []
@@ -204,12 +206,14 @@ def _list_opencode_upstreams(
             models = provider.get("models")
             names = tuple(str(each) for each in models) if isinstance(models, dict) and models else ("*",)
             found.append(AgentUpstream(_make_upstream_name(name), base, names))
-    logins = _list_tables(_read_json(here.find_folder("XDG_DATA_HOME", ".local", "share") / "opencode" / "auth.json"))
+    logins = _list_tables(
+        _read_json(surroundings.find_folder("XDG_DATA_HOME", ".local", "share") / "opencode" / "auth.json")
+    )
     skipped: list[str] = []
     for name, usual, patterns in (("anthropic", ANTHROPIC + "/v1", ("claude*",)), ("openai", OPENAI, ("*",))):
         if logins.get(name, {}).get("type") == "oauth":
             skipped.append(name)
-        elif name in providers or name in logins or here.environment.get(f"{name.upper()}_API_KEY"):
+        elif name in providers or name in logins or surroundings.environment.get(f"{name.upper()}_API_KEY"):
             found.append(AgentUpstream(name, _read_base_url(providers.get(name, {})) or usual, patterns))
     return found, skipped
 
@@ -224,24 +228,24 @@ def _read_base_url(provider: Mapping[str, Any]) -> str:
     return str(options.get("baseURL") or "") if isinstance(options, dict) else ""
 
 
-def _read_qwen(here: AgentSurroundings, upstream: str) -> AgentSetup:
-    folder = here.home / ".qwen"
+def _read_qwen(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
+    folder = surroundings.home / ".qwen"
     auth: dict[str, Any] = {}
-    for file in (folder / "settings.json", here.folder / ".qwen/settings.json"):
+    for file in (folder / "settings.json", surroundings.folder / ".qwen/settings.json"):
         security = _read_json(file).get("security")
         if isinstance(security, dict) and isinstance(security.get("auth"), dict):
             auth |= security["auth"]
     if auth.get("selectedType") == "qwen-oauth" and not upstream:
         raise ConfigError("security.auth.selectedType", "qwen-oauth", "openai: a Qwen login has an address of its own")
-    base = upstream or here.environment.get("OPENAI_BASE_URL") or str(auth.get("baseUrl") or "") or OPENAI
+    base = upstream or surroundings.environment.get("OPENAI_BASE_URL") or str(auth.get("baseUrl") or "") or OPENAI
     # The argument wins over settings files, the variable alone does not.
-    given = any(one.partition("=")[0] == "--openai-base-url" for one in here.arguments)
+    given = any(one.partition("=")[0] == "--openai-base-url" for one in surroundings.arguments)
     arguments = () if given else ("--openai-base-url", "{url}/v1")
     return AgentSetup((AgentUpstream("openai", base),), {"OPENAI_BASE_URL": "{url}/v1"}, arguments)
 
 
-def _read_aider(here: AgentSurroundings, upstream: str) -> AgentSetup:
-    known = here.environment
+def _read_aider(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
+    known = surroundings.environment
     openai = (
         known.get("AIDER_OPENAI_API_BASE") or known.get("OPENAI_API_BASE") or known.get("OPENAI_BASE_URL") or OPENAI
     )
@@ -252,8 +256,8 @@ def _read_aider(here: AgentSurroundings, upstream: str) -> AgentSetup:
     return AgentSetup((AgentUpstream("named", upstream),) if upstream else both, wanted)
 
 
-def _read_copilot(here: AgentSurroundings, upstream: str) -> AgentSetup:
-    known = here.environment
+def _read_copilot(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
+    known = surroundings.environment
     kind = known.get("COPILOT_PROVIDER_TYPE") or "openai"
     if kind not in ("openai", "anthropic"):
         raise ConfigError("COPILOT_PROVIDER_TYPE", kind, "openai or anthropic")
@@ -268,12 +272,12 @@ def _read_copilot(here: AgentSurroundings, upstream: str) -> AgentSetup:
     return AgentSetup((AgentUpstream(kind, base or usual),), wanted)
 
 
-def _read_gemini(here: AgentSurroundings, upstream: str) -> AgentSetup:
-    home = here.find_folder("GEMINI_CLI_HOME")
+def _read_gemini(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
+    home = surroundings.find_folder("GEMINI_CLI_HOME")
     # Gemini CLI takes from a file of variables what the environment does not have.
-    known = {**_find_variables(here.folder, home), **here.environment}
+    known = {**_find_variables(surroundings.folder, home), **surroundings.environment}
     kind = ""
-    for file in (home / ".gemini/settings.json", here.folder / ".gemini/settings.json"):
+    for file in (home / ".gemini/settings.json", surroundings.folder / ".gemini/settings.json"):
         security = _read_json(file).get("security")
         auth = security.get("auth") if isinstance(security, dict) else None
         kind = (str(auth.get("selectedType") or "") if isinstance(auth, dict) else "") or kind

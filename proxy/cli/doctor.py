@@ -277,7 +277,7 @@ def check_store(settings: Settings) -> Finding:
     return Finding("store", "good", f"{path}, {size}, schema {found.version} of {found.latest}")
 
 
-def check_running(client: AdminClient, *, is_named: bool = False) -> Finding:
+def check_running(client: AdminClient, *, is_named: bool) -> Finding:
     """Look at the proxy that runs. is_named: True if the command line names it, so that it has to be there."""
     url = client.url
     try:
@@ -300,28 +300,28 @@ def check_running(client: AdminClient, *, is_named: bool = False) -> Finding:
     return Finding("running proxy", "good", text)
 
 
-def check_agents(here: AgentSurroundings) -> Iterator[Finding]:
+def check_agents(surroundings: AgentSurroundings) -> Iterator[Finding]:
     """Look at each agent that is installed: where its requests go now, and what it loses there."""
-    installed = [name for name in AGENTS if shutil.which(name, path=here.environment.get("PATH"))]
+    installed = [name for name in AGENTS if shutil.which(name, path=surroundings.environment.get("PATH"))]
     if not installed:
         yield Finding("agents", "unknown", "none of " + ", ".join(AGENTS) + " is on the PATH", "")
     for name in installed:
         try:
-            setup = read_agent(name, here)
+            setup = read_agent(name, surroundings)
         except ConfigError as problem:
             yield Finding(name, "loss", str(problem), "Only then can it go through the proxy.")
             continue
         bases = [one.base_url for one in setup.upstreams]
         through = [base for base in bases if _is_proxy(base)]
         if name == "claude" and not is_anthropic(bases[0]):
-            yield from _check_claude(here, bases[0])
+            yield from _check_claude(surroundings, bases[0])
         elif through:
             yield Finding(name, "good", f"asks the proxy at {', '.join(through)}")
         else:
             yield Finding(
                 name, "good", f"asks {', '.join(dict.fromkeys(bases))} by itself", f"context-proxy wrap {name}"
             )
-        if not any(here.environment.get(one) for one in KEY_VARIABLES[name]):
+        if not any(surroundings.environment.get(one) for one in KEY_VARIABLES[name]):
             names = " or ".join(KEY_VARIABLES[name])
             yield Finding(f"{name}'s key", "unknown", f"not in {names}; a login of its own may do", "")
 
@@ -331,9 +331,9 @@ def _is_proxy(base: str) -> bool:
     return local and read_overview(base.rstrip("/").removesuffix("/v1"), named=False) is not None
 
 
-def _check_claude(here: AgentSurroundings, base: str) -> Iterator[Finding]:
+def _check_claude(surroundings: AgentSurroundings, base: str) -> Iterator[Finding]:
     """Look at what Claude Code switches off in front of an address that is not Anthropic's."""
-    missing = read_agent("claude", here, upstream=ANTHROPIC).environment
+    missing = read_agent("claude", surroundings, upstream=ANTHROPIC).environment
     if TOOL_SEARCH in missing:
         text = f"behind {base} its search for MCP tools is off: {GATEWAY_TOKENS}"
         yield Finding("claude", "loss", text, f"export {TOOL_SEARCH}=true")

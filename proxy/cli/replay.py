@@ -7,6 +7,7 @@ only if stderr is a terminal.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import sys
@@ -183,8 +184,8 @@ def _find_conversations(
     if not from_store:
         if not files:
             raise ConfigError("FILE", None, "recordings, - for stdin, or --from-store")
-        with _spool_stdin(files) as there:
-            yield count_requests(there), (one for file in there for one in read_conversations(file))
+        with _spool_stdin(files) as spooled:
+            yield count_requests(spooled), (one for file in spooled for one in read_conversations(file))
         return
     sessions = [name for name in names if not Path(name).is_file()]
     # An event loop of its own: the code that asks for the conversations one by one runs on none.
@@ -194,7 +195,7 @@ def _find_conversations(
             places = runner.run(stored.find_sessions(store, sessions))
             in_files = (one for file in files for one in read_conversations(file))
             count_requests(files)  # a file that cannot be played is told before anything is
-            yield None, _chain_conversations(in_files, _read_stored(runner, store, places, _name_store(settings.db)))
+            yield None, itertools.chain(in_files, _read_stored(runner, store, places, _name_store(settings.db)))
         finally:
             runner.run(store.close())
 
@@ -217,11 +218,6 @@ def _spool_stdin(files: list[Path]) -> Iterator[list[Path]]:
 def _name_store(db: str) -> str:
     """Return the name of a store's file or database, without its folder, host and password."""
     return Path(urlsplit(db).path if "://" in db else db).name
-
-
-def _chain_conversations(*parts: Iterator[RecordedConversation]) -> Iterator[RecordedConversation]:
-    for part in parts:
-        yield from part
 
 
 def _read_stored(

@@ -61,8 +61,8 @@ def check_empty(db: str) -> None:
     if not Path(db).is_file():
         raise ConfigError("db", db, "a SQLite file that is empty or not there, for --sample")
     try:
-        with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as there:
-            [count] = there.execute("SELECT count(*) FROM sessions").fetchone()
+        with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as database:
+            [count] = database.execute("SELECT count(*) FROM sessions").fetchone()
     except sqlite3.Error as problem:
         raise StoreRefused(f"{db} is no store of context-proxy: {problem}") from None
     if count:

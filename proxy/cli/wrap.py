@@ -138,8 +138,8 @@ def read_overview(url: str, *, named: bool) -> Any:
 
 def _leads_to(overview: Any, upstreams: tuple[AgentUpstream, ...]) -> bool:
     """True if a running proxy sends everything to where the agent would send it."""
-    there = [(one["base_url"].rstrip("/").removesuffix("/v1"), tuple(one["models"])) for one in overview["targets"]]
-    return there == [(one.base_url.rstrip("/").removesuffix("/v1"), one.models) for one in upstreams]
+    running = [(one["base_url"].rstrip("/").removesuffix("/v1"), tuple(one["models"])) for one in overview["targets"]]
+    return running == [(one.base_url.rstrip("/").removesuffix("/v1"), one.models) for one in upstreams]
 
 
 def _describe_running_proxy(url: str, overview: Any, policy: str | None) -> UsedProxy:

@@ -182,9 +182,9 @@ def make_quote_notes(
     """Notes of the messages that inserts quote. An insert that found no place in the prompt quotes nothing."""
     if not any(insert.quoted_keys for insert in wanted):
         return []
-    there = [i.text for _, i in placed] + [e.text for e in edits.values() if e.text]
+    texts = [i.text for _, i in placed] + [e.text for e in edits.values() if e.text]
     return [
         Note(insert.source, " ".join(map(public_id, insert.quoted_keys)), {"items": len(insert.quoted_keys)})
         for insert in wanted
-        if insert.quoted_keys and any(insert.text in text for text in there)
+        if insert.quoted_keys and any(insert.text in text for text in texts)
     ]

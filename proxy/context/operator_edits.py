@@ -112,7 +112,7 @@ def apply_to_policy(policy: Policy, decisions: OperatorDecisions) -> Policy:
     """The policy with the operator's decisions in force."""
     stages = policy.stages
     if decisions.window is not None and decisions.window >= 0:
-        stages = tuple(_unlimited(stage) for stage in stages)
+        stages = tuple(_remove_limits(stage) for stage in stages)
     return replace(
         policy,
         stages=(
@@ -127,7 +127,7 @@ def apply_to_policy(policy: Policy, decisions: OperatorDecisions) -> Policy:
     )
 
 
-def _unlimited(stage: Stage) -> Stage:
+def _remove_limits(stage: Stage) -> Stage:
     """The stage without its limit on groups and tokens, if it has one: the operator's number of groups replaces it."""
     limits = {"groups": 0, "tokens": 0}
     return apply_settings(stage, limits, NAME) if set(limits) <= set(getattr(stage, "__slots__", ())) else stage

@@ -58,6 +58,6 @@ def make_events(plan: Plan) -> list[PlanEvent]:
 
 def _find_summary(plan: Plan) -> str:
     """The summary in the newest message that bears one."""
-    here = [plan.edits[k] for k in plan.keys if k in plan.edits]
-    texts = [edit.text for edit in here if edit.stage == SUMMARY_STAGE and edit.action == "append" and edit.text]
+    in_force = [plan.edits[k] for k in plan.keys if k in plan.edits]
+    texts = [edit.text for edit in in_force if edit.stage == SUMMARY_STAGE and edit.action == "append" and edit.text]
     return texts[-1].strip() if texts else ""

@@ -118,9 +118,9 @@ class RuleChecker:
 
 def check(outgoing: Sequence[PlannedMessage], original: Sequence[Message], model: Model) -> None:
     """Raise RuleBroken if the plan breaks a rule that the original does not break."""
-    broken = _violations(outgoing, model)
+    broken = _find_violations(outgoing, model)
     if broken:
-        raise_new_violations(broken, _violations(as_outgoing(original), model))
+        raise_new_violations(broken, _find_violations(as_outgoing(original), model))
     _check_kept(outgoing, original)
 
 
@@ -136,7 +136,7 @@ def as_outgoing(original: Sequence[Message]) -> list[PlannedMessage]:
     return [PlannedMessage(m, m.text, bool(m.calls)) for m in original]
 
 
-def _violations(plan: Sequence[PlannedMessage], model: Model) -> dict[str, str]:
+def _find_violations(plan: Sequence[PlannedMessage], model: Model) -> dict[str, str]:
     """Broken rules with their messages (rule -> text)."""
     return RuleChecker(model).extend(plan).find_violations()
 

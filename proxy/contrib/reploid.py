@@ -87,15 +87,15 @@ _WEIGH = TokenCounter(estimate_text_tokens)
 def read_item(item: PlainMessage) -> Message:
     """The message that a dict of either form holds. Raises NotManaged if the dict is no message."""
     if "parts" not in item:
-        return completions.read_message(_json(item))
+        return completions.read_message(_encode_item(item))
     parts = item["parts"]
     if not isinstance(parts, list | tuple):
         raise NotManaged("shape", "parts that are no list")
     plain = [{"text": part} if isinstance(part, str) else part for part in parts]
-    return gemini.read_message(_json({**item, "parts": plain}))
+    return gemini.read_message(_encode_item({**item, "parts": plain}))
 
 
-def _json(item: PlainMessage) -> bytes:
+def _encode_item(item: PlainMessage) -> bytes:
     try:
         return msgspec.json.encode(item)
     except (TypeError, ValueError, RecursionError) as problem:

@@ -32,7 +32,8 @@ from proxy.store.base import Row
 from proxy.store.response_names import ResponseNameRow, is_storable
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.response_echo import ResponseEcho
-from proxy.upstream.client import SUCCESS_STATUSES, Reply, begins_stream, is_event_stream
+from proxy.stream.sse import begins_stream
+from proxy.upstream.client import SUCCESS_STATUSES, Reply, is_event_stream
 from proxy.upstream.headers import remove_headers
 
 log = logging.getLogger(__name__)

@@ -76,12 +76,12 @@ async def handle_count(services: Services, incoming: Incoming, out: ResponseWrit
     if planned is None:
         await forward_original(services, incoming, out, FallbackReason(reason))
         return
-    came, body, target = incoming, planned[0].prompt.outgoing, planned[1]
-    headers = add_beta(planned[0], came.headers, body)
-    reply = await services.client.send(target, came.method, came.path, came.query, headers, body)
-    if reply.status == 400 and body != came.body:
+    turn, target = planned
+    method, path, query, body = incoming.method, incoming.path, incoming.query, turn.prompt.outgoing
+    reply = await services.client.send(target, method, path, query, add_beta(turn, incoming.headers, body), body)
+    if reply.status == 400 and body != incoming.body:
         await reply.close()
-        reply = await services.client.send(target, came.method, came.path, came.query, came.headers, came.body)
+        reply = await services.client.send(target, method, path, query, incoming.headers, incoming.body)
     await relay_unread(services, target.name, reply, out, list(reply.headers))
 
 

@@ -25,7 +25,7 @@ MAX_CHARS = 16_000
 
 
 async def load_vectors(
-    services: Services, tenant: str, session: str, texts_by_form: Mapping[bytes, str], headers: Headers | None = None
+    services: Services, tenant: str, session: str, texts_by_form: Mapping[bytes, str], headers: Headers
 ) -> dict[bytes, tuple[float, ...]]:
     """Return the vectors of these texts by the form of their message, for as many as are available. An error of the
     store or of the upstream gives fewer vectors.

@@ -288,8 +288,8 @@ def make_message_row(
     group_id: str,
     now: float,
     *,
-    answer: bool = False,
-    reached: bool = False,
+    answer: bool,
+    reached: bool,
 ) -> MessageRow:
     """Return the row of one message."""
     return MessageRow(
@@ -427,8 +427,8 @@ def _make_reverted_rows(turn: Turn, now: float) -> list[EditRow]:
     gone = [e for k, e in branch.state.edits.items() if k not in turn.prompt.plan.edits]
     if not gone:
         return []
-    here = set(turn.enriched.spliced.keys)
-    return _make_withdrawals(turn, [e for e in gone if e.key in here], now)
+    present = set(turn.enriched.spliced.keys)
+    return _make_withdrawals(turn, [e for e in gone if e.key in present], now)
 
 
 def make_withdrawn_rows(turn: Turn, now: float) -> list[EditRow]:

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-import msgspec
-
-from proxy.chat.json_spans import has_more_values, scan_model_name
+from proxy.chat.json_spans import decode_model_name, has_more_values, scan_model_name
 from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
 from proxy.exchange import publish_events
@@ -89,10 +87,6 @@ REASON_TEXTS: Final[Mapping[FallbackReason, str]] = {
         "A hidden round of the proxy's tools could not be finished. The original request was asked in its place."
     ),
 }
-
-
-class _Model(msgspec.Struct):
-    model: str = ""
 
 
 def count_fallback(services: Services, reason: str) -> None:
@@ -175,7 +169,4 @@ async def _read_model(services: Services, incoming: Incoming) -> str:
     if len(body) >= LARGE_BODY_BYTES:  # decoding it may take 200 ms, in which no other branch can run
         found = await asyncio.get_running_loop().run_in_executor(services.workers, scan_model_name, body)
         body = b'{"model":%b}' % (found or b"null")
-    try:
-        return msgspec.json.decode(body, type=_Model).model
-    except (ValueError, RecursionError):
-        return ""  # no model can be read: the first upstream, as for any other path
+    return decode_model_name(body) or ""  # if there is none: the first upstream, as for any other path

@@ -47,7 +47,8 @@ from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.assemble import AssembledAnswer
-from proxy.upstream.client import BODILESS_STATUSES, Reply, Target, begins_stream
+from proxy.stream.sse import begins_stream
+from proxy.upstream.client import BODILESS_STATUSES, Reply, Target
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ def _record_no_reply(services: Services, turn: Turn) -> Iterator[None]:
         _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise
     except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
+        _record_client_gone(services, turn)
         raise
 
 
@@ -202,10 +203,9 @@ def _make_relay_factory(
 
     def make(after: AnswerRelay | None) -> AnswerRelay:
         return turn.dialect.answers.make_relay(
-            withhold_state=bool(withheld),
+            withheld=withheld,
             drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
             limit=services.settings.limits.capture_mb << 20,
-            headings=withheld,
             hidden_tools=tool_loop.tool_names if tool_loop is not None else frozenset(),
             previous=after,
             hold_text=services.settings.tools.hold_text,
@@ -299,7 +299,7 @@ async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
         _record_unfinished(services, turn, "partial", reply.status, problem.code)
         raise
     except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
+        _record_client_gone(services, turn)
         raise
 
 
@@ -402,7 +402,7 @@ async def _join_rounds(
     try:
         return await tool_loop.run_body(body, withheld)
     except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, tool_loop.turn, None, ())
+        _record_client_gone(services, tool_loop.turn)
         raise
 
 
@@ -426,6 +426,8 @@ async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: Respo
     await fallback.relay_unread(services, turn.upstream, reply, out, headers)
 
 
-def _record_client_gone(services: Services, turn: Turn, answer: AssembledAnswer | None, blocks: Sequence[str]) -> None:
+def _record_client_gone(
+    services: Services, turn: Turn, answer: AssembledAnswer | None = None, blocks: Sequence[str] = ()
+) -> None:
     """Record the exchange of a client that left. The caller does not wait for the write."""
     _record_unfinished(services, turn, "client_gone", 499, None, answer, blocks)

@@ -16,9 +16,9 @@ from proxy.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-MOST: Final = 100
+MAX_LOGGED_WARNINGS: Final = 100
 """Limit on the warnings that are logged: clients choose the values."""
-SHOWN: Final = 40
+SHOWN_CHARS: Final = 40
 """Characters of a value that are shown."""
 YES: Final = ("1", "true", "yes", "on")
 NO: Final = ("", "0", "false", "no", "off")
@@ -50,12 +50,12 @@ def report(warnings: Iterable[str], logged: set[str], metrics: Metrics) -> None:
     to it."""
     for text in warnings:
         metrics.ignored_headers_total.labels(header=text.partition(":")[0]).inc()
-        if text not in logged and len(logged) < MOST:
+        if text not in logged and len(logged) < MAX_LOGGED_WARNINGS:
             logged.add(text)
             log.warning("a request header is not understood: %s", text)
 
 
 def _render_value(value: str) -> str:
     """Return a value in a form that can stand in a header and a log line."""
-    cut = value if len(value) <= SHOWN else value[:SHOWN] + "..."
+    cut = value if len(value) <= SHOWN_CHARS else value[:SHOWN_CHARS] + "..."
     return "'" + "".join(one if one.isascii() and one.isprintable() else "?" for one in cut) + "'"

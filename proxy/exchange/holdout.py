@@ -14,7 +14,7 @@ from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 
 Arm = Literal["", "control", "managed"]
-""""" where no experiment is under way."""
+"""Empty where no experiment is under way."""
 CONTROL_POLICY = "passthrough"
 
 

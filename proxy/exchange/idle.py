@@ -19,13 +19,13 @@ from proxy.helper.helper_client import pick_credential_headers
 
 log = logging.getLogger(__name__)
 
-MOST = 64
+MAX_WAITING_BRANCHES = 64
 """Branches that wait to be compressed. The branch that has waited longest is dropped first."""
-BYTES = 64 << 20
+MAX_WAITING_BYTES = 64 << 20
 """Limit in bytes on the requests that the waiting branches hold in memory."""
-LOOK_S = 0.2
+IDLE_CHECK_S = 0.2
 """Seconds between two looks at whether the process is idle, once an age has passed."""
-AFTER_S = 0.05
+AGE_MARGIN_S = 0.05
 """Seconds added to an age, so that the age has passed by any clock."""
 
 
@@ -43,8 +43,8 @@ def schedule_compression(services: Services, turn: Turn, headers: Headers) -> No
     services.idle_compressions[name] = IdleCompression(task, size)
     services.background_tasks.add(task)
     task.add_done_callback(services.background_tasks.discard)
-    while len(services.idle_compressions) > MOST or (
-        sum(one.size for one in services.idle_compressions.values()) > BYTES and services.idle_compressions
+    while len(services.idle_compressions) > MAX_WAITING_BRANCHES or (
+        sum(one.size for one in services.idle_compressions.values()) > MAX_WAITING_BYTES and services.idle_compressions
     ):
         services.idle_compressions.pop(next(iter(services.idle_compressions))).task.cancel()
         services.metrics.idle_compressions_total.labels(outcome="dropped").inc()
@@ -54,9 +54,9 @@ async def _wait(services: Services, turn: Turn, headers: Headers, ages: Sequence
     began = asyncio.get_running_loop().time()
     try:
         for age in ages:
-            await asyncio.sleep(began + age + AFTER_S - asyncio.get_running_loop().time())
+            await asyncio.sleep(began + age + AGE_MARGIN_S - asyncio.get_running_loop().time())
             while services.open_requests:  # noqa: ASYNC110  # an Event would wake all that wait at once, at the worst moment
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(IDLE_CHECK_S)
             await _compress(services, turn, headers)
     except Exception:  # nobody awaits this task: counted and logged, and the next request does the work itself
         services.metrics.internal_errors_total.labels(where="idle").inc()

@@ -32,7 +32,7 @@ from proxy.store.session_notes import NoteRow
 
 log = logging.getLogger(__name__)
 
-RANKED = 200
+MAX_RANKED_STEPS = 200
 """Limit on the steps with which the newest step is ranked: a record does not justify another pass over a long
 history."""
 
@@ -117,7 +117,7 @@ def _make_record_rows(turn: Turn, injection: Reflect) -> list[Row]:
     step = next((s for s in reversed(steps) if messages[s.start].role == "assistant"), None)
     if step is None or step.end - step.start == 1:
         return []
-    ranks = _rank_results(turn, [s for s in steps if s.end - s.start > 1][-RANKED:])
+    ranks = _rank_results(turn, [s for s in steps if s.end - s.start > 1][-MAX_RANKED_STEPS:])
     if injection.read_mode(turn.options) == "off":
         return [_make_row(turn, step, "", {}, ranks)]
     batches = call_batches.find_batches(messages, keys, steps, injection)
@@ -145,7 +145,7 @@ def _make_row(
 ) -> IterationRow:
     messages, keys, branch = turn.request.messages, turn.keys, turn.located.branch
     node = branch.live_session.nodes.get(keys[step.start])
-    came = node.seen_at if node is not None else 0.0
+    asked_at = node.seen_at if node is not None else 0.0
     prompt = group.find_last_user(messages[: step.start])
     number = sum(messages[n].role == "assistant" for n in range(prompt + 1, step.start + 1))
     record = reflection.build_report(
@@ -165,7 +165,7 @@ def _make_row(
             for one in call_batches.find_answered_calls(messages, step)
             for n, m in ((one.result_index, messages[one.result_index]),)
         ],
-        seconds=turn.started_at - came if 0 < came < turn.started_at else None,
+        seconds=turn.started_at - asked_at if 0 < asked_at < turn.started_at else None,
         token_counter=turn.token_counter.count_text,
         feedback="\n".join(m.text for m in messages[step.end :] if m.role == "user"),
     )

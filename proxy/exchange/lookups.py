@@ -243,7 +243,7 @@ def expect_notes(services: Services, policy: Policy, headers: Mapping[str, str],
     """The notes that the next prompt of a session will get, as far as that is known before the session is found."""
     names, memos = find_wanted_notes(policy), services.settings.memos
     has_memos = "memos" in names and memos.most and (is_named or memos.scope == "tenant")
-    count = min(stored_memos.PAGE, memos.keep) if has_memos else 0
+    count = min(stored_memos.PAGE_SIZE, memos.keep) if has_memos else 0
     return ExpectedNotes("scratchpad" in names, find_project(services.settings, headers), count)
 
 

@@ -19,9 +19,9 @@ from proxy.dialects.base import GrowingRequest, W, WireReader
 from proxy.dialects.completions.request import TOOLS, build_prefix_cache, read_message, read_request
 from proxy.dialects.known_prefix import PREFIXES
 
-OVERHEAD = 1200
+MESSAGE_OVERHEAD = 1200
 """Bytes that a Message takes in addition to its text: the object, its digests, its memo."""
-COPIES = 4
+TEXT_COPIES = 4
 """Copies of a text in memory: the slice, the decoded text, and derived values (names, lines, a stub, outgoing bytes).
 Measured on 7,000 messages of an agent. A beginning also holds the body."""
 
@@ -34,17 +34,17 @@ room of messages that were not used for longer."""
 LARGE_PREFIX_FACTOR = 1.25
 """Limit on the one beginning that is kept beside the others, as a multiple of `max_bytes`. By default that is a body of
 8 MB, two million tokens. A body of 16 MB took 129 MB of memory for as long as the process lived."""
-SMALL = 8 * 1024
+SMALL_BODY_BYTES = 8 * 1024
 """Bytes of a body under which reading it whole costs less than looking for its beginning."""
-SMALL_WIRE = 512
+SMALL_WIRE_BYTES = 512
 """The same for a body in another wire format, which takes longer to read."""
-SAMPLE = 128
+SAMPLE_BYTES = 128
 """Bytes by which a beginning is found: those before a round number in the last fifth of its length. A growing history
 keeps these bytes, and histories that begin with the same system prompt have others."""
-ALIKE = 32
+MAX_ALIKE = 32
 """Limit on the beginnings kept under the same sample. Agents that work side by side on one task have the same sample.
 A body is compared with the end of each, and with all of those that have the same end."""
-END: Final = 64
+END_BYTES: Final = 64
 """Bytes of that end."""
 CHAT: Final = ""
 """The wire format of chat completions."""
@@ -67,7 +67,7 @@ class BodyPrefix(Generic[T]):
     """Its last bytes."""
 
     def __post_init__(self) -> None:
-        self.end = self.text[-END:]
+        self.end = self.text[-END_BYTES:]
 
     def __len__(self) -> int:
         return len(self.text)
@@ -87,7 +87,7 @@ class BodyPrefixes:
     def find(self, wire_format: str, body: bytes) -> BodyPrefix[Any] | None:
         """The longest remembered beginning of this body."""
         for end in _list_sample_ends(len(body)):
-            alike = self.alike.get((wire_format, body[end - SAMPLE : end]), ())
+            alike = self.alike.get((wire_format, body[end - SAMPLE_BYTES : end]), ())
             # Their ends are compared first: agents that were forked from one history differ there alone.
             found = [one for one in alike if body.endswith(one.end, 0, len(one.text)) and body.startswith(one.text)]
             if found:
@@ -96,14 +96,14 @@ class BodyPrefixes:
 
     def add(self, wire_format: str, new: BodyPrefix[Any]) -> None:
         """Remember a beginning; a very short one is not worth it."""
-        if len(new) < SAMPLE:
+        if len(new) < SAMPLE_BYTES:
             return
         place = (wire_format, _cut_sample(new.text))
         alike = self.alike.setdefault(place, [])
         alike.append(new)
         self._places[new] = place
         self.size += new.size
-        if len(alike) > ALIKE:
+        if len(alike) > MAX_ALIKE:
             self.drop(alike[0])
 
     def find_oldest(self) -> BodyPrefix[Any] | None:
@@ -206,7 +206,7 @@ class MessageCache:
         """The same, with the beginning that `find_prefix` has found. canonical: the messages of a body that was written
         from another wire format; the new ones are kept as these objects, and not a second time."""
         limits = self.limits
-        if len(body) < SMALL:
+        if len(body) < SMALL_BODY_BYTES:
             return read_request(body, self.get_message, limits=limits), None
         known = old.value if old is not None else None
         counted = (len(known.body_prefix), known.value_count) if known is not None else ()
@@ -229,7 +229,7 @@ class MessageCache:
     def read_wire_with_prefix(self, wire_format: str, body: bytes, old: BodyPrefix[W] | None, read: WireReader[W]) -> W:
         """Return the request that `read` finds in this body of another wire format. Raises NotManaged."""
         request = read(body, self.limits, old.value if old is not None else None)
-        if request.prefix_end >= SMALL_WIRE:
+        if request.prefix_end >= SMALL_WIRE_BYTES:
             size = _count_wire_bytes(request)
             self._replace(wire_format, old, BodyPrefix(memoryview(body)[: request.prefix_end], size, request))
         return request
@@ -252,14 +252,14 @@ class MessageCache:
 
     def find_prefix(self, body: bytes, wire_format: str = CHAT) -> BodyPrefix[Any] | None:
         """The part of the body that was read before, as its beginning; None if there is none, or it is short."""
-        if len(body) < (SMALL_WIRE if wire_format else SMALL):
+        if len(body) < (SMALL_WIRE_BYTES if wire_format else SMALL_BODY_BYTES):
             return None
         return self._prefixes.find(wire_format, body) or self._large_prefix.find(wire_format, body)
 
 
 def _count_message_bytes(raw: bytes) -> int:
     """Bytes of memory that a message takes, estimated."""
-    return len(raw) * COPIES + OVERHEAD
+    return len(raw) * TEXT_COPIES + MESSAGE_OVERHEAD
 
 
 def _count_prefix_bytes(prefix_cache: PrefixCache) -> int:
@@ -272,7 +272,7 @@ def _count_prefix_bytes(prefix_cache: PrefixCache) -> int:
     kept = memo.sent_bytes if memo is not None else 0
     kept += 2 * len(prefix_cache.memo_values.get(TOOLS, (b"",))[0])
     whole = memoryview(prefix_cache.body_prefix.obj).nbytes
-    return whole + len(prefix_cache.body_prefix) * COPIES + OVERHEAD * len(prefix_cache.messages) + kept
+    return whole + len(prefix_cache.body_prefix) * TEXT_COPIES + MESSAGE_OVERHEAD * len(prefix_cache.messages) + kept
 
 
 def _count_wire_bytes(request: GrowingRequest) -> int:
@@ -287,7 +287,7 @@ def _count_wire_bytes(request: GrowingRequest) -> int:
 
 def _cut_sample(text: memoryview) -> bytes:
     end = next(_list_sample_ends(len(text)))
-    return bytes(text[end - SAMPLE : end])
+    return bytes(text[end - SAMPLE_BYTES : end])
 
 
 def _list_sample_ends(length: int) -> Iterator[int]:
@@ -296,5 +296,5 @@ def _list_sample_ends(length: int) -> Iterator[int]:
     power = length.bit_length() - 3
     for shift in (power, power - 1):
         for times in (7, 6, 5, 4):
-            if SAMPLE <= times << shift <= length:
+            if SAMPLE_BYTES <= times << shift <= length:
                 yield times << shift

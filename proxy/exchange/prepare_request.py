@@ -143,8 +143,8 @@ async def read_wire(services: Services, dialect: Dialect, incoming: Incoming) ->
     if chain is not None and chain.is_held and reader.read_held is not None:
         read = partial(reader.read_held, body, cache.limits, chain.history.messages)
     elif reader.takes_path:
-        where = f"{incoming.path}?{incoming.query.decode('latin-1')}"
-        read = partial(reader.read, body, cache.limits, where)
+        address = f"{incoming.path}?{incoming.query.decode('latin-1')}"
+        read = partial(reader.read, body, cache.limits, address)
     elif reader.continues_earlier:
         old = cache.find_prefix(body, dialect.name)
         read = partial(cache.read_wire_with_prefix, dialect.name, body, old, reader.read)
@@ -413,9 +413,7 @@ async def replan_refused(services: Services, turn: Turn) -> Turn | None:
         branch.state = state
         return None
     services.metrics.replans_total.labels(reason="too_long").inc()
-    record_outcome.store_in_background(
-        services, turn, [record_outcome.make_refused_row(services, turn, "the prompt was too long; planned once more")]
-    )
+    record_outcome.store_in_background(services, turn, [record_outcome.make_refused_row(services, turn)])
     replanned = replanned.with_values(id=locate.make_id())
     forms = exchange_rows.add_request_rows(services.live_sessions, replanned, services.now())
     return await _commit(services, replanned, forms)

@@ -162,9 +162,9 @@ def _find_messages_array(envelope: bytes) -> int:
 
 
 async def _load_edits(store: Store, row: ExchangeRecord, keys: Sequence[bytes]) -> dict[bytes, Edit]:
-    here = set(keys)
+    present = set(keys)
     rows = await store.read_edits(row.tenant, row.session, row.branch, row.edits)
-    return {one.key: edit for one, _ in rows if one.key in here and (edit := read_edit(one)) is not None}
+    return {one.key: edit for one, _ in rows if one.key in present and (edit := read_edit(one)) is not None}
 
 
 async def _render_sent_body(

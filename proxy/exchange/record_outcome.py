@@ -390,17 +390,17 @@ def handle_lost_write(services: Services, turn: Turn, done: asyncio.Future[None]
         services.live_sessions.forget_session(turn.located.branch.live_session)
 
 
-def stop_rewriting(services: Services, turn: Turn, reason: str) -> None:
+def stop_rewriting(services: Services, turn: Turn) -> None:
     """Stop rewriting this branch, and drop its edits: the upstream took the original where it had refused our prompt.
     Later edits are made only because the prompt would not fit the window."""
     branch = turn.located.branch
     rows = exchange_rows.make_withdrawn_rows(turn, services.now())
-    branch.state = replace(branch.state, stopped=reason, edits={}, lasting_edits=None)
+    branch.state = replace(branch.state, stopped="upstream_reject", edits={}, lasting_edits=None)
     if rows:
         store_in_background(services, turn, rows)
 
 
-def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
+def make_refused_row(services: Services, turn: Turn) -> OutcomeRow:
     """Return the row of an exchange whose prompt was refused and is planned once more as another exchange."""
     return OutcomeRow(
         tenant=turn.tenant,
@@ -416,5 +416,5 @@ def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
         fallback=None,
         first_byte_ms=None,
         ended_at=services.now(),
-        note=note,
+        note="the prompt was too long; planned once more",
     )

@@ -49,12 +49,14 @@ class Sender:
         """Send the turn's prompt. refused: the reply to the prompt before it, which is closed first."""
         if refused is not None:
             await refused.close()
-        came, body, headers = self.incoming, turn.prompt.outgoing, self.incoming.headers
-        if came.chain is not None:
-            body = chains.drop_refused(self.services, came, body)
+        incoming, body, headers = self.incoming, turn.prompt.outgoing, self.incoming.headers
+        if incoming.chain is not None:
+            body = chains.drop_refused(self.services, incoming, body)
         if turn.wire is not None:
             headers = result_clearing.add_beta(turn, headers, body)
-        return await self.services.client.send(self.target, came.method, came.path, came.query, headers, body)
+        return await self.services.client.send(
+            self.target, incoming.method, incoming.path, incoming.query, headers, body
+        )
 
 
 async def send_prompt(services: Services, turn: Turn, target: Target, incoming: Incoming) -> tuple[Turn, Reply]:
@@ -166,7 +168,7 @@ def _keep_original(services: Services, turn: Turn, original: bytes, left_out: Se
     result_clearing.remember_refusal(services, turn)
     turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT).with_prompt(outgoing=original)
     _leave_out(services, turn, left_out)
-    record_outcome.stop_rewriting(services, turn, "upstream_reject")
+    record_outcome.stop_rewriting(services, turn)
     return turn
 
 

@@ -38,10 +38,11 @@ from proxy.notes.state_block import NoteBlock
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
 from proxy.stream.nonstreaming import may_call
+from proxy.stream.sse import begins_stream
 from proxy.stream.tool_call_filter import HiddenCall
 from proxy.tools.run_tool import is_error_result, make_error_result, run_tool_call
 from proxy.tools.tool_context import ToolContext
-from proxy.upstream.client import SERVER_ERRORS_FROM, TOO_MANY_REQUESTS, Reply, Target, begins_stream
+from proxy.upstream.client import SERVER_ERRORS_FROM, TOO_MANY_REQUESTS, Reply, Target
 
 log = logging.getLogger(__name__)
 
@@ -225,19 +226,19 @@ class ToolLoop:
         self._round_count += 1
         if self._deadline is None:
             self._deadline = now + self._find_time_limit()
-        self._call_counts.update({_fingerprint(call) for call in calls})
+        self._call_counts.update({_make_call_key(call) for call in calls})
         ended = ""
         if self._without_tools or self._round_count > limits.rounds:
             ended = "rounds"
         elif now >= self._deadline:
             ended = "time"
-        elif any(self._call_counts[_fingerprint(call)] >= REPEATS for call in calls):
+        elif any(self._call_counts[_make_call_key(call)] >= REPEATS for call in calls):
             ended = "repeats"
         self._without_tools = self._without_tools or bool(ended)
         return ended
 
     async def _run_call(self, call: HiddenCall) -> str:
-        if self._call_counts[_fingerprint(call)] > 1:
+        if self._call_counts[_make_call_key(call)] > 1:
             return make_error_result(REPEATED_CALL)
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -305,10 +306,12 @@ class ToolLoop:
 
     async def _send_round(self, body: bytes) -> Reply:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
-        came = self._incoming
-        body = chains.drop_refused(self._services, came, body)
-        headers = self._make_headers(result_clearing.add_beta(self.turn, came.headers, body))
-        reply = await self._services.client.send(self._target, came.method, came.path, came.query, headers, body)
+        incoming = self._incoming
+        body = chains.drop_refused(self._services, incoming, body)
+        headers = self._make_headers(result_clearing.add_beta(self.turn, incoming.headers, body))
+        reply = await self._services.client.send(
+            self._target, incoming.method, incoming.path, incoming.query, headers, body
+        )
         if reply.is_readable and reply.is_stream == self.turn.request.stream:
             return reply
         limit = self._services.settings.limits.body_mb << 20
@@ -328,7 +331,7 @@ class ToolLoop:
     async def _record_refusal(self, reply: Reply) -> str:
         """Note on the turn why a round got no answer, and return it in words for the client. What an upstream says of
         a request that it does not accept is about messages that the client does not know."""
-        told = f"the upstream ended the answer with status {reply.status}"
+        message = f"the upstream ended the answer with status {reply.status}"
         text = ""
         with suppress(UpstreamError):
             body = b"" if reply.encoding else await reply.read_body(ERROR_BODY_BYTES)
@@ -339,7 +342,7 @@ class ToolLoop:
         self.turn = self.turn.with_values(rounds=replace(self.turn.rounds, refusal=note))
         log.warning("upstream %s refused a round of the proxy's tools with %d", self.turn.upstream, reply.status)
         is_own = reply.status == TOO_MANY_REQUESTS or reply.status >= SERVER_ERRORS_FROM
-        return f"{told}: {text}" if text and is_own else told
+        return f"{message}: {text}" if text and is_own else message
 
     def _give_up(self) -> None:
         """Drop the hidden rounds so far: the original request is sent instead."""
@@ -360,13 +363,13 @@ class ToolLoop:
     async def send_original(self) -> Reply:
         """Send the client's own request, as repaired for this upstream. Return its answer, whatever its status. Raises
         UpstreamError."""
-        came, headers = self._incoming, self._make_headers(self._incoming.headers)
+        incoming, headers = self._incoming, self._make_headers(self._incoming.headers)
         return await self._services.client.send(
-            self._target, came.method, came.path, came.query, headers, self.turn.prompt.outgoing
+            self._target, incoming.method, incoming.path, incoming.query, headers, self.turn.prompt.outgoing
         )
 
 
-def _fingerprint(call: HiddenCall) -> tuple[str, str]:
+def _make_call_key(call: HiddenCall) -> tuple[str, str]:
     return call.name, chain.canonicalize_arguments(call.arguments)
 
 

@@ -117,14 +117,14 @@ class HelperClient:
 
     async def ask(self, prompt: str, headers: Headers) -> HelperAnswer:
         """Ask once. headers: the credential to use if the upstream has no key of its own."""
-        came = await self._post_question(prompt, headers)
-        if came.outcome == "limit":
+        reply = await self._post_question(prompt, headers)
+        if reply.outcome == "limit":
             self._limit = NEW_LIMIT_FIELD
-            came = await self._post_question(prompt, headers)
-        if came.outcome != "answered":
-            outcome = came.outcome.replace("limit", "refused")
+            reply = await self._post_question(prompt, headers)
+        if reply.outcome != "answered":
+            outcome = reply.outcome.replace("limit", "refused")
             return HelperAnswer(outcome, dollars=0.0 if outcome in UNPAID_OUTCOMES else self.estimate_max_cost(prompt))
-        return self._read(prompt, AssembledAnswer.from_body(came.body))
+        return self._read(prompt, AssembledAnswer.from_body(reply.body))
 
     async def _post_question(self, prompt: str, headers: Headers) -> _PostResult:
         question = prompt.encode("utf-8", "replace").decode()  # no server accepts lone surrogates as text
@@ -166,14 +166,14 @@ async def embed_texts(
     """Return vectors of these texts, from one call."""
     body = {"model": name, "input": [text.encode("utf-8", "replace").decode() for text in texts]}
     limit = ANSWER_LIMIT + VECTOR_LIMIT * len(texts)
-    came = await _post(client, target, "/v1/embeddings", body, headers, timeout_s, limit)
-    if came.outcome != "answered":
-        return EmbeddingAnswer(came.outcome)
-    large = len(came.body) > THREADED_PARSE_BYTES
+    reply = await _post(client, target, "/v1/embeddings", body, headers, timeout_s, limit)
+    if reply.outcome != "answered":
+        return EmbeddingAnswer(reply.outcome)
+    large = len(reply.body) > THREADED_PARSE_BYTES
     read = (
-        await asyncio.to_thread(_parse_vectors, came.body, len(texts))
+        await asyncio.to_thread(_parse_vectors, reply.body, len(texts))
         if large
-        else _parse_vectors(came.body, len(texts))
+        else _parse_vectors(reply.body, len(texts))
     )
     if read is None:
         return EmbeddingAnswer("garbage")

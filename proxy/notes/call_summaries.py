@@ -39,20 +39,8 @@ ACTION_VERBS: tuple[tuple[str, str], ...] = (
 """(verb, words in a tool's name): the first word of a tool's name that is in the table decides the verb."""
 
 SUBJECT_ARGUMENTS = (
-    "query",
-    "q",
-    "pattern",
-    "path",
-    "file_path",
-    "file",
-    "filename",
-    "url",
-    "command",
-    "cmd",
-    "code",
-    "name",
-    "id",
-)
+    "query", "q", "pattern", "path", "file_path", "file", "filename", "url", "command", "cmd", "code", "name", "id",
+)  # fmt: skip
 """Names of arguments that say the most about a call, the most telling first."""
 
 MAX_SEARCHED_CHARS = 4000

@@ -184,7 +184,7 @@ def build_report(
     calls = [
         CallRecord(
             tool=_remove_surrogates(call.name),
-            params=_params(call.arguments),
+            params=_read_parameters(call.arguments),
             raw_output=_remove_surrogates(result.text[:MAX_RESULT_CHARS]),
             outcome=reading.outcome,
             execution_time=seconds,
@@ -207,7 +207,7 @@ def build_report(
     )
 
 
-def _params(arguments: str) -> object:
+def _read_parameters(arguments: str) -> object:
     try:
         value: object = decode_embedded(arguments)
     except (ValueError, RecursionError):

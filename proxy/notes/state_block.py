@@ -121,7 +121,7 @@ def find_heading(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
     return None
 
 
-def may_have_blocks(body: bytes, headings: tuple[str, ...] = HEADINGS) -> bool:
+def may_have_blocks(body: bytes, headings: tuple[str, ...]) -> bool:
     """True if a body has the words of one of these headings: few answers have, and the others need not be read."""
     lower = body.lower()
     return any(heading.lstrip("# ").lower().encode() in lower for heading in headings)
@@ -187,7 +187,7 @@ def find_fence(line: str) -> int | None:
     return found.start(1) if found else None
 
 
-def is_note(body: str, *, is_cut_off: bool = False) -> bool:
+def is_note(body: str, *, is_cut_off: bool) -> bool:
     """True if the text under a heading is the requested note, and nothing follows the note. is_cut_off: the answer was
     cut off inside the note, so that its beginning is enough."""
     lines = body.split("\n")
@@ -237,7 +237,7 @@ def find_blocks(
     was cut off there."""
     if not any(_WORD.search(text) if heading == HEADING else heading in text for heading in headings):
         return []
-    found = _split_blocks(text, headings)
+    found = _find_sections(text, headings)
     newest = next((n for n in range(len(found) - 1, -1, -1) if found[n].heading == HEADING), -1)
     counts = newest >= 0 and is_complete and _ends_with_note(text, found[newest:], cut=is_cut_off)
     return [
@@ -256,8 +256,8 @@ def _ends_with_note(text: str, found: Sequence[NoteBlock], *, cut: bool) -> bool
     return together and is_note(found[0].body, is_cut_off=cut and len(found) == 1)
 
 
-def _split_blocks(text: str, headings: tuple[str, ...]) -> list[NoteBlock]:
-    """Every heading with the text under it, as blocks."""
+def _find_sections(text: str, headings: tuple[str, ...]) -> list[NoteBlock]:
+    """Every heading with the text under it."""
     blocks: list[NoteBlock] = []
     start, body, at, fence, which = -1, 0, 0, "", ""
     for line in text.split("\n"):
@@ -279,14 +279,14 @@ def _split_blocks(text: str, headings: tuple[str, ...]) -> list[NoteBlock]:
 
 
 def split_blocks(
-    text: str, headings: tuple[str, ...] = HEADINGS, *, is_complete: bool = True, is_cut_off: bool = False
+    text: str, headings: tuple[str, ...] = HEADINGS, *, is_cut_off: bool = False
 ) -> tuple[str, list[NoteBlock]]:
-    """(the text for the client, the blocks). is_complete, is_cut_off: see `find_blocks`.
+    """(the text of a whole answer for the client, the blocks). is_cut_off: see `find_blocks`.
 
     Each block is removed with at most two newline characters before it. If text follows the block, these characters
     stay. Otherwise the heading that follows would be joined to the line before.
     """
-    blocks = find_blocks(text, headings, is_complete=is_complete, is_cut_off=is_cut_off)
+    blocks = find_blocks(text, headings, is_cut_off=is_cut_off)
     return remove_blocks(text, blocks)[0], blocks
 
 

@@ -14,7 +14,6 @@ import msgspec
 
 from proxy.chat.chain import public_id
 from proxy.chat.group import find_last_user, join_steps, split_steps
-from proxy.context.models import Model
 from proxy.context.operator_edits import NAME
 from proxy.errors import Conflict, NotFound, Unprocessable
 from proxy.exchange import lookups, publish_events
@@ -64,8 +63,8 @@ class DecisionFunction:
         id_kind: IdKind = "",
     ) -> DecisionResult:
         """Return the decision as it was stored. Raises NotFound, Conflict and Unprocessable."""
-        here = await find_branch(services, tenant, session, branch)
-        return await self.decide(services, here, _complete_steps(here, _resolve_ids(here, ids, id_kind)))
+        selected = await find_branch(services, tenant, session, branch)
+        return await self.decide(services, selected, _complete_steps(selected, _resolve_ids(selected, ids, id_kind)))
 
 
 @DecisionFunction
@@ -84,17 +83,17 @@ async def remove(services: Services, selected: SelectedBranch, chosen: Sequence[
 
 async def undo(services: Services, tenant: str, session: str, *, branch: str | None = None) -> DecisionResult:
     """Drop the last group that is there. The state goes back to the one before the group, or is rebuilt."""
-    here = await find_branch(services, tenant, session, branch)
-    dropped = here.operator_decisions.dropped
-    for group in reversed(here.groups):
-        chosen = [n for n in range(group.start, group.end) if _may_be_decided(here, n)]
-        if chosen and not all(here.keys[n] in dropped for n in chosen):
-            changed = await _take_out(services, here, chosen, "undo", prompted=True)
+    selected = await find_branch(services, tenant, session, branch)
+    dropped = selected.operator_decisions.dropped
+    for group in reversed(selected.groups):
+        chosen = [n for n in range(group.start, group.end) if _may_be_decided(selected, n)]
+        if chosen and not all(selected.keys[n] in dropped for n in chosen):
+            changed = await _take_out(services, selected, chosen, "undo", prompted=True)
             break
     else:
         raise Conflict("there is no group left to undo")
-    if here.branch.state.states:
-        rebuilt = await rebuild_state.rebuild(services, tenant, session, branch=here.branch.name)
+    if selected.branch.state.states:
+        rebuilt = await rebuild_state.rebuild(services, tenant, session, branch=selected.branch.name)
         return msgspec.structs.replace(changed, note=f"state: {rebuilt.how}, {rebuilt.outcome}")
     return changed
 
@@ -220,20 +219,14 @@ def _make_rows(
 ) -> list[EditRow]:
     """Return one row for each message. versions: those of rows that are stored together with these."""
     known = {**selected.operator_decisions.versions, **(versions or {})}
+    token_counter = services.find_token_counter(lookups.look_up_model(services, selected.exchange.model))
     made = []
     for n in chosen:
-        k, size = (
-            selected.keys[n],
-            services.find_token_counter(_find_model(services, selected))(selected.request.messages[n]),
-        )
+        k, size = selected.keys[n], token_counter(selected.request.messages[n])
         left = 0 if action == "gone" else size
         place = (selected.record.tenant, selected.record.session, WHOLE_SESSION, k, known.get(k, 0) + 1)
         made.append(EditRow(*place, stage, REASONS[why], action, None, size, left, "", services.now()))
     return made
-
-
-def _find_model(services: Services, selected: SelectedBranch) -> Model:
-    return lookups.look_up_model(services, selected.exchange.model)
 
 
 async def _store_decision(
@@ -242,13 +235,13 @@ async def _store_decision(
     """Store the decisions before they act. StoreUnavailable passes through, and then nothing was decided."""
     await services.store.put(rows)
     await services.live_sessions.reload_decisions(selected.record.tenant, selected.record.session)
-    there = set(chosen)
+    indexes = set(chosen)
     changed = DecisionResult(
         session=selected.record.session,
         branch=selected.branch.name,
         action=action,
         messages=[public_id(selected.keys[n]) for n in chosen],
-        groups=[group.id for group in selected.groups if there & set(range(group.start, group.end))],
+        groups=[group.id for group in selected.groups if indexes & set(range(group.start, group.end))],
         tokens=sum({row.key: row.before for row in rows}.values()),
     )
     publish_events.publish_decision(

@@ -68,7 +68,7 @@ class ExchangeLine(Struct, frozen=True, gc=False):
 
 
 async def read_exchange_lines(
-    store: Store, models: Sequence[Model], since: float, until: float, tenant: str = ""
+    store: Store, models: Sequence[Model], since: float, until: float, tenant: str
 ) -> AsyncIterator[list[ExchangeLine]]:
     """Yield the exchanges that began at `since` or later and before `until`, a page at a time. tenant: "" for all.
     StoreUnavailable passes through."""

@@ -57,9 +57,9 @@ async def set_state(
     text, most = text.strip(), services.settings.state.max_chars
     if not text or len(text) > most:
         raise Unprocessable(f"a state has between 1 and {most} characters")
-    here = await find_branch(services, tenant, session, branch)
-    await store_state(services, here, text)
-    return _make_details(await find_branch(services, tenant, session, here.branch.name))
+    selected = await find_branch(services, tenant, session, branch)
+    await store_state(services, selected, text)
+    return _make_details(await find_branch(services, tenant, session, selected.branch.name))
 
 
 async def store_state(services: Services, selected: SelectedBranch, text: str) -> None:

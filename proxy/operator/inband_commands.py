@@ -130,11 +130,11 @@ def _render_prompt(shown: PromptDetails) -> str:
     behind = {
         n: [_render_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}
     }
-    there = range(len(shown.messages))
-    made = [text for n in there for text in (_render_message(shown.messages[n]), *behind.get(n, ()))]
+    indexes = range(len(shown.messages))
+    made = [text for n in indexes for text in (_render_message(shown.messages[n]), *behind.get(n, ()))]
     head = f"{shown.tokens_after} of {shown.tokens_before} tokens"
     return "\n\n".join(
-        [head, *made, *(text for n, texts in sorted(behind.items()) if n not in there for text in texts)]
+        [head, *made, *(text for n, texts in sorted(behind.items()) if n not in indexes for text in texts)]
     )
 
 
@@ -149,12 +149,11 @@ def _render_messages(messages: Sequence[PromptMessage]) -> str:
 def _render_message(message: PromptMessage) -> str:
     why = f" ({message.why.stage}: {message.why.reason})" if message.why is not None else ""
     head = f"[{message.role} {message.id or '-'} {message.status}{why}]"
-    restored = message.content if message.content is not None else None
-    if not isinstance(restored, dict):
+    if not isinstance(message.content, dict):
         return head
-    content = restored.get("content")
+    content = message.content.get("content")
     text = content if isinstance(content, str) else "" if content is None else msgspec.json.encode(content).decode()
-    called = restored.get("tool_calls")
+    called = message.content.get("tool_calls")
     calls = [msgspec.json.encode(call).decode() for call in called] if isinstance(called, list) else []
     return "".join((f"{head}\n{text}", *(f"\n-> {call}" for call in calls)))
 

@@ -37,8 +37,8 @@ class Preview:
     @property
     def edits(self) -> dict[bytes, Edit]:
         """The plan's edits of the client's messages, by chain key."""
-        here = set(self.turn.enriched.spliced.keys)
-        return {k: edit for k, edit in self.turn.prompt.plan.edits.items() if k in here}
+        present = set(self.turn.enriched.spliced.keys)
+        return {k: edit for k, edit in self.turn.prompt.plan.edits.items() if k in present}
 
 
 async def preview_prompt(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
@@ -78,10 +78,10 @@ class PromptChart(Struct, frozen=True):
 async def build_chart(services: Services, tenant: str, session: str, *, branch: str | None = None) -> PromptChart:
     """Return the chart of the prompt that would go out if the client sent its history now. Raises NotFound;
     StoreUnavailable passes through."""
-    here = await find_branch(services, tenant, session, branch)
-    seen = await preview_prompt(services, here)
-    reported = await show.read_reported_tokens(services, here)
-    return await run_off_loop(len(here.keys), lambda: _draw_chart(here, seen, reported))
+    selected = await find_branch(services, tenant, session, branch)
+    seen = await preview_prompt(services, selected)
+    reported = await show.read_reported_tokens(services, selected)
+    return await run_off_loop(len(selected.keys), lambda: _draw_chart(selected, seen, reported))
 
 
 def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> PromptChart:
@@ -97,7 +97,8 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
         for one, line in zip(selected.groups, show.build_group_items(selected, preview, reported), strict=True)
     ]
     # The plan's indices are those of the messages that upstream sees, including hidden rounds that are put back.
-    names = ["" if m.is_system else public_id(k) for m, k in zip(*_list_sent_messages(preview), strict=True)]
+    sent = turn.enriched.spliced
+    names = ["" if m.is_system else public_id(k) for m, k in zip(sent.request.messages, sent.keys, strict=True)]
     inserts = [
         ChartInsert(
             source=one.source,
@@ -123,10 +124,6 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
         refused=plan.refusal or turn.prompt.fallback or "",
         waits=bool(selected.request.messages[-1].calls),
     )
-
-
-def _list_sent_messages(preview: Preview) -> tuple[Sequence[Message], Sequence[bytes]]:
-    return preview.turn.enriched.spliced.request.messages, preview.turn.enriched.spliced.keys
 
 
 def _make_segment(

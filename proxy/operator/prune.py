@@ -23,13 +23,15 @@ from proxy.sessions.operator_decisions import SessionSettings
 
 async def prune_next_prompt(services: Services, tenant: str, session: str) -> SessionSettings:
     """Prune the next prompt, so that it lasts. Raises Conflict where the policy changes nothing."""
-    here = await find_branch(services, tenant, session)
-    plain = await preview_prompt(services, here)
+    selected = await find_branch(services, tenant, session)
+    plain = await preview_prompt(services, selected)
     if plain.turn.enriched.policy.mode == "rewrite" and plain.turn.enriched.policy.literal:
-        leaving = _find_leaving(here, plain, await preview_pruned_prompt(services, here))
+        leaving = _find_leaving(selected, plain, await preview_pruned_prompt(services, selected))
         if leaving:
             try:
-                await edit_messages.drop(services, tenant, session, leaving, branch=here.branch.name, id_kind="message")
+                await edit_messages.drop(
+                    services, tenant, session, leaving, branch=selected.branch.name, id_kind="message"
+                )
             except Conflict:  # without the plan's other changes the drop would leave turns out of order
                 return await session_settings.request_prune(services, tenant, session)
             return await session_settings.load_settings(services, tenant, session)

@@ -29,20 +29,20 @@ CONVERSATION_CHARS = 200_000
 
 async def rebuild(services: Services, tenant: str, session: str, *, branch: str | None = None) -> RebuildResult:
     """Rebuild the state of a branch. Raises NotFound; StoreUnavailable passes through."""
-    here = await find_branch(services, tenant, session, branch)
-    name = here.branch.name
-    found = _choose_client(services, here)
+    selected = await find_branch(services, tenant, session, branch)
+    name = selected.branch.name
+    found = _choose_client(services, selected)
     outcome = "no helper, and no key of the upstream's own"
     if found is not None:
         asker, how = found
-        seen = await preview_prompt(services, here)
+        seen = await preview_prompt(services, selected)
         out = {k for k, edit in seen.edits.items() if edit.action == "gone"}
-        left = [m for m, k in zip(here.request.messages, here.keys, strict=True) if m.is_system or k not in out]
+        left = [m for m, k in zip(selected.request.messages, selected.keys, strict=True) if m.is_system or k not in out]
         answer = await _ask(services, tenant, asker, build_question(left), paid=how == "helper")
         outcome = answer.outcome
         text = _read_state(answer.text, services.settings.state.max_chars) if outcome == "answered" else None
         if text is not None:
-            await give_notes.store_state(services, here, text)
+            await give_notes.store_state(services, selected, text)
             return RebuildResult(name, how, text, "written")
         outcome = "no state in the answer" if outcome == "answered" else outcome
     await session_settings.request_state(services, tenant, session)

@@ -149,17 +149,17 @@ def build_meter(exchange: ExchangeRecord, model: Model, sent: int, previous: Exc
 async def compute_stats(services: Services, tenant: str, session: str, *, branch: str | None = None) -> SessionStats:
     """Return the statistics of a session, with the next prompt of one of its branches. Raises NotFound;
     StoreUnavailable passes through."""
-    here = await find_branch(services, tenant, session, branch)
-    seen = await preview_prompt(services, here)
+    selected = await find_branch(services, tenant, session, branch)
+    seen = await preview_prompt(services, selected)
     exchanges = await read_newest_exchanges(services, tenant, session, MAX_EXCHANGES)
     sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
-    made = _build_stats(services, here, seen, sums)
-    prunable = await is_prunable(services, here, seen)
+    made = _build_stats(services, selected, seen, sums)
+    prunable = await is_prunable(services, selected, seen)
     return msgspec.structs.replace(
         made,
         planned_as=find_observed_policy(services, seen.turn.enriched.policy),
         prunable=prunable,
-        more=here.record.counts.get("exchanges", 0) > len(exchanges),
+        more=selected.record.counts.get("exchanges", 0) > len(exchanges),
     )
 
 

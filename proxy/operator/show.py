@@ -113,21 +113,21 @@ async def preview_next_prompt(
     """Return the prompt that would go out if the client sent its history now. The client's next messages are not known:
     messages of source `next` stand for them. first, limit: a page of its messages, without the bodies. changed: the
     page begins at the next change."""
-    here = await find_branch(services, tenant, session, branch)
-    seen = await preview_prompt(services, here)
+    selected = await find_branch(services, tenant, session, branch)
+    seen = await preview_prompt(services, selected)
     turn, plan = seen.turn, seen.turn.prompt.plan
     edits = {} if turn.prompt.observed else seen.edits
-    since = await _read_edit_rows(services, here)
+    since = await _read_edit_rows(services, selected)
     inserts = _place_inserts(turn)
     changes = _find_changes(turn.request, turn.keys, edits, inserts)
     page = _select_page(len(turn.keys), first, limit, changes if changed else None)
-    shared = (turn.token_counter, here.operator_decisions, since, turn.enriched.policy)
+    shared = (turn.token_counter, selected.operator_decisions, since, turn.enriched.policy)
     work = partial(_build_messages, turn.request, turn.keys, edits, *shared, page)
     messages = await find_session.run_off_loop(len(turn.keys), work)
     known = len(turn.keys) - seen.stand_ins
     shown = PromptDetails(
         session=session,
-        branch=here.branch.name,
+        branch=selected.branch.name,
         exchange="",
         policy=turn.enriched.policy.name,
         model=turn.request.model,
@@ -197,9 +197,9 @@ async def list_groups(
     last: int | None = None,
 ) -> list[GroupListItem]:
     """Return the groups of a branch, oldest first, as they stand in the next prompt. last: so many of the newest."""
-    here = await find_branch(services, tenant, session, branch)
-    seen, reported = await preview_prompt(services, here), await read_reported_tokens(services, here)
-    found = await find_session.run_off_loop(len(here.keys), lambda: build_group_items(here, seen, reported))
+    selected = await find_branch(services, tenant, session, branch)
+    seen, reported = await preview_prompt(services, selected), await read_reported_tokens(services, selected)
+    found = await find_session.run_off_loop(len(selected.keys), lambda: build_group_items(selected, seen, reported))
     return [one for one in found if not status or one.status == status][-last if last else 0 :]
 
 
@@ -207,16 +207,16 @@ async def read_group(
     services: Services, tenant: str, session: str, group: str, *, branch: str | None = None
 ) -> list[PromptMessage]:
     """Return a group's messages in full. Raises NotFound."""
-    here = await find_branch(services, tenant, session, branch)
-    found = next((one for one in here.groups if one.id == group), None)
+    selected = await find_branch(services, tenant, session, branch)
+    found = next((one for one in selected.groups if one.id == group), None)
     if found is None:
         raise NotFound(f"this branch has no group {group!r}", hint="List its groups.")
-    seen = await preview_prompt(services, here)
-    since = await _read_edit_rows(services, here)
+    seen = await preview_prompt(services, selected)
+    since = await _read_edit_rows(services, selected)
     edits = {} if seen.turn.prompt.observed else seen.edits
-    shared = (seen.turn.token_counter, here.operator_decisions, since, seen.turn.enriched.policy)
-    work = partial(_build_messages, here.request, here.keys, edits, *shared, range(found.start, found.end))
-    return await find_session.run_off_loop(len(here.keys), work)
+    shared = (seen.turn.token_counter, selected.operator_decisions, since, seen.turn.enriched.policy)
+    work = partial(_build_messages, selected.request, selected.keys, edits, *shared, range(found.start, found.end))
+    return await find_session.run_off_loop(len(selected.keys), work)
 
 
 async def _read_edit_rows(services: Services, selected: SelectedBranch) -> EditRows:

@@ -18,7 +18,15 @@ from proxy.context.models import Model
 from proxy.context.prices import price_usage
 from proxy.dialects.usage import Usage
 from proxy.errors import ConfigError, ProxyError
-from proxy.replay.decisions import ASKS, SIDES, Decision, DecisionPoint, DecisionReport, compare_decisions, read_action
+from proxy.replay.decisions import (
+    QUESTIONS_PER_PROMPT,
+    SIDES,
+    Decision,
+    DecisionPoint,
+    DecisionReport,
+    compare_decisions,
+    read_action,
+)
 from proxy.upstream.client import UpstreamClient
 
 ANSWER_LIMIT = 8 << 20
@@ -80,7 +88,7 @@ class ModelAsker:
             if left or not self._can_afford(point):
                 left += 1
                 continue
-            questions = [(side, number) for side in SIDES for number in range(ASKS)]
+            questions = [(side, number) for side in SIDES for number in range(QUESTIONS_PER_PROMPT)]
             found = await asyncio.gather(*(self._ask(point.get_body(side), number) for side, number in questions))
             for (side, _), one in zip(questions, found, strict=True):
                 if one is not None:
@@ -94,7 +102,7 @@ class ModelAsker:
             body = point.get_body(side)
             prompt = sha256(body).hexdigest()
             usage = Usage(len(body) // BYTES_PER_TOKEN, ANSWER_TOKENS, 0)
-            new = sum(self._file.find(prompt, number) is None for number in range(ASKS))
+            new = sum(self._file.find(prompt, number) is None for number in range(QUESTIONS_PER_PROMPT))
             price += new * price_usage(self._model, usage).total
         return price <= self._left
 

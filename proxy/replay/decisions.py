@@ -24,7 +24,7 @@ from proxy.replay.read import RecordedConversation
 from proxy.stream.assemble import AssembledAnswer
 from proxy.tools.registry import TOOLS
 
-ASKS = 2
+QUESTIONS_PER_PROMPT = 2
 """Questions with each prompt."""
 DRAWS = 1000
 TAIL = 0.025
@@ -131,14 +131,14 @@ def compare_decisions(
         dollars += sum(one.dollars for one in (*full, *managed))
         lookups += sum(one.action == LOOKUP for one in managed)
         acts = [one.action for one in managed if one.action != LOOKUP]
-        if len(full) < ASKS or len(managed) < ASKS or not acts:
+        if len(full) < QUESTIONS_PER_PROMPT or len(managed) < QUESTIONS_PER_PROMPT or not acts:
             continue
         compared += 1
         of_full = float(full[0].action == full[1].action)
         crossed = fmean(one.action == act for one in full for act in acts)
         sums.setdefault(point.conversation, []).append((of_full, crossed))
         same.append(of_full)
-        own += [float(acts[0] == acts[1])] if len(acts) == ASKS else []
+        own += [float(acts[0] == acts[1])] if len(acts) == QUESTIONS_PER_PROMPT else []
         if of_full and not crossed:
             differing.append(f"{point.conversation}#{point.position}")
     pairs = [pair for found in sums.values() for pair in found]

@@ -410,7 +410,7 @@ def _read_refused(rows: Sequence[tuple[EditRow, int]]) -> frozenset[bytes]:
     return frozenset(row.key for row, _ in rows if row.action == "strip")
 
 
-def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolOffer | None = None) -> Branch:
+def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolOffer | None) -> Branch:
     """Return the branch as it was stored."""
     edits, versions, pins, number = _read_edits(record.edits)
     states = tuple((state.key, state.text) for state in record.states)

@@ -88,10 +88,10 @@ def find_session_name(
     for value in named:
         if value and (name := _clean_name(value)):
             return name
-    for field in settings.body_fields if body is not None else ():
-        value = _read_body_field(body, field) if body is not None else None
-        if value and (name := _clean_name(value)):
-            return name
+    if body is not None:
+        for field in settings.body_fields:
+            if (value := _read_body_field(body, field)) and (name := _clean_name(value)):
+                return name
     return None
 
 
@@ -294,12 +294,12 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         if not any(self.messages[n].role == "assistant" for n in self.chained):
             # No message here can be an answer of the proxy: two first requests that are alike are two sessions.
             return None, -1
-        here = self.find_in_memory()
-        if here is not None and not (self.live_sessions.store.shared and self._has_answer_after(here[1])):
-            self._announce_reads(here[0])
-            return here
+        in_memory = self.find_in_memory()
+        if in_memory is not None and not (self.live_sessions.store.shared and self._has_answer_after(in_memory[1])):
+            self._announce_reads(in_memory[0])
+            return in_memory
         found, at = await self._search_store()
-        return here if here is not None and at < here[1] else (found, at)
+        return in_memory if in_memory is not None and at < in_memory[1] else (found, at)
 
     def find_in_memory(self) -> tuple[LiveSession, int] | None:
         """(the live session that holds the deepest message, the message's index), None where there is none."""
@@ -402,12 +402,12 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
 
     def find_relation(self, branch: Branch, at: int, *, retry: bool) -> Relation:
         """Return the relation of the request to the branch that stored its deepest known message first."""
-        here = self.keys[at]
+        key = self.keys[at]
         # Without a tip, the process was killed while it stored the first request.
-        if here == branch.answer_key or branch.tip_key is None:
+        if key == branch.answer_key or branch.tip_key is None:
             return "continuation"
         new = self.chained[bisect_right(self.chained, at) :]
-        if here != branch.tip_key:
+        if key != branch.tip_key:
             return "fork"
         if not new:
             return "retry" if retry or branch.failed else "twin"

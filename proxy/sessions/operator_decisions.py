@@ -29,9 +29,9 @@ class SessionSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     """Settings of a session, stored as JSON in its row; a setting that is not set is as the policy says."""
 
     policy: str = ""
-    """"" for the usual value."""
+    """The policy's name, empty for the usual one."""
     schedule: str = ""
-    """"" for the usual value."""
+    """The schedule's name, empty for the policy's own."""
     window: int | None = None
     """Groups that stay, 0 for all, -1 for the policy's again."""
     max_iterations: int | None = None
@@ -46,19 +46,19 @@ class SessionSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 @dataclass(frozen=True, slots=True)
 class StoredDecisions:
-    """The decisions of one session."""
+    """The decisions of one session. Messages are given by their chain keys."""
 
     settings: SessionSettings = field(default_factory=SessionSettings)
     dropped: Mapping[bytes, str] = field(default_factory=dict)
-    """The reasons, by chain key."""
+    """The reasons why messages were dropped."""
     removed: frozenset[bytes] = frozenset()
     """The dropped messages that are removed permanently."""
     restored: frozenset[bytes] = frozenset()
-    """Chain keys of messages that the operator has chosen."""
+    """Messages that were brought back, which no policy edits again."""
     pinned: frozenset[bytes] = frozenset()
-    """Chain keys of messages that the operator has chosen."""
+    """Messages that the operator has pinned."""
     unpinned: frozenset[bytes] = frozenset()
-    """Chain keys of messages that the operator has chosen."""
+    """Messages whose pin the operator has lifted, the client's own pins too."""
     notes: tuple[OperatorNote, ...] = ()
     versions: Mapping[bytes, int] = field(default_factory=dict)
     """The version of the newest row of each message."""

@@ -456,16 +456,16 @@ def _check_environment(settings: Settings) -> Iterator[tuple[KeyPath, object, st
     policies = settings.find_policy_files()
     wanted: list[tuple[KeyPath, str]] = [(("policy",), settings.policy)]
     for name, upstream in settings.upstreams.items():
-        here = ("upstreams", name)
-        wanted.append(((*here, "policy"), upstream.policy))
+        place = ("upstreams", name)
+        wanted.append(((*place, "policy"), upstream.policy))
         if upstream.api_key_env and not upstream.read_api_key():
-            yield (*here, "api_key_env"), upstream.api_key_env, "the name of an environment variable that is set"
+            yield (*place, "api_key_env"), upstream.api_key_env, "the name of an environment variable that is set"
         for field in ("ca_bundle", "client_cert", "client_key"):
             file = getattr(upstream, field)
             if file and not Path(file).is_file():
-                yield (*here, field), file, "a PEM file that is there"
+                yield (*place, field), file, "a PEM file that is there"
         if upstream.client_key and not upstream.client_cert:
-            yield (*here, "client_cert"), "", "the PEM file of the certificate to which `client_key` belongs"
+            yield (*place, "client_cert"), "", "the PEM file of the certificate to which `client_key` belongs"
     for path, policy in wanted:
         if policy and policy not in policies:
             yield path, policy, "one of " + ", ".join(sorted(policies))
@@ -533,14 +533,14 @@ def find_line(text: str, path: KeyPath) -> int | None:
             tree: Any = tomllib.loads("".join(lines[:end]))
         except tomllib.TOMLDecodeError:
             continue
-        there = 0
+        found = 0
         for part in path:
             children = tree if isinstance(tree, dict) else dict(enumerate(tree)) if isinstance(tree, list) else {}
             if part not in children:
                 break
-            tree, there = children[part], there + 1
-        if there > depth:
-            best, depth = start + 1, there
+            tree, found = children[part], found + 1
+        if found > depth:
+            best, depth = start + 1, found
         start = end
     return best
 

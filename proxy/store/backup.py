@@ -75,12 +75,14 @@ def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:
         os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         uri = source.absolute().as_uri() + "?mode=ro"
         with (
-            closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as there,
+            closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as original,
             closing(sqlite3.connect(made, isolation_level=None)) as copy,
         ):
-            there.execute("BEGIN")
-            there.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the transaction begins with the first read
-            there.backup(copy, pages=PAGES, progress=lambda _status, left, total: heartbeat(total - left, total))
+            original.execute("BEGIN")
+            original.execute(
+                "SELECT count(*) FROM sqlite_master"
+            ).fetchone()  # the transaction begins with the first read
+            original.backup(copy, pages=PAGES, progress=lambda _status, left, total: heartbeat(total - left, total))
             copy.execute("PRAGMA journal_mode = DELETE")  # one file without a log beside it
             [first, *_] = copy.execute("PRAGMA quick_check(1)").fetchall()
         if first[0] != "ok":
@@ -104,8 +106,8 @@ def _set_aside(path: Path) -> Path | None:
         number += 1
     if path.exists():
         # With an empty log, a kill between two of these moves parts nothing. A damaged store is moved as it is.
-        with suppress(sqlite3.Error), closing(sqlite3.connect(path, isolation_level=None)) as there:
-            there.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with suppress(sqlite3.Error), closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     found = path.exists()
     for file in (path, *sqlite_files.list_wal_files(path), GapFile(path).path):
         with suppress(FileNotFoundError):

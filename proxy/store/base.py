@@ -481,7 +481,3 @@ class Store(
     async def sum_spending(self, day: int, tenant: str = "") -> float:
         """Dollars that helpers cost on this day: of all tenants, or of one whose spending is stored."""
         ...
-
-    async def count_rows(self) -> dict[str, int]:
-        """Number of rows in each table."""
-        ...

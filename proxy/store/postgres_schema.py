@@ -37,7 +37,7 @@ def translate_statement(statement: str) -> str:
     return statement
 
 
-def list_statements(migration: Migration, partition_days: int = 30) -> tuple[str, ...]:
+def list_statements(migration: Migration, partition_days: int) -> tuple[str, ...]:
     """The statements of a migration; the keyword index and the partitions have their own for PostgreSQL."""
     if migration.statements is full_text_search.MIGRATION:
         return postgres_index.MIGRATION

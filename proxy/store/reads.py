@@ -37,7 +37,6 @@ from proxy.store.full_text_search import SearchMatch
 from proxy.store.removal import RemovalSteps
 from proxy.store.response_names import ResponseNameReads
 from proxy.store.row_reader import split_into_chunks
-from proxy.store.schema import TABLES
 from proxy.store.session_lists import MessageFilter, SessionListReads, contains_text
 from proxy.store.session_notes import NoteRow, SessionNotesReads
 from proxy.store.texts import to_text
@@ -322,6 +321,3 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
 
     async def sum_spending(self, day: int, tenant: str = NO_CONVERSATION[0]) -> float:
         return float((await self._fetch(sql.SUM_SPENDING, (tenant, NO_SESSION, day)))[0][0])
-
-    async def count_rows(self) -> dict[str, int]:
-        return dict(zip(TABLES, (await self._fetch(sql.COUNT_ROWS, ()))[0], strict=True))

@@ -25,16 +25,6 @@ class Migration:
     statements: tuple[str, ...]
 
 
-TABLES = (
-    *("sessions", "branches", "messages", "forms", "edits", "states", "exchanges", "gaps"),
-    *("helper_answers", "embeddings", "spending", "indexed", "iterations"),
-    *session_notes.SESSION_NOTES_TABLES,
-    "context_windows",
-    "response_names",
-    "bindings",
-)
-"""The tables in the order in which rows refer to each other."""
-
 _SESSIONS = """
 CREATE TABLE sessions (
     tenant TEXT NOT NULL,

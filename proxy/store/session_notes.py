@@ -103,9 +103,6 @@ class NoteRow(Struct, frozen=True, gc=False):
 
 SessionNotesRow = HiddenRoundRow | ToolOfferRow | ScratchpadRow | MemoRow | SettingsRow | NoteRow
 
-SESSION_NOTES_TABLES = ("hidden_rounds", "scratchpads", "memos", "notes")
-"""The tables of this file, which also adds columns to other tables."""
-
 MIGRATION: tuple[str, ...] = (
     """
 CREATE TABLE rounds (

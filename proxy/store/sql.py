@@ -327,16 +327,6 @@ FROM context_windows WHERE seen_at > $1 ORDER BY seen_at DESC LIMIT 1000"""
 
 SUM_SPENDING = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
 
-COUNT_ROWS = """
-SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM branches), (SELECT count(*) FROM messages),
-    (SELECT count(*) FROM forms), (SELECT count(*) FROM edits), (SELECT count(*) FROM states),
-    (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM helper_answers),
-    (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed),
-    (SELECT count(*) FROM iterations), (SELECT count(*) FROM hidden_rounds), (SELECT count(*) FROM scratchpads),
-    (SELECT count(*) FROM memos), (SELECT count(*) FROM notes), (SELECT count(*) FROM context_windows),
-    (SELECT count(*) FROM response_names), (SELECT count(*) FROM bindings)"""
-"""Counts in the order of schema.TABLES."""
-
 _PLACEHOLDER = re.compile(r"\$(\d+)")
 
 

@@ -265,7 +265,7 @@ class SqliteWriter:
         return count
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _begin_transaction(self) -> Iterator[sqlite3.Connection]:
         """Run one transaction. Raises OSError if the file was replaced or lost meanwhile."""
         connection, identity = self._find_connection()
         try:
@@ -281,7 +281,7 @@ class SqliteWriter:
 
     def _write_record(self, record: bytes) -> None:
         """Write a record to the journal. This is one statement, so it is a transaction without BEGIN and COMMIT, and
-        waits for a locked file as BEGIN IMMEDIATE does. Raises OSError as `_transaction` does."""
+        waits for a locked file as BEGIN IMMEDIATE does. Raises OSError as `_begin_transaction` does."""
         connection, identity = self._find_connection()
         self._journal.write(connection, record)
         self._note_commit(identity)
@@ -311,7 +311,7 @@ class SqliteWriter:
     def _write_rows(self, items: Sequence[Sequence[Row]]) -> int:
         """Do the work of `_write_tables` in one transaction. Raises _JournalFault for a row of the journal."""
         erasing = any(map(is_erasing, items))
-        with self._transaction() as connection:
+        with self._begin_transaction() as connection:
             tips: encode.BranchTips = {}
             try:
                 self._journal.write_tables(connection, tips)
@@ -340,7 +340,7 @@ class SqliteWriter:
     def _apply_items_singly(self) -> None:
         """Write the journal's rows item by item; an item that no table takes is lost and recorded as a gap."""
         lost: list[GapRow | None] = []
-        with self._transaction() as connection:
+        with self._begin_transaction() as connection:
             for rows in self._journal.items:
                 connection.execute("SAVEPOINT item")
                 try:

@@ -82,19 +82,9 @@ class AssembledAnswer:
     """One answer of an upstream. id, model, usage, error: as upstream reports them, None where it does not."""
 
     __slots__ = (
-        "_room",
-        "_turns",
-        "cleared_results",
-        "dropped_reasoning",
-        "error",
-        "finish_reasons",
-        "id",
-        "is_capped",
-        "is_done",
-        "model",
-        "unparsed",
-        "usage",
-    )
+        "_room", "_turns", "cleared_results", "dropped_reasoning", "error", "finish_reasons", "id", "is_capped",
+        "is_done", "model", "unparsed", "usage",
+    )  # fmt: skip
 
     def __init__(self, limit: int = CAPTURE_LIMIT) -> None:
         self.finish_reasons: dict[int, str] = {}
@@ -205,7 +195,7 @@ class AssembledAnswer:
                 turn.role = value if isinstance(value, str) and value else turn.role
             elif name == "tool_calls" and isinstance(value, list):
                 for part in value:
-                    self._call(turn, part)
+                    self._add_call(turn, part)
             elif name == THINKING_BLOCKS and isinstance(value, list):
                 self._add_thinking(turn, value)
             else:
@@ -223,7 +213,7 @@ class AssembledAnswer:
             else:
                 merge_fields(turn.fields, {THINKING_BLOCKS: [piece]}, self._room)
 
-    def _call(self, turn: _GrowingMessage, part: Any) -> None:
+    def _add_call(self, turn: _GrowingMessage, part: Any) -> None:
         """Add a fragment of a tool call.
 
         Fragments of a call share its index. Gemini's compatible surface gives all calls of a turn the index 0 but
@@ -262,8 +252,8 @@ class AssembledAnswer:
         except RecursionError:
             return None  # a single field nested to the reader's own limit: no client could send that back
 
-    def _read_raw_message(self, index: int = 0) -> dict[str, Any]:
-        turn = self._turns.get(index)
+    def _read_raw_message(self) -> dict[str, Any]:
+        turn = self._turns.get(0)
         message = None if turn is None or turn.raw is None else _read_any(turn.raw)
         return message if isinstance(message, dict) else {}
 
@@ -332,10 +322,14 @@ def _build_calls(rows: list[_GrowingCall]) -> list[dict[str, Any]]:
 def _read_call(call: dict[str, Any]) -> Call:
     inner = call.get("function") or call.get("custom")
     inner = inner if isinstance(inner, dict) else {}
-    return Call(_text(call.get("id")), _text(inner.get("name")), _text(inner.get("arguments", inner.get("input"))))
+    return Call(
+        _read_text(call.get("id")),
+        _read_text(inner.get("name")),
+        _read_text(inner.get("arguments", inner.get("input"))),
+    )
 
 
-def _text(value: Any) -> str:
+def _read_text(value: Any) -> str:
     if value is None:
         return ""
     return repair_surrogates(value if isinstance(value, str) else write_json(value).decode())

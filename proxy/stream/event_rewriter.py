@@ -34,17 +34,16 @@ class EventRewriter:
     """The events of one round. answer: what the client gets, over all rounds."""
 
     __slots__ = (
-        "_before", "_calls", "_drop_usage", "_earlier", "_finish", "_greeted", "_head", "_headings", "_hidden",
+        "_before", "_calls", "_drop_usage", "_earlier", "_finish", "_greeted", "_head", "_hidden",
         "_hold", "_late", "_limit", "_number", "_said", "_shown_before", "_source", "_spent", "_tail", "_usage",
-        "_waiting", "_withhold", "answer", "block_filters", "goes_on", "hidden_calls", "round_answer",
+        "_waiting", "_withheld", "answer", "block_filters", "goes_on", "hidden_calls", "round_answer",
     )  # fmt: skip
 
     def __init__(
         self,
         answer: AssembledAnswer,
         *,
-        withhold_blocks: bool,
-        headings: tuple[str, ...],
+        withheld: tuple[str, ...],
         drop_usage: bool,
         hidden_tools: frozenset[str],
         previous: EventRewriter | None,
@@ -61,8 +60,7 @@ class EventRewriter:
         """The hidden calls of the round, known at its end."""
         self.block_filters: dict[int, BlockFilter] = {}
         """By choice, the filter that keeps the blocks out of its text."""
-        self._withhold = withhold_blocks
-        self._headings = headings
+        self._withheld = withheld
         self._drop_usage = drop_usage
         self._hidden = hidden_tools
         self._limit = limit
@@ -108,7 +106,7 @@ class EventRewriter:
             return self._pass_unread(event, out)
         before = len(out)
         shown: dict[int, str] = {}
-        if self._withhold:
+        if self._withheld:
             if last:
                 self.flush_texts(out, {choice.index for choice in chunk.choices or ()}, broken=True)
             shown = self._visible(event, chunk, out, last)
@@ -120,7 +118,7 @@ class EventRewriter:
             if not last and self._empty(chunk, shown):
                 return True
             data = patch.replace_visible_text(data, chunk.choices or [], shown)
-        if self._withhold:
+        if self._withheld:
             self._record_roles(chunk)
         if self._drop_usage and chunk.usage is not UNSET and not chunk.has_failed:
             if chunk.usage is None:
@@ -392,7 +390,7 @@ class EventRewriter:
             if held is None:
                 if len(self.block_filters) >= MAX_CHOICES:
                     continue
-                held = self.block_filters[index] = BlockFilter(self._headings)
+                held = self.block_filters[index] = BlockFilter(self._withheld)
             content = delta.get("content")
             ends = last or bool(choice.finish_reason)  # some servers send "" with every chunk
             cut = choice.finish_reason in CUT_REASONS if choice.finish_reason else last

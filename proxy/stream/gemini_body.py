@@ -34,7 +34,7 @@ def remove_blocks(
     """
     if not state_block.may_have_blocks(body, headings):
         return body, []
-    relay, datas = _relay(body, withhold_state=True, headings=headings)
+    relay, datas = _relay(body, withheld=headings)
     others = [heading for heading in headings if heading != state_block.HEADING]
     found = [state_block.NoteBlock(0, 0, one) for one in relay.blocks]
     if others:
@@ -44,7 +44,7 @@ def remove_blocks(
 
 def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, ...] = ()) -> RoundContent:
     """Return what upstream says and asks for in one body. headings: as for `GeminiAnswer.build_round_message`."""
-    relay, _ = _relay(body, hidden_tools=hidden_tools, withhold_state=bool(headings), headings=headings)
+    relay, _ = _relay(body, hidden_tools=hidden_tools, withheld=headings)
     message = relay.build_round_message()
     return RoundContent(message, relay.hidden_calls, relay.shown_calls, relay.goes_on, relay.round_usage)
 
@@ -71,7 +71,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
 
 def _relay(body: bytes, **options: Any) -> tuple[GeminiRelay, list[bytes]]:
     """(the relay of a body, the responses that the client gets)."""
-    relay = GeminiRelay(**{"withhold_state": False, **options, "limit": max(CAPTURE_LIMIT, 2 * len(body))})
+    relay = GeminiRelay(**options, limit=max(CAPTURE_LIMIT, 2 * len(body)))
     out: list[bytes] = []
     for one in split_body(body):
         relay.take_event(SseEvent(_HEAD + one + _END, one), out)

@@ -23,7 +23,6 @@ from proxy.dialects.gemini.stream import (
     set_top,
     sum_rounds,
 )
-from proxy.notes import state_block
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.gemini_answer import GeminiAnswer
 from proxy.stream.round_relay import RoundRelay
@@ -73,10 +72,7 @@ def _is_text(part: Any) -> bool:
 class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    withhold_state: blocks under `headings` are removed from the text. drop_usage: ignored, since every Gemini stream
-    has usage. hidden_tools: the names of the proxy's tools, whose calls the client never sees. previous: the relay of
-    the round before, whose answer this one continues. hold_text: text waits until it is known that no hidden call
-    follows it.
+    The parameters are those of `proxy.stream.relay.Relay`. drop_usage: ignored, since every Gemini stream has usage.
     """
 
     __slots__ = ("_after_large", "_filter", "_has_hidden", "_last", "_spent", "end_events")
@@ -84,10 +80,9 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
     def __init__(
         self,
         *,
-        withhold_state: bool,
+        withheld: tuple[str, ...] = (),
         drop_usage: bool = False,  # noqa: ARG002 - the interface of `Relay`: here usage always is the client's
         limit: int = EVENT_LIMIT,
-        headings: tuple[str, ...] = state_block.HEADINGS,
         hidden_tools: frozenset[str] = frozenset(),
         previous: GeminiRelay | None = None,
         hold_text: bool = False,
@@ -95,9 +90,8 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         super().__init__(
             GeminiAnswer,
             previous,
-            withhold_state=withhold_state,
+            withheld=withheld,
             limit=limit,
-            headings=headings,
             hidden_tools=hidden_tools,
             hold_text=hold_text,
         )

@@ -93,8 +93,8 @@ class ItemRewriter:
     """
 
     __slots__ = (
-        "_current", "_echo", "_ending", "_final", "_head", "_headings", "_hidden", "_hold", "_is_cut", "_items",
-        "_next_index", "_number", "_previous_usages", "_sequence", "_shown_calls_before", "_waiting", "_withhold",
+        "_current", "_echo", "_ending", "_final", "_head", "_hidden", "_hold", "_is_cut", "_items",
+        "_next_index", "_number", "_previous_usages", "_sequence", "_shown_calls_before", "_waiting", "_withheld",
         "answer", "block_filters", "goes_on", "hidden_calls", "is_failed_round", "round_answer", "round_shown_calls",
     )  # fmt: skip
 
@@ -102,14 +102,12 @@ class ItemRewriter:
         self,
         answer: ItemAnswer,
         *,
-        withhold_blocks: bool,
-        headings: tuple[str, ...],
+        withheld: tuple[str, ...],
         hidden_tools: frozenset[str],
         previous: ItemRewriter | None,
         limit: int,
         hold_text: bool = False,
         instructions: bytes | None = None,
-        restores_echo: bool = False,
     ) -> None:
         self.answer = answer
         self.round_answer = ItemAnswer(limit)
@@ -118,10 +116,9 @@ class ItemRewriter:
         self.round_shown_calls = 0
         self.is_failed_round = False
         self.block_filters: list[BlockFilter] = []
-        self._withhold = withhold_blocks
-        self._headings = headings
+        self._withheld = withheld
         self._hidden = hidden_tools
-        self._echo = (instructions,) if restores_echo or hidden_tools else ()
+        self._echo = (instructions,) if instructions is not None or hidden_tools else ()
         self._items: dict[int, _StreamItem] = {}
         self._ending: tuple[SseEvent, dict[str, Any]] | None = None
         self._number: int = previous._number + 1 if previous else 0
@@ -151,7 +148,7 @@ class ItemRewriter:
         """The canonical message of this round as upstream should get it back: with hidden calls, and the text as it
         was shown."""
         if any(one.blocks or one.other_blocks for one in self.block_filters):
-            return body_rules.build_round_message(self.round_answer, self._headings)
+            return body_rules.build_round_message(self.round_answer, self._withheld)
         return self.round_answer.build_message()
 
     def _list_usages(self) -> list[Any]:
@@ -207,7 +204,7 @@ class ItemRewriter:
             self._end_item(index, event, data, out)
         elif item.state == _HIDDEN:
             return
-        elif item.is_message and self._withhold:
+        elif item.is_message and self._withheld:
             self._take_message_event(item, kind, event, data, out)
         elif item.state == _OPEN:
             item.held.append(event)
@@ -216,7 +213,7 @@ class ItemRewriter:
 
     def _judge(self, item: _StreamItem, *, is_ended: bool = False) -> None:
         """Decide if the client sees an item. A message is decided by its text, a call by its name."""
-        if item.is_message and self._withhold:
+        if item.is_message and self._withheld:
             return
         if body_rules.is_hidden(item.item, self._hidden):
             item.state = _HIDDEN
@@ -245,7 +242,7 @@ class ItemRewriter:
                 self._end_part(item, other, out, is_cut=False)
             inner = data.get("part")
             if isinstance(inner, dict) and inner.get("type") == "output_text":
-                part = item.parts[place] = _TextPart(event, self._headings)
+                part = item.parts[place] = _TextPart(event, self._withheld)
                 self.block_filters.append(part.filter)
                 return
         if part is None:
@@ -312,7 +309,7 @@ class ItemRewriter:
         text, shown = "".join(part.original), "".join(part.shown)
         for event in part.notes:
             note = self._read(event).get("annotation")
-            moved = body_rules.shift_note(note, text, self._headings)
+            moved = body_rules.shift_note(note, text, self._withheld)
             if moved is not None:
                 self._send(item, event, {"content_index": part.place, "annotation": moved}, out)
         for event in part.ends:
@@ -321,7 +318,7 @@ class ItemRewriter:
                 data = self._read(event)
                 if "part" in data:
                     raw = facts.read_member(event.data or b"", "part", data["part"])
-                    changes["part"] = body_rules.cut_part(raw, shown, self._headings)
+                    changes["part"] = body_rules.cut_part(raw, shown, self._withheld)
                 if "text" in data:
                     changes["text"] = shown
                 if data.get("logprobs"):
@@ -342,7 +339,7 @@ class ItemRewriter:
             item.raw, self._is_cut = raw, True
             return
         changes: Changes = {}
-        if item.is_message and self._withhold:
+        if item.is_message and self._withheld:
             cut = self._end_message(item, raw, out)
             self._is_cut = self._is_cut or cut is not raw
             if cut is None:
@@ -364,7 +361,7 @@ class ItemRewriter:
         """End the parts of a message. Return the message as the client gets it, None if nothing of it is visible."""
         is_cut = item.item.get("status") == "incomplete"
         if not item.parts and item.state == _OPEN:  # its text came in no events
-            visible, blocks = body_rules.cut_item(raw, self._headings)
+            visible, blocks = body_rules.cut_item(raw, self._withheld)
             self._add_blocks(blocks)
             if blocks:  # events of a message that was not announced may hold them
                 item.held = [one for one in item.held if self._read(one).get("type") == "response.output_item.added"]
@@ -374,7 +371,7 @@ class ItemRewriter:
         for part in item.parts.values():
             self._end_part(item, part, out, is_cut=is_cut)
         changed = {n: "".join(part.shown) for n, part in item.parts.items() if not part.is_unchanged}
-        visible = body_rules.cut_texts(raw, changed, self._headings) if changed else raw
+        visible = body_rules.cut_texts(raw, changed, self._withheld) if changed else raw
         if visible is None and item.state == _SHOWN:
             visible = body_rules.set_members(raw, {"content": b"[]"})
         elif visible is not None:
@@ -383,7 +380,7 @@ class ItemRewriter:
 
     def _add_blocks(self, blocks: body_rules.Blocks) -> None:
         """Record blocks of a text that came whole."""
-        found = BlockFilter(self._headings)
+        found = BlockFilter(self._withheld)
         for block in blocks:
             is_state = block.heading == body_rules.STATE_HEADING
             (found.blocks if is_state else found.other_blocks).append(block.body)
@@ -480,7 +477,7 @@ class ItemRewriter:
         if known.state == _OPEN:
             self._judge(known, is_ended=True)
         visible: bytes | None = raw
-        if known.is_message and self._withhold:
+        if known.is_message and self._withheld:
             visible = self._end_message(known, raw, out)
         self._is_cut = self._is_cut or visible is not raw or known.state == _HIDDEN
         if visible is None or known.state == _HIDDEN:

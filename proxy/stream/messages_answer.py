@@ -14,7 +14,7 @@ from proxy.chat import json_spans
 from proxy.chat.message import Call
 from proxy.dialects.base import read_dropped_reasoning
 from proxy.dialects.completions.stream import describe_error, read_json, repair_surrogates, write_json
-from proxy.dialects.messages.blocks import convert_answer
+from proxy.dialects.messages.blocks import THINKING, convert_answer
 from proxy.dialects.messages.context_management import FIELD, read_cleared
 from proxy.dialects.messages.stream import (
     CUT_REASONS,
@@ -31,7 +31,6 @@ from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
 
 MAX_BLOCKS = 4096
 """Blocks that are read in one answer. Blocks beyond it are passed on and not read."""
-_THINKING = ("thinking", "redacted_thinking")
 
 
 class MessagesAnswer(AssembledAnswer):
@@ -156,12 +155,12 @@ class MessagesAnswer(AssembledAnswer):
         texts = [block.text if block.kind == "text" else "" for block in self._list]
         shown = list(texts)
         for n in reversed(range(len(texts)) if headings else ()):
-            if self._list[n].kind in _THINKING:
+            if self._list[n].kind in THINKING:
                 break
             is_cut = self.stop_reason in CUT_REASONS and n == len(texts) - 1
             shown[n] = state_block.split_blocks(texts[n], headings, is_cut_off=is_cut)[0]
         kinds = [block.kind for n, block in enumerate(self._list) if block.kind != "text" or shown[n].strip()]
-        if all(kind in _THINKING for kind in kinds):
+        if all(kind in THINKING for kind in kinds):
             shown = texts
         kept = [
             block.build()

@@ -20,7 +20,6 @@ from proxy.dialects.messages.stream import (
     read_event,
     sum_rounds,
 )
-from proxy.notes import state_block
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.messages_answer import MessagesAnswer, read_call
 from proxy.stream.messages_patch import patch_index, patch_tail, patch_text, remove_hidden_member
@@ -88,10 +87,8 @@ class _Piece:
 class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    withhold_state: blocks under `headings` are removed from the text. drop_usage: ignored, since every Messages stream
-    has usage. hidden_tools: the names of the proxy's tools, whose calls the client never sees. previous: the relay of
-    the round before, whose answer this one continues. hold_text: text waits until it is known that no hidden call
-    follows it.
+    The parameters are those of `proxy.stream.relay.Relay`. drop_usage: ignored, since every Messages stream has usage.
+    hidden_member: the member that tells what the provider cleared, where only the proxy asked for that; b"" for none.
     """
 
     __slots__ = (
@@ -101,10 +98,9 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
     def __init__(
         self,
         *,
-        withhold_state: bool,
+        withheld: tuple[str, ...] = (),
         drop_usage: bool = False,  # noqa: ARG002 - the interface of `Relay`: here usage always is the client's
         limit: int = EVENT_LIMIT,
-        headings: tuple[str, ...] = state_block.HEADINGS,
         hidden_tools: frozenset[str] = frozenset(),
         previous: MessagesRelay | None = None,
         hold_text: bool = False,
@@ -113,9 +109,8 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         super().__init__(
             MessagesAnswer,
             previous,
-            withhold_state=withhold_state,
+            withheld=withheld,
             limit=limit,
-            headings=headings,
             hidden_tools=hidden_tools,
             hold_text=hold_text,
             edits=bool(hidden_member),

@@ -133,13 +133,13 @@ def replace_visible_text(data: bytes, choices: list[Choice], visible_texts: dict
     if len(choices) == 1 and at >= 0 and data.find(_CONTENT, at + 1) < 0:
         start = data.find(b'"', at + len(_CONTENT))
         if start >= 0 and not data[at + len(_CONTENT) : start].strip(b" :"):
-            end = _string_end(data, start)
+            end = _find_string_end(data, start)
             if json_spans.decode_string(data[start:end]) == (choices[0].delta or {}).get("content"):
                 return data[:start] + write_json(visible_texts[0]) + data[end:]
     return replace_texts(data, "delta", visible_texts)
 
 
-def _string_end(data: bytes, start: int) -> int:
+def _find_string_end(data: bytes, start: int) -> int:
     """Return the position behind the JSON string that begins at `start`."""
     end = start
     while (end := data.find(b'"', end + 1)) >= 0:

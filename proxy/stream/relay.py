@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from proxy.dialects.completions.stream import read_chunk
 from proxy.dialects.usage import Usage
-from proxy.notes import state_block
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.event_rewriter import EventRewriter
+from proxy.stream.item_rewriter import ItemRewriter
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
 from proxy.stream.tool_call_filter import HiddenCall
 
@@ -28,15 +28,48 @@ _DONE = b"[DONE]"
 """The beginning of the data of the event that ends a stream."""
 
 
-class Relay:
+class RewrittenStream:
+    """The facts about a round that the rewriter of its events has."""
+
+    __slots__ = ()
+    _rewriter: EventRewriter | ItemRewriter
+
+    @property
+    def hidden_calls(self) -> list[HiddenCall]:
+        """The hidden calls of this round, in their order, when it has ended; none if it did not end well."""
+        return self._rewriter.hidden_calls
+
+    @property
+    def shown_calls(self) -> int:
+        """The number of calls that the client has got in this answer."""
+        return self._rewriter.shown_calls
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the round has ended with hidden calls alone: nothing of its end was sent.
+
+        Another relay continues with this one as `previous`, or `end_answer` ends the answer.
+        """
+        return self._rewriter.goes_on
+
+    @property
+    def round_usage(self) -> Usage | None:
+        """The usage of this round alone."""
+        return self._rewriter.round_usage
+
+    def drop_held_text(self) -> None:
+        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
+        self._rewriter.drop_held_text()
+
+
+class Relay(RewrittenStream):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    withhold_state: blocks are removed from the text. headings: the headings of these blocks; those of STATE blocks by
-    default. drop_usage: the proxy asked for usage, the client did not. hidden_tools: the names of the proxy's tools,
-    whose calls the client never sees. previous: the relay of the round before, which went on. This relay continues its
-    answer: chunks get the id, created, model and system_fingerprint of the first round. They get no second role, and
-    the usage counts the completions of all rounds. hold_text: text waits until it is known that no hidden call follows
-    it.
+    withheld: the headings of the blocks that are removed from the text. drop_usage: the proxy asked for usage, the
+    client did not. hidden_tools: the names of the proxy's tools, whose calls the client never sees. previous: the relay
+    of the round before, which went on. This relay continues its answer: chunks get the id, created, model and
+    system_fingerprint of the first round. They get no second role, and the usage counts the completions of all rounds.
+    hold_text: text waits until it is known that no hidden call follows it.
 
     answer: what the client has got over all rounds, added up (with usage, without the withheld text). terminal: the
     [DONE] event and, if no calls are hidden, everything that came after it. It is b"" if no [DONE] came or the round
@@ -45,17 +78,16 @@ class Relay:
     """
 
     __slots__ = (
-        "_cutting", "_edits", "_given", "_is_unedited", "_kept", "_limit", "_parser", "_previous", "answer",
+        "_cutting", "_given", "_is_unedited", "_kept", "_limit", "_parser", "_previous", "_rewriter", "answer",
         "has_ended", "is_unfinished", "terminal",
     )  # fmt: skip
 
     def __init__(
         self,
         *,
-        withhold_state: bool,
-        drop_usage: bool,
+        withheld: tuple[str, ...] = (),
+        drop_usage: bool = False,
         limit: int = EVENT_LIMIT,
-        headings: tuple[str, ...] = state_block.HEADINGS,
         hidden_tools: frozenset[str] = frozenset(),
         previous: Relay | None = None,
         hold_text: bool = False,
@@ -67,18 +99,17 @@ class Relay:
         self._previous = previous
         self.has_ended = False
         """True once the end of the round has come: nothing of the answer follows it."""
-        self._is_unedited = not (withhold_state or drop_usage or hidden_tools or previous)
+        self._is_unedited = not (withheld or drop_usage or hidden_tools or previous)
         self._parser = SseParser(limit, drops_mark=previous is not None)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
         self._kept = b""  # or, if none were sent, all of that event
         self._cutting = False  # within an event that is too large and may hold hidden calls
-        self._edits: EventRewriter = EventRewriter(
+        self._rewriter: EventRewriter = EventRewriter(
             self.answer,
-            withhold_blocks=withhold_state,
-            headings=headings,
+            withheld=withheld,
             drop_usage=drop_usage,
             hidden_tools=hidden_tools,
-            previous=previous._edits if previous else None,
+            previous=previous._rewriter if previous else None,
             limit=limit,
             hold_text=hold_text,
         )
@@ -86,50 +117,27 @@ class Relay:
     @property
     def blocks(self) -> list[str]:
         """The bodies of the STATE blocks withheld from the first choice, in their order, over all rounds."""
-        held = self._edits.block_filters.get(0)
+        held = self._rewriter.block_filters.get(0)
         before = self._previous.blocks if self._previous else []
         return before + (held.blocks if held else [])
 
     @property
     def other_blocks(self) -> list[str]:
         """The bodies of the withheld blocks under all other headings, in the same way."""
-        held = self._edits.block_filters.get(0)
+        held = self._rewriter.block_filters.get(0)
         before = self._previous.other_blocks if self._previous else []
         return before + (held.other_blocks if held else [])
-
-    @property
-    def hidden_calls(self) -> list[HiddenCall]:
-        """The hidden calls of this round, in their order, when it has ended; none if it did not end well."""
-        return self._edits.hidden_calls
-
-    @property
-    def shown_calls(self) -> int:
-        """The number of calls that the client has got in this answer."""
-        return self._edits.shown_calls
-
-    @property
-    def goes_on(self) -> bool:
-        """True if the round has ended with hidden calls alone: nothing of its end was sent.
-
-        Another relay continues with this one as `previous`, or `end_answer` ends the answer.
-        """
-        return self._edits.goes_on
-
-    @property
-    def round_usage(self) -> Usage | None:
-        """The usage of this round alone."""
-        return self._edits.round_usage
 
     def build_round_message(self) -> bytes | None:
         """Return the message of this round as upstream should get it back: with hidden calls, and the text as it was
         shown."""
-        of_round = self._edits.round_answer
+        of_round = self._rewriter.round_answer
         return (self.answer if of_round is None else of_round).build_message()
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of upstream. Return the bytes that may go to the client now."""
         if self.has_ended:
-            if self._edits.round_answer is None:
+            if self._rewriter.round_answer is None:
                 self.terminal += data[: max(self._limit - len(self.terminal), 0)]
             return b""
         before = len(self._parser.pending)
@@ -138,7 +146,7 @@ class Relay:
         if self._is_unedited:
             return self._relay_unchanged(data, events)
         out: list[bytes] = []
-        rewrite = self._edits.rewrite_event
+        rewrite = self._rewriter.rewrite_event
         changed = before > 0
         for position, event in enumerate(events):
             if event.data is None:
@@ -147,8 +155,8 @@ class Relay:
                 else:
                     changed = True
             elif event.data.startswith(_DONE):
-                self._edits.flush_texts(out)
-                self._edits.end_round(out, complete=True)
+                self._rewriter.flush_texts(out)
+                self._rewriter.end_round(out, complete=True)
                 self._close(events[position:])
                 return b"".join(out)
             else:
@@ -166,15 +174,11 @@ class Relay:
         rest = self._parser.flush()
         if self._is_unedited:
             out = self._end_unchanged(rest)
-        elif self._edits.round_answer is None:
+        elif self._rewriter.round_answer is None:
             out = self._end_edited(rest)
         else:
             out = self._end_round(rest)
         return b"".join(out)
-
-    def drop_held_text(self) -> None:
-        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
-        self._edits.drop_held_text()
 
     def end_answer(self) -> bytes:
         """End the answer although the model would continue after this round. Return the held end of the round, without
@@ -183,7 +187,7 @@ class Relay:
         Then `terminal` has the value that it has at the end of any answer.
         """
         out: list[bytes] = []
-        self._edits.end_answer(out)
+        self._rewriter.end_answer(out)
         self.answer.is_done = True
         self.terminal = _END
         return b"".join(out)
@@ -207,9 +211,9 @@ class Relay:
         out: list[bytes] = []
         event = rest[0] if rest else None
         if event is not None and event.data is not None and not _is_done(event):
-            self._edits.rewrite_event(event, out, last=True)  # no blank line: nothing may follow, held text joins it
+            self._rewriter.rewrite_event(event, out, last=True)  # no blank line: nothing may follow, held text joins it
         else:
-            self._edits.flush_texts(out, broken=event is None or not _is_done(event))
+            self._rewriter.flush_texts(out, broken=event is None or not _is_done(event))
             if event is not None and event.data is not None:
                 self._close([event])
             elif event is not None:
@@ -224,9 +228,9 @@ class Relay:
         done = event is not None and _is_done(event)
         if event is not None and event.data is not None and not done:
             raw = b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
-            self._edits.rewrite_event(SseEvent(raw, event.data), out)
-        self._edits.flush_texts(out, broken=not done)
-        self._edits.end_round(out, complete=done)
+            self._rewriter.rewrite_event(SseEvent(raw, event.data), out)
+        self._rewriter.flush_texts(out, broken=not done)
+        self._rewriter.end_round(out, complete=done)
         if event is not None and event.data is None:
             self._end_unread(event.raw, out)
         if event is not None and done:
@@ -245,13 +249,13 @@ class Relay:
     def _note_overflow(self) -> None:
         if self._parser.overflowed:
             self.answer.is_capped = True
-            if self._edits.round_answer is not None:
-                self._edits.round_answer.is_capped = True
+            if self._rewriter.round_answer is not None:
+                self._rewriter.round_answer.is_capped = True
 
     def _may_pass(self, event: SseEvent) -> bool:
         """True if bytes without data may be passed on. They may be a piece of an event that was too large to be
         read."""
-        if self._parser.overflowed and self._edits.round_answer is not None:
+        if self._parser.overflowed and self._rewriter.round_answer is not None:
             self._cutting = self._cutting or _CALLS in event.raw
         return not self._cutting
 
@@ -261,7 +265,7 @@ class Relay:
         if self.goes_on:
             return
         self.answer.is_done = True
-        if self._edits.round_answer is not None:
+        if self._rewriter.round_answer is not None:
             self.terminal = events[0].raw  # what follows is not read: it may be anything, hidden calls too
         else:
             self.terminal = b"".join([event.raw for event in events]) + bytes(self._parser.pending)

@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.dialects.responses import stream as facts
-from proxy.dialects.usage import Usage
-from proxy.notes import state_block
 from proxy.stream.item_answer import ItemAnswer
 from proxy.stream.item_rewriter import ItemRewriter
+from proxy.stream.relay import RewrittenStream
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
-from proxy.stream.tool_call_filter import HiddenCall
 
 _HEADS: Final = tuple(
     form % name.encode()
@@ -25,7 +23,7 @@ _HEADS: Final = tuple(
 """Beginnings of an event that ends an answer."""
 
 
-class ResponsesRelay:
+class ResponsesRelay(RewrittenStream):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
     The parameters are those of `proxy.stream.relay.Relay`. drop_usage: ignored, a response always tells its usage.
@@ -41,10 +39,9 @@ class ResponsesRelay:
     def __init__(
         self,
         *,
-        withhold_state: bool,
+        withheld: tuple[str, ...] = (),
         drop_usage: bool = False,  # noqa: ARG002 - the interface is the other relay's
         limit: int = EVENT_LIMIT,
-        headings: tuple[str, ...] = state_block.HEADINGS,
         hidden_tools: frozenset[str] = frozenset(),
         previous: ResponsesRelay | None = None,
         hold_text: bool = False,
@@ -60,17 +57,15 @@ class ResponsesRelay:
         self._parser = SseParser(limit, drops_mark=previous is not None)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
         self._kept = b""  # or, if none were sent, all of that event
-        self._is_unedited = not (withhold_state or hidden_tools or previous or instructions is not None)
+        self._is_unedited = not (withheld or hidden_tools or previous or instructions is not None)
         self._rewriter: ItemRewriter = ItemRewriter(
             self.answer,
-            withhold_blocks=withhold_state,
-            headings=headings,
+            withheld=withheld,
             hidden_tools=hidden_tools,
             previous=previous._rewriter if previous else None,
             limit=limit,
             hold_text=hold_text,
             instructions=instructions,
-            restores_echo=instructions is not None,
         )
 
     @property
@@ -84,26 +79,6 @@ class ResponsesRelay:
         """The bodies of the withheld blocks under all other headings, in the same way."""
         before = self._previous.other_blocks if self._previous else []
         return before + [block for held in self._rewriter.block_filters for block in held.other_blocks]
-
-    @property
-    def hidden_calls(self) -> list[HiddenCall]:
-        """The hidden calls of this round, in their order, when it has ended; none if it did not end well."""
-        return self._rewriter.hidden_calls
-
-    @property
-    def shown_calls(self) -> int:
-        """The number of calls that the client has got in this answer."""
-        return self._rewriter.shown_calls
-
-    @property
-    def goes_on(self) -> bool:
-        """True if the round has ended with hidden calls alone: nothing of its end was sent."""
-        return self._rewriter.goes_on
-
-    @property
-    def round_usage(self) -> Usage | None:
-        """The usage of this round alone."""
-        return self._rewriter.round_usage
 
     def build_round_message(self) -> bytes | None:
         """The canonical message of this round as upstream should get it back: with hidden calls, and the text as it
@@ -194,10 +169,6 @@ class ResponsesRelay:
         if may_pass and is_loose_text(raw) and b"output" not in raw:
             out.append(raw)
             self.is_unfinished = True
-
-    def drop_held_text(self) -> None:
-        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
-        self._rewriter.drop_held_text()
 
     def end_answer(self) -> bytes:
         """End the answer although the model would continue after this round. Return the held end of the round, without

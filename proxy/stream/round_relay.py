@@ -51,7 +51,7 @@ PieceT = TypeVar("PieceT", bound=Piece)
 
 
 class RoundRelay(ABC, Generic[AnswerT, PieceT]):
-    """The relay of one round. The relays of the dialects say what the arguments mean.
+    """The relay of one round. The parameters are those of `proxy.stream.relay.Relay`.
 
     answer: what the client has got over all rounds. terminal: the end of the stream, b"" if it broke off or the round
     goes on. is_unfinished: the bytes sent so far end within an event.
@@ -68,9 +68,8 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
         make_answer: Callable[[int], AnswerT],
         previous: RoundRelay[AnswerT, PieceT] | None,
         *,
-        withhold_state: bool,
+        withheld: tuple[str, ...],
         limit: int,
-        headings: tuple[str, ...],
         hidden_tools: frozenset[str],
         hold_text: bool,
         edits: bool = False,
@@ -83,11 +82,11 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
         """True if the round has ended with hidden calls alone: nothing of its end was sent."""
         self.hidden_calls: list[HiddenCall] = []
         """The hidden calls of this round, when it has ended; none if it did not end well."""
-        self._is_unedited = not (withhold_state or hidden_tools or previous or edits)
+        self._is_unedited = not (withheld or hidden_tools or previous or edits)
         self._round = None if self._is_unedited else make_answer(limit)
         self._previous = previous
         self._hidden = hidden_tools
-        self._withheld = headings if withhold_state else ()
+        self._withheld = withheld
         self._hold = hold_text and bool(hidden_tools or previous)
         self._parser = SseParser(limit, drops_mark=previous is not None)
         self.has_ended = False

@@ -19,6 +19,7 @@ MAX_VALUES = 100_000
 every other request for 100 s."""
 _BOM = b"\xef\xbb\xbf"
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""Beginnings of a line of a stream. No JSON begins like one of them."""
 _DONE = (b"data: [DONE]", b"data:[DONE]")
 # The end of a line and a blank line after it, in a stream with carriage returns.
 _BLANK = re.compile(rb"\n\n|\n\r\n?|\r\r\n?")
@@ -192,6 +193,11 @@ def _read(raw: bytes) -> SseEvent:
 
 def _strip_space(text: bytes) -> bytes:
     return text[1:] if text.startswith(b" ") else text
+
+
+def begins_stream(body: bytes | bytearray) -> bool:
+    """True if these bytes are a stream of events, whatever their media type says."""
+    return body.lstrip().startswith(_FIELDS)
 
 
 def is_loose_text(rest: bytes) -> bool:

@@ -161,7 +161,7 @@ class ToolCallFilter:
         servers give neither. With both kinds an id, or a name behind arguments, begins a call. A fragment without these
         continues the last call.
         """
-        index, known, name = read_count(part.get("index")), _text(part.get("id")), _name(part)
+        index, known, name = read_count(part.get("index")), _read_text(part.get("id")), _name(part)
         row = self._ids.get(known) if known else None
         if row is None or (index is not None and row.index != index):
             row = self._by_index.get(index) if index is not None else (self._rows[-1] if self._rows else None)
@@ -183,7 +183,7 @@ class ToolCallFilter:
     def _learn(self, row: _CallState, part: dict[str, Any]) -> dict[str, Any]:
         """Record the name, id and arguments that a fragment adds to its call. Return the fragment as upstream should
         get it back."""
-        known, name, arguments = _text(part.get("id")), _name(part), _read_arguments(part)
+        known, name, arguments = _read_text(part.get("id")), _name(part), _read_arguments(part)
         new = {**part, "index": row.position}
         if known and not row.upstream_id:
             row.upstream_id = row.id = known
@@ -268,7 +268,7 @@ def _find_inner(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name(part: dict[str, Any]) -> str:
-    return _text(_find_inner(part).get("name"))
+    return _read_text(_find_inner(part).get("name"))
 
 
 def _read_arguments(part: dict[str, Any]) -> str:
@@ -277,7 +277,7 @@ def _read_arguments(part: dict[str, Any]) -> str:
     return value if isinstance(value, str) else ("}" if value is not None else "")
 
 
-def _text(value: Any) -> str:
+def _read_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 

@@ -12,7 +12,7 @@ from proxy.store.session_notes import ScratchpadRow
 from proxy.tools.tool import Tool
 from proxy.tools.tool_context import ToolContext
 
-TRIES = 4
+MAX_TRIES = 4
 """Attempts at a change if another writer was first: two calls of one answer, or an operator."""
 
 
@@ -31,7 +31,7 @@ async def manage_scratchpad(arguments: ManageScratchpadArguments, context: ToolC
         return row.text if row is not None and row.text else "[the scratchpad is empty]"
     if arguments.action == "append" and not arguments.content.strip():
         raise ToolRefused("append takes the text to add as content.")
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         text = await _try_change(arguments, context)
         if text is not None:
             return f"[saved: the scratchpad has {len(text)} of {context.settings.tools.scratchpad_chars} characters]"

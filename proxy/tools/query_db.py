@@ -17,7 +17,7 @@ from proxy.tools.tool_context import ToolContext
 
 HEADER_CHARS = 300
 """Characters of a result reserved for its description."""
-CELLS = (100_000, 2000, 600, 200)
+CELL_CHARS = (100_000, 2000, 600, 200)
 """Characters at which values are cut, tried in turn until all rows fit."""
 _LANGUAGES = ("sqlite3", "sqlite", "sql")
 _COMMENTS = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*+", re.DOTALL)
@@ -64,8 +64,8 @@ def format_result(found: QueryResult, most: int, note: str = "") -> str:
         return f"[{note}no rows]"
     if len(found.rows) == 1 and len(found.rows[0]) == 1 and isinstance(found.rows[0][0], str | dict):
         return _render_single_value(found.columns[0], found.rows[0][0], most, note)
-    cell, lines = CELLS[0], _render_lines(found, CELLS[0])
-    for smaller in CELLS[1:]:
+    cell, lines = CELL_CHARS[0], _render_lines(found, CELL_CHARS[0])
+    for smaller in CELL_CHARS[1:]:
         if sum(map(len, lines)) + len(lines) > most - HEADER_CHARS:
             cell, lines = smaller, _render_lines(found, smaller)
     kept, size = [], 0

@@ -14,9 +14,9 @@ from proxy.tools import stored_memos
 from proxy.tools.tool import Tool
 from proxy.tools.tool_context import ToolContext
 
-MOST = 20
+MAX_MEMOS = 20
 """Memos in a result."""
-TAGS = 30
+MAX_TAGS = 30
 """Tags that are listed if no memo fits."""
 
 
@@ -33,9 +33,9 @@ async def find_memos(arguments: RetrieveMemosArguments, context: ToolContext) ->
     known = await stored_memos.load_memos(context)
     room = context.settings.tools.result_chars
     found = await asyncio.to_thread(select_memos, known, stored_memos.split_tags(arguments.tags), arguments.query)
-    shown = memo_matching.fit_memos(found[:MOST], room - 100)
+    shown = memo_matching.fit_memos(found[:MAX_MEMOS], room - 100)
     if not shown:
-        often = Counter(tag for memo in known for tag in memo.tags).most_common(TAGS)
+        often = Counter(tag for memo in known for tag in memo.tags).most_common(MAX_TAGS)
         named = f" Tags: {', '.join(tag for tag, _ in often)}." if often else ""
         return f"[none of {len(known)} memos fits.{named}]"[:room]
     more = f"\n[{len(found) - len(shown)} more fit: name more tags]" if len(found) > len(shown) else ""
@@ -49,7 +49,7 @@ def select_memos(known: Sequence[Memo], tags: Sequence[str], query: str) -> list
         return sorted(known, key=lambda memo: -memo.updated_at)
     tagged = [memo for memo in known if wanted.intersection(memo.tags)]
     tagged.sort(key=lambda memo: (-len(wanted.intersection(memo.tags)), -memo.updated_at))
-    fitting = memo_matching.select_memos(known, " ".join((query, *tags)), MOST, 1 << 30, min_words=1)
+    fitting = memo_matching.select_memos(known, " ".join((query, *tags)), MAX_MEMOS, 1 << 30, min_words=1)
     return [*tagged, *(memo for memo in fitting if memo not in tagged)]
 
 

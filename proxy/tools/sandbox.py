@@ -22,21 +22,21 @@ import msgspec
 
 from proxy.errors import ToolRefused
 
-CHILD = Path(__file__).with_name("sandbox_child.py")
-WALL = 20.0
+CHILD_FILE = Path(__file__).with_name("sandbox_child.py")
+WALL_S = 20.0
 """Seconds from when a child is ready until it must have answered. The real bound of a query is processor time, which
 the system counts. On a busy machine a child may get no processor time for long. This limit ends a child that never gets
 counted."""
-START = 20.0
+START_S = 20.0
 """Seconds within which a child must be ready. It takes milliseconds, unless the machine stands still. Also the seconds
 within which an earlier child must have made room for it."""
-SQL = 10_000
+MAX_SQL_BYTES = 10_000
 """Bytes of a statement."""
-REPLY = 1 << 20
+MAX_REPLY_BYTES = 1 << 20
 """Bytes of a line from the child: its 64 KB of results, written as JSON. A longer line is a fault."""
-PIECE = 50
+ROWS_PER_WRITE = 50
 """Rows written at a time."""
-CHILDREN = 2
+MAX_CHILDREN = 2
 """Concurrent children: each may use a processor for a second and half a GiB."""
 
 
@@ -101,7 +101,7 @@ class TenantSlots:
 class Sandbox:
     """Start children, with a limit on concurrent ones."""
 
-    def __init__(self, child: Path = CHILD, wall: float = WALL, children: int = CHILDREN) -> None:
+    def __init__(self, child: Path = CHILD_FILE, wall: float = WALL_S, children: int = MAX_CHILDREN) -> None:
         """Set the limits. wall: seconds. child: the program, which tests change to remove a layer."""
         self._child = child
         self._wall = wall
@@ -110,10 +110,10 @@ class Sandbox:
     async def query(self, rows: Sequence[bytes], statement: str, *, search: bool, tenant: str = "") -> QueryResult:
         """Return the answer to one statement over these rows (lines of JSON, without their ends). tenant: whose query
         it is; tenants have their turns. Raises ToolRefused."""
-        if len(statement.encode("utf-8", "replace")) > SQL:
-            raise ToolRefused(f"the statement is longer than {SQL} bytes.", limited=True)
+        if len(statement.encode("utf-8", "replace")) > MAX_SQL_BYTES:
+            raise ToolRefused(f"the statement is longer than {MAX_SQL_BYTES} bytes.", limited=True)
         try:
-            async with asyncio.timeout(START):
+            async with asyncio.timeout(START_S):
                 await self._slots.acquire(tenant)
         except TimeoutError:
             raise ToolRefused("too many queries at once; try again.", limited=True) from None
@@ -162,20 +162,20 @@ class _ChildProcess:
     ) -> bytes:
         if self._ended or process.stdin is None or process.stdout is None:
             return b""
-        with self._time_limit(START):
-            process.stdout.readline(REPLY)
+        with self._limit_time(START_S):
+            process.stdout.readline(MAX_REPLY_BYTES)
         # The child reads all of it before it says more, so neither waits for the other.
-        with self._time_limit(self._wall), contextlib.suppress(OSError):
+        with self._limit_time(self._wall), contextlib.suppress(OSError):
             process.stdin.write(json.dumps({"search": search}).encode() + b"\n")
-            for at in range(0, len(rows), PIECE):
-                process.stdin.write(b"".join(row + b"\n" for row in rows[at : at + PIECE]))
+            for at in range(0, len(rows), ROWS_PER_WRITE):
+                process.stdin.write(b"".join(row + b"\n" for row in rows[at : at + ROWS_PER_WRITE]))
             process.stdin.write(b"\n" + json.dumps(statement).encode() + b"\n")
             process.stdin.close()
-            return process.stdout.readline(REPLY)
+            return process.stdout.readline(MAX_REPLY_BYTES)
         return b""
 
     @contextlib.contextmanager
-    def _time_limit(self, seconds: float) -> Iterator[None]:
+    def _limit_time(self, seconds: float) -> Iterator[None]:
         """Kill the child, and so break every pipe to it, if this takes longer."""
         clock = threading.Timer(seconds, self.kill)
         clock.start()

@@ -27,20 +27,20 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-CPU = 1
+CPU_S = 1
 """Seconds of processor time for a statement, without the time for loading."""
 LOAD_CPU = 5
 """Seconds of processor time for filling the table."""
-MEMORY = 512 << 20
-FILES = 8
-HEAP = 256 << 20
+MEMORY_BYTES = 512 << 20
+MAX_FILES = 8
+HEAP_BYTES = 256 << 20
 """Bytes that SQLite may use in all."""
-OUTPUT = 64 << 10
+OUTPUT_BYTES = 64 << 10
 """Bytes of a result."""
-ROWS = 2000
-LEAST = 200
+MAX_ROWS = 2000
+MIN_CELL_CHARS = 200
 """Characters that a cell may have even if the result is full."""
-INDEXED = 16 << 20
+INDEXED_CHARS = 16 << 20
 """Characters that are indexed for search, the newest first."""
 
 TABLE = """CREATE TABLE messages (seq INTEGER, id TEXT, group_id TEXT, role TEXT, content TEXT, tool_call_id TEXT,
@@ -85,9 +85,9 @@ def confine() -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit_cpu(LOAD_CPU)
     _limit(resource.RLIMIT_FSIZE, 0)
-    _limit(resource.RLIMIT_NOFILE, FILES)
+    _limit(resource.RLIMIT_NOFILE, MAX_FILES)
     if sys.platform != "darwin":  # darwin has no such limit
-        _limit(resource.RLIMIT_AS, MEMORY)
+        _limit(resource.RLIMIT_AS, MEMORY_BYTES)
 
 
 def _limit(which: int, most: int) -> None:
@@ -106,7 +106,7 @@ def fill(lines: Iterator[bytes], *, search: bool) -> sqlite3.Connection:
     """Return the database with its rows: the lines up to the empty line."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     database.text_factory = _decode_text
-    database.execute(f"PRAGMA hard_heap_limit = {HEAP}")
+    database.execute(f"PRAGMA hard_heap_limit = {HEAP_BYTES}")
     database.execute("PRAGMA temp_store = MEMORY")
     database.execute(TABLE)
     database.execute("BEGIN")
@@ -114,7 +114,7 @@ def fill(lines: Iterator[bytes], *, search: bool) -> sqlite3.Connection:
     database.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(json.loads, given))
     if search:
         database.execute(INDEX)
-        database.execute(FILL, (INDEXED,))
+        database.execute(FILL, (INDEXED_CHARS,))
     database.execute("COMMIT")
     return database
 
@@ -168,9 +168,9 @@ def run_statement(database: sqlite3.Connection, statement: str) -> dict[str, Any
 
 def _fetch_rows(cursor: sqlite3.Cursor) -> tuple[list[list[Any]], bool]:
     rows: list[list[Any]] = []
-    left = OUTPUT
+    left = OUTPUT_BYTES
     for row in cursor:
-        if len(rows) == ROWS:
+        if len(rows) == MAX_ROWS:
             return rows, True
         cells = []
         for value in row:
@@ -191,10 +191,10 @@ def _shorten_cell(value: Any, left: int) -> Any:
         value = value.decode("utf-8", "replace")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if not isinstance(value, str) or len(json.dumps(value)) <= max(left, LEAST):
+    if not isinstance(value, str) or len(json.dumps(value)) <= max(left, MIN_CELL_CHARS):
         return value
-    part = value[: max(left, LEAST)]
-    while len(part) > LEAST and len(json.dumps(part)) > left:
+    part = value[: max(left, MIN_CELL_CHARS)]
+    while len(part) > MIN_CELL_CHARS and len(json.dumps(part)) > left:
         part = part[: len(part) * 9 // 10]
     return {"cut": part, "chars": len(value)}
 
@@ -212,7 +212,7 @@ def main() -> None:
         return
     guard(database)
     for line in lines:
-        _limit_cpu(CPU)
+        _limit_cpu(CPU_S)
         _print(run_statement(database, json.loads(line)))
 
 

@@ -11,7 +11,7 @@ from proxy.errors import ToolRefused
 from proxy.tools.tool import Tool
 from proxy.tools.tool_context import ToolContext
 
-MOST = 20
+MAX_MATCHES = 20
 """Matches in a result."""
 SHOWN_CHARS = 300
 """Characters of a match that are shown; `recall` has all of it."""
@@ -21,7 +21,7 @@ class SearchArguments(msgspec.Struct, frozen=True):
     """query: words. limit: matches at most."""
 
     query: str
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST)] = 10
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_MATCHES)] = 10
 
 
 async def search_messages(arguments: SearchArguments, context: ToolContext) -> str:
@@ -43,7 +43,7 @@ SEARCH = Tool(
         "Search this conversation's stored messages by words, those that have left the prompt too. Best matches first;"
         " recall(id) reads one whole."
     ),
-    parameters={"query": {"type": "string"}, "limit": {"type": "integer", "minimum": 1, "maximum": MOST}},
+    parameters={"query": {"type": "string"}, "limit": {"type": "integer", "minimum": 1, "maximum": MAX_MATCHES}},
     required=("query",),
     arguments_type=SearchArguments,
     handler=search_messages,

@@ -23,17 +23,17 @@ from proxy.store.base import WHOLE_SESSION, MessageRecord
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools.tool_context import ToolContext
 
-PAGE = 200
+PAGE_SIZE = 200
 """Messages read from the store at a time, so that one list never blocks the event loop for long."""
 MAX_COPIED_BYTES = 64 << 20
 """Bytes of a session that are copied for a query, the newest messages first."""
 CALL_LOOKBACK = 40
 """Messages before a result that are searched for its call."""
-PAGES = 10
+MAX_PAGES = 10
 """Pages behind a message that are searched for edits of the same file."""
-YIELD = 10
+MESSAGES_PER_YIELD = 10
 """Messages after which the thread yields the interpreter to others."""
-CELL = 900_000
+MAX_CELL_BYTES = 900_000
 """Bytes of a message's content in a query: SQLite limits it to a million. `recall` returns all of it."""
 
 COLUMNS = (
@@ -115,10 +115,10 @@ async def load_provenance(context: ToolContext, name: str) -> Provenance | None:
         return None
     before = await context.store.read_messages(*place, stored.seq, CALL_LOOKBACK, newest=True)
     since: list[MessageRecord] = []
-    for _ in range(PAGES):
-        page = await context.store.read_messages(*place, since[-1].seq if since else stored.seq, PAGE)
+    for _ in range(MAX_PAGES):
+        page = await context.store.read_messages(*place, since[-1].seq if since else stored.seq, PAGE_SIZE)
         since += page
-        if len(page) < PAGE:
+        if len(page) < PAGE_SIZE:
             break
     return await asyncio.to_thread(_find_stored_origin, [*reversed(before), stored, *since], len(before))
 
@@ -126,7 +126,7 @@ async def load_provenance(context: ToolContext, name: str) -> Provenance | None:
 def _find_stored_origin(records: Sequence[MessageRecord], index: int) -> Provenance | None:
     messages = []
     for n, record in enumerate(records):
-        if n % YIELD == 0:
+        if n % MESSAGES_PER_YIELD == 0:
             time.sleep(0)
         try:
             messages.append(read_message(record.body))
@@ -140,13 +140,13 @@ async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -
     found: list[MessageRecord] = []
     size, after = 0, 0
     while True:
-        page = await context.store.read_messages(context.tenant, context.session, after, PAGE, newest=True)
+        page = await context.store.read_messages(context.tenant, context.session, after, PAGE_SIZE, newest=True)
         for record in page:
             size += len(record.body) + 200
             if size > max_bytes and found:
                 return found, False
             found.append(record)
-        if len(page) < PAGE:
+        if len(page) < PAGE_SIZE:
             return found, True
         after = page[-1].seq
 
@@ -190,7 +190,7 @@ def make_table_rows(
     behind = {row.key: row for row in rounds}
     made: list[bytes] = []
     for n, record in enumerate(reversed(records)):
-        if n % YIELD == 0:
+        if n % MESSAGES_PER_YIELD == 0:
             time.sleep(0)  # the event loop can then run before this thread's switch interval ends
         if record.status == "removed":
             continue
@@ -224,8 +224,8 @@ def _make_table_row(
     stands: bool,
 ) -> bytes:
     text = content.encode("utf-8", "replace")
-    if len(text) > CELL:
-        text = text[:CELL] + f'\n[cut here; recall(id="{name}") has all of it]'.encode()
+    if len(text) > MAX_CELL_BYTES:
+        text = text[:MAX_CELL_BYTES] + f'\n[cut here; recall(id="{name}") has all of it]'.encode()
     at = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     cells: tuple[Any, ...] = (
         *(

@@ -13,7 +13,7 @@ from proxy.store.base import Store
 from proxy.store.session_notes import MEMO_SESSION, MemoRow
 from proxy.tools.tool_context import ToolContext
 
-PAGE = 1000
+PAGE_SIZE = 1000
 
 
 def read_memo(row: MemoRow) -> Memo:
@@ -66,9 +66,9 @@ async def load_project_memos(store: Store, tenant: str, project: str, most: int)
     rows: list[MemoRow] = []
     after = ""
     while len(rows) < most:
-        page = await store.read_memos(tenant, project, min(PAGE, most - len(rows)), after)
+        page = await store.read_memos(tenant, project, min(PAGE_SIZE, most - len(rows)), after)
         rows += page
-        if len(page) < PAGE:
+        if len(page) < PAGE_SIZE:
             break
         after = page[-1].memo
     return [read_memo(row) for row in rows]

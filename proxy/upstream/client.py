@@ -28,6 +28,7 @@ from proxy.errors import (
 )
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
+from proxy.stream.sse import begins_stream
 from proxy.telemetry import Telemetry, UpstreamRound
 from proxy.upstream.decompress import DecodedBody, make_decoders
 from proxy.upstream.headers import (
@@ -59,8 +60,6 @@ ANSWER_VALUES: Final = 5
 token: 600,000 for an answer of 4,000 tokens."""
 EVENT_STREAM: Final = "text/event-stream"
 """The media type of a stream of events."""
-_EVENT_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""Beginnings of a stream of events. No JSON begins like one of them."""
 WITHHELD_BODY: Final = (
     b'{"error":{"message":"the upstream did not do what was asked; its answer is compressed, and unreadable",'
     b'"type":"upstream_error","param":null,"code":"upstream_error"}}'
@@ -428,10 +427,10 @@ class UpstreamClient:
         is one, else in chunks.
         """
         transport = self._transports[target.name]
-        came = headers if isinstance(headers, list) else list(headers)
-        length = _choose_content_length(method, came, body)
+        received = headers if isinstance(headers, list) else list(headers)
+        length = _choose_content_length(method, received, body)
         head = build_request_headers(
-            came,
+            received,
             host=transport.address.host_header,
             key=target.key,
             key_header=GOOGLE_KEY if GOOGLE_PATH.search(path) else AUTHORIZATION,
@@ -480,11 +479,6 @@ class UpstreamClient:
 def is_event_stream(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """True for a success that is a stream of events, by the head of an answer."""
     return status in SUCCESS_STATUSES and find_header(headers, b"content-type").lower().startswith(EVENT_STREAM)
-
-
-def begins_stream(body: bytes | bytearray) -> bool:
-    """True if these bytes are a stream of events, whatever their media type says."""
-    return body.lstrip().startswith(_EVENT_STARTS)
 
 
 def classify_error(error: httpx2.TransportError) -> str:

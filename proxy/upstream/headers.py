@@ -94,13 +94,13 @@ def build_request_headers(
     dropped. `length` is the body's, in bytes. `chunked`: the length is not known. `identity` asks for an uncompressed
     answer, because the proxy will read it.
     """
-    came = [(name.lower(), value) for name, value in headers]
+    received = [(name.lower(), value) for name, value in headers]
     own = frozenset({GOOGLE_KEY} if key_header == AUTHORIZATION else {GOOGLE_KEY, AUTHORIZATION})
-    dropped = _add_listed(NOT_FORWARDED if key is None else NOT_FORWARDED | OVERRIDE_HEADERS | own, came)
+    dropped = _add_listed(NOT_FORWARDED if key is None else NOT_FORWARDED | OVERRIDE_HEADERS | own, received)
     out: Headers = [(b"host", host)]
     bearer = b"Bearer " + key.encode() if key is not None and key_header == AUTHORIZATION else None
     accept = b"identity" if identity else None
-    for header in came:
+    for header in received:
         name = header[0]
         if name == key_header == AUTHORIZATION and key is not None:
             if bearer is not None:
@@ -131,11 +131,11 @@ def build_response_headers(headers: Iterable[tuple[bytes, bytes]], key: str | No
 
     Content-Length stays if it is true of the bytes that follow. Code that changes these bytes removes it
     (`remove_headers`)."""
-    came = [(name.lower(), value) for name, value in headers]
-    dropped = _add_listed(HOP_BY_HOP, came)
-    if b"transfer-encoding" in [name for name, _ in came]:
+    received = [(name.lower(), value) for name, value in headers]
+    dropped = _add_listed(HOP_BY_HOP, received)
+    if b"transfer-encoding" in [name for name, _ in received]:
         dropped = dropped | {b"content-length"}  # RFC 9112 6.3: Transfer-Encoding overrides it
-    kept = [header for header in came if header[0] not in dropped and not header[0].startswith(PROXY_PREFIX)]
+    kept = [header for header in received if header[0] not in dropped and not header[0].startswith(PROXY_PREFIX)]
     if key is None or len(key) < MIN_SECRET_LENGTH:
         return kept
     forms = list_key_encodings(key)

@@ -187,8 +187,8 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]], target: Target, host: 
 
 
 def _build_headers(raw: Iterable[tuple[str, str]], key: str | None) -> Headers:
-    came = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in raw]
-    kept = build_response_headers(came, key)
+    received = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in raw]
+    kept = build_response_headers(received, key)
     return [(name, value) for name, value in kept if not name.startswith(b"sec-websocket-")]
 
 

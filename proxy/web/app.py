@@ -305,12 +305,12 @@ class ContextProxy:
             return
         session, path, raw = split_session(scope)
         caller: Caller = scope[CALLER_KEY]
-        whose = find_share_owner(caller.tenant, caller.name)
+        share_owner = find_share_owner(caller.tenant, caller.name)
         if route.kind == "gateway":
             with (
                 self._count_request("compress", send) as counted,
                 self.concurrency,
-                self.body_budget.share(whose) as share,
+                self.body_budget.share(share_owner) as share,
             ):
                 await serve_gateway(scope, receive, counted, self.services, path, session, share)
             return
@@ -323,7 +323,7 @@ class ContextProxy:
             with (
                 self._count_request("chat", send) as counted,
                 self.concurrency,
-                self.body_budget.share(whose) as share,
+                self.body_budget.share(share_owner) as share,
             ):
                 await serve_chat(scope, receive, counted, self.services, raw, session, share, dialect)
             return
@@ -334,9 +334,11 @@ class ContextProxy:
                 with self._count_request("stored", send) as counted, self.concurrency:
                     await serve_stored_response(counted, self.services, found, question)
                 return
-        await self._pass_through(scope, receive, send, path, raw, whose)
+        await self._pass_through(scope, receive, send, path, raw, share_owner)
 
-    async def _pass_through(self, scope: Scope, receive: Receive, send: Send, path: str, raw: str, whose: str) -> None:
+    async def _pass_through(
+        self, scope: Scope, receive: Receive, send: Send, path: str, raw: str, share_owner: str
+    ) -> None:
         """Pass a request on as it is. If it carries a conversation, the answer names its path."""
         carries_conversation = is_conversational(scope["method"], path)
         shown = raw.partition("?")[0][:MAX_PATH_CHARS] if carries_conversation else None
@@ -345,7 +347,7 @@ class ContextProxy:
         with (
             self._count_request("passthrough", send) as counted,
             self.concurrency,
-            self.body_budget.share(whose) as share,
+            self.body_budget.share(share_owner) as share,
         ):
             await serve_passthrough(
                 scope, receive, counted, self.services.client, self.services.metrics,

@@ -29,7 +29,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
 
-DISCONNECT_KEY: Final = "context.leaving"
+DISCONNECT_KEY: Final = "context.disconnect"
 """Key of the scope for the Disconnect of a connection of the proxy."""
 HOLD_HEAD_KEY: Final = "context.hold_head"
 """Key of the scope, on a connection of the proxy: makes the HeldHead of the answer."""
@@ -39,8 +39,8 @@ MAX_WAITING_BYTES: Final = 256 * 1024
 """Bytes of a request body that may wait for the upstream to take them."""
 
 log = logging.getLogger("proxy.requests")
-FACTS_KEY: Final = "context.facts"
-"""Key of a request's scope for the dictionary that the exchange fills."""
+LOG_FIELDS_KEY: Final = "context.log_fields"
+"""Key of a request's scope for the fields of the request log that the exchange fills in."""
 MAX_PATH_CHARS: Final = 200
 """Characters of a path that are logged, or named in a header."""
 QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -340,7 +340,7 @@ def log_requests(app: App) -> App:
     also holds the session, the policy, the prompt's tokens before and after, and the cached tokens. It never holds a
     header, a body, a query or an error's text, because these may contain credentials and messages.
 
-    The exchange writes its facts into the scope; this layer adds the facts of the connection. Probes are logged at
+    The exchange writes its fields into the scope; this layer adds those of the connection. Probes are logged at
     debug level, because they come every few seconds.
     """
 
@@ -350,8 +350,8 @@ def log_requests(app: App) -> App:
             await app(scope, receive, send)
             return
         began = time.perf_counter()
-        facts: dict[str, Any] = {}
-        scope[FACTS_KEY] = facts
+        fields: dict[str, Any] = {}
+        scope[LOG_FIELDS_KEY] = fields
         status, is_complete = CLIENT_GONE_STATUS, False
 
         def note_status(message: Message) -> Awaitable[None]:
@@ -365,7 +365,7 @@ def log_requests(app: App) -> App:
         try:
             await app(scope, receive, note_status)
         finally:
-            line = {"method": scope["method"], "path": render_path(scope), "status": status, **facts}
+            line = {"method": scope["method"], "path": render_path(scope), "status": status, **fields}
             if not is_complete:
                 line["broken_off"] = True
             line["ms"] = round((time.perf_counter() - began) * 1000, 1)

@@ -13,8 +13,8 @@ from proxy.exchange.count_prompt import COUNT_PATHS, handle_count
 from proxy.exchange.handler import handle_chat
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.web.asgi import (
-    FACTS_KEY,
     HOLD_HEAD_KEY,
+    LOG_FIELDS_KEY,
     HeldHead,
     Receive,
     Scope,
@@ -110,7 +110,7 @@ async def read_incoming(
         body=body,
         session=session,
         tenant=caller.one_tenant,
-        log_fields=scope.setdefault(FACTS_KEY, {}),
+        log_fields=scope.setdefault(LOG_FIELDS_KEY, {}),
         dialect=dialect,
     )
     if any(name == b"content-encoding" for name, _ in incoming.headers):

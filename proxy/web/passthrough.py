@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-import msgspec
-
+from proxy.chat.json_spans import decode_model_name
 from proxy.errors import UpstreamError
 from proxy.metrics import Metrics
 from proxy.upstream.client import Target, UpstreamClient
@@ -34,10 +33,6 @@ PEEK_BYTES: Final = 4 << 20
 """Bytes of a JSON body that are read whole to find its model; longer bodies go to the first upstream."""
 
 
-class _ModelField(msgspec.Struct):
-    model: str | None = None
-
-
 async def serve_passthrough(
     scope: Scope,
     receive: Receive,
@@ -46,12 +41,11 @@ async def serve_passthrough(
     metrics: Metrics,
     *,
     path: str,
-    target: Target | None = None,
     share: BodyShare | None = None,
     rules: PathRules | None = None,
     on_allowed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send one request to `target` (else the one that its model names, else the first) and return its answer.
+    """Send one request to the upstream that its model names, else to the first one, and return its answer.
 
     `path` is percent-encoded, as received. Raises the errors of `UpstreamClient.send` before anything is sent to the
     client. Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises
@@ -59,13 +53,12 @@ async def serve_passthrough(
     the operator; others raise Forbidden. on_allowed: called once that is clear.
     """
     body: bytes | None = None
-    if target is None:
-        if len(client.targets) > 1 and _is_small_json(scope):
-            if share is None:
-                body = await read_body(receive, PEEK_BYTES)
-            else:
-                body = await share.read_whole(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
-        target = client.select_target(None if body is None else read_model(body))
+    if len(client.targets) > 1 and _is_small_json(scope):
+        if share is None:
+            body = await read_body(receive, PEEK_BYTES)
+        else:
+            body = await share.read_whole(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
+    target = client.select_target(None if body is None else decode_model_name(body))
     if rules is not None and target.key is not None:
         rules.check(scope["method"], path)
     on_allowed()
@@ -74,17 +67,6 @@ async def serve_passthrough(
         await upload.run_while_connected(_relay(scope, send, client, metrics, target, path, upload.read_pieces()))
     else:
         await run_while_connected(scope, receive, _relay(scope, send, client, metrics, target, path, body))
-
-
-def read_model(body: bytes) -> str | None:
-    """Return the top-level `model` of a JSON object; None if there is none or the body is something else."""
-    try:
-        return _DECODER.decode(body).model
-    except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: a name that is not UTF-8
-        return None
-
-
-_DECODER: Final = msgspec.json.Decoder(_ModelField)
 
 
 def _is_small_json(scope: Scope) -> bool:

@@ -21,8 +21,8 @@ from proxy.errors import ClientGone, Unavailable
 from proxy.exchange.services import TURN_BYTES
 from proxy.sessions.locate import decode_headers
 from proxy.stream.response_echo import ResponseEcho
-from proxy.stream.sse import SseEvent, SseParser
-from proxy.upstream.client import SUCCESS_STATUSES, begins_stream, is_event_stream
+from proxy.stream.sse import SseEvent, SseParser, begins_stream
+from proxy.upstream.client import SUCCESS_STATUSES, is_event_stream
 from proxy.web.asgi import DISCONNECT_KEY, App, Disconnect, Message, Receive, Scope, Send
 from proxy.web.auth import CALLER_KEY, Caller
 from proxy.web.limits import BodyShare

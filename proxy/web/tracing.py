@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from proxy.telemetry import CURRENT, Telemetry
-from proxy.web.asgi import FACTS_KEY, App, Message, Receive, Scope, Send
+from proxy.web.asgi import LOG_FIELDS_KEY, App, Message, Receive, Scope, Send
 from proxy.web.auth import ROUTE_KEY
 from proxy.web.routes import Route, find_route_name
 
@@ -40,6 +40,6 @@ def trace_requests(app: App, telemetry: Telemetry) -> App:
             raise
         finally:
             CURRENT.reset(token)
-            trace.end(status, scope.get(FACTS_KEY, {}), problem)
+            trace.end(status, scope.get(LOG_FIELDS_KEY, {}), problem)
 
     return trace_request

@@ -22,6 +22,7 @@ from proxy.chat.json_spans import (
     count_marks,
     count_values,
     decode_embedded,
+    decode_model_name,
     scan_model_name,
 )
 from proxy.context.analysis import identifiers
@@ -326,3 +327,19 @@ def test_too_much_is_no_json(text: str) -> None:
     assert canonicalize_arguments(text) == text
     assert identifiers.read_argument_texts(text) == text
     assert identifiers.parse_arguments(text) == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (b'{"model":"a"}', "a"),
+        (b'{"model":null}', None),
+        (b'{"model":1}', None),
+        (b"[]", None),
+        (b"", None),
+        (b"[" * 100_000, None),
+        (b'{"model":"\xff"}', None),
+    ],
+)
+def test_the_model_of_anything_is_a_name_or_none(body: bytes, model: str | None) -> None:
+    assert decode_model_name(body) == model

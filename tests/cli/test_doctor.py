@@ -17,13 +17,12 @@ from proxy.errors import StoreRefused
 from proxy.settings.load import Settings, UpstreamSettings
 from proxy.store.sqlite_files import FileLock
 from proxy.web.app import make_policies
-from tests.proxy_server import run_proxy
+from tests.proxy_server import make_key, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel, send_reply
 from tests.store.test_maintenance import damage_page, make_old_store
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
-from tests.web.test_auth import entry
 
 
 def run(folder: Path, *words: str, **environment: str) -> tuple[int, Any]:
@@ -68,7 +67,7 @@ async def test_a_named_proxy_that_is_away_is_a_fault_and_one_with_keys_is_asked_
     code, found = await to_thread(tmp_path, "--proxy", "http://127.0.0.1:9")
     assert (code, found["running proxy"]["status"]) == (1, "fault")
     assert "cannot be reached" in found["running proxy"]["text"]
-    async with run_proxy("demo", keys=[entry("cp-read", "acme", "read")]) as proxy:
+    async with run_proxy("demo", keys=[make_key("cp-read", "acme", "read")]) as proxy:
         words = ("--proxy", f"http://127.0.0.1:{proxy.port}")
         code, found = await to_thread(tmp_path, *words)
         assert (code, found["running proxy"]["status"]) == (0, "unknown")
@@ -87,7 +86,7 @@ async def test_nothing_is_sent_that_costs_unless_it_is_asked_for(tmp_path: Path)
         assert model.received[-1].line == b"POST /v1/chat/completions HTTP/1.1"
 
 
-async def test_an_upstream_of_messages_is_asked_in_its_own_form(tmp_path: Path) -> None:
+async def test_an_upstream_of_messages_is_asked_in_its_own_form() -> None:
     model = StrictMessages()
     async with run_upstream(model) as upstream:
         target = UpstreamSettings(
@@ -120,7 +119,7 @@ async def refuses_in_googles_form(request: Any, there: Any) -> None:
     await send_reply(there, b"400 Bad Request", json.dumps({"error": error}).encode())
 
 
-async def test_google_refuses_a_key_with_400(tmp_path: Path) -> None:
+async def test_google_refuses_a_key_with_400() -> None:
     async with run_upstream(ScriptedModel(refuses_in_googles_form)) as upstream:
         target = UpstreamSettings(base_url=f"http://127.0.0.1:{upstream.port}", strategy="gemini", api_key_env="HOME")
         found = await asyncio.to_thread(doctor.check_upstream, "a", target)

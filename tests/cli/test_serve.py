@@ -286,7 +286,7 @@ def test_colours_are_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> No
         assert "curl -s http://h/v1/chat/completions" in out.getvalue(), "what is copied has no colours in it"
 
 
-def test_as_many_files_may_be_open_as_the_limits_need(tmp_path: Path) -> None:
+def test_as_many_files_may_be_open_as_the_limits_need() -> None:
     code = (
         "import resource as r; from proxy.cli.serve import raise_file_limit; r.setrlimit(r.RLIMIT_NOFILE, (64, 512));"
         "raise_file_limit(300); print(r.getrlimit(r.RLIMIT_NOFILE));"

@@ -9,9 +9,8 @@ import pytest
 
 from tests.cli.conftest import CommandRunner
 from tests.contrib.test_std_slop import slop_file
-from tests.proxy_server import run_proxy_in_thread
+from tests.proxy_server import make_key, run_proxy_in_thread
 from tests.web.api.conftest import ProxyWithData
-from tests.web.test_auth import entry
 
 
 def test_what_is_exported_is_imported_again(shop: CommandRunner, tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_s4_a_link_stays_and_what_it_points_to_is_written(shop: CommandRunner, t
 
 
 def test_a_refused_import_says_what_to_do(tmp_path: Path) -> None:
-    with run_proxy_in_thread("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
+    with run_proxy_in_thread("demo", db=str(tmp_path / "a.sqlite3"), keys=[make_key("cp-all", "*", "admin")]) as proxy:
         line = json.dumps({"id": "talk", "messages": [{"role": "user", "content": "Hello"}]})
         ran = CommandRunner(ProxyWithData(proxy)).run("import", "-", key="cp-all", given=line)
     assert ran.code == 1

@@ -33,6 +33,11 @@ BOUND = (
     "usage",
 )
 """Members that depend on the prompt as it was sent, and on the time."""
+RESPONSES_TOOL: Json = {
+    "type": "function", "name": "read", "description": "Read a file.", "strict": False,
+    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}  # fmt: skip
+"""The tool, as a client of Responses defines it."""
 
 
 @dataclass

@@ -14,6 +14,7 @@ from agents.models.openai_responses import OpenAIResponsesModel
 from tests.clients.loops import (
     FINAL,
     PROMPT,
+    RESPONSES_TOOL,
     STEPS,
     Client,
     FileTool,
@@ -29,16 +30,11 @@ from tests.strict_responses import StrictResponses, Think
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
-TOOL: Json = {
-    "type": "function", "name": "read", "description": "Read a file.", "strict": False,
-    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-}  # fmt: skip
-
 
 async def run_sdk(base: str, stream: bool) -> Run:
     """`responses.create` and `responses.stream` with `previous_response_id`; the transcript is the whole responses."""
     file_tool, found, new = FileTool(), list[Any](), list[Any]([{"role": "user", "content": PROMPT}])
-    asked: Json = {"model": "gpt-6.2-sol", "tools": [TOOL], "instructions": "You are a careful engineer."}
+    asked: Json = {"model": "gpt-6.2-sol", "tools": [RESPONSES_TOOL], "instructions": "You are a careful engineer."}
     async with openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="sk-any", max_retries=0) as client:
         while True:
             if stream:

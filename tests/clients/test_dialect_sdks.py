@@ -12,6 +12,7 @@ import pytest
 from tests.clients.loops import (
     POLICIES,
     PROMPT,
+    RESPONSES_TOOL,
     FileTool,
     Json,
     Run,
@@ -25,10 +26,6 @@ anthropic: Any = pytest.importorskip("anthropic", reason="the anthropic SDK is n
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
-RESPONSES_TOOL: Json = {
-    "type": "function", "name": "read", "description": "Read a file.", "strict": False,
-    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-}  # fmt: skip
 MESSAGES_TOOL: Json = {
     "name": "read", "description": "Read a file.",
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},

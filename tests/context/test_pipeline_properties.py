@@ -62,8 +62,8 @@ def assert_valid_and_pairs_kept(turn: Turn, story: Story) -> None:
     mine = {m.form: m for m in turn.request.messages}
     outs = [validate.PlannedMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in out]
     strict = Model(alternate=story.model.alternate, after_tool=story.model.after_tool)
-    broken = validate._violations(outs, strict)
-    before = validate._violations(
+    broken = validate._find_violations(outs, strict)
+    before = validate._find_violations(
         [validate.PlannedMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
     )
     assert set(broken) <= set(before)

@@ -150,10 +150,10 @@ def test_every_plan_is_valid_under_every_schedule(schedule: str, story: Story) -
         sent = read_request(write_request(turn.request, turn.plan.messages)).messages
         mine = {m.form: m for m in turn.request.messages}
         strict = Model(alternate=story.model.alternate, after_tool=story.model.after_tool)
-        broken = validate._violations(
+        broken = validate._find_violations(
             [validate.PlannedMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in sent], strict
         )
-        before = validate._violations(
+        before = validate._find_violations(
             [validate.PlannedMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
         )
         assert set(broken) <= set(before)

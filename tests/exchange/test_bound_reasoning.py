@@ -13,7 +13,7 @@ from tests.dialect_agents import LISTING, MessagesAgent, ResponsesAgent, read_li
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import send_reply
-from tests.strict_messages import StrictMessages
+from tests.strict_messages import StrictMessages, read_step
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
@@ -22,18 +22,11 @@ THINKING: Json = {"thinking": {"type": "adaptive"}}
 DONE: list[Json] = [{"type": "text", "text": "Done."}]
 
 
-def think(n: int) -> list[Json]:
-    return [
-        {"type": "thinking", "thinking": f"I look at file {n}."},
-        {"type": "tool_use", "id": f"toolu_{n:04}", "name": "read", "input": {"path": "a.py"}},
-    ]
-
-
 def answers(count: int) -> list[Any]:
     """Steps of work with an answer behind each six of them."""
     made: list[Any] = []
     for n in range(count):
-        made.append(think(n))
+        made.append(read_step(n, "a.py"))
         if n % STEPS == STEPS - 1:
             made.append([{"type": "thinking", "thinking": "So."}, {"type": "text", "text": "Done."}])
     return made

@@ -9,9 +9,8 @@ import pytest
 
 from tests.dialect_agents import MessagesAgent
 from tests.proxy_server import RunningProxy, run_proxy
-from tests.raw_upstream import Connection, RawRequest, run_upstream
-from tests.scripted_model import send_reply
-from tests.strict_messages import StrictMessages
+from tests.raw_upstream import run_upstream
+from tests.strict_messages import StrictMessages, WithoutMember, read_step
 
 Json = dict[str, Any]
 LONG: Json = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -24,9 +23,7 @@ def read(name: str, arguments: Json) -> str:
 
 
 def make_model(kind: type[StrictMessages] = StrictMessages, steps: int = STEPS) -> StrictMessages:
-    calls: list[list[Json]] = [
-        [{"type": "tool_use", "id": f"t{n}", "name": "read", "input": {"path": f"a{n}.py"}}] for n in range(steps)
-    ]
+    calls = (read_step(n, f"a{n}.py", thinks=False) for n in range(steps))
     return kind(*calls, [{"type": "text", "text": "Done."}])
 
 
@@ -68,19 +65,11 @@ async def test_passthrough_observe_and_the_setting_leave_a_prompt_as_it_came() -
         assert paid == pytest.approx(without)
 
 
-class WithoutMarks(StrictMessages):
+class WithoutMarks(WithoutMember):
     """A gateway that takes no cache marks."""
 
+    member = b'"cache_control"'
     words = "messages.0.content.0.cache_control: Extra inputs are not permitted"
-    refused = 0
-
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
-        if b'"cache_control"' in request.body:
-            self.refused += 1
-            error = {"type": "error", "error": {"type": "invalid_request_error", "message": self.words}}
-            await send_reply(there, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
-            return
-        await super().__call__(request, there)
 
 
 class Wordless(WithoutMarks):

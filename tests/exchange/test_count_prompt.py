@@ -11,19 +11,11 @@ import pytest
 from tests.dialect_agents import MessagesAgent, ResponsesAgent, read_listing
 from tests.proxy_server import RawAnswer, RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
-from tests.strict_messages import StrictMessages
+from tests.strict_messages import StrictMessages, read_step
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
 STEPS = 4
-NO_RECALL: Json = {"tools": {"offer": "never"}}
-
-
-def think(n: int) -> list[Json]:
-    return [
-        {"type": "thinking", "thinking": f"I look at file {n}."},
-        {"type": "tool_use", "id": f"toolu_{n:04}", "name": "read", "input": {"path": "a.py"}},
-    ]
 
 
 async def dump_tables(proxy: RunningProxy) -> Json:
@@ -43,7 +35,7 @@ async def assert_counted(proxy: RunningProxy, agent: Any, body: Json, path: str)
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "passthrough"])
 async def test_messages_are_counted_as_they_would_be_sent(policy: str, tmp_path: Path) -> None:
-    model = StrictMessages(*(think(n) for n in range(STEPS)), [{"type": "text", "text": "Done."}])
+    model = StrictMessages(*(read_step(n, "a.py") for n in range(STEPS)), [{"type": "text", "text": "Done."}])
     async with (
         run_upstream(model) as upstream,
         run_proxy(upstream.port, policy=policy, db=str(tmp_path / "a.db")) as proxy,

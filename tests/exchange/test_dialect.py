@@ -245,7 +245,7 @@ def test_the_call_of_a_tool_whose_name_is_no_text_is_none_of_the_proxys(name: st
     dialect, (body, event) = DIALECTS[name], NAMED[name]
     hidden = frozenset({"recall"})
     assert not dialect.answers.read_round(json.dumps(body).encode(), hidden, ()).hidden_calls
-    relay = dialect.answers.make_relay(withhold_state=False, hidden_tools=hidden)
+    relay = dialect.answers.make_relay(hidden_tools=hidden)
     data = b"event: %b\ndata: %b\n\n" % (str(event.get("type", "x")).encode(), json.dumps(event).encode())
     relay.feed(data)
     relay.end()

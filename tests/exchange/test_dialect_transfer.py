@@ -13,7 +13,7 @@ from tests.gemini_agent import GeminiAgent
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.strict_gemini import StrictGemini
-from tests.strict_messages import StrictMessages
+from tests.strict_messages import StrictMessages, read_step
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
@@ -26,14 +26,7 @@ def read(name: str, arguments: Json) -> str:
 
 
 def make_messages_model() -> StrictMessages:
-    calls: list[list[Json]] = [
-        [
-            {"type": "thinking", "thinking": f"I look at {n}."},
-            {"type": "tool_use", "id": f"t{n}", "name": "read", "input": {"path": f"a{n}.py"}},
-        ]
-        for n in range(3)
-    ]
-    return StrictMessages(*calls, [{"type": "text", "text": "Done."}])
+    return StrictMessages(*(read_step(n, f"a{n}.py") for n in range(3)), [{"type": "text", "text": "Done."}])
 
 
 def make_responses_model() -> StrictResponses:

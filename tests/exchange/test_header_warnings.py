@@ -43,7 +43,7 @@ def test_what_is_understood_is_not_warned_of(options: dict[str, str]) -> None:
 async def test_the_answer_names_a_mistyped_value_and_the_log_does_once(
     stream: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(header_warnings, "MOST", 2)
+    monkeypatch.setattr(header_warnings, "MAX_LOGGED_WARNINGS", 2)
     async with (
         run_upstream(ScriptedModel("Well.")) as upstream,
         run_proxy(upstream.port, policy="progressive") as proxy,

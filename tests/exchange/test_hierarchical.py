@@ -28,6 +28,7 @@ from tests.gemini_agent import GeminiAgent
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import ScriptedModel, make_calls, send_reply
+from tests.stores import count_rows
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import StrictResponses
@@ -95,7 +96,7 @@ async def work(agent: Agent, prompt: str, rounds: int, text: str = LOG) -> None:
 def valid(body: dict[str, Any]) -> None:
     sent = read_request(json.dumps(body).encode()).messages
     validate.check([validate.PlannedMessage(m, m.text, bool(m.calls)) for m in sent], sent, Model())
-    assert not validate._violations([validate.PlannedMessage(m, m.text, bool(m.calls)) for m in sent], Model())
+    assert not validate._find_violations([validate.PlannedMessage(m, m.text, bool(m.calls)) for m in sent], Model())
 
 
 @STREAMS
@@ -222,12 +223,12 @@ async def test_e6_what_the_client_dropped_is_found_in_the_store_of_its_own_sessi
         assert model.texts() == ["tell me the port of the zebra handshake"]
 
 
-async def test_e6_policies_that_do_not_search_leave_the_index_empty(tmp_path: Path) -> None:
+async def test_e6_policies_that_do_not_search_leave_the_index_empty() -> None:
     async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, NAMED)
         await agent.say("the zebra handshake uses port 4711")
         await agent.say("which port?")
-        assert (await proxy.app.store.count_rows())["indexed"] == 0
+        assert (await count_rows(proxy.app.store))["indexed"] == 0
 
 
 @pytest.mark.parametrize("by", ["header", "mark"])

@@ -16,6 +16,7 @@ from tests.exchange.helper_setup import make_helper_settings, wait_for_helper
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream, wait_until
 from tests.scripted_model import ScriptedModel, make_calls, send_reply
+from tests.stores import count_rows
 
 LOG = "\n".join(f"line {n}: plain words of a log that nobody reads twice" for n in range(40))
 SUMMARY = "Looked at the log; nothing in it."
@@ -77,9 +78,9 @@ async def test_e9_without_a_helper_it_is_planned_and_nothing_is_sent_or_stored(t
         run_proxy(upstream.port, policies_dir=str(tmp_path), policy="mine") as proxy,
     ):
         await work(Agent(proxy, (b"x-context-session: a",)))
-        counts, sent = await proxy.app.store.count_rows(), len(model.chats)
+        counts, sent = await count_rows(proxy.app.store), len(model.chats)
         await wait_until(lambda: proxy.count("idle_compressions_total", outcome="planned") >= 1)
-        assert (await proxy.app.store.count_rows(), len(model.chats)) == (counts, sent)
+        assert (await count_rows(proxy.app.store), len(model.chats)) == (counts, sent)
 
 
 async def test_e9_an_answer_under_way_is_not_disturbed(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ async def test_e9_an_answer_under_way_is_not_disturbed(tmp_path: Path) -> None:
 async def test_e9_a_new_request_takes_the_place_of_what_waits_and_the_oldest_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_module, "MOST", 2)
+    monkeypatch.setattr(idle_module, "MAX_WAITING_BRANCHES", 2)
     async with serving(tmp_path, ScriptedModel("ok"), ScriptedModel(SUMMARY), working_s=3600) as proxy:
         waiting = proxy.app.services.idle_compressions
         for name in (b"a", b"a", b"b", b"c"):
@@ -121,7 +122,7 @@ async def test_e9_a_new_request_takes_the_place_of_what_waits_and_the_oldest_lea
     assert not waiting
 
 
-async def test_e9_policies_without_ages_wait_for_nothing(tmp_path: Path) -> None:
+async def test_e9_policies_without_ages_wait_for_nothing() -> None:
     async with run_upstream(ScriptedModel("ok")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         await Agent(proxy).say("hello")
         assert not proxy.app.services.idle_compressions

@@ -97,8 +97,7 @@ async def test_d2_over_the_target_the_best_go_on_as_they_came(tmp_path: Path, sc
 
 
 @SCHEDULES
-@STREAMS
-async def test_d2_below_the_target_the_bytes_are_the_clients(tmp_path: Path, schedule: str, stream: bool) -> None:
+async def test_d2_below_the_target_the_bytes_are_the_clients(tmp_path: Path, schedule: str) -> None:
     model = ScriptedModel()
     raw = json.dumps({"model": "m", "messages": TALK[:8] + TALK[-1:], "x": 1.0}, indent=1).encode()
     async with serving(tmp_path, model, "importance", schedule) as proxy:

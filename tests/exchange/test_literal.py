@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from proxy.exchange.rebuild_prompt import rebuild_prompt
+from tests.exchange.long_results import LONG, make_looking_model
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
-from tests.scripted_model import ScriptedModel, make_calls
+from tests.scripted_model import ScriptedModel
 
 PROGRESSIVE = b"x-context-policy: progressive"
-LONG = "\n".join(f"line {n} of a long result" for n in range(200))
 
 
 async def works(agent: Agent, rounds: int, *lines: bytes, result: str = "found it") -> None:
@@ -35,12 +35,8 @@ async def rebuilt(proxy: RunningProxy, sent: list[bytes]) -> None:
         assert found.sent_body == outgoing
 
 
-def model_that_looks() -> ScriptedModel:
-    return ScriptedModel(*[make_calls((f"call_{n:09}", "look"), n=n) for n in range(200)])
-
-
 async def test_one_request_under_a_literal_policy_leaves_the_session_whole() -> None:
-    model = model_that_looks()
+    model = make_looking_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await works(agent, 24)
@@ -55,7 +51,7 @@ async def test_one_request_under_a_literal_policy_leaves_the_session_whole() -> 
 
 
 async def test_edits_that_last_come_back_byte_for_byte_after_a_literal_request() -> None:
-    model = model_that_looks()
+    model = make_looking_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await works(agent, 24, result=LONG)
@@ -92,7 +88,7 @@ def lasting(path: Path) -> dict[str, Any]:
 
 async def test_a_restart_between_the_two_changes_nothing(tmp_path: Path) -> None:
     tree = lasting(tmp_path)
-    model = model_that_looks()
+    model = make_looking_model()
     async with run_upstream(model) as upstream:
         async with edited(upstream.port, model, tree) as (agent, before):
             await agent.say(None, PROGRESSIVE)
@@ -108,7 +104,7 @@ async def test_a_restart_between_the_two_changes_nothing(tmp_path: Path) -> None
 
 
 async def test_a_session_under_a_literal_policy_goes_on_as_ever() -> None:
-    model = model_that_looks()
+    model = make_looking_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await works(agent, 24)
@@ -118,7 +114,7 @@ async def test_a_session_under_a_literal_policy_goes_on_as_ever() -> None:
 
 async def test_a_fork_under_a_literal_policy_inherits_what_it_left_out_and_what_lasts(tmp_path: Path) -> None:
     tree = lasting(tmp_path)
-    model = model_that_looks()
+    model = make_looking_model()
     async with run_upstream(model) as upstream:
         async with edited(upstream.port, model, tree) as (agent, before):
             for _ in range(2):  # the second one is a twin: a branch of its own

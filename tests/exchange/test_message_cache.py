@@ -14,11 +14,11 @@ from proxy.dialects.responses.request import read_wire_request
 from proxy.dialects.written_history import WrittenHistory
 from proxy.errors import NotManaged
 from proxy.exchange.message_cache import (
-    ALIKE,
-    COPIES,
+    MAX_ALIKE,
+    MESSAGE_OVERHEAD,
     MESSAGE_SHARE,
-    OVERHEAD,
-    SMALL,
+    SMALL_BODY_BYTES,
+    TEXT_COPIES,
     BodyPrefix,
     BodyPrefixes,
     MessageCache,
@@ -50,7 +50,7 @@ def test_what_cannot_be_read_is_not_kept() -> None:
 
 
 def test_the_least_recently_used_message_leaves_first() -> None:
-    one = len(raw("00")) * COPIES + OVERHEAD
+    one = len(raw("00")) * TEXT_COPIES + MESSAGE_OVERHEAD
     cache = MessageCache(int(3 * one / MESSAGE_SHARE) + 1)
     for n in (0, 1, 2, 0, 3):
         cache.get_message(raw(f"0{n}"))
@@ -111,7 +111,7 @@ def test_messages_of_a_history_are_known_though_its_first_one_was_written_anew_a
 def test_a_small_body_is_read_whole() -> None:
     cache = MessageCache(1 << 20)
     small = body(2)
-    assert len(small) < SMALL
+    assert len(small) < SMALL_BODY_BYTES
     assert cache.get_request(small)[1] is None
     assert cache.find_prefix(small) is None
 
@@ -119,12 +119,12 @@ def test_a_small_body_is_read_whole() -> None:
 def test_histories_that_part_late_are_all_read_right() -> None:
     cache = MessageCache(1 << 24)
     base: list[dict[str, Any]] = json.loads(body(40))["messages"]
-    for n in range(3 * ALIKE):
+    for n in range(3 * MAX_ALIKE):
         ends = [*base, {"role": "user", "content": f"end {n}"}, {"role": "assistant", "content": "Yes."}]
         asked = json.dumps({"model": "m", "messages": ends}).encode()
         request, _ = cache.get_request(asked)
         assert [json.loads(m.raw) for m in request.messages] == ends
-    assert all(len(alike) <= ALIKE for alike in cache._prefixes.alike.values())
+    assert all(len(alike) <= MAX_ALIKE for alike in cache._prefixes.alike.values())
 
 
 def test_sixteen_agents_that_work_side_by_side_on_one_task_are_all_known() -> None:
@@ -239,7 +239,7 @@ def test_the_body_that_bindings_of_chat_completions_keep_is_counted() -> None:
     plain = cache.size
     keep_body(memo.sent, sent)
     cache.get_request(body(32))
-    one_more = (COPIES + 1) * (len(body(32)) - len(body(31))) + OVERHEAD
+    one_more = (TEXT_COPIES + 1) * (len(body(32)) - len(body(31))) + MESSAGE_OVERHEAD
     assert cache.size - plain == one_more + len(sent)
 
 
@@ -311,5 +311,5 @@ def test_two_branches_may_read_at_once() -> None:
     for worker in workers:
         worker.join()
     assert wrong == []
-    assert cache._messages_size == sum(len(key) * COPIES + OVERHEAD for key in cache._messages)
+    assert cache._messages_size == sum(len(key) * TEXT_COPIES + MESSAGE_OVERHEAD for key in cache._messages)
     assert cache._prefixes.size == sum(one.size for alike in cache._prefixes.alike.values() for one in alike)

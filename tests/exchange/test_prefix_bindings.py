@@ -17,9 +17,9 @@ from tests.failing_store import FailingStore, use_store
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, Script, run_upstream, wait_until
 from tests.scripted_model import send_reply
-from tests.strict_messages import StrictMessages
+from tests.strict_messages import StrictMessages, read_step
 from tests.strict_responses import Ask, Say, StrictResponses, Think
-from tests.strict_thinking import StrictThinking
+from tests.strict_thinking import StrictThinking, make_chat_message
 
 Json = dict[str, Any]
 Agent = MessagesAgent | ThinkingAgent
@@ -33,8 +33,7 @@ def answers(first: int = 0) -> list[list[Json]]:
     """Pieces of work, each of `STEPS` calls and an answer. first: the number of the first call."""
     made: list[list[Json]] = []
     for n in range(first, first + 10 * STEPS):
-        call = {"type": "tool_use", "id": f"toolu_{n:04}", "name": "read", "input": {"path": "a.py"}}
-        made.append([{"type": "thinking", "thinking": f"I look at file {n}."}, call])
+        made.append(read_step(n, "a.py"))
         if n % STEPS == STEPS - 1:
             made.append([{"type": "thinking", "thinking": f"So {n}."}, {"type": "text", "text": f"Done {n}."}])
     return made
@@ -163,18 +162,9 @@ def translate(messages: list[Json]) -> list[Json]:
             for one in blocks
             if one["type"] == "tool_result"
         ]
-        text = "".join(one["text"] for one in blocks if one["type"] == "text")
-        calls = [
-            {
-                "id": one["id"],
-                "type": "function",
-                "function": {"name": one["name"], "arguments": json.dumps(one["input"])},
-            }
-            for one in blocks
-            if one["type"] == "tool_use"
-        ]
-        if text or calls:
-            made.append({"role": message["role"], "content": text or None} | ({"tool_calls": calls} if calls else {}))
+        told = make_chat_message([one for one in blocks if one["type"] in ("text", "tool_use")])
+        if told["content"] or "tool_calls" in told:
+            made.append(told | {"role": message["role"]})
     return made
 
 

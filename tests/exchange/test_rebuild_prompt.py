@@ -8,6 +8,7 @@ import pytest
 
 from proxy.errors import StoreUnavailable
 from proxy.exchange.rebuild_prompt import rebuild_prompt
+from tests.exchange.long_results import LONG
 from tests.failing_store import FailingStore, use_store
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
@@ -15,7 +16,6 @@ from tests.recorded import record
 from tests.recorded.play import model_on_a_socket, read, turns
 from tests.scripted_model import ScriptedModel, make_calls, send_reply
 
-LONG = "\n".join(f"line {n} of a long result" for n in range(200))
 BLOCK = "### STATE\nGoal: go on\nContext: as before"
 
 

@@ -80,7 +80,7 @@ async def test_no_remark_breaks_a_rule(tmp_path: Path, more: dict[str, str]) -> 
         strict = Model(alternate="alternate" in more, after_tool=more.get("after_tool", '"append"').strip('"'))  # type: ignore[arg-type]  # one of them
         for body in model.chats:
             sent = read_request(json.dumps(body).encode()).messages
-            assert not validate._violations(validate.as_outgoing(sent), strict)
+            assert not validate._find_violations(validate.as_outgoing(sent), strict)
             assert sum(m.is_system for m in sent) == 1
         assert len(model.last["messages"]) < len(agent.messages) / 2
         assert remarks(model.last) == [1]

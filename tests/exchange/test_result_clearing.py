@@ -11,9 +11,9 @@ import pytest
 
 from tests.dialect_agents import MessagesAgent
 from tests.proxy_server import Agent, RunningProxy, run_proxy
-from tests.raw_upstream import Connection, RawRequest, run_upstream
-from tests.scripted_model import ScriptedModel, send_reply
-from tests.strict_messages import StrictMessages, clear_tool_uses
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
+from tests.strict_messages import StrictMessages, WithoutMember, clear_tool_uses, read_step
 
 Json = dict[str, Any]
 STEPS = 30
@@ -25,14 +25,7 @@ def read(name: str, arguments: Json) -> str:
 
 
 def make_model(kind: type[StrictMessages] = StrictMessages, steps: int = STEPS) -> StrictMessages:
-    answers: list[list[Json]] = [
-        [
-            {"type": "thinking", "thinking": f"I look at {n}."},
-            {"type": "tool_use", "id": f"t{n}", "name": "read", "input": {"path": f"a{n}.py"}},
-        ]
-        for n in range(steps)
-    ]
-    return kind(*answers, [{"type": "text", "text": "Done."}])
+    return kind(*(read_step(n, f"a{n}.py") for n in range(steps)), [{"type": "text", "text": "Done."}])
 
 
 @pytest.fixture
@@ -149,16 +142,11 @@ async def test_another_wire_format_gets_the_usual_schedule_and_is_told(tree: Jso
     assert found.header("x-context-warning") == warning
 
 
-class WithoutClearing(StrictMessages):
+class WithoutClearing(WithoutMember):
     """A gateway that does not know the field."""
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
-        if b'"context_management"' in request.body:
-            words = "context_management: Extra inputs are not permitted"
-            error = {"type": "error", "error": {"type": "invalid_request_error", "message": words}}
-            await send_reply(there, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
-            return
-        await super().__call__(request, there)
+    member = b'"context_management"'
+    words = "context_management: Extra inputs are not permitted"
 
 
 async def test_an_upstream_that_refuses_is_not_asked_again(tree: Json) -> None:

@@ -19,6 +19,7 @@ from proxy.context.pipeline import rewrite
 from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import NotManaged, ProxyError
 from proxy.notes import state_block
+from proxy.notes.state_block import HEADINGS
 from proxy.settings.load import Settings
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import remove_blocks
@@ -59,7 +60,9 @@ def relay_stream(data: bytes) -> None:
     """Whatever comes is passed on; without options byte for byte."""
     options = data[0] if data else 0
     withhold, drop, hide = bool(options & 1), bool(options & 2), bool(options & 4)
-    relay = Relay(withhold_state=withhold, drop_usage=drop, hidden_tools=frozenset({"recall"} if hide else ()))
+    relay = Relay(
+        withheld=HEADINGS if withhold else (), drop_usage=drop, hidden_tools=frozenset({"recall"} if hide else ())
+    )
     out = relay.feed(data[: len(data) // 2]) + relay.feed(data[len(data) // 2 :]) + relay.end()
     out += (relay.end_answer() if relay.goes_on else b"") + relay.terminal
     assert withhold or drop or hide or out == data

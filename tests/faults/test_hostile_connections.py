@@ -17,7 +17,7 @@ from proxy.web import limits
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES
 from tests.faults.test_content import ANSWER, fine
-from tests.proxy_server import CHAT, RawAnswer, RunningProxy, parse_answer, run_proxy
+from tests.proxy_server import CHAT, RawAnswer, RunningProxy, make_key, parse_answer, run_proxy
 from tests.raw_upstream import (
     HANGS_S,
     HEAD,
@@ -29,14 +29,13 @@ from tests.raw_upstream import (
     send_raw,
     wait_until,
 )
-from tests.web.test_auth import entry
 
 pytestmark = pytest.mark.timed
 
 SLACK_S = 3.0
 """Seconds by which the end of a connection may be late on a busy machine."""
 KEY = b"x-context-key: cp-tenant"
-KEYED: dict[str, Any] = {"keys": [entry("cp-tenant")]}
+KEYED: dict[str, Any] = {"keys": [make_key("cp-tenant")]}
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 _OPEN: list[Connection] = []
@@ -207,7 +206,7 @@ async def test_s6_a_body_without_an_end_gives_way_to_those_that_come_whole(monke
 
 
 async def test_s6_one_tenant_has_half_of_the_memory_for_bodies_while_there_are_others() -> None:
-    keys = [entry("cp-tenant"), entry("cp-other", tenant="other")]
+    keys = [make_key("cp-tenant"), make_key("cp-other", tenant="other")]
     async with run_upstream(wait) as upstream, run_proxy(upstream.port, limits={"bodies_mb": 4}, keys=keys) as proxy:
         hanging = [await connect(proxy.port) for _ in range(2)]
         for client in hanging:

@@ -12,9 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.faults.test_content import ANSWER, fine
-from tests.proxy_server import CHAT, RawAnswer, RunningProxy, parse_answer, run_proxy
+from tests.proxy_server import CHAT, RawAnswer, RunningProxy, make_key, parse_answer, run_proxy
 from tests.raw_upstream import HEAD, Connection, RawRequest, connect, make_post, run_upstream, send_raw
-from tests.web.test_auth import entry
 
 KEY = "sk-the/operators+own=key"
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello"}]}).encode()
@@ -131,7 +130,7 @@ DATA = b"x-context-key: cp-tenant"
 @pytest.mark.usefixtures("lent")
 async def test_s3_a_data_key_reaches_inference_and_nothing_else_that_the_operators_key_opens() -> None:
     async with run_upstream(fine) as upstream:
-        tree = {**upstreams(upstream.port), "keys": [entry("cp-tenant")]}
+        tree = {**upstreams(upstream.port), "keys": [make_key("cp-tenant")]}
         async with run_proxy("", **tree) as proxy:
             for method, path in (
                 ("GET", "/v1/files"), ("DELETE", "/v1/files/file-1"), ("GET", "/v1/organization/api_keys"),

@@ -275,7 +275,7 @@ def test_a_named_model_gives_dollars_and_every_whole_format_the_same(tmp_path: P
     assert len(set(told)) == 1
 
 
-def test_stdin_is_read_and_an_unknown_price_is_said(tmp_path: Path) -> None:
+def test_stdin_is_read_and_an_unknown_price_is_said() -> None:
     done = CliRunner().invoke(app, ["replay", "-", "--policy", "thrifty", "--jobs", "1"], input=own())
     assert done.exit_code == 0, done.output
     assert "1 conversation, 7 requests: stdin (1)" in done.output

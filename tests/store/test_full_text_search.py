@@ -13,6 +13,7 @@ from proxy.store import full_text_search
 from proxy.store.base import EditRow, MessageRow, Store
 from proxy.store.in_memory import InMemoryStore
 from tests.store.conftest import RowFactory, digest
+from tests.stores import count_rows
 
 
 def user_row(make: RowFactory, n: int, text: Any, **more: Any) -> MessageRow:
@@ -27,7 +28,7 @@ def summary(make: RowFactory, n: int, text: str, version: int = 1, stage: str = 
 
 
 async def indexed(store: Store) -> int:
-    return (await store.count_rows())["indexed"]
+    return (await count_rows(store))["indexed"]
 
 
 async def fetch(store: Any, text: str, *args: Any) -> list[tuple[Any, ...]]:
@@ -178,7 +179,7 @@ async def _refused() -> None:
     raise StoreUnavailable("full")
 
 
-async def test_e6_filling_grows_with_what_is_new(store: Store, make: RowFactory) -> None:
+async def test_e6_filling_grows_with_what_is_new(store: Store) -> None:
     """Forty times as many sessions beside it do not make a session's index dearer."""
     text = " ".join(f"word{n}" for n in range(200))
     spent = []

@@ -14,13 +14,13 @@ from proxy.store import sqlite_files
 from proxy.store.full_text_search import make_scope_word
 from proxy.store.journal import MAX_SLOTS
 from proxy.store.migrate import APPLICATION_ID, DamagedDatabase, migrate
-from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
+from proxy.store.schema import LATEST_VERSION, MIGRATIONS, Migration
 from tests.exchange.hidden_calls import TOOLS
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
 from tests.store.conftest import RowFactory, digest
-from tests.stores import sqlite_store
+from tests.stores import TABLES, count_rows, sqlite_store
 
 make = RowFactory()
 
@@ -162,7 +162,7 @@ async def test_a_store_that_1a07500_wrote_is_migrated_and_served(tmp_path: Path)
     assert len(texts) == 2
     place = "/api/sessions/fix-the-build"
     async with run_upstream(model) as upstream, run_proxy(upstream.port, db=str(file), policy="thrifty") as proxy:
-        counted = await proxy.app.store.count_rows()
+        counted = await count_rows(proxy.app.store)
         assert (counted["branches"], counted["messages"], counted["exchanges"]) == tuple(before.values())
         exported = [json.loads(line) for line in (await proxy.get(f"{place}/export")).body.splitlines()]
         longest = max(exported, key=lambda one: len(one["messages"]))["messages"]
@@ -178,9 +178,9 @@ async def test_a_store_that_1a07500_wrote_is_migrated_and_served(tmp_path: Path)
         assert texts < set(model.texts()), "the edits of then are repeated"
         assert any("Use the old compiler." in (text or "") for text in model.texts())
         for name in ("hidden_rounds", "helper_answers", "context_windows"):
-            assert (await proxy.app.store.count_rows())[name] == 0
+            assert (await count_rows(proxy.app.store))[name] == 0
         assert await proxy.rows("SELECT count(*) FROM branches WHERE length(tip) = 16") == [(before["threads"],)]
-        assert (await proxy.app.store.count_rows())["branches"] == before["threads"]
+        assert (await count_rows(proxy.app.store))["branches"] == before["threads"]
         ((tenant,),) = await proxy.rows("SELECT DISTINCT tenant FROM messages WHERE session = 'fix-the-build'")
         await proxy.app.store.delete_session(tenant, "fix-the-build")
         assert await proxy.rows("SELECT count(*) FROM indexed") == [(0,)]
@@ -218,7 +218,7 @@ async def test_a_store_that_a5ad36d_wrote_is_migrated_and_served(tmp_path: Path)
         run_upstream(model) as upstream,
         run_proxy(upstream.port, db=str(file), policy="thrifty", tools=tools) as proxy,
     ):
-        assert (await proxy.app.store.count_rows())["exchanges"] == 7, "with that of the journal"
+        assert (await count_rows(proxy.app.store))["exchanges"] == 7, "with that of the journal"
         branches = (await proxy.get(f"{place}/branches")).json()["items"]
         assert len(branches) == 2
         exported = [json.loads(line) for line in (await proxy.get(f"{place}/export")).body.splitlines()]

@@ -18,11 +18,10 @@ from proxy.store.postgres import PostgresStore
 from proxy.store.session_lists import MessageFilter
 from tests.postgres import execute, replace_database, server
 from tests.proxy_server import run_proxy
-from tests.raw_upstream import free_port, run_upstream
+from tests.raw_upstream import free_port, run_upstream, wait_until
 from tests.scripted_model import ScriptedModel
 from tests.store.conftest import RowFactory
-from tests.store.test_postgres_writer import eventually
-from tests.stores import postgres_store
+from tests.stores import count_rows, postgres_store
 
 make = RowFactory()
 
@@ -154,14 +153,14 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_ack
         await store.put([make.form(b"before")])
         own.stop(signal.SIGQUIT)
         futures = [store.put([make.form(b"%d" % number)]) for number in range(20)]
-        await eventually(lambda: not store.healthy)
+        await wait_until(lambda: not store.healthy)
         with pytest.raises(StoreUnavailable):
             await store.read_form("t1", "s1", make.form(b"before").form)
         assert not any(future.done() for future in futures)
         await asyncio.to_thread(own.start)
         await asyncio.gather(*futures)
-        assert (await store.count_rows())["forms"] == 21
-        await eventually(lambda: store.healthy)
+        assert (await count_rows(store))["forms"] == 21
+        await wait_until(lambda: store.healthy)
         await store.close()
 
 
@@ -238,5 +237,5 @@ async def test_r3_what_the_driver_cannot_read_is_a_loss_of_the_store_like_any_ot
         async with asyncio.timeout(30):
             while (await proxy.post(hello, b"x-context-session: after")).header("x-context-fallback") is not None:
                 await asyncio.sleep(0.1)
-            while (await proxy.app.store.count_rows())["gaps"] < 3:
+            while (await count_rows(proxy.app.store))["gaps"] < 3:
                 await asyncio.sleep(0.1)

@@ -8,9 +8,9 @@ import pytest
 
 from proxy.errors import StoreRefused
 from proxy.store.postgres_schema import migrate, translate_statement
-from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
+from proxy.store.schema import LATEST_VERSION, MIGRATIONS, Migration
 from tests.postgres import execute, replace_database
-from tests.stores import postgres_store
+from tests.stores import TABLES, postgres_store
 
 VERSION = "SELECT version FROM context_proxy_schema"
 

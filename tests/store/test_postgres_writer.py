@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -17,8 +17,9 @@ from proxy.store.postgres import PostgresStore
 from proxy.store.postgres_writer import PostgresWriter, compute_lock_id
 from proxy.store.removal import RemovalStepRow
 from tests.postgres import execute
+from tests.raw_upstream import wait_until
 from tests.store.conftest import RowFactory, digest
-from tests.stores import postgres_store
+from tests.stores import count_rows, postgres_store
 
 make = RowFactory()
 
@@ -40,17 +41,10 @@ async def replica(store: PostgresStore, database: str) -> AsyncIterator[Postgres
     await made.close()
 
 
-async def eventually(what: Callable[[], object], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it never happened"
-        await asyncio.sleep(0.01)
-
-
 async def test_many_items_at_once_take_few_commits(store: PostgresStore) -> None:
     await asyncio.gather(*(store.put([make.form(b"%d" % number)]) for number in range(500)))
     assert store.commits < 50
-    assert (await store.count_rows())["forms"] == 500
+    assert (await count_rows(store))["forms"] == 500
 
 
 async def test_an_item_resolves_only_when_another_connection_can_read_it(store: PostgresStore, database: str) -> None:
@@ -65,8 +59,8 @@ async def test_a_row_that_cannot_be_stored_fails_its_own_item_and_leaves_a_gap(s
     futures = [store.put(rows) for rows in ([make.form(b"one")], bad, odd, [make.form(b"two")])]
     results = await asyncio.gather(*futures, return_exceptions=True)
     assert [type(result) for result in results] == [type(None), StoreUnavailable, StoreUnavailable, type(None)]
-    await eventually(lambda: store.queued == 0)
-    counts = await store.count_rows()
+    await wait_until(lambda: store.queued == 0)
+    counts = await count_rows(store)
     assert (counts["forms"], counts["gaps"], counts["messages"]) == (2, 2, 0)
     assert store.healthy
     assert store.dropped == 2
@@ -172,19 +166,19 @@ async def test_a_connection_that_the_server_ends_is_made_anew_and_nothing_is_los
             database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'context-proxy'"
         )
         await asyncio.gather(*futures)
-    assert (await store.count_rows())["forms"] == 500
-    await eventually(lambda: store.healthy)
+    assert (await count_rows(store))["forms"] == 500
+    await wait_until(lambda: store.healthy)
 
 
 async def test_a_fault_of_the_server_keeps_the_items_until_it_is_over(store: PostgresStore, database: str) -> None:
     await execute(database, "ALTER TABLE forms RENAME TO elsewhere")
     future = store.put([make.form(b"one")])
-    await eventually(lambda: store.trouble)
+    await wait_until(lambda: bool(store.trouble))
     assert not future.done()
     assert "forms" in store.trouble
     await execute(database, "ALTER TABLE elsewhere RENAME TO forms")
     await future
-    await eventually(lambda: store.healthy)
+    await wait_until(lambda: store.healthy)
     assert store.dropped == 0
 
 
@@ -224,7 +218,7 @@ async def test_a_full_spool_refuses_and_says_so_later(database: str) -> None:
     await writer.start()
     await writer._connection.close()
     futures = [writer.queue.put([make.form(b"x" * 3000)]) for _ in range(5)]
-    await eventually(lambda: writer.trouble)
+    await wait_until(lambda: bool(writer.trouble))
     assert sum(future.done() for future in futures) == 2
     assert writer.queue.dropped == 2
     await writer.stop()

@@ -14,9 +14,9 @@ from proxy.store.bindings import BindingRow
 from proxy.store.derived import EmbeddingRow, HelperAnswerRow, IterationRow
 from proxy.store.removal import RemovalStepRow
 from proxy.store.response_names import ResponseNameRow
-from proxy.store.schema import TABLES
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow
 from tests.store.conftest import RowFactory, digest
+from tests.stores import TABLES
 
 FIRST, OTHER_SESSION, OTHER_TENANT = ("t1", "s1"), ("t1", "s2"), ("t2", "s1")
 

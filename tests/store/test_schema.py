@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import re
 
-from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES
+from proxy.store.schema import LATEST_VERSION, MIGRATIONS
+from tests.stores import TABLES
 
 CREATED = re.compile(r"CREATE TABLE (\w+)")
 

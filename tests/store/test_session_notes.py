@@ -8,6 +8,7 @@ from proxy.store import encode, texts, write_queue
 from proxy.store.base import Row, Store
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from tests.store.conftest import RowFactory, digest
+from tests.stores import count_rows
 
 ODD = "a\ud800b\x00c\U0001f600"
 
@@ -113,7 +114,7 @@ async def test_of_a_deleted_memo_nothing_is_left_and_it_does_not_come_back(store
     await store.put([memo("m", "again", at=9.0)])
     assert await store.read_memo("t1", "m") is None
     assert await store.read_memos("t1") == []
-    assert (await store.count_rows())["memos"] == 1
+    assert (await count_rows(store))["memos"] == 1
     rows = await store._fetch("SELECT content, tags, source_session, project FROM memos", ())  # type: ignore[attr-defined]
     assert [tuple(row) for row in rows] == [(b"", "[]", "", "")]
 

@@ -18,6 +18,7 @@ from proxy.store.migrate import migrate
 from proxy.store.removal import RemovalStepRow
 from proxy.store.write_queue import WriteItem
 from proxy.store.writer import SqliteWriter
+from tests.raw_upstream import wait_until
 from tests.snapshot import snapshot
 from tests.store.conftest import RowFactory
 
@@ -46,14 +47,6 @@ def count(path: Path, table: str) -> int:
         return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
     finally:
         connection.close()
-
-
-async def eventually(what: object, seconds: float = 5.0) -> None:
-    assert callable(what)
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it never happened"
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.timed
@@ -133,12 +126,12 @@ async def test_while_another_process_holds_the_lock_items_wait_and_are_written_a
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     future = writer.queue.put([make.form(b"waits")])
-    await eventually(lambda: "locked" in writer.trouble)
+    await wait_until(lambda: "locked" in writer.trouble)
     assert not future.done()
     other.execute("ROLLBACK")
     other.close()
     await asyncio.wait_for(future, 30)
-    await eventually(lambda: not writer.trouble)
+    await wait_until(lambda: not writer.trouble)
     assert count(path, "forms") == 1
 
 
@@ -159,7 +152,7 @@ async def test_a_reader_with_an_old_snapshot_does_not_stop_writing_and_the_log_s
     reader.execute("COMMIT")
     reader.close()
     await writer.queue.put([make.form(b"last")])
-    await eventually(lambda: writer.log_bytes == 0)
+    await wait_until(lambda: writer.log_bytes == 0)
     await writer.stop()
 
 
@@ -169,12 +162,12 @@ async def test_a_deleted_file_is_noticed_and_nothing_is_acknowledged_until_it_is
     await writer.queue.put([make.form(b"before")])
     path.rename(path.with_name("moved"))
     future = writer.queue.put([make.form(b"after")])
-    await eventually(lambda: "No such file" in writer.trouble)
+    await wait_until(lambda: "No such file" in writer.trouble)
     assert not future.done()
     assert not path.exists()
     path.with_name("moved").rename(path)
     await asyncio.wait_for(future, 30)
-    await eventually(lambda: not writer.trouble)
+    await wait_until(lambda: not writer.trouble)
     assert count(path, "forms") == 2
 
 
@@ -184,9 +177,9 @@ async def test_a_lost_file_is_noticed_without_a_write_too(path: Path, monkeypatc
     await writer.start()
     assert writer.trouble == ""
     path.rename(path.with_name("moved"))
-    await eventually(lambda: bool(writer.trouble))
+    await wait_until(lambda: bool(writer.trouble))
     path.with_name("moved").rename(path)
-    await eventually(lambda: not writer.trouble)
+    await wait_until(lambda: not writer.trouble)
     await writer.stop()
 
 
@@ -195,7 +188,7 @@ async def test_a_truncated_file_is_noticed(writer: SqliteWriter, path: Path) -> 
     with path.open("r+b") as file:
         file.truncate(1000)
     future = writer.queue.put([make.form(b"after")])
-    await eventually(lambda: bool(writer.trouble))
+    await wait_until(lambda: bool(writer.trouble))
     assert not future.done()
 
 
@@ -206,7 +199,7 @@ async def test_rights_that_were_opened_are_taken_back(writer: SqliteWriter, path
 
 
 async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledged(
-    writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch
+    writer: SqliteWriter, path: Path
 ) -> None:
     await writer.queue.put([make.form(b"before")])
     reader = sqlite3.connect(path, isolation_level=None)
@@ -216,9 +209,9 @@ async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledg
     writer._wal_suspect = True
     path.rename(path.with_name("moved"))
     future = writer.queue.put([make.form(b"after")])
-    await eventually(lambda: "No such file" in writer.trouble)
+    await wait_until(lambda: "No such file" in writer.trouble)
     path.with_name("moved").rename(path)
-    await eventually(lambda: "I/O error" in writer.trouble)
+    await wait_until(lambda: "I/O error" in writer.trouble)
     assert not future.done()
     reader.execute("COMMIT")
     reader.close()
@@ -282,14 +275,14 @@ async def test_what_was_removed_is_given_back_in_steps_and_leaves_no_trace(
     secret = b"canary-%d"
     for start in range(0, 400, 50):
         await asyncio.gather(*(writer.queue.put([make.form((secret % n) * 800)]) for n in range(start, start + 50)))
-    await eventually(lambda: writer.log_bytes == 0)
+    await wait_until(lambda: writer.log_bytes == 0)
     full = path.stat().st_size
     assert full > 3 << 20
     assert b"canary-7" in path.read_bytes()
     for _ in range(3):
         await writer.queue.put([RemovalStepRow("t1", "s1", "forms")])
-    await eventually(lambda: path.stat().st_size < full / 2)
-    await eventually(lambda: writer.log_bytes == 0)
+    await wait_until(lambda: path.stat().st_size < full / 2)
+    await wait_until(lambda: writer.log_bytes == 0)
     assert b"canary-7" not in path.read_bytes()
     await writer.queue.put(make.begin())
     assert writer.trouble == ""
@@ -299,7 +292,7 @@ async def test_what_was_removed_is_given_back_in_steps_and_leaves_no_trace(
     connection.close()
 
 
-async def test_a_few_free_pages_stay(writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_few_free_pages_stay(writer: SqliteWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_IDLE_S", 0.02)
     await asyncio.gather(*(writer.queue.put([make.form(b"%d" % n * 500)]) for n in range(100)))
     await writer.queue.put([RemovalStepRow("t1", "s1", "forms")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.relay import Relay
 from proxy.stream.sse import SseParser
 
@@ -37,7 +38,7 @@ def cut_pieces(text: str, size: int = 24) -> list[str]:
 def relay_stream(
     stream: list[bytes] | bytes, *, withhold: bool = True, drop: bool = False, limit: int = 8 << 20
 ) -> tuple[bytes, Relay]:
-    relay = Relay(withhold_state=withhold, drop_usage=drop, limit=limit)
+    relay = Relay(withheld=HEADINGS if withhold else (), drop_usage=drop, limit=limit)
     parts = [stream] if isinstance(stream, bytes) else stream
     out = b"".join([relay.feed(part) for part in parts])
     return out + relay.end() + relay.terminal, relay

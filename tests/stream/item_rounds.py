@@ -28,7 +28,7 @@ def pieces(data: bytes, size: int) -> list[bytes]:
 
 def relay_round(stream: Iterable[bytes], **how: Any) -> tuple[bytes, ResponsesRelay]:
     """One round: the bytes for the client (with the end, if it ended), and the relay."""
-    relay = ResponsesRelay(**{"withhold_state": False, **how})
+    relay = ResponsesRelay(**how)
     out = b"".join([relay.feed(part) for part in stream])
     return out + relay.end() + relay.terminal, relay
 

@@ -19,7 +19,6 @@ def relay_rounds(
 
     stop: the answer is ended although the last round would go on.
     """
-    options = {"withhold_state": False, **options}
     relay, out = None, b""
     for one in streams:
         relay = relay_class(**options, previous=relay)

@@ -15,6 +15,7 @@ from openai._streaming import SSEDecoder
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.relay import Relay
 
 OURS = frozenset({"recall", "query_db", "describe_db", "save_memo"})
@@ -198,7 +199,7 @@ def run(
     relays: list[Relay] = []
     for parts in rounds:
         relay = Relay(
-            withhold_state=withhold,
+            withheld=HEADINGS if withhold else (),
             drop_usage=drop,
             limit=limit,
             hidden_tools=hidden,

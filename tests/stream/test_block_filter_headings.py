@@ -72,7 +72,7 @@ def test_c2_a_stream_never_shows_the_block_though_calls_follow_it(size: int) -> 
     text = "I look.\n\n" + BLOCK
     call = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
     stream = [make_chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
-    relay = Relay(withhold_state=True, drop_usage=False, headings=ALONE)
+    relay = Relay(withheld=ALONE)
     out = b"".join(relay.feed(one) for one in [*stream, make_chunk(call), make_chunk({}, finish="tool_calls"), DONE])
     out += relay.end()
     assert read_text(out) == "I look."

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.event_rewriter import EventRewriter
 from proxy.stream.sse import SseEvent
@@ -17,8 +18,7 @@ def edits_for(
 ) -> EventRewriter:
     return EventRewriter(
         before.answer if before else AssembledAnswer(),
-        withhold_blocks=withhold,
-        headings=("### STATE",),
+        withheld=HEADINGS if withhold else (),
         drop_usage=drop,
         hidden_tools=frozenset(hidden),
         previous=before,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.relay import Relay
 from proxy.stream.sse import SseParser
 from tests.stream.rounds import DONE, FORMS, OURS, Script, events, make_calls, pieces
@@ -116,7 +117,7 @@ def the_relay_shows_what_it_may(stream: bytes, seed: int, *, withhold: bool, dro
         relays: list[Relay] = []
         for _ in range(2):
             after = relays[-1] if relays else None
-            relay = Relay(withhold_state=withhold, drop_usage=drop, hidden_tools=hidden, previous=after)
+            relay = Relay(withheld=HEADINGS if withhold else (), drop_usage=drop, hidden_tools=hidden, previous=after)
             out += b"".join([relay.feed(part) for part in parts]) + relay.end() + relay.terminal
             relays.append(relay)
             if not relay.goes_on:

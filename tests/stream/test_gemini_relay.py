@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.gemini.contents import convert_answer, make_answer_parts
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.gemini_relay import GeminiRelay
 from tests.stream.gemini_rounds import (
     HIDDEN,
@@ -52,7 +53,7 @@ def answer_digest(relay: GeminiRelay) -> bytes:
 
 def test_without_edits_the_bytes_go_on_and_the_end_is_held() -> None:
     data = stream(*PLAIN)
-    relay = GeminiRelay(withhold_state=False)
+    relay = GeminiRelay()
     out = b"".join(relay.feed(data[at : at + 1]) for at in range(len(data))) + relay.end()
     assert out + relay.terminal == data
     assert b"finishReason" not in out
@@ -89,12 +90,12 @@ def test_a_model_that_gives_its_reason_in_each_chunk_has_ended_with_the_last_one
     ("rounds", "options"),
     [
         ([PLAIN], {}),
-        ([[think(), text(NOTED)]], {"withhold_state": True}),
-        ([[text(NOTED), call("a")]], {"withhold_state": True}),
-        ([[text(NOTED[:20]), text(NOTED[20:]), call("a")]], {"withhold_state": True}),
+        ([[think(), text(NOTED)]], {"withheld": HEADINGS}),
+        ([[text(NOTED), call("a")]], {"withheld": HEADINGS}),
+        ([[text(NOTED[:20]), text(NOTED[20:]), call("a")]], {"withheld": HEADINGS}),
         (
             [[think(), text("Hm."), own_call("o")], [think(), text(NOTED), call("a")]],
-            {"withhold_state": True, **HIDING},
+            {"withheld": HEADINGS, **HIDING},
         ),
         ([[own_call("o", thoughtSignature="x"), call("a"), text("x")]], HIDING),
         ([[own_call("-"), call("-a"), own_call("-b")]], HIDING),
@@ -120,7 +121,7 @@ def test_a_stream_cut_at_every_byte_gives_the_same_answer(
 
 
 def test_the_state_block_is_withheld_from_the_client_and_from_later_rounds() -> None:
-    out, relay = run([stream(think(), text(NOTED[:16]), text(NOTED[16:], thoughtSignature="x"))], withhold_state=True)
+    out, relay = run([stream(think(), text(NOTED[:16]), text(NOTED[16:], thoughtSignature="x"))], withheld=HEADINGS)
     assert b"STATE" not in out
     assert shapes(read(out)) == ["Let me see.", "Reading on."]
     assert read(out)["parts"][-1] == {"text": "", "thoughtSignature": "x"}
@@ -134,14 +135,14 @@ def test_the_state_block_is_withheld_from_the_client_and_from_later_rounds() -> 
 
 
 def test_a_round_of_nothing_but_thoughts_and_state_goes_back_as_it_came() -> None:
-    _, relay = run([stream(think(), text(STATE))], withhold_state=True)
+    _, relay = run([stream(think(), text(STATE))], withheld=HEADINGS)
     assert STATE in json.loads(relay.build_round_message() or b"")["content"]
-    _, relay = run([stream(text(STATE), own_call("o"))], withhold_state=True, **HIDING)
+    _, relay = run([stream(text(STATE), own_call("o"))], withheld=HEADINGS, **HIDING)
     assert read_canonical(relay.build_round_message())[1] is None
 
 
 def test_an_answer_of_nothing_but_state_ends_with_an_empty_text() -> None:
-    out, relay = run([stream(text(STATE))], withhold_state=True)
+    out, relay = run([stream(text(STATE))], withheld=HEADINGS)
     assert read(out)["parts"] == [{"text": ""}]
     assert read(out)["reasons"] == ["STOP"]
     assert relay.blocks
@@ -150,8 +151,8 @@ def test_an_answer_of_nothing_but_state_ends_with_an_empty_text() -> None:
 
 def test_a_state_block_that_was_cut_off_is_withheld_by_the_same_rule_as_elsewhere() -> None:
     cut = "Reading on.\n\n### STATE\nGoal: sh"
-    assert shapes(read(run([stream(text(cut))], withhold_state=True)[0])) == [cut], "whole, it is no block"
-    out, relay = run([stream(text(cut), reason="MAX_TOKENS")], withhold_state=True)
+    assert shapes(read(run([stream(text(cut))], withheld=HEADINGS)[0])) == [cut], "whole, it is no block"
+    out, relay = run([stream(text(cut), reason="MAX_TOKENS")], withheld=HEADINGS)
     assert shapes(read(out)) == ["Reading on."]
     assert relay.blocks
     assert relay.answer.finish_reasons == {0: "length"}
@@ -159,7 +160,7 @@ def test_a_state_block_that_was_cut_off_is_withheld_by_the_same_rule_as_elsewher
 
 def test_text_that_only_looks_like_state_goes_to_the_client() -> None:
     for value in ("### STATE of the art is fine.", "```\n### STATE\nx\n```\nok", "a\n\n\n"):
-        out, relay = run([stream(text(value[:3]), text(value[3:]))], withhold_state=True)
+        out, relay = run([stream(text(value[:3]), text(value[3:]))], withheld=HEADINGS)
         assert shapes(read(out)) == [value]
         assert relay.blocks == []
 
@@ -167,7 +168,7 @@ def test_text_that_only_looks_like_state_goes_to_the_client() -> None:
 @pytest.mark.parametrize("together", [True, False])
 def test_a_hidden_call_alone_lets_the_round_go_on(together: bool) -> None:
     first = stream(text("Hm."), own_call("-", thoughtSignature="s1"), together=together)
-    relay = GeminiRelay(withhold_state=False, **HIDING)
+    relay = GeminiRelay(**HIDING)
     out = relay.feed(first) + relay.end()
     assert relay.goes_on
     assert relay.terminal == b""
@@ -233,9 +234,9 @@ def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> No
     out, relay = run(rounds, hold_text=True, **HIDING)
     assert shapes(read(out)) == ["T", "So.", "a"]
     assert relay.answer.text == "So."
-    relay = GeminiRelay(withhold_state=False, hold_text=True, **HIDING)
+    relay = GeminiRelay(hold_text=True, **HIDING)
     assert b"Hm." not in relay.feed(rounds[0]) + relay.end()
-    after = GeminiRelay(withhold_state=False, hold_text=True, previous=relay, **HIDING)
+    after = GeminiRelay(hold_text=True, previous=relay, **HIDING)
     after.drop_held_text()
     out = after.feed(stream(text("Other."), number=2)) + after.end() + after.terminal
     assert shapes(read(out)) == ["Other."]
@@ -243,7 +244,7 @@ def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> No
 
 def test_a_stream_that_breaks_off_gives_what_came_and_no_end() -> None:
     data = stream(text("One."), text(" Two.\n\n### STA"), text("TE\nGoal: x"))
-    for options in ({}, {"withhold_state": True}, HIDING):
+    for options in ({}, {"withheld": HEADINGS}, HIDING):
         out, relay = run([data[: len(data) - 180]], **options)
         assert relay.terminal == b""
         assert relay.answer.is_truncated
@@ -263,7 +264,7 @@ def test_a_last_event_without_its_blank_line_counts() -> None:
 
 def test_an_error_goes_on_as_it_came() -> None:
     data = to_events([*chunks(text("x"), text("y"))[:1], {"error": {"code": 503, "message": "busy"}}])
-    for options in ({}, {"withhold_state": True, **HIDING}):
+    for options in ({}, {"withheld": HEADINGS, **HIDING}):
         out, relay = run([data], **options)
         assert b"busy" in out
         assert relay.answer.error == "busy"
@@ -295,8 +296,8 @@ def test_an_event_that_is_too_large_passes_only_where_nothing_changes() -> None:
 
 def test_unknown_events_go_on() -> None:
     data = b"data: not json\r\n\r\n" + stream(text("x"), {"executableCode": {"code": "1"}}, {"unknown": 1})
-    for options in ({}, {"withhold_state": True}):
-        out, relay = run([data], **options)
+    for withheld in ((), HEADINGS):
+        out, relay = run([data], withheld=withheld)
         assert out == data
         assert relay.answer.unparsed == 1
 
@@ -321,7 +322,7 @@ def test_any_rounds_give_an_answer_that_reads_and_is_recognised(
 ) -> None:
     relay, out = None, b""
     for n, parts in enumerate(rounds, 1):
-        relay = GeminiRelay(withhold_state=withhold, hold_text=hold, previous=relay, **HIDING)
+        relay = GeminiRelay(withheld=HEADINGS if withhold else (), hold_text=hold, previous=relay, **HIDING)
         data = stream(*parts, number=n, together=together)
         for at in range(0, len(data), step):
             out += relay.feed(data[at : at + step])
@@ -345,7 +346,7 @@ def test_any_rounds_give_an_answer_that_reads_and_is_recognised(
 @pytest.mark.parametrize("comment", [b": keep-alive\r\n\r\n", b": keep-alive\n\n", b"retry: 5\n\n"])
 def test_a_comment_behind_a_hidden_call_does_not_end_the_answer(comment: bytes) -> None:
     first, last = (b"data: " + json.dumps(one).encode() + b"\r\n\r\n" for one in chunks(own_call("a"), text("")))
-    relay = GeminiRelay(withhold_state=False, hidden_tools=HIDDEN)
+    relay = GeminiRelay(hidden_tools=HIDDEN)
     out = relay.feed(first + comment) + relay.feed(last + comment) + relay.end()
     assert relay.goes_on
     assert [one.id for one in relay.hidden_calls] == ["a"]
@@ -353,7 +354,7 @@ def test_a_comment_behind_a_hidden_call_does_not_end_the_answer(comment: bytes) 
 
 
 def test_a_comment_behind_the_end_leaves_the_end_held() -> None:
-    relay = GeminiRelay(withhold_state=False)
+    relay = GeminiRelay()
     out = relay.feed(stream(text("Hello.")) + b": bye\n\n") + relay.end()
     assert b"finishReason" not in out
     assert b"finishReason" in relay.terminal

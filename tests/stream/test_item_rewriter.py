@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.item_answer import ItemAnswer
 from proxy.stream.item_rewriter import ItemRewriter
 from proxy.stream.sse import SseEvent
@@ -21,7 +22,7 @@ def feed(rewriter: ItemRewriter, kind: str, number: int, **members: Any) -> list
 
 
 def make(**how: Any) -> ItemRewriter:
-    given: Json = {"withhold_blocks": True, "headings": ("### STATE",), "hidden_tools": frozenset()} | how
+    given: Json = {"withheld": HEADINGS, "hidden_tools": frozenset()} | how
     return ItemRewriter(ItemAnswer(), previous=None, limit=1 << 20, **given)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import convert_answer
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
 from proxy.stream.nonstreaming import may_call
 from tests.stream.messages_rounds import HIDDEN, call, make, own_call, read, run, stream, text, think
@@ -129,7 +130,7 @@ def test_a_body_and_a_stream_give_one_answer(rounds: list[list[Block]]) -> None:
         if not read_round(visible, HIDDEN).goes_on:
             break
     found = json.loads(join_rounds(bodies, HIDDEN))
-    out, relay = run(streams, withhold_state=True, hidden_tools=HIDDEN, stop=read_round(bodies[-1], HIDDEN).goes_on)
+    out, relay = run(streams, withheld=HEADINGS, hidden_tools=HIDDEN, stop=read_round(bodies[-1], HIDDEN).goes_on)
     message = read(out)
     assert found["content"] == message["content"]
     for name in ("id", "model", "stop_reason"):

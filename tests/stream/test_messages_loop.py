@@ -20,6 +20,7 @@ from proxy.dialects.messages.blocks import make_answer_blocks
 from proxy.dialects.messages.request import read_messages_request
 from proxy.dialects.messages.rules import find_added_violations, trace_answer, trace_prompt
 from proxy.dialects.written_history import OutgoingMessage
+from proxy.notes.state_block import HEADINGS
 from proxy.sessions.hidden_rounds import HiddenRound, splice_hidden_rounds
 from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
 from proxy.stream.messages_relay import MessagesRelay
@@ -109,7 +110,7 @@ class _Proxy:
             raw = json.dumps(message).encode()
             upstream = read_answer(raw).build_round_message()
             if self.is_stream:
-                relay = MessagesRelay(withhold_state=True, hidden_tools=HIDDEN, previous=relay)
+                relay = MessagesRelay(withheld=HEADINGS, hidden_tools=HIDDEN, previous=relay)
                 out += relay.feed(b"".join(events(message))) + relay.end()
                 upstream = relay.build_round_message()
                 calls, goes_on = relay.hidden_calls, relay.goes_on

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import convert_answer, make_answer_blocks
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.messages_relay import MessagesRelay
 from tests.stream.messages_rounds import (
     HIDDEN,
@@ -47,7 +48,7 @@ PLAIN = [think(), text("Reading, é."), call("a", path="x"), call("b")]
 
 def test_without_edits_the_bytes_go_on_and_the_end_is_held() -> None:
     data = stream(*PLAIN)
-    relay = MessagesRelay(withhold_state=False)
+    relay = MessagesRelay()
     shown = relay.feed(data)
     assert shown + relay.terminal == data
     assert relay.terminal.startswith(b"event: message_delta")
@@ -64,7 +65,7 @@ def test_without_edits_the_bytes_go_on_and_the_end_is_held() -> None:
 
 def test_a_piece_of_an_event_need_not_wait_and_the_end_never_leaves_early() -> None:
     data = stream(*PLAIN)
-    relay, shown = MessagesRelay(withhold_state=False), b""
+    relay, shown = MessagesRelay(), b""
     for at in range(len(data)):
         shown += relay.feed(data[at : at + 1])
         assert b"message_delta" not in shown
@@ -77,11 +78,11 @@ def test_a_piece_of_an_event_need_not_wait_and_the_end_never_leaves_early() -> N
     ("rounds", "options"),
     [
         ([PLAIN], {}),
-        ([[think(), text(NOTED)]], {"withhold_state": True}),
-        ([[text(NOTED), call("a")]], {"withhold_state": True}),
+        ([[think(), text(NOTED)]], {"withheld": HEADINGS}),
+        ([[text(NOTED), call("a")]], {"withheld": HEADINGS}),
         (
             [[think(), text("Hm."), own_call("o")], [think(), text(NOTED), call("a")]],
-            {"withhold_state": True, **HIDING},
+            {"withheld": HEADINGS, **HIDING},
         ),
         ([[own_call("o"), call("a"), text("x")]], HIDING),
         (
@@ -103,7 +104,7 @@ def test_a_stream_cut_at_every_byte_gives_the_same_answer(rounds: list[list[Bloc
 
 
 def test_the_state_block_is_withheld_from_the_client_and_from_later_rounds() -> None:
-    out, relay = run([stream(think(), text(NOTED))], withhold_state=True)
+    out, relay = run([stream(think(), text(NOTED))], withheld=HEADINGS)
     assert b"STATE" not in out
     assert shapes(read(out)) == ["thinking", "Reading on."]
     assert relay.blocks == [STATE.removeprefix("### STATE\n")]
@@ -124,24 +125,24 @@ def test_the_state_block_is_withheld_from_the_client_and_from_later_rounds() -> 
     ids=["alone", "bound", "nothing else"],
 )
 def test_a_later_round_gets_state_back_only_where_thinking_is_bound_to_it(blocks: list[Block], kept: list[str]) -> None:
-    _, relay = run([stream(*blocks)], withhold_state=True, hidden_tools=HIDDEN)
+    _, relay = run([stream(*blocks)], withheld=HEADINGS, hidden_tools=HIDDEN)
     upstream = relay.build_round_message()
     assert upstream is not None
     assert shapes({"content": json.loads(make_answer_blocks(upstream))}) == kept
 
 
 def test_a_block_that_is_nothing_but_state_leaves_whole() -> None:
-    out, relay = run([stream(text(STATE), call("a"))], withhold_state=True)
+    out, relay = run([stream(text(STATE), call("a"))], withheld=HEADINGS)
     assert shapes(read(out)) == ["a"]
     assert relay.blocks
-    first, _ = run([stream(think(), text("Well.\n\n"), text(STATE), text("End."))], withhold_state=True)
+    first, _ = run([stream(think(), text("Well.\n\n"), text(STATE), text("End."))], withheld=HEADINGS)
     assert shapes(read(first)) == ["thinking", "Well.\n\n", "End."]
 
 
 def test_a_state_block_that_was_cut_off_is_withheld_by_the_same_rule_as_elsewhere() -> None:
     cut = "Reading on.\n\n### STATE\nGoal: sh"
-    assert shapes(read(run([stream(text(cut))], withhold_state=True)[0])) == [cut], "whole, it is no block"
-    out, relay = run([stream(text(cut), stop_reason="max_tokens")], withhold_state=True)
+    assert shapes(read(run([stream(text(cut))], withheld=HEADINGS)[0])) == [cut], "whole, it is no block"
+    out, relay = run([stream(text(cut), stop_reason="max_tokens")], withheld=HEADINGS)
     assert shapes(read(out)) == ["Reading on."]
     assert relay.blocks
     assert relay.answer.finish_reasons == {0: "length"}
@@ -149,19 +150,19 @@ def test_a_state_block_that_was_cut_off_is_withheld_by_the_same_rule_as_elsewher
 
 def test_text_that_only_looks_like_state_goes_to_the_client() -> None:
     for value in ("### STATE of the art is fine.", "```\n### STATE\nx\n```\nok", "a\n\n\n"):
-        out, relay = run([stream(text(value))], withhold_state=True)
+        out, relay = run([stream(text(value))], withheld=HEADINGS)
         assert read(out)["content"] == [text(value)]
         assert relay.blocks == []
 
 
 def test_a_start_that_bears_text_is_filtered_too() -> None:
     data = stream(text("x")).replace(b'"type": "text", "text": ""', b'"type": "text", "text": "Go. "')
-    out, relay = run([data], withhold_state=True)
+    out, relay = run([data], withheld=HEADINGS)
     assert shapes(read(out)) == ["Go. x"] == [relay.answer.text]
 
 
 def test_a_hidden_call_alone_lets_the_round_go_on() -> None:
-    relay = MessagesRelay(withhold_state=False, **HIDING)
+    relay = MessagesRelay(**HIDING)
     shown = relay.feed(stream(think(), text("Hm."), own_call("o", q="x"))) + relay.end()
     assert relay.goes_on
     assert relay.terminal == b""
@@ -239,7 +240,7 @@ def test_hidden_calls_beside_an_error_are_not_run_and_the_newest_end_counts() ->
 def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> None:
     held: dict[str, Any] = {**HIDING, "hold_text": True}
     first = stream(think(), text("Hm."), own_call("o"))
-    relay = MessagesRelay(withhold_state=False, **held)
+    relay = MessagesRelay(**held)
     assert b"Hm." not in relay.feed(first) + relay.end()
     out, _ = run([first, stream(think("2"), text("Done."))], **held)
     assert shapes(read(out)) == ["thinking", "Hm.", "thinking", "Done."]
@@ -253,7 +254,7 @@ def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> No
 def test_held_text_can_be_dropped() -> None:
     held: dict[str, Any] = {**HIDING, "hold_text": True}
     _, before = run([stream(text("Hm."), own_call("o"))], **held)
-    relay = MessagesRelay(withhold_state=False, previous=before, **held)
+    relay = MessagesRelay(previous=before, **held)
     relay.drop_held_text()
     relay.feed(stream(text("Done.")))
     assert relay.answer.text == "Done."
@@ -261,7 +262,7 @@ def test_held_text_can_be_dropped() -> None:
 
 def test_a_stream_that_breaks_off_gives_what_came_and_no_end() -> None:
     data = stream(think(), text("Reading on and on."), own_call("o"), call("a", path="x"))
-    for options in ({}, {"withhold_state": True}, HIDING, {**HIDING, "hold_text": True}):
+    for options in ({}, {"withheld": HEADINGS}, HIDING, {**HIDING, "hold_text": True}):
         for at in range(0, data.index(b"event: message_delta"), 11):
             out, relay = run([data[:at]], **options)
             assert relay.terminal == b""
@@ -276,7 +277,7 @@ def test_a_stream_that_breaks_off_gives_what_came_and_no_end() -> None:
 
 def test_held_text_and_state_at_a_break_are_given_out_or_withheld() -> None:
     data = stream(text(NOTED))
-    out, relay = run([data[: data.index(b"event: message_delta")]], withhold_state=True)
+    out, relay = run([data[: data.index(b"event: message_delta")]], withheld=HEADINGS)
     assert relay.answer.text == "Reading on."
     assert relay.blocks
     assert b"STATE" not in out
@@ -295,7 +296,7 @@ def test_comments_pings_and_unknown_events_go_on() -> None:
     extra = b': keepalive\n\nevent: ping\ndata: {"type": "ping"}\n\nevent: news\ndata: {"type": "news", "index": 9}\n\n'
     data = stream(text("Well."))
     at = data.index(b"event: content_block_delta")
-    for options in ({}, {"withhold_state": True}, HIDING):
+    for options in ({}, {"withheld": HEADINGS}, HIDING):
         out, _ = run([data[:at] + extra + data[at:]], **options)
         assert extra in out
     stop = b"event: message_stop"
@@ -323,7 +324,7 @@ def test_an_event_that_is_too_large_passes_only_where_nothing_changes() -> None:
 
 def test_what_comes_behind_the_end_is_kept_for_the_end() -> None:
     data = stream(text("Well.")) + b": bye\n\n"
-    relay = MessagesRelay(withhold_state=False)
+    relay = MessagesRelay()
     assert relay.feed(data) + relay.feed(b": more\n\n") + relay.terminal == data + b": more\n\n"
 
 
@@ -344,7 +345,7 @@ def test_any_rounds_give_a_message_that_reads_and_is_recognised(
 ) -> None:
     relay, out = None, b""
     for blocks in rounds:
-        relay = MessagesRelay(withhold_state=withhold, hold_text=hold, previous=relay, **HIDING)
+        relay = MessagesRelay(withheld=HEADINGS if withhold else (), hold_text=hold, previous=relay, **HIDING)
         data = stream(*blocks)
         for at in range(0, len(data), step):
             out += relay.feed(data[at : at + step])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.message import Call
 from proxy.notes import state_block
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.relay import Relay
 from tests.stream.completion_streams import (
     BLOCK,
@@ -213,7 +214,7 @@ def test_half_characters_go_on_as_they_came() -> None:
 
 
 def test_nothing_more_comes_after_the_end() -> None:
-    relay = Relay(withhold_state=True, drop_usage=False)
+    relay = Relay(withheld=HEADINGS, drop_usage=False)
     relay.feed(make_chunk({"content": "a\n"}))
     assert read_text(relay.end()) == "\n"
     assert relay.end() == b""
@@ -275,4 +276,4 @@ def test_of_endless_choices_no_more_than_can_be_asked_for_are_remembered() -> No
     out, relay = relay_stream([*parts, DONE])
     assert out == b"".join(parts) + DONE
     assert relay.answer.is_capped
-    assert len(relay.answer.finish_reasons) == len(relay._edits.block_filters) == 128
+    assert len(relay.answer.finish_reasons) == len(relay._rewriter.block_filters) == 128

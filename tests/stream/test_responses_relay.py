@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.responses.stream import make_error_event
+from proxy.notes.state_block import HEADINGS
 from proxy.stream.responses_relay import ResponsesRelay
 from tests.response_events import (
     USAGE,
@@ -45,7 +46,7 @@ STATED = response(thinking(1), message(2, f"Hello, you.\n\n{BLOCK}"), tool_call(
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 10**6])
 def test_a_stream_without_edits_goes_on_as_it_came_with_its_end_kept_back(size: int) -> None:
     stream = events(PLAIN)
-    relay = ResponsesRelay(withhold_state=False)
+    relay = ResponsesRelay()
     out = b"".join([relay.feed(part) for part in pieces(b"".join(stream), size)])
     assert (out, relay.terminal) == (b"".join(stream[:-1]), stream[-1])
     assert relay.end() == b""
@@ -59,7 +60,7 @@ def test_a_stream_without_edits_goes_on_as_it_came_with_its_end_kept_back(size: 
 
 
 def test_bytes_go_out_at_once() -> None:
-    relay = ResponsesRelay(withhold_state=False)
+    relay = ResponsesRelay()
     stream = b"".join(events(PLAIN)[:-1])
     for end in range(len(stream)):
         data = relay.feed(stream[end : end + 1])
@@ -69,7 +70,7 @@ def test_bytes_go_out_at_once() -> None:
 
 def test_unchanged_events_keep_their_bytes_also_where_edits_may_come() -> None:
     stream = events(PLAIN)
-    for how in ({"withhold_state": True}, {"hidden_tools": OURS}, {"instructions": b"null"}):
+    for how in ({"withheld": HEADINGS}, {"hidden_tools": OURS}, {"instructions": b"null"}):
         out, relay = relay_round(stream, **how)
         assert out == b"".join(stream)
         assert relay.terminal == stream[-1]
@@ -78,16 +79,16 @@ def test_unchanged_events_keep_their_bytes_also_where_edits_may_come() -> None:
 @pytest.mark.parametrize("made", [PLAIN, STATED], ids=["plain", "stated"])
 def test_a_stream_cut_anywhere_gives_the_same_bytes_and_answer(made: Json) -> None:
     whole = b"".join(events(made))
-    wanted, first = relay_round([whole], withhold_state=True, hidden_tools=OURS)
+    wanted, first = relay_round([whole], withheld=HEADINGS, hidden_tools=OURS)
     for at in range(0, len(whole), 7):
-        out, relay = relay_round([whole[:at], whole[at:]], withhold_state=True, hidden_tools=OURS)
+        out, relay = relay_round([whole[:at], whole[at:]], withheld=HEADINGS, hidden_tools=OURS)
         assert out == wanted
         assert relay.answer.build_message() == first.answer.build_message()
 
 
 def test_state_is_withheld_from_all_copies() -> None:
     part = text_part(f"Hello, you.\n\n{BLOCK}", logged=3)
-    out, relay = relay_round(events(response(message(1, part), tool_call(2, "shell"))), withhold_state=True)
+    out, relay = relay_round(events(response(message(1, part), tool_call(2, "shell"))), withheld=HEADINGS)
     output = check_copies(check_numbers(out))
     assert output[0]["content"][0]["text"] == "Hello, you."
     assert "".join(one["token"] for one in output[0]["content"][0]["logprobs"]) == "Hello, yo"
@@ -102,7 +103,7 @@ def test_state_is_withheld_from_all_copies() -> None:
 
 def test_a_message_that_is_nothing_but_state_never_was() -> None:
     made = response(thinking(1), message(2, BLOCK), tool_call(3, "shell"))
-    out, relay = relay_round(events(made), withhold_state=True)
+    out, relay = relay_round(events(made), withheld=HEADINGS)
     assert [item["id"] for item in check_copies(check_numbers(out))] == ["rs_1", "fc_3"]
     assert [item.id for item in read_with_sdk(out).output] == ["rs_1", "fc_3"]
     assert len(relay.blocks) == 1
@@ -114,13 +115,13 @@ def test_state_goes_back_where_reasoning_is_bound_to_it_or_has_nothing_else_behi
         response(message(1, BLOCK), thinking(2), tool_call(3, "recall")),
         response(thinking(1), message(2, BLOCK)),
     ):
-        _, relay = relay_round(events(made), withhold_state=True, hidden_tools=OURS)
+        _, relay = relay_round(events(made), withheld=HEADINGS, hidden_tools=OURS)
         assert json.loads(relay.build_round_message() or b"")["wire"] == made["output"]
 
 
 def test_a_part_that_is_nothing_but_state_leaves_its_message() -> None:
     made = response(message(1, "One.", BLOCK, "Two."))
-    out, relay = relay_round(events(made), withhold_state=True)
+    out, relay = relay_round(events(made), withheld=HEADINGS)
     output = check_copies(check_numbers(out))
     assert [part["text"] for part in output[0]["content"]] == ["One.", "Two."]
     assert answer_of(relay).digest == send_back(output).digest
@@ -129,7 +130,7 @@ def test_a_part_that_is_nothing_but_state_leaves_its_message() -> None:
 def test_an_empty_message_and_a_refusal_pass() -> None:
     refusal = {"type": "refusal", "refusal": "I can not."}
     stream = events(response(message(1, ""), message(2, refusal), message(3, "Well.", refusal)))
-    out, relay = relay_round(stream, withhold_state=True)
+    out, relay = relay_round(stream, withheld=HEADINGS)
     assert out == b"".join(stream)
     assert answer_of(relay).digest == send_back(check_copies(read_events(out))).digest
 
@@ -143,7 +144,7 @@ def test_annotations_behind_a_cut_move_and_those_in_it_leave() -> None:
         for n in (at, inside, 0)
     ]
     made = response(message(1, text_part(text, annotations=notes)))
-    out, relay = relay_round(events(made), withhold_state=True, headings=("### STATE", "### REFLECTION"))
+    out, relay = relay_round(events(made), withheld=("### STATE", "### REFLECTION"))
     found = check_numbers(out)
     part = check_copies(found)[0]["content"][0]
     assert relay.other_blocks
@@ -177,7 +178,7 @@ def test_the_round_that_goes_on_is_told_whole_but_for_its_state() -> None:
     first = response(
         thinking(1, "So."), message(2, f"I look.\n\n{BLOCK}"), tool_call(3, "recall"), tool_call(4, "query_db")
     )
-    data, relay = relay_rounds([first], withhold_state=True)
+    data, relay = relay_rounds([first], withheld=HEADINGS)
     assert relay.goes_on
     assert relay.terminal == b""
     assert b"completed" not in b"".join(one for one in data.split(b"\n") if one.startswith(b"event"))
@@ -260,7 +261,7 @@ def test_an_incomplete_answer_runs_no_hidden_call() -> None:
 
 def test_a_note_that_was_cut_off_is_withheld_too() -> None:
     cut = message(1, "Hi.\n\n### STATE\nGoal: go on\nCont", status="incomplete")
-    out, relay = relay_round(events(response(cut, status="incomplete")), withhold_state=True)
+    out, relay = relay_round(events(response(cut, status="incomplete")), withheld=HEADINGS)
     assert check_copies(check_numbers(out))[0]["content"][0]["text"] == "Hi."
     assert relay.blocks == ["Goal: go on\nCont"]
 
@@ -277,7 +278,7 @@ def test_text_that_waits_is_dropped_if_calls_of_the_client_follow_later() -> Non
         assert answer_of(relay).digest == send_back(output).digest
     out, relay = relay_rounds([first], hold_text=True)
     assert "I recall." not in out.decode()
-    other = ResponsesRelay(withhold_state=False, hidden_tools=OURS, previous=relay, hold_text=True)
+    other = ResponsesRelay(hidden_tools=OURS, previous=relay, hold_text=True)
     other.drop_held_text()
     rest = b"".join([other.feed(one) for one in events(response(message(5, "Other."), number=2))])
     output = check_copies(check_numbers(out + rest + other.terminal))
@@ -298,10 +299,10 @@ def test_a_server_that_writes_no_event_lines_or_an_end_marker_is_relayed_too() -
     stream = [one.partition(b"\n")[2] for one in events(STATED)]
     done = b"data: [DONE]\n\n"
     for size in (1, 9, 10**6):
-        relay = ResponsesRelay(withhold_state=False)
+        relay = ResponsesRelay()
         out = b"".join([relay.feed(part) for part in pieces(b"".join([*stream, done]), size)])
         assert (out, relay.terminal) == (b"".join(stream[:-1]), stream[-1] + done)
-        relay = ResponsesRelay(withhold_state=True)
+        relay = ResponsesRelay(withheld=HEADINGS)
         out = b"".join([relay.feed(part) for part in pieces(b"".join([*stream, done]), size)])
         assert b"STATE" not in out + relay.terminal
         assert relay.terminal.endswith(done)
@@ -315,11 +316,11 @@ def test_keepalive_comments_and_unknown_events_pass() -> None:
         value = json.loads(one.split(b"data: ")[1])
         kind = value.pop("type")
         numbered.append(event(kind, n, **{k: v for k, v in value.items() if k != "sequence_number"}))
-    out, _ = relay_round(numbered, withhold_state=True, hidden_tools=OURS)
+    out, _ = relay_round(numbered, withheld=HEADINGS, hidden_tools=OURS)
     assert out == b"".join(numbered)
 
 
-@pytest.mark.parametrize("how", [{}, {"withhold_state": True}, {"hidden_tools": OURS}])
+@pytest.mark.parametrize("how", [{}, {"withheld": HEADINGS}, {"hidden_tools": OURS}])
 def test_a_stream_that_breaks_off_is_truncated(how: Json) -> None:
     stream = b"".join(events(response(message(1, "Hello, you, there."), tool_call(2, "shell"))))
     for at in range(0, len(stream) - 2, 13):
@@ -337,18 +338,18 @@ def test_a_stream_that_breaks_off_is_truncated(how: Json) -> None:
 def test_held_text_goes_on_when_a_stream_breaks_off() -> None:
     stream = events(response(message(1, "Hi.\n\n### STA")), 4)
     cut = next(n for n, one in enumerate(stream) if b"output_text.done" in one)
-    out, relay = relay_round(stream[:cut], withhold_state=True)
+    out, relay = relay_round(stream[:cut], withheld=HEADINGS)
     assert "".join(one["delta"] for one in read_events(out) if "delta" in one) == "Hi.\n\n### STA"
     assert relay.answer.text == "Hi.\n\n### STA"
 
 
 def test_an_error_and_a_failure_are_told() -> None:
-    out, relay = relay_round([*events(PLAIN)[:3], make_error_event("no", "server_error", 3)], withhold_state=True)
+    out, relay = relay_round([*events(PLAIN)[:3], make_error_event("no", "server_error", 3)], withheld=HEADINGS)
     assert (relay.answer.error, relay.answer.is_truncated) == ("no", True)
     assert read_events(out)[-1]["error"]["message"] == "no"
     failed = response(status="failed", error={"code": "server_error", "message": "Broken."}, usage=None)
     stream = events(failed)
-    out, relay = relay_round(stream, withhold_state=True)
+    out, relay = relay_round(stream, withheld=HEADINGS)
     assert out == b"".join(stream)
     assert (relay.answer.error, relay.answer.is_truncated, relay.answer.finish_reasons) == ("Broken.", False, {})
 
@@ -366,7 +367,7 @@ def test_a_later_round_that_fails_before_any_output_is_not_the_end() -> None:
 def test_items_that_only_the_end_tells_are_taken_from_there() -> None:
     made = response(message(1, f"Hi.\n\n{BLOCK}"), tool_call(2, "recall"), tool_call(3, "shell"))
     stream = events(made)
-    out, relay = relay_round([*stream[:2], stream[-1]], withhold_state=True, hidden_tools=OURS)
+    out, relay = relay_round([*stream[:2], stream[-1]], withheld=HEADINGS, hidden_tools=OURS)
     output = read_events(out)[-1]["response"]["output"]
     assert [item["id"] for item in output] == ["msg_1", "fc_3"]
     assert output[0]["content"][0]["text"] == "Hi."
@@ -414,7 +415,7 @@ def answers(draw: st.DrawFn, number: int) -> Json:
 def test_any_rounds_cut_anywhere_give_one_sound_answer(
     first: Json, second: Json, size: int, withhold: bool, hold: bool
 ) -> None:
-    how: dict[str, Any] = {"withhold_state": withhold, "hold_text": hold}
+    how: dict[str, Any] = {"withheld": HEADINGS if withhold else (), "hold_text": hold}
     out, relay = relay_rounds([first, second], **how)
     again, other = relay_rounds([first, second], size=size, **how)
     assert (again, other.answer.build_message()) == (out, relay.answer.build_message())

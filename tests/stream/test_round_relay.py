@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from proxy.notes.state_block import HEADINGS
 from tests.stream import gemini_rounds, messages_rounds
 
 BOTH = pytest.mark.parametrize("wire", [messages_rounds, gemini_rounds], ids=["messages", "gemini"])
@@ -39,7 +40,7 @@ def test_an_answer_that_is_ended_early_has_its_text_and_an_end(wire: Any) -> Non
 @BOTH
 def test_blocks_and_usage_are_told_over_all_rounds_and_of_each(wire: Any) -> None:
     rounds = [wire.stream(wire.text(NOTE), wire.own_call("o")), wire.stream(wire.text(f"So.\n\n{NOTE}"))]
-    out, relay = wire.run(rounds, withhold_state=True, **HIDING)
+    out, relay = wire.run(rounds, withheld=HEADINGS, **HIDING)
     assert b"STATE" not in out
     assert len(relay.blocks) == 2
     assert relay.other_blocks == []

@@ -13,11 +13,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from proxy.tools.sandbox import CHILD
+from proxy.tools.sandbox import CHILD_FILE
 
 ALLOWED = 4 * 1.5
 """Seconds that a statement may take in a test: four times what is promised."""
 RESULT = 64 * 1024
+
+
+def make_row(n: int, content: str) -> bytes:
+    """A message as the child of the sandbox reads it."""
+    row = [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00", 1]
+    return json.dumps(row).encode()
 
 
 ESCAPES = {
@@ -119,7 +125,7 @@ BOMBS = {
 class Many:
     """A child that answers one statement after the other; a new one where it died or was ended."""
 
-    def __init__(self, rows: Sequence[bytes], child: Path = CHILD, wall: float = 1.5) -> None:
+    def __init__(self, rows: Sequence[bytes], child: Path = CHILD_FILE, wall: float = 1.5) -> None:
         self._rows = b"\n".join([b'{"search": true}', *rows, b"", b""])
         self._child = child
         self._wall = wall
@@ -302,7 +308,7 @@ class Grammar:
 
 def changed(folder: Path, *changes: tuple[str, str]) -> Path:
     """The child with a layer taken out. Each text must be there once, or nothing would be taken out."""
-    text = CHILD.read_text("utf-8")
+    text = CHILD_FILE.read_text("utf-8")
     for old, new in changes:
         assert text.count(old) == 1, old
         text = text.replace(old, new)

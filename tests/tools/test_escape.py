@@ -39,10 +39,10 @@ LAYERS: dict[str, list[tuple[str, str]]] = {
     "the authorizer": [("    database.set_authorizer(lambda", "    print(end='') or (lambda")],
     "the functions": [('(second or "").lower() in FUNCTIONS', "second")],
     "the limits of SQLite": [("    for limit, most in LIMITS:", "    for limit, most in ():")],
-    "the memory of SQLite": [('    database.execute(f"PRAGMA hard_heap_limit = {HEAP}")\n', "")],
+    "the memory of SQLite": [('    database.execute(f"PRAGMA hard_heap_limit = {HEAP_BYTES}")\n', "")],
     "the limits of the process": [
         ("    confine()\n", ""),
-        ("        _limit_cpu(CPU)\n", ""),
+        ("        _limit_cpu(CPU_S)\n", ""),
     ],
 }
 """Each layer with what takes it out of the child. The parent's clock is taken out by another argument."""

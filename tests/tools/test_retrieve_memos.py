@@ -7,7 +7,7 @@ import pytest
 from proxy.notes.memo_matching import Memo
 from proxy.store.base import Store
 from proxy.tools import stored_memos
-from proxy.tools.retrieve_memos import MOST
+from proxy.tools.retrieve_memos import MAX_MEMOS
 from tests.notes.memos import parse_memos
 from tests.tools.stored_session import CANARY, in_memory, make_tool_context, read_error, run_call
 
@@ -73,7 +73,7 @@ async def test_many_are_cut_to_a_few_whole_ones(store: Store) -> None:
         shown = list_memo_ids(block)
         assert shown == [f"z{n}" for n in range(49, 49 - len(shown), -1)]
         assert more_fit == f"[{50 - len(shown)} more fit: name more tags]"
-    assert len(shown) == MOST
+    assert len(shown) == MAX_MEMOS
 
 
 async def test_a_chinese_memo_is_saved_and_found_again() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from pathlib import Path
 
@@ -10,17 +9,10 @@ import psutil
 import pytest
 
 from proxy.errors import ToolRefused
-from proxy.tools.sandbox import SQL, Sandbox, TenantSlots
-from tests.tools.attacks import ALLOWED, BOMBS, changed, lag
+from proxy.tools.sandbox import MAX_SQL_BYTES, Sandbox, TenantSlots
+from tests.tools.attacks import ALLOWED, BOMBS, changed, lag, make_row
 
-
-def row(n: int, content: str) -> bytes:
-    return json.dumps(
-        [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00", 1]
-    ).encode()
-
-
-ROWS = [row(n, f"message {n}") for n in range(1, 101)]
+ROWS = [make_row(n, f"message {n}") for n in range(1, 101)]
 
 
 def children() -> list[psutil.Process]:
@@ -74,7 +66,7 @@ async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> Non
     deaf = changed(
         tmp_path, ("    given = json.loads(next(lines))\n", "    time.sleep(60)\n    given = json.loads(next(lines))\n")
     )
-    large = [row(n, "x" * 10_000) for n in range(100)]
+    large = [make_row(n, "x" * 10_000) for n in range(100)]
     began = time.monotonic()
     found = await Sandbox(deaf, wall=0.3).query(large, "SELECT 1", search=False)
     assert time.monotonic() - began < ALLOWED
@@ -142,7 +134,7 @@ async def test_a_query_that_is_given_up_while_it_waits_takes_no_slot() -> None:
 
 
 async def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.tools.sandbox.START", 60.0)  # on a busy machine the eighth waits for long
+    monkeypatch.setattr("proxy.tools.sandbox.START_S", 60.0)  # on a busy machine the eighth waits for long
     sandbox = Sandbox(children=2)
     most = 0
 
@@ -163,12 +155,12 @@ async def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_a_statement_that_is_too_long_starts_nothing() -> None:
     with pytest.raises(ToolRefused, match="longer than"):
-        await Sandbox().query(ROWS, "SELECT '" + "é" * SQL + "'", search=False)
+        await Sandbox().query(ROWS, "SELECT '" + "é" * MAX_SQL_BYTES + "'", search=False)
 
 
 @pytest.mark.timed
 async def test_ten_megabytes_of_rows_leave_the_event_loop_free() -> None:
-    large = [row(n, "lorem ipsum " * 420) for n in range(2000)]
+    large = [make_row(n, "lorem ipsum " * 420) for n in range(2000)]
     worst = []
     for _ in range(3):  # the machine's own pauses are no concern of ours
         async with lag() as away:

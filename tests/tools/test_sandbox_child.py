@@ -11,20 +11,14 @@ from pathlib import Path
 import pytest
 
 from proxy.tools import sandbox_child, stored_history
-from tests.tools.attacks import Many, changed
+from tests.tools.attacks import Many, changed, make_row
 
 TEXTS = ["please read a.py", "def parse(): pass", "the parser is done", "é" * 40_000, "x" * 200_000]
 
 
-def row(n: int, content: str) -> bytes:
-    return json.dumps(
-        [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00", 1]
-    ).encode()
+HEAP = "PRAGMA hard_heap_limit = {HEAP_BYTES}"
 
-
-HEAP = "PRAGMA hard_heap_limit = {HEAP}"
-
-ROWS = [row(n, text) for n, text in enumerate(TEXTS, 1)]
+ROWS = [make_row(n, text) for n, text in enumerate(TEXTS, 1)]
 
 
 @pytest.fixture
@@ -62,10 +56,10 @@ def test_a_long_value_comes_with_its_beginning_and_its_length(many: Many) -> Non
     cell = found["rows"][0][0]
     assert cell["chars"] == 200_000
     assert cell["cut"] == "x" * len(cell["cut"])
-    assert sandbox_child.OUTPUT * 0.8 < len(cell["cut"]) <= sandbox_child.OUTPUT
+    assert sandbox_child.OUTPUT_BYTES * 0.8 < len(cell["cut"]) <= sandbox_child.OUTPUT_BYTES
     letters = many.ask("SELECT content FROM messages WHERE seq = 4")
     assert letters is not None
-    assert len(json.dumps(letters)) < sandbox_child.OUTPUT + 200
+    assert len(json.dumps(letters)) < sandbox_child.OUTPUT_BYTES + 200
     rest = many.ask("SELECT substr(content, 199001, 1000), length(content) FROM messages WHERE seq = 5")
     assert rest is not None
     assert rest["rows"] == [["x" * 1000, 200_000]]
@@ -75,10 +69,10 @@ def test_no_result_is_longer_than_its_limit(many: Many) -> None:
     found = many.ask("SELECT a.content, b.content, c.seq FROM messages a, messages b, messages c ORDER BY a.seq")
     assert found is not None
     assert found["more"] is True
-    assert len(json.dumps(found)) < sandbox_child.OUTPUT + 1000
+    assert len(json.dumps(found)) < sandbox_child.OUTPUT_BYTES + 1000
     counted = many.ask("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 9000) SELECT x FROM c")
     assert counted is not None
-    assert (len(counted["rows"]), counted["more"]) == (sandbox_child.ROWS, True)
+    assert (len(counted["rows"]), counted["more"]) == (sandbox_child.MAX_ROWS, True)
 
 
 def test_values_that_json_does_not_have_are_told_as_text(many: Many) -> None:
@@ -138,7 +132,7 @@ def test_sqlite_is_held_to_its_memory(tmp_path: Path) -> None:
     SELECT count(*) FROM (SELECT a.content || x AS t FROM messages a, c WHERE a.seq = 5 ORDER BY t LIMIT 100)"""
     (tmp_path / "without").mkdir()
     # With less than it has, or the machine would be at work for a second.
-    less = ("HEAP = 256 << 20", "HEAP = 8 << 20")
+    less = ("HEAP_BYTES = 256 << 20", "HEAP_BYTES = 8 << 20")
     with_it = Many(ROWS, changed(tmp_path, less), wall=60)
     without = Many(ROWS, changed(tmp_path / "without", less, (f'    database.execute(f"{HEAP}")\n', "")), wall=60)
     try:
@@ -165,11 +159,11 @@ def test_the_system_holds_the_process_to_its_limits(tmp_path: Path) -> None:
     finally:
         many.close()
     assert found is not None
-    assert found["is"][:4] == [0, sandbox_child.FILES, 0, sandbox_child.MEMORY]
+    assert found["is"][:4] == [0, sandbox_child.MAX_FILES, 0, sandbox_child.MEMORY_BYTES]
     assert 1 <= found["is"][4] <= 2
 
 
-def test_the_system_ends_a_process_that_computes_for_long(tmp_path: Path) -> None:
+def test_the_system_ends_a_process_that_computes_for_long() -> None:
     many = Many(ROWS, wall=60.0)
     try:
         assert (
@@ -193,8 +187,8 @@ def test_the_process_can_write_no_file(tmp_path: Path) -> None:
 
 
 def test_a_word_index_of_much_text_holds_the_newest_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_child, "INDEXED", 1000)
-    given = iter([row(1, "old word"), row(2, "filler " * 200), row(3, "new word"), b"\n"])
+    monkeypatch.setattr(sandbox_child, "INDEXED_CHARS", 1000)
+    given = iter([make_row(1, "old word"), make_row(2, "filler " * 200), make_row(3, "new word"), b"\n"])
     database = sandbox_child.fill(given, search=True)
     found = database.execute("SELECT id FROM messages_fts WHERE messages_fts MATCH 'word'").fetchall()
     assert found == [("id3",)]

@@ -98,7 +98,7 @@ async def test_what_the_operator_removed_for_good_is_not_there() -> None:
 
 
 async def test_the_newest_come_first_where_not_all_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_history, "PAGE", 7)
+    monkeypatch.setattr(stored_history, "PAGE_SIZE", 7)
     async with in_memory() as store:
         await store_messages(store, [user(f"message {n}") for n in range(50)])
         tool_context = make_tool_context(store)

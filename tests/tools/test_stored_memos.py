@@ -22,7 +22,7 @@ def test_tags_that_cannot_be_read_are_none() -> None:
 
 
 async def test_only_the_tenants_own_memos_of_the_project_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_memos, "PAGE", 3)
+    monkeypatch.setattr(stored_memos, "PAGE_SIZE", 3)
     async with in_memory() as store:
         for tenant, project in (("t1", ""), ("t1", "shop"), ("t2", ""), ("t2", "shop")):
             rows = [Memo(f"{project}{n}", f"{tenant} {project} {n}", (), "s", 1.0, 1.0, project) for n in range(7)]

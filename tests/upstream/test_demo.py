@@ -58,7 +58,7 @@ def test_the_same_request_gives_the_same_bytes() -> None:
 def test_a_stream_adds_up_to_the_answer_that_is_not_streamed(tools: list[Any] | None) -> None:
     message = complete(DemoTransport(), tools=tools)["choices"][0]["message"]
     _, body = ask(DemoTransport(), tools=tools, stream=True)
-    relay = Relay(withhold_state=False, drop_usage=False)
+    relay = Relay()
     relay.feed(body)
     relay.end()
     streamed = json.loads(relay.answer.build_message() or b"{}")

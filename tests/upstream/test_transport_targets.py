@@ -233,7 +233,7 @@ async def test_an_https_target_is_reached_through_a_tunnel(certificate: Path, ve
         (b"", "closed"),
     ],
 )
-async def test_a_tunnel_that_is_refused_is_unreachable(certificate: Path, answer: bytes, told: str) -> None:
+async def test_a_tunnel_that_is_refused_is_unreachable(answer: bytes, told: str) -> None:
     asked_for: list[bytes] = []
 
     async def refuse(there: Connection) -> None:
@@ -254,7 +254,7 @@ async def test_a_tunnel_that_is_refused_is_unreachable(certificate: Path, answer
     assert len(asked_for) == 2, "once more, since nothing had been sent to the target"
 
 
-async def test_bytes_behind_the_answer_of_a_tunnel_are_no_answer_of_the_target(certificate: Path) -> None:
+async def test_bytes_behind_the_answer_of_a_tunnel_are_no_answer_of_the_target() -> None:
     heard: list[bytes] = []
 
     async def forge(there: Connection) -> None:

@@ -12,14 +12,13 @@ import pytest
 
 from proxy.upstream.headers import CREDENTIAL_HEADERS
 from tests.exchange.helper_setup import LONG, run_proxy_with_helper
-from tests.proxy_server import RunningProxy, parse_answer, run_proxy
+from tests.proxy_server import RunningProxy, make_key, parse_answer, run_proxy
 from tests.raw_upstream import RawRequest, make_post, run_upstream, send_raw
 from tests.scripted_model import ScriptedModel
 from tests.web.api.calls import CALLS
-from tests.web.test_auth import entry
 
-KEYS = [entry(f"cp-acme-{plane}", "acme", plane) for plane in ("data", "admin", "read", "metrics")]
-KEYS += [entry("cp-other-data", "other")]
+KEYS = [make_key(f"cp-acme-{plane}", "acme", plane) for plane in ("data", "admin", "read", "metrics")]
+KEYS += [make_key("cp-other-data", "other")]
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 OPEN, PLANES = "open", {"data", "admin", "read", "metrics"}
 
@@ -128,7 +127,7 @@ async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_
     canary = "cp-canary-of-a-key"
     own = f"x-context-key: {canary}".encode()
     admin = f"x-context-key: {canary}-2".encode()
-    keys = [entry(canary, "acme"), entry(canary + "-2", "acme", "admin")]
+    keys = [make_key(canary, "acme"), make_key(canary + "-2", "acme", "admin")]
     async with run_proxy_with_helper(tmp_path, "A summary.", db=str(tmp_path / "a.sqlite3"), keys=keys) as there:
         port = there.proxy.port
         for line in (

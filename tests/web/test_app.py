@@ -17,7 +17,7 @@ from proxy.web.app import ContextProxy, create_app, make_policies, make_store
 from tests.proxy_server import Agent, make_settings, parse_answer, run_proxy
 from tests.raw_upstream import Connection, RawRequest, make_post, run_upstream, send_raw
 from tests.scripted_model import ScriptedModel, send_reply
-from tests.stores import sqlite_store
+from tests.stores import count_rows, sqlite_store
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -247,7 +247,7 @@ async def test_what_was_stored_is_on_disk_after_a_stop(tmp_path: Path) -> None:
         await proxy.post(HELLO, b"x-context-session: a")
     again = sqlite_store(path)
     await again.open()
-    assert (await again.count_rows())["messages"] == 2
+    assert (await count_rows(again))["messages"] == 2
     await again.close()
 
 
@@ -264,7 +264,7 @@ async def test_the_store_is_closed_whatever_else_fails_at_the_end(tmp_path: Path
     await close()
     again = sqlite_store(path)
     await again.open()
-    assert (await again.count_rows())["messages"] == 2
+    assert (await count_rows(again))["messages"] == 2
     await again.close()
 
 

@@ -18,21 +18,12 @@ from proxy.web.asgi import Message, Receive, Scope, Send
 from proxy.web.auth import ANY_PLANE, CALLER_KEY, LOCAL_CALLER, ROUTE_KEY, ApiKeys, Caller, require_access
 from proxy.web.error_responses import answer_errors
 from proxy.web.routes import READ, RouteTable
-from tests.proxy_server import CHAT, run_proxy
+from tests.proxy_server import CHAT, make_key, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import send_reply
 
 DATA = frozenset({"data"})
 ADMIN = frozenset({"admin"})
-
-
-def entry(key: str, tenant: str = "acme", plane: str = "data") -> dict[str, str]:
-    return {
-        "name": f"{tenant}-{plane}".replace("*", "all"),
-        "sha256": sha256(key.encode()).hexdigest(),
-        "tenant": tenant,
-        "plane": plane,
-    }
 
 
 def keys(*entries: dict[str, str], upstream: str = "http://127.0.0.1:9/v1", **more: Any) -> ApiKeys:
@@ -59,13 +50,13 @@ def test_without_keys_whoever_is_let_in_belongs_to_no_tenant() -> None:
 
 def test_a_key_is_its_tenants_and_leaves_the_request() -> None:
     request = scope((b"a", b"1"), (b"x-context-key", b"cp-one"), (b"authorization", b"Bearer sk-upstream"))
-    found = keys(entry("cp-one")).admit_caller(request, DATA)
+    found = keys(make_key("cp-one")).admit_caller(request, DATA)
     assert (found.name, found.one_tenant, found.plane) == ("acme-data", "acme", "data")
     assert request["headers"] == [(b"a", b"1"), (b"authorization", b"Bearer sk-upstream")]
 
 
 def test_a_key_for_every_tenant_is_bound_to_none() -> None:
-    found = keys(entry("cp-all", "*", "admin")).admit_caller(scope((b"x-context-key", b"cp-all")), ADMIN)
+    found = keys(make_key("cp-all", "*", "admin")).admit_caller(scope((b"x-context-key", b"cp-all")), ADMIN)
     assert (found.tenant, found.one_tenant) == ("*", None)
 
 
@@ -86,18 +77,18 @@ def test_a_key_for_every_tenant_is_bound_to_none() -> None:
 )
 def test_what_is_no_key_lets_nobody_in(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Unauthorized):
-        keys(entry("cp-one"), entry("cp-two", "other")).admit_caller(scope(*headers), DATA)
+        keys(make_key("cp-one"), make_key("cp-two", "other")).admit_caller(scope(*headers), DATA)
 
 
 @pytest.mark.parametrize("header", [b"authorization", b"api-key", b"x-api-key"])
 @pytest.mark.parametrize("form", [b"cp-one", b"Bearer cp-one", b"bearer  cp-one "])
 def test_a_key_of_ours_never_stays_in_a_header_for_the_upstream(header: bytes, form: bytes) -> None:
     request = scope((b"x-context-key", b"cp-one"), (header, form))
-    keys(entry("cp-one")).admit_caller(request, DATA)
+    keys(make_key("cp-one")).admit_caller(request, DATA)
     assert request["headers"] == []
     alone = scope((header, form))
     with pytest.raises(Unauthorized, match="x-context-key"):
-        keys(entry("cp-one")).admit_caller(alone, DATA, from_authorization=False)
+        keys(make_key("cp-one")).admit_caller(alone, DATA, from_authorization=False)
     assert alone["headers"] == [], "nor where it lets nobody in"
 
 
@@ -105,16 +96,18 @@ def test_authorization_holds_our_key_where_an_upstream_has_one_of_its_own(monkey
     monkeypatch.setenv("UPSTREAM_KEY", "sk-own")
     own = {"main": {"base_url": "http://127.0.0.1:9/v1", "api_key_env": "UPSTREAM_KEY"}}
     request = scope((b"authorization", b"Bearer cp-one"))
-    assert keys(entry("cp-one"), upstreams=own).admit_caller(request, DATA, from_authorization=False).tenant == "acme"
+    assert (
+        keys(make_key("cp-one"), upstreams=own).admit_caller(request, DATA, from_authorization=False).tenant == "acme"
+    )
     assert request["headers"] == []
-    demo = keys(entry("cp-one"), upstream="demo")
+    demo = keys(make_key("cp-one"), upstream="demo")
     assert (
         demo.admit_caller(scope((b"authorization", b"Bearer cp-one")), DATA, from_authorization=False).tenant == "acme"
     )
 
 
 def test_a_key_opens_its_own_plane_alone() -> None:
-    every = {plane: entry(f"cp-{plane}", "acme", plane) for plane in ("data", "admin", "read", "metrics")}
+    every = {plane: make_key(f"cp-{plane}", "acme", plane) for plane in ("data", "admin", "read", "metrics")}
     found = keys(*every.values())
     for plane in every:
         request = (b"x-context-key", f"cp-{plane}".encode())
@@ -129,7 +122,7 @@ def test_s13_how_long_a_check_takes_tells_nothing_of_the_key() -> None:
     """The median of many checks of a key that shares nothing with one of ours, and of one that shares all but its end.
     The bound is four times the microsecond that is promised."""
     real = "cp-" + "a" * 43
-    found = keys(*(entry(f"{real}{n}", f"t{n}") for n in range(50)))
+    found = keys(*(make_key(f"{real}{n}", f"t{n}") for n in range(50)))
     tried = {"far": b"zz-" + b"q" * 43 + b"7", "near": real.encode() + b"x", "ours": real.encode() + b"7"}
     took: dict[str, list[int]] = {name: [] for name in tried}
     for _ in range(20_000):
@@ -189,7 +182,10 @@ def settings(*keys: dict[str, str], **tree: Any) -> Settings:
 
 OPEN = settings()
 KEYED = settings(
-    entry("cp-data"), entry("cp-admin", plane="admin"), entry("cp-read", plane="read"), entry("cp-m", plane="metrics")
+    make_key("cp-data"),
+    make_key("cp-admin", plane="admin"),
+    make_key("cp-read", plane="read"),
+    make_key("cp-m", plane="metrics"),
 )
 
 
@@ -212,7 +208,7 @@ async def test_a_key_of_the_proxy_in_the_query_reaches_no_upstream(path: str) ->
     async def fine(_: RawRequest, there: Connection) -> None:
         await send_reply(there, b"200 OK", b"{}", b"content-type: application/json")
 
-    keys = [entry("cp-data"), entry("cp +read", plane="read")]
+    keys = [make_key("cp-data"), make_key("cp +read", plane="read")]
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, keys=keys) as proxy:
         for query in ("a=1&key=cp-data&b=%20", "a=1&token=cp%20%2Bread&b=%20"):
             found = await proxy.post(b"{}", b"x-context-key: cp-data", path=f"{path}?{query}", key="")
@@ -255,7 +251,7 @@ async def test_answers_of_the_api_are_never_pages_and_never_kept() -> None:
 
 
 ORIGIN = (b"origin", b"https://wiki.example")
-SHARED = settings(entry("cp-read", plane="read"), dashboard={"origins": ["https://wiki.example"]})
+SHARED = settings(make_key("cp-read", plane="read"), dashboard={"origins": ["https://wiki.example"]})
 
 
 async def test_a_page_of_an_allowed_origin_asks_first_and_reads_what_it_gets() -> None:

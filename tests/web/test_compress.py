@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from tests.exchange.test_compress_rows import COMPRESS, result
-from tests.proxy_server import RawAnswer, RunningProxy, parse_answer, run_proxy
+from tests.proxy_server import RawAnswer, RunningProxy, make_key, parse_answer, run_proxy
 from tests.raw_upstream import run_upstream, send_raw
 from tests.scripted_model import ScriptedModel
 
 ROWS = {"model": "gpt-5", "messages": [result(0), result(1)]}
-
-
-def key(name: str, plane: str = "data", tenant: str | None = None) -> dict[str, str]:
-    return {"name": name, "sha256": sha256(name.encode()).hexdigest(), "tenant": tenant or name, "plane": plane}
 
 
 async def get(proxy: RunningProxy, path: str, *lines: bytes) -> RawAnswer:
@@ -28,7 +23,7 @@ async def get(proxy: RunningProxy, path: str, *lines: bytes) -> RawAnswer:
 
 @pytest.mark.parametrize("line", [b"x-context-key: anna", b"x-other: 1"])
 async def test_a_data_key_opens_both_paths_also_as_a_bearer_token(line: bytes) -> None:
-    keys = [key("anna"), key("boss", "admin", "*")]
+    keys = [make_key("anna", "anna"), make_key("boss", "*", "admin")]
     async with (
         run_upstream(ScriptedModel("x")) as upstream,
         run_proxy(upstream.port, keys=keys, policy="thrifty") as proxy,
@@ -45,7 +40,7 @@ async def test_a_key_belongs_to_a_tenant_and_opens_no_other_tenants_originals() 
     rows: dict[str, Any] = {"model": "gpt-5", "messages": [result(turn) for turn in range(5)]}
     async with (
         run_upstream(ScriptedModel("x")) as upstream,
-        run_proxy(upstream.port, keys=[key("anna"), key("bert")], policy="thrifty") as proxy,
+        run_proxy(upstream.port, keys=[make_key("anna", "anna"), make_key("bert", "bert")], policy="thrifty") as proxy,
     ):
         hashes: list[str] = []
         for count in range(1, 6):

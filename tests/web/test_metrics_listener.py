@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import socket
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.web.metrics_listener import create_metrics_app
 from proxy.web.probes import create_probes
 from tests.cli.test_serve import served
+from tests.proxy_server import make_key
 from tests.raw_upstream import (
     STREAM,
     Connection,
@@ -106,10 +106,7 @@ async def test_it_says_not_ready_until_the_last_answer_has_ended(tmp_path: Path)
 
 async def test_s1_with_keys_the_metrics_need_one_here_too() -> None:
     made = {plane: f"cp-{plane}" for plane in ("metrics", "data")}
-    keys = [
-        {"name": plane, "sha256": sha256(key.encode()).hexdigest(), "tenant": "t", "plane": plane}
-        for plane, key in made.items()
-    ]
+    keys = [make_key(key, plane=plane) for plane, key in made.items()]
     settings, metrics = Settings.model_validate({"keys": keys}), Metrics()
     app = create_metrics_app(create_probes(InMemoryStore(), metrics), settings, metrics)
     async with serve_app(app) as port:

@@ -18,7 +18,7 @@ from proxy.settings.load import Settings, UpstreamSettings
 from proxy.upstream.client import UpstreamClient
 from proxy.web.asgi import Receive, Scope, Send
 from proxy.web.error_responses import answer_errors
-from proxy.web.passthrough import read_model, serve_passthrough
+from proxy.web.passthrough import serve_passthrough
 from tests.raw_upstream import (
     HEAD,
     STREAM,
@@ -333,19 +333,3 @@ async def test_with_several_upstreams_a_json_body_goes_where_its_model_is() -> N
         assert [request.body for request in two.requests] == [body]
         assert [request.body for request in one.requests] == [b"not json", b""]
         await client.close()
-
-
-@pytest.mark.parametrize(
-    ("body", "model"),
-    [
-        (b'{"model":"a"}', "a"),
-        (b'{"model":null}', None),
-        (b'{"model":1}', None),
-        (b"[]", None),
-        (b"", None),
-        (b"[" * 100_000, None),
-        (b'{"model":"\xff"}', None),
-    ],
-)
-def test_the_model_of_anything_is_a_name_or_none(body: bytes, model: str | None) -> None:
-    assert read_model(body) == model

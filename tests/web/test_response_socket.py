@@ -16,11 +16,10 @@ from proxy.exchange.services import TURN_BYTES
 from proxy.web import response_socket
 from proxy.web.response_socket import MAX_LANES, CarriedHistories, make_http_scope
 from tests.loop_turns import count_bytes_read
-from tests.proxy_server import RunningProxy, run_proxy
+from tests.proxy_server import RunningProxy, make_key, run_proxy
 from tests.raw_upstream import STREAM, Connection, RawRequest, replace_head, run_upstream, wait_until
 from tests.scripted_model import send_reply
 from tests.strict_responses import Ask, Say, StrictResponses, Think
-from tests.web.test_auth import entry
 
 Json = dict[str, Any]
 
@@ -300,7 +299,7 @@ async def test_an_answer_in_one_body_that_is_too_long_to_be_held_is_an_error(mon
 
 
 async def test_a_key_and_an_allowed_page_are_needed_before_the_first_frame() -> None:
-    keys = [entry("cp-acme-data", "acme")]
+    keys = [make_key("cp-acme-data", "acme")]
     async with run_upstream(StrictResponses("Well.")) as upstream:
         async with run_proxy(upstream.port, keys=keys) as proxy:
             with pytest.raises(InvalidStatus) as refused:

@@ -65,7 +65,7 @@ async def test_a_response_that_only_the_proxy_has_is_the_one_that_was_given(tmp_
             assert again == found, "another process says the same"
 
 
-async def test_the_input_of_a_response_is_listed_in_pages_with_ids_that_last(tmp_path: Path) -> None:
+async def test_the_input_of_a_response_is_listed_in_pages_with_ids_that_last() -> None:
     async with (
         run_upstream(make_model()) as upstream,
         run_proxy(upstream.port, **TAKES) as proxy,

@@ -13,10 +13,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request, Response
 
-from tests.proxy_server import RunningProxy, run_proxy
+from tests.proxy_server import RunningProxy, make_key, run_proxy
 from tests.raw_upstream import run_upstream, wait_until
 from tests.strict_responses import StrictResponses
-from tests.web.test_auth import entry
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 REALTIME = "/v1/realtime?model=gpt-realtime"
@@ -172,7 +171,7 @@ async def test_the_operators_key_opens_listed_paths_alone_and_is_never_shown(mon
         response.headers["openai-version"] = "1"
 
     monkeypatch.setenv("TUNNEL_KEY", "sk-operator-secret")
-    keys = [entry("cp-acme-data", "acme")]
+    keys = [make_key("cp-acme-data", "acme")]
     async with upstream_of(leaks, process_response=add_leak, select_subprotocol=lambda *_: None) as upstream:
         upstreams = {"one": {"base_url": f"http://127.0.0.1:{upstream.port}/v1", "api_key_env": "TUNNEL_KEY"}}
         async with run_proxy(0, upstreams=upstreams, keys=keys) as proxy:

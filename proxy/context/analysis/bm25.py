@@ -49,7 +49,7 @@ def count_message_terms(message: Message) -> TermCounts:
     return message.derive(_count_terms_of)
 
 
-def _idf(found: Mapping[str, int], query: Iterable[str], n: int) -> dict[str, float]:
+def _compute_idf(found: Mapping[str, int], query: Iterable[str], n: int) -> dict[str, float]:
     return {term: math.log(1 + (n - (k := found.get(term, 0)) + 0.5) / (k + 0.5)) for term in query}
 
 
@@ -61,7 +61,7 @@ def weigh_terms(query: Mapping[str, int], documents: Sequence[TermCounts]) -> di
     found: Counter[str] = Counter()
     for counts, _ in documents:
         found.update(query.keys() & counts.keys())
-    worth = _idf(found, found, len(documents))
+    worth = _compute_idf(found, found, len(documents))
     strange = sum(worth.values()) / len(worth) / 2 if worth else 0.0
     return {term: worth.get(term, strange) for term in query}
 
@@ -74,7 +74,7 @@ def score_documents(query: Mapping[str, int], documents: Sequence[TermCounts]) -
     wanted = query.keys()
     hits = [(n, shared) for n, (counts, _) in enumerate(documents) if (shared := wanted & counts.keys())]
     found = Counter(chain.from_iterable(shared for _, shared in hits))
-    worth = _idf(found, query, len(documents))
+    worth = _compute_idf(found, query, len(documents))
     mean = sum(length for _, length in documents) / len(documents) or 1.0
     for n, shared in hits:
         counts, length = documents[n]

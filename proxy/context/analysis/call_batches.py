@@ -167,17 +167,15 @@ def find_goal(state: str | None, messages: Sequence[Message], is_result: Sequenc
     return messages[at].text if at >= 0 else ""
 
 
-def rank_calls(
-    goal_text: str, messages: Sequence[Message], calls: Sequence[AnsweredCall], high_share: float = 0.5
-) -> list[Relevance]:
+def rank_calls(goal_text: str, messages: Sequence[Message], calls: Sequence[AnsweredCall]) -> list[Relevance]:
     """Return the relevance of each call to the goal, by the words of its result and arguments.
 
-    high: a score of at least `high_share` of the best one. low: no shared words. medium: all others.
+    high: a score of at least half of the best one. low: no shared words. medium: all others.
     """
     query = dict(list(bm25.count_terms(goal_text).counts.items())[:GOAL_TERMS])
     documents = [_count_terms(messages[one.result_index], one.call) for one in calls]
     scores = bm25.score_relevance(query, documents)
-    return ["high" if score >= high_share else "medium" if score > 0 else "low" for score in scores]
+    return ["high" if score >= 0.5 else "medium" if score > 0 else "low" for score in scores]
 
 
 def _count_terms(result: Message, call: Call) -> bm25.TermCounts:

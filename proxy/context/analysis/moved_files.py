@@ -166,7 +166,7 @@ def _read_resets(words: Sequence[str], named: Sequence[str]) -> list[FileChange]
     return [FileChange("undone", "*"), *([FileChange("cleaned", "*")] if with_new else [])]
 
 
-def read_changes(call: Call, command: ShellCommand, *, has_wandered: bool = False) -> list[FileChange]:
+def read_changes(call: Call, command: ShellCommand, *, has_wandered: bool) -> list[FileChange]:
     """Return the files that a call removes, moves, restores, or patches by name.
 
     has_wandered: an earlier command went to another directory (`changes_directory`), so that it is not certain which

@@ -115,7 +115,7 @@ def find_first_line(text: str) -> str:
     return remove_colours(next((row for row in rows if row.strip()), "") if found is None else found).strip()
 
 
-def find_exit_codes(rows: Sequence[str], *, is_shown: bool = False) -> list[tuple[int, int]]:
+def find_exit_codes(rows: Sequence[str], *, is_shown: bool) -> list[tuple[int, int]]:
     """Return (exit code, line) of each line at the ends of a result that contains only an exit code.
 
     is_shown: the command only shows data, which may have the code of another run. Then a plain `exit code: 1` counts

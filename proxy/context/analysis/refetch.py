@@ -42,41 +42,10 @@ _WRITES = frozenset((*lexicon.WRITE_WORDS, "str", "notebook"))
 _POLLS = frozenset(lexicon.POLL_WORDS) - {"output", "key", "job", "next"}
 _RUNS = frozenset(("test", "tests", "build", "lint", "compile", "make", "execute"))
 _INSIDE = frozenset(("cat", "head", "tail", "nl", "less", "more", "bat", "sed"))
-_LOOKING = _INSIDE | {
-    *(
-        "grep",
-        "egrep",
-        "rg",
-        "ag",
-        "find",
-        "ls",
-        "tree",
-        "wc",
-        "file",
-        "stat",
-        "awk",
-        "cut",
-        "sort",
-        "uniq",
-        "tr",
-        "jq",
-    ),
-    *(
-        "diff",
-        "cmp",
-        "echo",
-        "printf",
-        "pwd",
-        "which",
-        "type",
-        "strings",
-        "column",
-        "basename",
-        "dirname",
-        "cd",
-        "true",
-    ),
-}
+_LOOKING = _INSIDE | frozenset((
+    "grep", "egrep", "rg", "ag", "find", "ls", "tree", "wc", "file", "stat", "awk", "cut", "sort", "uniq", "tr", "jq",
+    "diff", "cmp", "echo", "printf", "pwd", "which", "type", "strings", "column", "basename", "dirname", "cd", "true",
+))  # fmt: skip
 _GIT_LOOKING = frozenset(("show", "log", "diff", "status", "blame", "grep", "ls-files", "rev-parse"))
 _HARMLESS = re.compile(r"\d?>&\d|\d?>\s*/dev/null")
 _CD = re.compile(r"\s*cd\s+(?P<place>[^\s;&|]+)\s*(?:&&|;)\s*")

@@ -53,7 +53,7 @@ class Reflect(ReflectionSettings, Injection):
         lines = self._render_lines(view, looked)
         if lines:
             yield Insert("tail", "reflect", "\n\n" + "\n".join([HEADING, *lines]))
-        yield from self._recovery(view, looked)
+        yield from self._make_recovery(view, looked)
         if self.read_mode(view.options) == "inline" and inserts.may_ask(view.request):
             yield from self._ask_for_reflection(view, looked)
 
@@ -76,7 +76,7 @@ class Reflect(ReflectionSettings, Injection):
             kept.append((rank, one.result_index, text))
         return [text for _, _, text in sorted(kept)]
 
-    def _recovery(self, view: View, looked: FoundReflections) -> Iterator[Insert]:
+    def _make_recovery(self, view: View, looked: FoundReflections) -> Iterator[Insert]:
         """Yield a recovery prompt if the model assesses itself as stuck; without assessments, yield a loop warning."""
         if not self.stuck:
             return

@@ -13,10 +13,9 @@ from proxy.chat.group import Step
 from proxy.chat.message import Message
 from proxy.context.analysis import bm25
 from proxy.context.plan import Insert, RetrievedText, View
-from proxy.context.ranking.memory_levels import compile_pattern, find_task
+from proxy.context.ranking.memory_levels import check_patterns, compile_pattern, find_task
 from proxy.context.stage import Injection
 from proxy.context.summaries import extracts
-from proxy.errors import ConfigError
 
 SOURCE = "retrieve"
 QUOTATION_START = "[retrieved, message "
@@ -81,12 +80,7 @@ class Retrieve(Injection):
     """Search the store too: messages that the client no longer sends can be retrieved (E6)."""
 
     def __post_init__(self) -> None:
-        for name in ("nothing", "old_task"):
-            try:
-                compile_pattern(getattr(self, name))
-            except (re.error, TypeError) as problem:
-                allowed = f"a list of regular expressions ({problem})"
-                raise ConfigError(f"injections.{SOURCE}.{name}", getattr(self, name), allowed) from problem
+        check_patterns(self, f"injections.{SOURCE}", ("nothing", "old_task"))
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert for each item, the best first, while they fit."""
@@ -165,9 +159,9 @@ class Retrieve(Injection):
             )
             if text:  # an answer of nothing but calls is found by their arguments
                 yield Quotation(view.keys[n], view.messages[n].role, text)
-        here = set(view.keys)
+        present = set(view.keys)
         stored = [
-            f for f in view.retrieved_texts if f.key not in here and (f.kind == "summary" or self._is_asked(f.role))
+            f for f in view.retrieved_texts if f.key not in present and (f.kind == "summary" or self._is_asked(f.role))
         ]
         for number in self._rank_above_floor([bm25.count_terms(f.text) for f in stored], query, 0.0):
             one: RetrievedText = stored[number]

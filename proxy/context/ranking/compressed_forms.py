@@ -120,7 +120,7 @@ class CompressionLadder:
         """Replace each result of a step by its own extract."""
         step = self.layout.steps[i]
         for n in range(step.start, step.end):
-            if self._editable(n) and n not in self.changes:
+            if self._is_editable(n) and n not in self.changes:
                 message = self.view.messages[n]
                 made = ("extract", self.has_recall)
                 text = message.derive(lambda _, n=n: extracts.extract_result(self.view, step, n), made)  # type: ignore[misc]  # a bound value
@@ -254,14 +254,14 @@ class CompressionLadder:
         """
         best, most = None, 0
         for i in steps:
-            n = self._first_result(i)
+            n = self._find_first_result(i)
             if n is not None and self.view.original_tokens[n] > most:
                 best, most = i, self.view.original_tokens[n]
         return best
 
-    def _first_result(self, i: int) -> int | None:
+    def _find_first_result(self, i: int) -> int | None:
         step = self.layout.steps[i]
-        return next((n for n in range(step.start, step.end) if self._editable(n)), None)
+        return next((n for n in range(step.start, step.end) if self._is_editable(n)), None)
 
     def _write_summary(
         self, steps: Sequence[int], carrier: int, text: str, reason: str, since: int, *, again: bool
@@ -271,7 +271,7 @@ class CompressionLadder:
 
         again: True if the summary replaces an earlier one.
         """
-        at = self._first_result(carrier)
+        at = self._find_first_result(carrier)
         size = count_edited_tokens(self.view, at, text) if at is not None else 0
         leaving = [i for i in steps if i != carrier and self._may_leave(i)]
         if at is None or size >= self.tokens[at] + sum(map(self.count_step_tokens, leaving)):
@@ -283,7 +283,7 @@ class CompressionLadder:
             self._write(at, text, reason, since, grow=True)
         step = self.layout.steps[carrier]
         for n in range(at + 1, step.end):
-            if self._editable(n):
+            if self._is_editable(n):
                 self._write(n, ELSEWHERE_TEXT, reason, since)
         for i in leaving:
             for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
@@ -316,7 +316,7 @@ class CompressionLadder:
             lambda _: extracts.build_merge_ask(self.view, [*prompts, *steps], parts, limit, asked), name
         )
 
-    def _editable(self, n: int) -> bool:
+    def _is_editable(self, n: int) -> bool:
         message = self.view.messages[n]
         return bool(self.view.is_result[n] and message.shape in ("string", "parts") and self.tokens[n])
 

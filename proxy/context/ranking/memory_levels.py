@@ -19,6 +19,7 @@ from proxy.chat.message import Message
 from proxy.context.analysis import bm25
 from proxy.context.pins import is_pinned
 from proxy.context.plan import View
+from proxy.errors import ConfigError
 
 DEFAULT_PRIORITY = 50
 """Priority of a step of unknown age."""
@@ -83,6 +84,17 @@ def compile_rules(
 def compile_pattern(alternatives: tuple[str, ...]) -> re.Pattern[str] | None:
     """Join several regular expressions into one that ignores case. Raises re.error, and TypeError if one is no text."""
     return re.compile("|".join("(?:" + p + ")" for p in alternatives), re.IGNORECASE) if alternatives else None
+
+
+def check_patterns(settings: object, place: str, names: Sequence[str]) -> None:
+    """Check that these fields of settings are lists of regular expressions. place: their table, as in
+    `stages.compress_levels`. Raises ConfigError."""
+    for name in names:
+        try:
+            compile_pattern(getattr(settings, name))
+        except (re.error, TypeError) as problem:
+            allowed = f"a list of regular expressions ({problem})"
+            raise ConfigError(f"{place}.{name}", getattr(settings, name), allowed) from problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ first."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -19,6 +18,7 @@ from proxy.context.ranking.memory_levels import (
     PriorityWeights,
     StepLayout,
     build_layout,
+    check_patterns,
     compile_pattern,
     compile_rules,
     compute_priorities,
@@ -132,12 +132,8 @@ class CompressLevels(Stage):
             raise ConfigError(f"stages.{STAGE}.total", self.total, 'a number of tokens, or "model"')
         self._check_weights()
         placeholders.check(f"stages.{STAGE}.summary_prompt", self.summary_prompt, ("CHARACTERS",), None)
-        for name in ("rules", "decisions", "exploring", "dead_ends", "new_task", "goes_on"):
-            try:
-                compile_pattern(getattr(self, name))
-            except (re.error, TypeError) as problem:
-                allowed = f"a list of regular expressions ({problem})"
-                raise ConfigError(f"stages.{STAGE}.{name}", getattr(self, name), allowed) from problem
+        patterns = ("rules", "decisions", "exploring", "dead_ends", "new_task", "goes_on")
+        check_patterns(self, f"stages.{STAGE}", patterns)
 
     def _check_weights(self) -> None:
         for name in ("recency", "references", "relevance", "mark"):

@@ -36,7 +36,7 @@ class DropUnimportant(ImportanceWeights, Stage):
         if view.budget is None or view.total <= view.budget:
             return
         found = find_units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
-        stays = _find_protected(view)
+        stays = frozenset(_list_protected(view))
         must, among = [], []
         for number, unit in enumerate(found):
             if any(i in stays for i in unit.message_indexes):
@@ -62,12 +62,8 @@ class DropUnimportant(ImportanceWeights, Stage):
             yield Note(NAME, " ".join(public_id(edit.key) for edit in gone), figures)
 
 
-def _find_protected(view: View) -> frozenset[int]:
-    """Return the indices of the messages that stay regardless of their size."""
-    return frozenset(_list_protected(view))
-
-
 def _list_protected(view: View) -> Iterator[int]:
+    """Yield the indices of the messages that stay regardless of their size."""
     for n, message in enumerate(view.messages):
         if message.is_system or is_pinned(view, n):
             yield n

@@ -76,8 +76,8 @@ class SummarizeOld(Stage):
         if old is None:
             return
         gone = {n for n in old.covered if _is_gone(view, n)}
-        batches, rest = self._batches(view, old.first)
-        for batch in [*batches, *_pieces(view, rest)] if now else batches:
+        batches, rest = self._split_batches(view, old.first)
+        for batch in [*batches, *_split_batch(view, rest)] if now else batches:
             ask = _ask(view, batch)
             if ask.id in view.helper_answers or not gone.isdisjoint(batch) or not set(batch) & old.covered_set:
                 continue
@@ -96,8 +96,8 @@ class SummarizeOld(Stage):
         text would not be shorter than the messages."""
         left = set(covered)
         parts = []
-        batches, rest = self._batches(view, first)
-        for batch in (piece for one in [*batches, rest] for piece in _pieces(view, one)):
+        batches, rest = self._split_batches(view, first)
+        for batch in (piece for one in [*batches, rest] for piece in _split_batch(view, one)):
             if not left.isdisjoint(batch):
                 source = sum(summary.count_chars(view.messages[n]) for n in batch)
                 answer = (
@@ -113,7 +113,7 @@ class SummarizeOld(Stage):
         text = "\n\n" + "\n\n".join(parts)
         return text if len(text) < sum(summary.count_chars(view.messages[n]) for n in covered) else None
 
-    def _batches(self, view: View, first: int) -> tuple[list[list[int]], list[int]]:
+    def _split_batches(self, view: View, first: int) -> tuple[list[list[int]], list[int]]:
         """Return the batches of messages before `first`, and the messages that are no batch yet.
 
         A batch has whole steps and at least `batch` messages. Batches are counted from the first message on, so that
@@ -132,7 +132,7 @@ class SummarizeOld(Stage):
         return batches, batch
 
 
-def _pieces(view: View, batch: list[int]) -> Iterator[list[int]]:
+def _split_batch(view: View, batch: list[int]) -> Iterator[list[int]]:
     """Yield the batch itself if it has an answer. Otherwise yield the parts that were requested while the batch was
     growing, and the remainder."""
     begin = 0

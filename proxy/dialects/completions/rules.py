@@ -16,15 +16,15 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import UNSIGNED, Binding, BindingTrace, ChainHash, trace_history
+from proxy.dialects.completions.request import CACHE_MARKS
 from proxy.dialects.known_prefix import BodyHistory, PrefixMemo, keep_objects
 
 MEMBERS: Final = ("thinking_blocks", "reasoning_details")
 """Members of an answer that hold its bound reasoning."""
 _NOT_COMPARED: Final = frozenset(
-    {*MEMBERS, "content", "tool_calls", "reasoning_content", "reasoning", "refusal", "annotations", "cache_control"}
-    | {"provider_specific_fields", "function_call", "audio", "prompt_cache_breakpoint"}
+    {*MEMBERS, *CACHE_MARKS, "content", "tool_calls", "reasoning_content", "reasoning", "refusal", "annotations"}
+    | {"provider_specific_fields", "function_call", "audio"}
 )
-_MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
 
 
 SIGNATURE: Final = b"thought_signature"
@@ -97,7 +97,7 @@ def _normalize_content(content: Any) -> list[Any]:
         if not isinstance(part, dict):
             found.append(part)
         elif part.get("text") != "":
-            found.append({name: one for name, one in part.items() if name not in _MARKS})
+            found.append({name: one for name, one in part.items() if name not in CACHE_MARKS})
     return found
 
 

@@ -58,10 +58,10 @@ class Answer:
     """Its first call has no thought signature."""
 
 
-def get_field(value: dict[str, Any], camel: str, snake: str = "") -> Any:
+def get_field(value: dict[str, Any], camel: str) -> Any:
     """The member under its name in camel case, else in snake case; None if it has neither."""
     found = value.get(camel)
-    return value.get(snake or to_snake(camel)) if found is None else found
+    return value.get(to_snake(camel)) if found is None else found
 
 
 def to_snake(camel: str) -> str:

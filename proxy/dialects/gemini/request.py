@@ -65,7 +65,7 @@ def read_message(raw: bytes) -> Message:
         if not isinstance(part, dict):
             raise NotManaged("shape", "a part that is no object")
         if isinstance(part.get("functionCall"), dict):
-            calls.append(_call(part["functionCall"]))
+            calls.append(_read_call(part["functionCall"]))
         elif isinstance(part.get("functionResponse"), dict):
             answer = part["functionResponse"]
             call_id = str(answer.get("id") or answer.get("name") or "")
@@ -94,7 +94,7 @@ def read_message(raw: bytes) -> Message:
     )
 
 
-def _call(call: dict[str, Any]) -> Call:
+def _read_call(call: dict[str, Any]) -> Call:
     name = str(call.get("name") or "")
     return Call(str(call.get("id") or name), name, msgspec.json.encode(call.get("args") or {}).decode())
 
@@ -117,13 +117,13 @@ class Place:
     is_stream: bool
 
 
-def read_place(path: str, query: str = "") -> Place:
+def read_place(path: str) -> Place:
     """Read a path, which may end with its query. Another path than `PATH` names no model."""
-    path, _, more = path.partition("?")
+    path, _, query = path.partition("?")
     found = PATH.search(unquote(path))
     if found is None:
         return Place("", is_stream=False)
-    wanted = dict(parse_qsl(more or query))
+    wanted = dict(parse_qsl(query))
     return Place(found["model"], found["method"] == "streamGenerateContent" and wanted.get("alt") == "sse")
 
 

@@ -100,7 +100,7 @@ def set_parts(data: bytes, parts: Sequence[bytes]) -> bytes:
         joined = b"[" + b",".join(parts) + b"]"
         if span is not None:
             return data[: span[0]] + joined + data[span[1] :]
-        return _set_in_candidate(data, "content", b'{"parts":' + joined + b',"role":"model"}') if parts else data
+        return _add_content(data, b'{"parts":' + joined + b',"role":"model"}') if parts else data
     except (ValueError, KeyError):  # only Python's own reader accepts these data
         value = read_json(data)
         candidate = find_candidate(value)
@@ -108,12 +108,12 @@ def set_parts(data: bytes, parts: Sequence[bytes]) -> bytes:
         return write_json(value)
 
 
-def _set_in_candidate(data: bytes, name: str, value: bytes) -> bytes:
+def _add_content(data: bytes, content: bytes) -> bytes:
     top = spans.read_members(data)
     if "candidates" not in top:
-        return json_spans.set_member(data, "candidates", b'[{"' + name.encode() + b'":' + value + b"}]")
+        return json_spans.set_member(data, "candidates", b'[{"content":' + content + b"}]")
     start, end = spans.read_elements(data, top["candidates"])[0]
-    return data[:start] + json_spans.set_member(data[start:end], name, value) + data[end:]
+    return data[:start] + json_spans.set_member(data[start:end], "content", content) + data[end:]
 
 
 def drop_reason(data: bytes) -> bytes:

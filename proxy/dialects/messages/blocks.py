@@ -31,6 +31,8 @@ WIRE = "wire"
 
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 """Types of the calls that the provider runs itself."""
+THINKING = ("thinking", "redacted_thinking")
+"""Types of the blocks that hold reasoning."""
 _KNOWN = {"text": {"type", "text"}, "tool_use": {"type", "id", "name", "input"}}
 """Members of the blocks that chat form can express in full. Cache marks are the client's and are not part of them."""
 _ROLES = frozenset({"user", "assistant", "system"})
@@ -137,7 +139,7 @@ def convert_answer(blocks: Sequence[bytes]) -> MessageUnit:
             parts.append(block)
         elif kind == "tool_use":
             calls.append(_convert_call(block, value))
-        elif kind in ("thinking", "redacted_thinking"):
+        elif kind in THINKING:
             reasoning.append(_read_thinking(value))
             tokens.append(read_token(value))
         else:

@@ -35,11 +35,10 @@ from proxy.dialects.known_prefix import (
     keep_objects,
     read_history,
 )
-from proxy.dialects.messages.blocks import SERVER_CALLS, find_server_calls, make_answer_blocks, read_token
+from proxy.dialects.messages.blocks import SERVER_CALLS, THINKING, find_server_calls, make_answer_blocks, read_token
 
 _MAX_MARKS = 4
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
-_THINKING = ("thinking", "redacted_thinking")
 _PLAIN = frozenset({"text", "tool_use", "tool_result"})
 """Kinds of blocks that are neither thinking nor of the provider's own tools."""
 
@@ -277,11 +276,11 @@ def _judge_thinking(messages: _Messages, n: int) -> Iterator[str]:
     blocks, name = messages.contents[n], messages.name(n)
     is_answer = _is_answer(messages.values[n])
     for k, block in enumerate(blocks):
-        if block.get("type") in _THINKING and not read_token(block):
+        if block.get("type") in THINKING and not read_token(block):
             yield f"M11 {name}.content.{k}: thinking without its signature"
-        if block.get("type") in _THINKING and not is_answer:
+        if block.get("type") in THINKING and not is_answer:
             yield f"M11 {name}.content.{k}: thinking outside of an answer"
-    if is_answer and blocks and blocks[-1].get("type") in _THINKING:
+    if is_answer and blocks and blocks[-1].get("type") in THINKING:
         yield f"M12 {name}: the final block of an answer cannot be thinking"
 
 
@@ -294,7 +293,7 @@ def _judge_open_loop(thinking: Any, messages: _Messages) -> Iterator[str]:
         return
     is_open = any(block.get("type") == "tool_result" for block in contents[last])
     before = contents[last - 1]
-    if is_open and _is_answer(values[last - 1]) and before and before[0].get("type") not in _THINKING:
+    if is_open and _is_answer(values[last - 1]) and before and before[0].get("type") not in THINKING:
         yield f"M13 {messages.name(last - 1)}.content.0: expected thinking"
 
 
@@ -307,7 +306,7 @@ def _list_marks(inner: Iterable[_Placed], path: str) -> tuple[list[tuple[str, An
         mark = block.get("cache_control")
         if mark is None:
             continue
-        if block.get("type") in _THINKING or (block.get("type") == "text" and not block.get("text")):
+        if block.get("type") in THINKING or (block.get("type") == "text" and not block.get("text")):
             violations.append(f"M14 {path}.{place}: a cache mark on thinking or on an empty text")
         marks.append((f"{path}.{place}", mark.get("ttl") if isinstance(mark, dict) else None))
     return marks, violations
@@ -381,7 +380,7 @@ def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
 def _add_message(trace: BindingTrace, message: dict[str, Any]) -> None:
     trace.add({name: one for name, one in message.items() if name not in ("content", "cache_control")})
     for block in _read_blocks(message.get("content")):
-        if block.get("type") not in _THINKING:
+        if block.get("type") not in THINKING:
             trace.add(_normalize(block))
         elif token := read_token(block):
             trace.add_token(token)
@@ -440,7 +439,7 @@ def _strip_message(raw: bytes, tokens: Collection[str]) -> bytes:
     items: list[tuple[int | None, bytes]] = []
     for n, (begin, stop) in enumerate(elements):
         block = spans.read_any(raw[begin:stop])
-        if block.get("type") not in _THINKING or read_token(block) not in tokens:
+        if block.get("type") not in THINKING or read_token(block) not in tokens:
             items.append((n, raw[begin:stop]))
     if not items:
         return b""

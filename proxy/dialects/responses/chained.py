@@ -25,7 +25,6 @@ ENCRYPTED: Final = "reasoning.encrypted_content"
 MAX_FACT_BYTES: Final = 64 * 1024
 """Bytes of a value that is read. A longer one names nothing, and its decoding would take seconds."""
 
-_DEVELOPER_ITEMS: Final = frozenset({"additional_tools", "configuration_update"})
 _LOST: Final = frozenset({"id", "status"})
 """Members of an item that need not come back: the provider gives them to what it stores."""
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
@@ -115,7 +114,7 @@ def _restore_item(message: Mapping[str, Any], call_types: Mapping[str, str]) -> 
             raise ValueError(f"the output of a {kind}")
         output = content if isinstance(content, str) else [_restore_part(part) for part in content or ()]
         return {"type": f"{kind}_output", "call_id": call_id, "output": output}
-    if isinstance(content, list) and len(content) == 1 and content[0].get("type") in _DEVELOPER_ITEMS:
+    if isinstance(content, list) and len(content) == 1 and content[0].get("type") in wire.DEVELOPER_ITEMS:
         kind = content[0]["type"]
         return {"type": kind, **content[0][kind]}
     if isinstance(content, list):

@@ -53,7 +53,7 @@ RESULTS: Final = {
 OPAQUE_PAIRS: Final = {"program_output": "program"}
 """Items of the provider that belong together by their `call_id`."""
 
-_DEVELOPER = frozenset({"additional_tools", "configuration_update"})
+DEVELOPER_ITEMS = frozenset({"additional_tools", "configuration_update"})
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 _FLEETING = frozenset({"id", "status", "encrypted_content", "created_by", CACHE_MARK})
 """Members of an opaque item that a client may leave out or change when it sends the item back."""
@@ -85,7 +85,7 @@ def find_role(item: Mapping[str, Any]) -> ItemRole:
         if role in ("user", "assistant"):
             return "user" if role == "user" else "model"
         raise NotManaged("shape", "a message item of an unknown role")
-    if kind in _DEVELOPER:
+    if kind in DEVELOPER_ITEMS:
         return "system"
     return "result" if kind in RESULTS and find_answered_call(item) is not None else "model"
 
@@ -285,7 +285,7 @@ _NAMED_CALLS = {
 def _make_call(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
     call_id = find_call(item)
     if kind == "custom_tool_call":
-        inner = {"name": _text(item.get("name")), "input": _text(item.get("input"))}
+        inner = {"name": _read_text(item.get("name")), "input": _read_text(item.get("input"))}
         return {"id": call_id, "type": "custom", "custom": inner}
     if kind in _NAMED_CALLS:
         name, member = _NAMED_CALLS[kind]
@@ -295,12 +295,12 @@ def _make_call(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
     elif kind == "mcp_approval_request":
         name, arguments = kind, [item.get("server_label"), item.get("name"), item.get("arguments")]
     else:
-        name, arguments = _text(item.get("name")), _text(item.get("arguments"))
+        name, arguments = _read_text(item.get("name")), _read_text(item.get("arguments"))
     written = arguments if isinstance(arguments, str) else _encode(arguments).decode()
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
 
 
-def _text(value: Any) -> str:
+def _read_text(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else _encode(value).decode()

@@ -157,10 +157,7 @@ async def find_message(context: SessionContext, message: str) -> MessageRecord:
 
 def describe_edit(edit: EditRow) -> EditDetails:
     """Return a decision as it is shown."""
-    return EditDetails(
-        branch=edit.branch, stage=edit.stage, reason=edit.reason, action=edit.action, text=edit.text,
-        before=edit.before, after=edit.after, exchange=edit.exchange, created_at=edit.created_at,
-    )  # fmt: skip
+    return EditDetails.model_validate(edit, from_attributes=True)
 
 
 @router.get("/search", openapi_extra=READ)
@@ -292,11 +289,4 @@ async def _find_exchange(context: SessionContext, exchange: str) -> ExchangeReco
 
 def describe_exchange(row: ExchangeRecord) -> ExchangeDetails:
     """Return a row as it is shown."""
-    return ExchangeDetails(
-        exchange=row.exchange, branch=row.branch, policy=row.policy, schedule=row.schedule, model=row.model,
-        upstream=row.upstream, messages=row.messages, tokens_before=row.tokens_before, tokens_after=row.tokens_after,
-        predicted=row.predicted, started_at=row.started_at, status=row.status, http_status=row.http_status,
-        finish=row.finish, prompt_tokens=row.prompt_tokens, completion_tokens=row.completion_tokens,
-        cached_tokens=row.cached_tokens, fallback=row.fallback, first_byte_ms=row.first_byte_ms,
-        ended_at=row.ended_at, note=row.note,
-    )  # fmt: skip
+    return ExchangeDetails.model_validate(row, from_attributes=True)

@@ -77,7 +77,7 @@ class DashboardFiles:
 
 def create_dashboard(settings: Settings) -> App:
     """Return the app behind /dashboard."""
-    there = DashboardFiles()
+    dashboard = DashboardFiles()
     origins = frozenset(settings.dashboard.origins)
 
     async def serve(scope: Scope, _: Receive, send: Send) -> None:
@@ -89,8 +89,8 @@ def create_dashboard(settings: Settings) -> App:
             await _send_answer(send, 308, [*PAGE_HEADERS, (b"location", b"dashboard/")])
         else:
             name = path.removeprefix(ROOT_PATH) or START_PAGE
-            if name in there.contents:
-                await _send_file(scope, send, there, name, origins)
+            if name in dashboard.contents:
+                await _send_file(scope, send, dashboard, name, origins)
             else:
                 await _send_answer(
                     send, 404, PAGE_HEADERS, b"There is no such file. The dashboard is at /dashboard/.\n"

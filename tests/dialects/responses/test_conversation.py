@@ -17,6 +17,7 @@ from proxy.dialects import base
 from proxy.dialects.completions import request as completions
 from proxy.dialects.responses import rules
 from proxy.dialects.responses.request import read_wire_request
+from proxy.notes.state_block import HEADINGS
 from proxy.stream import responses_body as body_rules
 from proxy.stream.responses_relay import ResponsesRelay
 from tests.dialects.responses.histories import Json, developer, user
@@ -69,7 +70,7 @@ class Miniature:
             self.saved += len(body) - len(sent)
             made = self.upstream.respond(sent)
             if self.streams:
-                relay = ResponsesRelay(withhold_state=True, hidden_tools=OURS, previous=relay)
+                relay = ResponsesRelay(withheld=HEADINGS, hidden_tools=OURS, previous=relay)
                 data += b"".join([relay.feed(one) for one in events(made)]) + relay.end() + relay.terminal
                 message, calls, goes_on = relay.build_round_message(), relay.hidden_calls, relay.goes_on
             else:

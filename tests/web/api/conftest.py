@@ -15,8 +15,7 @@ import pytest
 from proxy.notes.memo_matching import Memo
 from proxy.tools import stored_memos
 from tests.postgres import drop_database, new_store_database
-from tests.proxy_server import RunningProxy, run_proxy_in_thread
-from tests.web.test_auth import entry
+from tests.proxy_server import RunningProxy, make_key, run_proxy_in_thread
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -140,11 +139,11 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def _made(db: str) -> Iterator[ProxyWithData]:
     keys = [
-        entry(f"cp-{name}-{plane}", tenant, plane)
+        make_key(f"cp-{name}-{plane}", tenant, plane)
         for name, tenant in (("acme", "acme"), ("other", "other"))
         for plane in ("data", "admin", "read", "metrics")
     ]
-    keys += [entry(f"cp-all-{plane}", "*", plane) for plane in ("admin", "read")]
+    keys += [make_key(f"cp-all-{plane}", "*", plane) for plane in ("admin", "read")]
     with run_proxy_in_thread("demo", db=db, policy="thrifty", keys=keys) as proxy:
         made = ProxyWithData(proxy)
         made.converse("talk")

@@ -12,10 +12,9 @@ import pytest
 from proxy.events import bus as bus_module
 from proxy.web.api.events import render_frames
 from tests.event_stream_client import EventStreamClient, event_stream
-from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.proxy_server import Agent, RunningProxy, make_key, run_proxy
 from tests.raw_upstream import connect, run_upstream, send_raw, wait_until
 from tests.scripted_model import ScriptedModel
-from tests.web.test_auth import entry
 
 
 def tell(
@@ -109,8 +108,8 @@ async def test_only_what_is_asked_for_is_heard() -> None:
 
 
 async def test_a_key_hears_of_its_tenant_alone() -> None:
-    keys = [entry(f"cp-{t}-{p}", t, p) for t in ("acme", "other") for p in ("read", "admin", "data")]
-    keys.append(entry("cp-all", "*", "read"))
+    keys = [make_key(f"cp-{t}-{p}", t, p) for t in ("acme", "other") for p in ("read", "admin", "data")]
+    keys.append(make_key("cp-all", "*", "read"))
     async with run_proxy("demo", keys=keys) as proxy:
         async with (
             event_stream(proxy, "", "x-context-key: cp-acme-read") as acme,

@@ -18,9 +18,8 @@ import pytest
 from proxy.chat import chain
 from proxy.settings.load import Settings
 from proxy.web.app import create_app
-from tests.proxy_server import run_proxy_in_thread
+from tests.proxy_server import make_key, run_proxy_in_thread
 from tests.web.api.conftest import ProxyWithData
-from tests.web.test_auth import entry
 
 SESSIONS, MESSAGES, LONG = 99_990, 10, 100_000
 """Sessions of ten messages; and ten sessions more, of which one has 100,000."""
@@ -86,7 +85,7 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
     path = tmp_path / "large.sqlite3"
     await create_empty_store(path)
     fill(path)
-    with run_proxy_in_thread("demo", db=str(path), keys=[entry("cp-acme-admin", "acme", "admin")]) as proxy:
+    with run_proxy_in_thread("demo", db=str(path), keys=[make_key("cp-acme-admin", "acme", "admin")]) as proxy:
         world = ProxyWithData(proxy)
         first = world.ask("GET", "/api/sessions?limit=200").json()
         assert first["items"][0]["session"] == "long"

@@ -2,18 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from hashlib import sha256
-from typing import Any
 
 from proxy.settings.load import Settings
 from proxy.web.app import ContextProxy
-from tests.proxy_server import RawAnswer, RunningProxy, parse_answer, run_proxy
+from tests.proxy_server import RawAnswer, RunningProxy, make_key, parse_answer, run_proxy
 from tests.raw_upstream import run_upstream, send_raw
 from tests.scripted_model import ScriptedModel
-
-
-def key_of(plane: str) -> dict[str, Any]:
-    return {"name": plane, "sha256": sha256(plane.encode()).hexdigest(), "tenant": "t", "plane": plane}
 
 
 async def get(proxy: RunningProxy, path: str, key: str) -> RawAnswer:
@@ -40,7 +34,7 @@ async def test_the_first_request_is_let_in_by_the_planes_of_its_route() -> None:
         ("admin", "/api/nothing", 404),
         ("unknown", "/api/sessions", 401),
     ):
-        async with run_proxy("demo", keys=[key_of(name) for name in ("read", "data", "admin")]) as proxy:
+        async with run_proxy("demo", keys=[make_key(name, plane=name) for name in ("read", "data", "admin")]) as proxy:
             assert (await get(proxy, path, plane)).status == status, (plane, path)
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from proxy.replay.read import read_conversations
 from proxy.web.api import transfer
-from tests.proxy_server import run_proxy_in_thread
+from tests.proxy_server import make_key, run_proxy_in_thread
 from tests.web.api.conftest import ApiAnswer, ProxyWithData
 from tests.web.api.test_operator_actions import go_on, read_newest_exchange
-from tests.web.test_auth import entry
 
 LINES = "application/x-ndjson"
 
@@ -149,7 +148,7 @@ def test_an_empty_store_without_keys_takes_an_import_for_clients_without_a_crede
 
 def test_an_empty_store_with_keys_needs_the_tenant_of_an_import(tmp_path: Path) -> None:
     line = {"id": "talk", "messages": [{"role": "user", "content": "Hello"}]}
-    with run_proxy_in_thread("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
+    with run_proxy_in_thread("demo", db=str(tmp_path / "a.sqlite3"), keys=[make_key("cp-all", "*", "admin")]) as proxy:
         got = bring(ProxyWithData(proxy), line, key="cp-all")
     assert got.status == 409
     assert "?tenant=" in got.json()["error"]["hint"]

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.notes.memo_matching import Memo
 from proxy.tools import stored_memos
-from tests.proxy_server import RunningProxy, run_proxy_in_thread
+from tests.proxy_server import RunningProxy, make_key, run_proxy_in_thread
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel, make_calls
-from tests.web.test_auth import entry
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -147,7 +146,7 @@ def run_proxy_with_keys(folder: Path, *, keys: bool = True, **tree: Any) -> Iter
     model = ScriptedModel("Well.")
     planes = ("data", "admin", "read")
     if keys:
-        tree["keys"] = [entry(f"cp-{plane}", "acme", plane) for plane in planes]
+        tree["keys"] = [make_key(f"cp-{plane}", "acme", plane) for plane in planes]
     with (
         run_upstream_in_thread(model) as port,
         run_proxy_in_thread(port, **({"db": str(folder / "a.sqlite3"), "policy": "thrifty"} | tree)) as proxy,

@@ -12,8 +12,7 @@ from importlib.resources import files
 import pytest
 
 from proxy.web.dashboard.static_files import CSP, VENDORED, DashboardFiles
-from tests.proxy_server import RunningProxy, run_proxy_in_thread
-from tests.web.test_auth import entry
+from tests.proxy_server import RunningProxy, make_key, run_proxy_in_thread
 
 TYPES = ("text/html", "text/css", "text/javascript", "image/svg+xml", "text/plain")
 ORIGIN = "http://pages.example"
@@ -21,7 +20,7 @@ ORIGIN = "http://pages.example"
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[RunningProxy]:
-    with run_proxy_in_thread("demo", keys=[entry("cp-a", "*", "admin")], dashboard={"origins": [ORIGIN]}) as running:
+    with run_proxy_in_thread("demo", keys=[make_key("cp-a", "*", "admin")], dashboard={"origins": [ORIGIN]}) as running:
         yield running
 
 
