@@ -67,8 +67,13 @@ CLOSING_LINES = (
     r"|.*make(?:\[\d+\])?: \*{3} .*Error \d|error: (?:could not compile|aborting due|Recipe )"
     r"|For more information about |Tests run: \d"
     r"|npm (?:ERR!|error)(?: (?:A complete|Lifecycle|code (?:\d|ELIFECYCLE)|command|errno|location|path|workspace).*)?$"
+    r"|error: fatalError$|FAILED \(\w+=\d|!+ .* !+$|!  ==> |Error: \[\w+-\d+\]$|.*:$"
+    r"|(?:\[\w+\] +)?[A-Z]\w*(?: \w+)?: +\d+, +[A-Z]\w*: +\d|(?:[Ee]rror: )?(?:\d+ [\w()]+(?: \w+)?(?:, |$))+$"
+    r"|(?:.* with |\W*(?:\[\w+\] )?(?:[Ee]rror: |Found |Total:? |(?:\d+ \w+, )*))\d+ (?:\w+ )?"
+    r"(?:(?:errors?|failures?|problems?)\b(?!:)|Error\(s\))"
 )
-"""Lines with which programs end after any failure: they say that a run failed, and not why."""
+"""Lines with which programs end after any failure: they say that a run failed, and not why. Counts and headings say as
+little."""
 
 TRACEBACK = r"Traceback \(most recent call last\):"
 """The line above an exception that nobody caught, or that the program printed."""

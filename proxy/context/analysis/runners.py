@@ -286,7 +286,7 @@ RUNNERS = (
         failed=(r"(?:\[\w+\] )?BUILD FAILURE", r"(?:\[ERROR\] )?Tests run: \d.*\b(?:Failures|Errors): [1-9]",
                 r"\[ERROR\] (?:Failed to execute|COMPILATION ERROR|There are test)"),
         passed=(r"(?:\[\w+\] )?BUILD SUCCESS$",),
-        detail=((r"\[ERROR\] +(?!->|Re-run|To see|For more|\[Help)\S", 0),),
+        detail=((r"\[ERROR\] +(?!->|Re-run|To see|For more|\[Help)\S", 0), (r"\S.*\.{3} FAILURE \[", 0)),
     ),
     Runner(
         "gradle",
