@@ -300,11 +300,10 @@ class StubWriter:
         if first is not None:
             kept.add(first)
         has, most = self._prompt_index.has_line, self._limits.max_errors
-        numbers = [
-            n
-            for n in _find_telling_lines(message, command, content)
-            if n not in kept and not has(identifiers.strip_line_number(lines[n]))
-        ]
+        telling = [n for n in _find_telling_lines(message, command, content) if n not in kept]
+        numbers = [n for n in telling if not has(identifiers.strip_line_number(lines[n]))]
+        if command.kind == "run" and not numbers and not ended.failure_lines:
+            numbers = telling[-1:]  # without it, the run would read as one without that error
         kept.update(_take_both_ends(numbers, most - len(ended.failure_lines)))
         if is_view:
             kept.update(message.derive(find_imports))

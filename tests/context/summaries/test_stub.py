@@ -235,6 +235,18 @@ def test_the_sum_and_the_exception_of_a_table_stay(rows: str, unlike: list[str])
     assert [line for line in unlike[-4:] if line not in kept] == []
 
 
+def test_a_run_keeps_its_error_that_a_later_run_has_printed_too() -> None:
+    """The older run would read as one without the error."""
+    ran = "\n".join([*FILLER[:20], "ERROR: could not write data/out.bin", *FILLER[20:]])
+    view = build_view(
+        [user("a"), assistant(None, "1"), result("1", ran), assistant(None, "2"), result("2", ran), user("b")]
+    )
+    message, command = view.messages[2], shell_commands.parse_command("./export.sh || true")
+    held = identifiers.find_facts(message, None)
+    shown = StubWriter(PromptIndex(view), StubLimits()).write_stub(message, held, command=command, content="other")
+    assert "ERROR: could not write data/out.bin" in shown.splitlines()
+
+
 @pytest.mark.parametrize(
     "line",
     [
