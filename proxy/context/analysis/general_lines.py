@@ -41,6 +41,10 @@ ERROR_LINES = (
     r"|.*: (?:Kommando nicht gefunden|Befehl nicht gefunden|commande introuvable|orden no encontrada"
     r"|comando non trovato|Datei oder Verzeichnis nicht gefunden|Aucun fichier ou dossier de ce type"
     r"|No existe el \w+ o el directorio"
+    r"|comando n\u00e3o encontrado"
+    r"|\u043a\u043e\u043c\u0430\u043d\u0434\u0430 \u043d\u0435 \u043d\u0430\u0439\u0434\u0435\u043d\u0430"
+    r"|\u041d\u0435\u0442 \u0442\u0430\u043a\u043e\u0433\u043e \u0444\u0430\u0439\u043b\u0430"
+    r"|\u0627\u0644\u0623\u0645\u0631 \u063a\u064a\u0631 \u0645\u0648\u062c\u0648\u062f"
     r"|\u672a\u627e\u5230\u547d\u4ee4|\u6ca1\u6709\u90a3\u4e2a\u6587\u4ef6\u6216\u76ee\u5f55)"
 )
 """Last lines that report an error. Node.js writes its version after an exception that nobody caught."""
@@ -67,8 +71,13 @@ CLOSING_LINES = (
     r"|.*make(?:\[\d+\])?: \*{3} .*Error \d|error: (?:could not compile|aborting due|Recipe )"
     r"|For more information about |Tests run: \d"
     r"|npm (?:ERR!|error)(?: (?:A complete|Lifecycle|code (?:\d|ELIFECYCLE)|command|errno|location|path|workspace).*)?$"
+    r"|error: fatalError$|FAILED \(\w+=\d|!+ .* !+$|!  ==> |Error: \[\w+-\d+\]$|.*:$"
+    r"|(?:\[\w+\] +)?[A-Z]\w*(?: \w+)?: +\d+, +[A-Z]\w*: +\d|(?:[Ee]rror: )?(?:\d+ [\w()]+(?: \w+)?(?:, |$))+$"
+    r"|(?:.* with |\W*(?:\[\w+\] )?(?:[Ee]rror: |Found |Total:? |(?:\d+ \w+, )*))\d+ (?:\w+ )?"
+    r"(?:(?:errors?|failures?|problems?)\b(?!:)|Error\(s\))"
 )
-"""Lines with which programs end after any failure: they say that a run failed, and not why."""
+"""Lines with which programs end after any failure: they say that a run failed, and not why. Counts and headings say as
+little."""
 
 TRACEBACK = r"Traceback \(most recent call last\):"
 """The line above an exception that nobody caught, or that the program printed."""

@@ -35,13 +35,19 @@ _marked = re.compile(r"[/_@.0-9]").search
 _UNMARKED = bytes(b for b in range(128) if b != 10 and not _marked(chr(b)))
 """The bytes of ASCII names that make no name: without them, a plain word is empty."""
 _LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
+FOREIGN_ERROR_WORDS = (
+    "Fehler", "FEHLER", "Erreur", "erreur", "\u0448\u0438\u0431\u043a", "\u0428\u0418\u0411\u041a",
+    "\u062e\u0637\u0623", "\u9519\u8bef", "\u932f\u8aa4", "\u30a8\u30e9\u30fc", "\uc624\ub958",
+)  # fmt: skip
+"""`error` in German, French, Russian, Arabic, Chinese, Japanese and Korean. Only texts with other letters than ASCII
+are searched for them: nearly all texts of these languages have some."""
 ERROR_WORDS = (
     "rror", "xception", "raceback", "FAIL", "panic", "fatal", "denied", "not found", "No such", "E  ", "ERR", "FATAL",
     "CRITICAL", "SEVERE", "BackOff", "OOMKilled", " failed",
     "E0", "E1", '"level"',
 )  # fmt: skip
-"""Every error line holds at least one of these words."""
-_RARE_LETTERS = "xkqFNE#"
+"""Every error line holds at least one of these words, or of those above."""
+_RARE_LETTERS = "xkqFNE#\u0448\u0428\u062e\u8bef\u8aa4\u30a8\uc624"
 
 
 def pair_with_letters(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -51,7 +57,7 @@ def pair_with_letters(words: Sequence[str]) -> list[tuple[str, str]]:
     return [(word, next((letter for letter in _RARE_LETTERS if letter in word), "")) for word in words]
 
 
-_ERROR_WORDS = pair_with_letters(ERROR_WORDS)
+_ERROR_WORDS, _FOREIGN_WORDS = map(pair_with_letters, (ERROR_WORDS, FOREIGN_ERROR_WORDS))
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _TOOL_NAME = 64
 """Characters that providers allow for a tool's name."""
@@ -189,7 +195,8 @@ def find_error_words(message: Message) -> tuple[str, ...]:
 
 def _find_error_words(message: Message) -> tuple[str, ...]:
     text = message.text
-    return tuple([word for word, letter in _ERROR_WORDS if letter in text and word in text])
+    words = _ERROR_WORDS if text.isascii() else _ERROR_WORDS + _FOREIGN_WORDS
+    return tuple([word for word, letter in words if letter in text and word in text])
 
 
 def read_all_text(message: Message) -> str:

@@ -33,11 +33,13 @@ WRITE_WORDS = (
 )  # fmt: skip
 """Words in names of tools that change something."""
 POLL_WORDS = (
-    "await", "click", "heartbeat", "job", "key", "monitor", "next", "output", "ping", "poll", "press", "progress",
-    "scroll", "sleep", "status", "tap", "wait", "watch",
+    "await", "heartbeat", "job", "key", "monitor", "next", "output", "ping", "poll", "progress", "scroll", "sleep",
+    "status", "wait", "watch",
 )  # fmt: skip
 """Words in names of tools that are meant to be called repeatedly."""
-ACTING_WORDS = ("advance", "drag", "drive", "jump", "move", "rotate", "step", "swipe", "turn", "walk")
+ACTING_WORDS = (
+    "advance", "click", "drag", "drive", "jump", "move", "press", "rotate", "step", "swipe", "tap", "turn", "walk",
+)  # fmt: skip
 """Words in names of tools that change something, and that are meant to be called repeatedly: each call goes on from
 where the one before has ended."""
 SHELL_ARGUMENTS = ("command", "cmd", "script", "code", "input")

@@ -17,6 +17,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import filterfalse
 from typing import NamedTuple
 
 from proxy.chat.chain import canonicalize_arguments
@@ -153,17 +154,16 @@ class _LoopPatterns:
             return _ResultFacts(hash(message.form), None)
         ended = outcome.read_outcome(message, command)
         error = None
-        closing = runner_patterns.compile_patterns().closing
+        known = runner_patterns.compile_patterns()
         if ended.verdict == "failed" or (ended.verdict == "unknown" and self._failed.search(text)):
             lines = (line.strip()[:MAX_LINE_CHARS] for line in reversed(text.splitlines()))
-            error = next((line for line in lines if self._error.search(line) and not closing.match(line)), None)
+            found = filterfalse(known.closing.match, filter(self._error.search, lines))
+            error = next(filterfalse(known.remark.match, found), None)
         if error is None and ended.verdict == "failed":
-            numbers = (*ended.failure_lines, *ended.summary_lines, *ended.code_lines)
-            error = (
-                output_wrappers.strip_line(outcome.read_lines(message)[numbers[0]])[:MAX_LINE_CHARS]
-                if numbers
-                else text[:MAX_LINE_CHARS]
-            )
+            rows = outcome.read_lines(message)
+            numbers = (*ended.failure_lines, *ended.summary_lines)
+            told = (output_wrappers.strip_line(rows[n])[:MAX_LINE_CHARS] for n in numbers)
+            error = next(filterfalse(known.closing.match, told), " ".join(text[:MAX_LINE_CHARS].split()))
         return _ResultFacts(hash(text), error)
 
 

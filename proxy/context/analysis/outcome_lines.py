@@ -34,7 +34,8 @@ OUTCOME_WORDS = (
     "fehler", "erreur", "errore", "\u9519\u8bef", "targets", "diagnostic", "too many warnings", "something went wrong",
     ".go:", "below", "terminated", "timeout", "requirements", "did not run", "congratulations", "complete", "satisfied",
     "=== run", "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
-    ".dll", "--only", ".dart:", "line |", "traceback (",
+    ".dll", "--only", ".dart:", "line |", "traceback (", "unreachable!",
+    "\u043a\u043e\u043d\u0444\u043b\u0438\u043a\u0442",
 )  # fmt: skip
 """Words in lower case. Each line that reports an outcome holds at least one of them."""
 _COUNTED_TESTS = re.compile(r"Ran [1-9]")

@@ -35,6 +35,10 @@ class Runner:
     """Pairs of (the first line on a failure, the number of following lines that belong to it)."""
 
 
+_CONFLICT = (
+    r"(?:CONFLICT|KONFLIKT|CONFLIT|CONFLICTO|\u041a\u041e\u041d\u0424\u041b\u0418\u041a\u0422) \(|\u51b2\u7a81\uff08"
+)
+"""A conflict of a merge, as Git reports it in several languages."""
 RUNNERS = (
     Runner(
         "pytest",
@@ -215,8 +219,12 @@ RUNNERS = (
             r"==\d+==ERROR: \w+Sanitizer", r"SUMMARY: \w+Sanitizer: ", r"\+ FullyQualifiedErrorId : ",
             r".*\bis not recognized as (?:an internal or|the name of)", r"Line \|$",
             r"[A-Za-z_]\w* {2,}Traceback \(most recent call last\)$",  # the head of an uncaught exception in IPython
+            r"\+ Exception Group Traceback \(most recent call last\):",
         ),
-        printed=(r"Exception in thread \"main\" ", r"\+ FullyQualifiedErrorId : ", r"lua[\d.]*: \S+:\d+: "),
+        printed=(
+            r"Exception in thread \"main\" ", r"\+ FullyQualifiedErrorId : ", r"lua[\d.]*: \S+:\d+: ",
+            r"\+ Exception Group Traceback ",
+        ),
         detail=(
             (r"Exception in thread \"", 0), (r"lua[\d.]*: \S+:\d+: ", 0), (r"Can't locate \S+ in @INC", 0),
             (r"==\d+==ERROR: \w+Sanitizer", 0), (r"[A-Z][a-z]+-[A-Z]\w+ ?: \S", 0),
@@ -286,7 +294,7 @@ RUNNERS = (
         failed=(r"(?:\[\w+\] )?BUILD FAILURE", r"(?:\[ERROR\] )?Tests run: \d.*\b(?:Failures|Errors): [1-9]",
                 r"\[ERROR\] (?:Failed to execute|COMPILATION ERROR|There are test)"),
         passed=(r"(?:\[\w+\] )?BUILD SUCCESS$",),
-        detail=((r"\[ERROR\] +(?!->|Re-run|To see|For more|\[Help)\S", 0),),
+        detail=((r"\[ERROR\] +(?!->|Re-run|To see|For more|\[Help)\S", 0), (r"\S.*\.{3} FAILURE \[", 0)),
     ),
     Runner(
         "gradle",
@@ -406,8 +414,10 @@ RUNNERS = (
     Runner(
         "kubectl, ansible",
         failed=(r"Error from server\b", r"The connection to the server \S+ was refused", r"ERROR! ",
-                r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]"),
-        detail=((r"Error from server\b", 0), (r"ERROR! ", 0), (r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]", 0)),
+                r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]", r"(?:\S+ \| )?(?:UNREACHABLE!|FAILED(?:!| \|)) ",
+                r"Error: [1-9]\d* errors? occurred:", r"Phase: +Failed$"),
+        detail=((r"(?:\S+ \| )?(?:UNREACHABLE!|FAILED(?:!| \|)) ", 2), (r"Error: [1-9]\d* errors? occurred:", 2),
+                (r"Error from server\b", 0), (r"ERROR! ", 0), (r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]", 0)),
     ),
     Runner(
         "bazel, buck2",
@@ -422,14 +432,14 @@ RUNNERS = (
         "git",
         failed=(
             # Ansible writes `fatal: [host]` for a task whose failure may be ignored; its recap says how the run ended.
-            r"fatal: (?!\[)", r"(?:CONFLICT|KONFLIKT|CONFLIT|CONFLICTO) \(|\u51b2\u7a81\uff08",
+            r"fatal: (?!\[)", _CONFLICT,
             r"Automatic merge failed", r"error: failed to push", r" ?! \[(?:remote )?rejected\]",
             r"error: (?:Your local changes|pathspec|patch failed|could not apply|cannot|src refspec|unable to)",
             r"error: The following ",
         ),
         printed=(r"fatal: ",),
         last=(r"Successfully rebased and updated ",),
-        detail=((r"fatal: ", 0), (r"(?:CONFLICT|KONFLIKT|CONFLIT|CONFLICTO) \(|\u51b2\u7a81\uff08", 0),
+        detail=((r"fatal: ", 0), (_CONFLICT, 0),
                 (r"error: ", 0), (r"! \[(?:remote )?rejected\]", 0)),
     ),
     Runner(
@@ -439,6 +449,7 @@ RUNNERS = (
             r".*: Executed \d+ of \d+ \([1-9]\d* FAILED\)", r"NMAKE : fatal error ",
             r"(?:[\d:]+ +)?Done\. PASS=\d+ WARN=\d+ ERROR=[1-9]", r"Status: [1-9]\d* ERRORs?\b", r"TEST RUN FAILED",
             r"[1-9]\d*/\d+ test failures?$", r"\S+\(\d+, \d+\) Error: ", r"Unhandled exception[.:] ",
+            r"error \S+: verification failed$",
             r"init terminating in do_boot", r"Execution of \S+ aborted due to", r"jq: error ",
             r"\S+: line \d+: .*(?:unbound variable|syntax error|unexpected (?:EOF|end))", r"\S+: \d+: Syntax error: ",
         ),
@@ -446,7 +457,8 @@ RUNNERS = (
         passed=(r"svelte-check found 0 errors", r"TOTAL: [1-9]\d* SUCCESS$", r"TEST RUN PASSED",
                 r"(?:[\d:]+ +)?Done\. PASS=[1-9]\d* WARN=\d+ ERROR=0\b"),
         below=((r"- [1-9]\d* errors?$", r"Result \(\d+ files?\)"),),
-        detail=((r"(?:[\d:]+ +)?Failure in test ", 1), (r"Unhandled exception[.:] ", 0)),
+        detail=((r"(?:[\d:]+ +)?Failure in test ", 1),
+                (r"error \d+ at \d+ depth lookup", 0), (r"Unhandled exception[.:] ", 0)),
     ),
     Runner(
         "deployments, migrations, monorepos",

@@ -18,7 +18,7 @@ from proxy.context.analysis import identifiers, outcome, output_wrappers, refetc
 from proxy.context.analysis.shell_commands import PLAIN_CALL
 from proxy.context.plan import Ask, View
 from proxy.context.summaries import placeholders
-from proxy.context.summaries.stub import find_reported_errors, render_recall_call
+from proxy.context.summaries.stub import find_reported_errors, find_unlike_lines, render_recall_call
 from proxy.notes.call_summaries import count_media, shorten_at_word
 
 SUMMARY_PROMPT = (
@@ -113,7 +113,8 @@ def _has_failed(view: View, step: Step) -> bool:
 def find_telling_lines(message: Message, call: Call | None, excluded: str = "") -> tuple[str, ...]:
     """The lines of a result that tell how its call ended: of a run, its first failures and its summary or last line.
 
-    The text of a file and the hits of a search tell of an error only where a program has reported one.
+    The text of a file and the hits of a search tell of an error only where a program has reported one. Of a result
+    without errors these are the lines that are unlike all others.
     """
     command = shell_commands.parse_call(call) if call is not None else PLAIN_CALL
     source = refetch.find_source(call) if call is not None else None
@@ -125,10 +126,12 @@ def find_telling_lines(message: Message, call: Call | None, excluded: str = "") 
         if not failures and ended.verdict == "unknown":
             failures = find_reported_errors(message)[-1:]  # what follows it may be the rest of its message
         numbers = [*(n for n in failures if n not in ends), *ends]
-    elif source is not None and source.action in ("shows", "writes", "looks") and ended.verdict != "failed":
-        numbers = list(find_reported_errors(message)[:MAX_ERRORS])
     else:
-        return find_errors(message.text, excluded)
+        shows = source is not None and source.action in ("shows", "writes", "looks")
+        if (not shows or ended.verdict == "failed") and (errors := find_errors(message.text, excluded)):
+            return errors
+        reported, unlike = find_reported_errors(message), message.derive(find_unlike_lines)
+        numbers = sorted([*dict.fromkeys((*reported, *reversed(unlike)))][:MAX_ERRORS])
     rows = outcome.read_lines(message)
     found = (cut_text(output_wrappers.strip_line(rows[n]), ERROR_CHARS) for n in numbers)
     return tuple(one for one in identifiers.remove_duplicates(found) if one and one != excluded)

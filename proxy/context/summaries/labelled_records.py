@@ -23,7 +23,7 @@ ROOM_FACTOR = 2.0
 """Room for labelled lines, in units of the room for bare names: a label takes as many characters as its value."""
 _LONG = 300
 """Characters above which a line is a text and no field."""
-_FIELD = re.compile(r"""\s*(?:[-*]\s+)?["']?[A-Za-z_][\w .()/-]{0,40}["']?\s*[:=]\s*(?=\S)(?!//)""")
+_FIELD = re.compile(r"""\s*(?:[-*]\s+)?["']?[^\W\d][\w .()/-]{0,40}["']?\s*[:=\uff1a]\s*(?=\S)(?!//)""")
 _CELL_END = re.compile(r" *\| *| {2,}|\t")
 """Separator of the cells in a row of a table."""
 _CELL_CHARS = 81

@@ -54,12 +54,12 @@ _CAPITALS = re.compile(r"[A-Z][0-9]*_")
 """The last capital letter in front of an underscore of such a name: a text without it has no such line."""
 _SHORT = 100
 """Characters above which a line is no such definition."""
-_WITH_DIGIT = re.compile(r"(?<!\S)[^\s\d]*+\d\S*")
-"""A word with a digit, which differs between lines that are alike."""
+_WITH_DIGIT = re.compile(r"(?<![^\s;,|])[^\s\d;,|]*+\d[^\s;,|]*")
+"""A word or a cell with a digit, which differs between lines that are alike."""
 _ALIKE = 10
 """Lines of a result from which some can be unlike the others."""
-_UNLIKE = 4
-"""Unlike lines above which a result has no usual line."""
+_UNLIKE, _UNLIKE_SHARE = 4, 0.2
+"""Unlike lines above which a result has no usual line: a number, and a share of its lines. The larger one counts."""
 _COMPARED = 200_000
 """Characters of a result whose lines are compared: one substitution holds every other request for its time."""
 _HEAD = 60
@@ -197,16 +197,18 @@ def find_constants(message: Message) -> tuple[int, ...]:
 
 def find_unlike_lines(message: Message) -> tuple[int, ...]:
     """The numbers of the few lines that are unlike all others of a result, where the others repeat but for names and
-    numbers. Such a line is what the result was made for: the id in a log of steps."""
+    numbers. Such a line is what the result was made for: the id in a log of steps, the head and the sum of a table."""
     lines = outcome.read_lines(message) if len(message.text) <= _COMPARED else ()
     if len(lines) < _ALIKE:
         return ()
     checkpoint()
-    forms = _WITH_DIGIT.sub("0", "\n".join(lines)).split("\n")
+    # Columns that are aligned differ in their blanks alone.
+    forms = _WITH_DIGIT.sub("0", "\n".join(lines)).replace(" ", "").split("\n")
     counts = Counter(forms)
     found = [n for n, form in enumerate(forms) if counts[form] == 1]
     alike = sum(count for form, count in counts.items() if count > 1 and "0" in form)
-    return tuple(found) if len(found) <= _UNLIKE and 2 * alike > len(lines) else ()
+    is_few = len(found) <= max(_UNLIKE, _UNLIKE_SHARE * len(lines))
+    return tuple(found[-_UNLIKE:]) if is_few and 2 * alike > len(lines) else ()
 
 
 def _find_error_lines(message: Message, lines: Sequence[str]) -> list[int]:
@@ -219,7 +221,8 @@ def _find_error_lines(message: Message, lines: Sequence[str]) -> list[int]:
 
 
 def _tells_error(line: str) -> bool:
-    return _ERROR.search(output_wrappers.remove_colours(line) if "\x1b" in line else line) is not None
+    shown = output_wrappers.remove_colours(line) if "\x1b" in line else line
+    return _ERROR.search(shown) is not None or any(word in shown for word in identifiers.FOREIGN_ERROR_WORDS)
 
 
 def _take_both_ends(found: list[int], most: int) -> list[int]:
@@ -258,13 +261,16 @@ class StubWriter:
         whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
         kept |= whole
         room = min(self._limits.max_name_chars, int(self._limits.max_name_share * len(message.text)))
-        if labelled_records.is_record(message, command):
-            kept.update(labelled_records.select_lines(lines, int(labelled_records.ROOM_FACTOR * room)))
-            room = 0
-        if is_view:
+        is_record = labelled_records.is_record(message, command)
+        if is_record:
+            room = int(labelled_records.ROOM_FACTOR * room)
+        elif is_view:
             room = self._keep_lines(message.derive(find_constants), lines, kept, room)
-        if room:
-            room = self._keep_lines(message.derive(find_unlike_lines), lines, kept, room)
+        if room:  # the last ones first: a sum or a decision stands at the end
+            room = self._keep_lines(message.derive(find_unlike_lines)[::-1], lines, kept, room)
+        if is_record:
+            kept.update(labelled_records.select_lines(lines, room))
+            room = 0
         keep_short_gaps(lines, kept)
         names, more, shown = self._find_lost_names(message, lines, kept, whole, room, command)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
@@ -294,11 +300,10 @@ class StubWriter:
         if first is not None:
             kept.add(first)
         has, most = self._prompt_index.has_line, self._limits.max_errors
-        numbers = [
-            n
-            for n in _find_telling_lines(message, command, content)
-            if n not in kept and not has(identifiers.strip_line_number(lines[n]))
-        ]
+        telling = [n for n in _find_telling_lines(message, command, content) if n not in kept]
+        numbers = [n for n in telling if not has(identifiers.strip_line_number(lines[n]))]
+        if command.kind == "run" and not numbers and not ended.failure_lines:
+            numbers = telling[-1:]  # without it, the run would read as one without that error
         kept.update(_take_both_ends(numbers, most - len(ended.failure_lines)))
         if is_view:
             kept.update(message.derive(find_imports))

@@ -169,6 +169,14 @@ def test_b5_polling_tools_do_not_count(name: str) -> None:
     assert "same_call" in loops_at_end(poll * 3, LoopSettings(polls=()))
 
 
+@pytest.mark.parametrize("name", ["browser_click", "press_key", "tap"])
+def test_clicks_that_fail_again_and_again_are_a_loop_and_others_none(name: str) -> None:
+    clicks = [make_step(name, "clicked next", None, f"c{n}", ref="e5") for n in range(6)]
+    assert not set(loops_at_end([m for step in clicks for m in step])) & {"same_call", "same_error", "cycle"}
+    failing = make_step(name, "Error: Ref e5 not found in the current page snapshot", None, "c", ref="e5")
+    assert {"same_call", "same_error"} <= set(loops_at_end(thrice(*failing)))
+
+
 @pytest.mark.parametrize(
     "command", ["kubectl -n web get pods", "kubectl rollout status deploy/web", "docker ps", "gh run view 7"]
 )
@@ -270,6 +278,40 @@ MAVEN = """[ERROR]   {n}Test.works:9 expected: <1> but was: <2>
             "[error] {n}.scala:3: not found: value x\n[error] one error found",
             "[error] a.scala:3: not found: value x",
         ),
+        ("mypy", "{n}.py:3: error: x\nFound 1 error in 1 file (checked 12 source files)", "a.py:3: error: x"),
+        (
+            "dotnet test",
+            "  Failed {n}Test.Total [12 ms]\n  Error Message:\n   Values differ\nTest Run Failed.\n     Failed: 1",
+            "Failed aTest.Total [12 ms]",
+        ),
+        ("dotnet build", "C.cs(3,1): error CS1061: {n}\nBuild FAILED.\n    1 Error(s)", "C.cs(3,1): error CS1061: a"),
+        (
+            "mvn verify",
+            "[INFO] Tests run: 3, Failures: 0, Errors: 0\n[INFO] shop-{n} ...... FAILURE [1 s]\n[INFO] BUILD FAILURE",
+            "shop-a ...... FAILURE [1 s]",
+        ),
+        ("./check", "Exit code 1\n{n} did not come up in time", "Exit code 1 a did not come up in time"),
+        (
+            "swift build",
+            "{n}.swift:1:9: error: cannot find 'x'\nerror: fatalError",
+            "a.swift:1:9: error: cannot find 'x'",
+        ),
+        (
+            "alembic upgrade head",
+            (
+                "Traceback (most recent call last):\n  File 'e.py', l\nsqlalchemy.exc.ProgrammingError: no column {n}\n"
+                "(Background on this error at: https://sqlalche.me/e/20/f405)"
+            ),
+            "sqlalchemy.exc.ProgrammingError: no column a",
+        ),
+        ("pytest", "E   KeyError: '{n}'\n!!!! Interrupted: 1 error during collection !!!!", "E   KeyError: 'a'"),
+        (
+            "helm lint",
+            "[ERROR] templates/: bad {n}\nError: 1 chart(s) linted, 1 chart(s) failed",
+            "[ERROR] templates/: bad a",
+        ),
+        ("cabal test", "  1) {n} works\n1 example, 1 failure\nError: [Cabal-7125]\nTests failed", "1) a works"),
+        ("webpack", "ERROR in ./{n}.js 1:1\nwebpack 5.9.0 compiled with 1 error in 30 ms", "ERROR in ./a.js 1:1"),
         (
             "npm i",
             "npm error code ERESOLVE\nnpm error ERESOLVE could not resolve {n}",

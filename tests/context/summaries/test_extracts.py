@@ -125,6 +125,17 @@ def test_an_extract_says_how_many_more_names_there_are() -> None:
     assert extract_of("list_subnets", {"vpc": "v"}, listed[:35])[-1] == "also there: subnet-1007 subnet-1014"
 
 
+def test_an_extract_has_the_line_that_is_unlike_all_others_and_reported_states() -> None:
+    nodes = [f"node-{n:<4} {n * 7919 % 997:>6}  ok" for n in range(30)]
+    told = extract_of("list_nodes", {}, "\n".join(["host  cpu  state", *nodes, "node-99  99.9  DEGRADED", *nodes]))
+    assert told[:2] == ["host  cpu  state", "node-99  99.9  DEGRADED"]
+    pods = [f"app-{n}  1/1  Running  {n}h" for n in range(20)]
+    told = extract_of(
+        "bash", {"command": "kubectl get pods"}, "\n".join(["NAME", *pods, "w-1  0/1  CrashLoopBackOff  7", *pods])
+    )
+    assert told[1] == "w-1  0/1  CrashLoopBackOff  7"
+
+
 def test_a_failed_call_with_long_arguments_still_says_how_it_ended() -> None:
     edit = {"path": "src/billing/api/rate.cs", "old_text": "WebRequest.Create(url)", "new_text": "client.GetAsync(url)"}
     failed = "Error: rate.cs is being used by another process."

@@ -29,7 +29,23 @@ def make_result(text: str) -> Message:
     return make_message(result("1", text))
 
 
-@pytest.mark.parametrize("text", [JSON, MANIFEST, TABLE])
+FOREIGN = "\n".join(
+    (
+        *(
+            "\u00d6ffnung: 9-17",
+            "\u041a\u043b\u0438\u0435\u043d\u0442: \u041e\u041e\u041e",
+            "\u0413\u043e\u0440\u043e\u0434: \u0422\u0443\u043b\u0430",
+        ),
+        *(
+            "\u5ba2\u6237\uff1a\u738b\u82b3",
+            "\u57ce\u5e02: \u6df1\u5733",
+            "\u0627\u0644\u0639\u0645\u064a\u0644: \u0644\u064a\u0644\u0649",
+        ),
+    )
+)
+
+
+@pytest.mark.parametrize("text", [JSON, MANIFEST, TABLE, FOREIGN])
 def test_json_fields_and_tables_are_records(text: str) -> None:
     assert is_record(make_result(text), PLAIN_CALL)
 

@@ -215,6 +215,55 @@ def test_the_one_line_that_is_unlike_the_others_stays_whole(content: ContentKind
     assert len(shown) < 700, "within the room for names"
 
 
+@pytest.mark.parametrize(
+    ("rows", "unlike"),
+    [
+        ("r{n:<5}| {m:>6}.{d}5 EUR", ["TOTAL |  46712.05 EUR"]),
+        ("2026-01-{n:02};{m};0.00;EUR", ["SUM;46712.05;0.00;EUR"]),
+        ("{m},{n},ok", ["71,5,DEGRADED"]),
+        ("| S-{m} | W{d} | {n} | kg |", ["| TOTAL | all | 780 | kg |"]),
+        ("Berlin\tP-{m}\t{n}.50", ["TOTAL\t\t12401.00"]),
+        (
+            "- listitem [ref=e{n}]: {m} EUR",
+            ["- Page URL: /t", "- Page Title: Shop", "- alert: card declined", "- end", "```"],
+        ),
+    ],
+)
+def test_the_sum_and_the_exception_of_a_table_stay(rows: str, unlike: list[str]) -> None:
+    table = [rows.format(n=n, m=n * 7919 % 997, d=n % 10) for n in range(40)]
+    kept = stub("\n".join([*table[:30], *unlike, *table[30:]]), content="unknown").splitlines()
+    assert [line for line in unlike[-4:] if line not in kept] == []
+
+
+def test_a_run_keeps_its_error_that_a_later_run_has_printed_too() -> None:
+    """The older run would read as one without the error."""
+    ran = "\n".join([*FILLER[:20], "ERROR: could not write data/out.bin", *FILLER[20:]])
+    view = build_view(
+        [user("a"), assistant(None, "1"), result("1", ran), assistant(None, "2"), result("2", ran), user("b")]
+    )
+    message, command = view.messages[2], shell_commands.parse_command("./export.sh || true")
+    held = identifiers.find_facts(message, None)
+    shown = StubWriter(PromptIndex(view), StubLimits()).write_stub(message, held, command=command, content="other")
+    assert "ERROR: could not write data/out.bin" in shown.splitlines()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a.c:41:17: Fehler: \u00bbbetrag\u00ab nicht deklariert",
+        "10:00:04 FEHLER 5 (0x00000005) Datei kopieren: Zugriff verweigert",
+        "a.c:41:17: erreur: \u00ab betrag \u00bb non d\u00e9clar\u00e9",
+        "a.c:41:17: \u043e\u0448\u0438\u0431\u043a\u0430: \u00abbetrag\u00bb \u043d\u0435",
+        "a.c:41:17: \u9519\u8bef\uff1a\u2018betrag\u2019\u672a\u58f0\u660e",
+        "\u30a8\u30e9\u30fc: \u63a5\u7d9a\u3067\u304d\u307e\u305b\u3093",
+        "\u062e\u0637\u0623: \u0641\u0642\u062f \u0627\u0644\u0627\u062a\u0635\u0627\u0644",
+    ],
+)
+def test_an_error_line_in_another_language_stays(line: str) -> None:
+    words = [f"\u00fcber {'x' * n} wird {'y' * (n % 5)} geschrieben" for n in range(40)]
+    assert line in stub("\n".join([*words[:20], line, *words[20:]]), content="unknown").splitlines()
+
+
 def test_a_result_whose_lines_all_differ_has_no_unlike_line() -> None:
     (code,) = build_view([user("\n".join(f"def f{'a' * n}(x): return x" for n in range(30)))]).messages
     (alike,) = build_view([user("\n".join(f"step {n}" for n in range(30)))]).messages
