@@ -78,18 +78,19 @@ def when_it_pays(
     Proposals with `waits_for_rent` wait nevertheless.
 
     predicted_rent: takes the place of `rent` where `estimate_requests_left` has an estimate, and the estimate that of
-    the payback time; 0: estimates are not used.
+    the payback time. The rent of proposals with `waits_for_rent` counts as usual. 0: estimates are not used.
 
     On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
     offers = list(_find_profitable(view, proposals, fault_cost))
     now = view.request_counts[-1]
-    horizon = payback * now if payback else math.inf
     left = estimate_requests_left(view.conversation_lengths, now) if predicted_rent else None
     if left is not None:
-        rent, horizon = predicted_rent, left
-    choose = partial(_choose_batch, rent=rent, horizon=horizon, eager=eager)
+        terms = _Terms(predicted_rent, rent, left, eager)
+    else:
+        terms = _Terms(rent, rent, payback * now if payback else math.inf, eager)
+    choose = partial(_choose_batch, terms=terms)
     chosen = choose(view, offers)
     if not chosen and view.tool_tokens:
         view = replace(view, tool_tokens=0)
@@ -136,9 +137,20 @@ def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[
             yield _Offer(proposal, gain, saving)
 
 
-def _choose_batch(view: View, offers: Sequence[_Offer], rent: float, horizon: float, *, eager: bool) -> list[Proposal]:
-    """The proposals of the batch with the most rent left over, or none. horizon: requests within which a batch has to
-    pay back; infinite: no such test."""
+class _Terms(NamedTuple):
+    """The terms on which a batch is made."""
+
+    rent: float
+    """Number by which paid rent is multiplied."""
+    waiting_rent: float
+    """The same number for proposals with `waits_for_rent`."""
+    horizon: float
+    """Requests within which a batch has to pay back; infinite: no such test."""
+    eager: bool
+
+
+def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[Proposal]:
+    """The proposals of the batch with the most rent left over, or none."""
     if not offers:
         return []
     w, r = view.model.w, view.model.r
@@ -147,21 +159,23 @@ def _choose_batch(view: View, offers: Sequence[_Offer], rent: float, horizon: fl
     served_tokens = view.count_served_tokens()
     now = view.request_counts[-1]
     best_start, best_left = len(offers), -1.0
-    gained = saving = accrued = 0.0
+    gained = saving = paid = 0.0
     for n in range(len(offers) - 1, -1, -1):
         proposal = offers[n].proposal
         if proposal.rider:
             continue
         gained += offers[n].gain
         saving += offers[n].saving
-        accrued += offers[n].saving * (now - view.request_counts[proposal.since])
+        rent = terms.waiting_rent if proposal.waits_for_rent else terms.rent
+        paid += rent * offers[n].saving * (now - view.request_counts[proposal.since])
         cached = served_tokens[proposal.index]
         price = w * (total + view.tool_tokens - gained - cached) + r * cached - unedited_price
-        due = rent * accrued
-        if eager and not proposal.waits_for_rent and _was_sent_once(view, proposal):
-            due = max(due, horizon * saving if horizon < math.inf else 0.0)
+        repaid = terms.horizon * saving if terms.horizon < math.inf else math.inf
+        due = paid
+        if terms.eager and not proposal.waits_for_rent and repaid < math.inf and _was_sent_once(view, proposal):
+            due = max(due, repaid)
         left = due - price
-        if gained > 0 and left >= 0 and left > best_left and (horizon == math.inf or horizon * saving >= price):
+        if gained > 0 and left >= 0 and left > best_left and repaid >= price:
             best_start, best_left = n, left
     return [offered.proposal for offered in offers[best_start:]]
 

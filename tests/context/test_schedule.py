@@ -312,6 +312,18 @@ def test_a_part_of_the_rent_is_enough_where_earlier_conversations_went_on_for_lo
     assert find_first_cut(100, 100, 100, predicted_rent=0.0) == by_rent
 
 
+def test_small_results_and_failed_runs_wait_for_the_whole_rent_all_the_same() -> None:
+    by_rent, long = find_first_cut(), (100, 100, 100)
+    waiting = replace(shorten(2, 100), waits_for_rent=True)
+    cut = next(
+        n
+        for n in range(2, 41)
+        if when_it_pays(replace(make_steps(n), conversation_lengths=long), [waiting], 1.0, 0.5, predicted_rent=4.0)
+    )
+    assert find_first_cut(*long) < cut <= by_rent
+    assert cut == next(n for n in range(2, 41) if 90 * (n - 2) >= compute_steps_price(n)), "with time to pay back"
+
+
 def test_a_batch_is_not_made_where_earlier_conversations_ended_before_it_would_have_paid_back() -> None:
     by_rent = find_first_cut()
     assert 90 * 2 < compute_steps_price(by_rent) <= 90 * 6

@@ -69,7 +69,7 @@ class ShortenResults(Stage):
 
     view_rules: StalenessRules = ((0, 18), (1, 8), (2, 4))
     """Staleness rules of a view: pairs of (user turns since, steps since)."""
-    beside: int = 2
+    beside: int = 3
     """Steps for which a view stays longer for each other result of its step, while the user says nothing new. An agent
     that reads several files at once works through them one after another."""
     other_rules: StalenessRules = ((0, 3),)
@@ -101,9 +101,9 @@ class ShortenResults(Stage):
     """Minimum share of a result that its stub saves."""
     errors: int = 8
     """Maximum number of error lines in a stub."""
-    chars: int = 4000
+    chars: int = 6000
     """Maximum number of characters for names that occur nowhere else."""
-    share: float = 0.25
+    share: float = 0.35
     """The same maximum, as a share of the result."""
     recalled_share: float = 0.15
     """The same share where the model has the tool recall, which returns the whole result."""
