@@ -100,7 +100,7 @@ class StrictResponses:
     broken, with the texts. dropped: (id, reason) of the reasoning that was left out. size: characters of a delta.
     binds: the model checks the prefix (GPT-6.2 and later). conversations: the items of conversation objects, by id.
     known: the responses that are stored, by id. usages: tokens of each prompt, and those of them that were
-    cached. encrypts: the model makes encrypted reasoning for those who ask for it.
+    cached. encrypts: the model makes encrypted reasoning. Where it does not, it refuses those who ask for it.
     """
 
     def __init__(self, *answers: Answer, binds: bool = True, size: int = 7, encrypts: bool = True) -> None:
@@ -318,8 +318,9 @@ class StrictResponses:
                 token = make_token(item, asked, [*items, *output], after)
                 wanted = "reasoning.encrypted_content" in (asked.get("include") or ())
                 item["encrypted_content"] = after = token
-                self._stored[item["id"]] = dict(item)
-                if not wanted and asked.get("store", True):
+                if self.encrypts or asked.get("store", True):
+                    self._stored[item["id"]] = dict(item)
+                if not self.encrypts or (not wanted and asked.get("store", True)):
                     item["encrypted_content"] = None
                 reasoning = item["id"]
             else:

@@ -77,6 +77,9 @@ class Model:
     """Settings of a policy or a stage for this model alone: the tables `[models."NAME".POLICY]`."""
     partial: tuple[str, ...] | None = field(default=None, compare=False)
     """Fields that an operator's entry sets; None if the entry is complete."""
+    system_between: bool = False
+    """True in a wire format where a system message in a conversation stands behind a user message or a result, and in
+    front of an answer (M6 of Messages). It is a matter of the format, so no table of models sets it."""
 
     @property
     def output_ratio(self) -> float:
@@ -118,12 +121,12 @@ def with_long_cache(model: Model) -> Model:
 
 
 @lru_cache(maxsize=256)
-def with_user_first(model: Model) -> Model:
+def with_user_first(model: Model, *, system_between: bool) -> Model:
     """The model in a wire format whose conversations begin with a user message."""
-    return replace(model, user_first=True)
+    return replace(model, user_first=True, system_between=system_between)
 
 
-NON_SETTING_FIELDS = {"name", "own", "partial"}
+NON_SETTING_FIELDS = {"name", "own", "partial", "system_between"}
 FindLine = Callable[[tuple[str | int, ...]], int | None]
 
 

@@ -2,7 +2,8 @@
 
 Schedules take only some of the proposals, and stages look at one message at a time. So an answer may leave from between
 a tool result and a prompt. Then a user message follows a tool result, which strict upstreams refuse (W6 in
-`context.validate`; W5 if roles have to alternate). The message that separated the two comes back.
+`context.validate`; W5 if roles have to alternate). The message that separated the two comes back. System messages
+never leave, and in Messages they are refused apart from their prompt and an answer (M6). Then such messages come back.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def repair_order(view: View, edits: dict[bytes, Edit], edits_in_force: Mapping[b
     stay = [n for n in range(len(view.messages)) if not _is_gone(view, n, edits)]
     if len(stay) == len(view.messages):
         return edits
-    steps = {n for step in view.steps if step.end - step.start > 1 for n in range(step.start, step.end)}
+    joined = join_steps(view.request, view.steps)
+    steps = {n for step in joined if step.end - step.start > 1 for n in range(step.start, step.end)}
     for before, after in pairwise(stay):
         if after - before > 1 and _may_not_follow(view, before, after):
             _bring_back(view, edits, edits_in_force, _find_separators(view, before, after, steps, edits_in_force))
@@ -79,22 +81,30 @@ def _is_gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
 
 def _may_not_follow(view: View, before: int, after: int) -> bool:
     """True if messages[after] may not follow messages[before]."""
-    one, other = view.messages[before].role, view.messages[after].role
-    if one == "tool" and other == "user":
+    one, other = view.messages[before], view.messages[after]
+    if view.model.system_between and other.is_system:
+        return one.role not in ("user", "tool")
+    if view.model.system_between and one.is_system and before:
+        return other.role != "assistant"
+    if one.role == "tool" and other.role == "user":
         return view.model.after_tool != "user"
-    return view.model.alternate and one == other and one in ("user", "assistant")
+    return view.model.alternate and one.role == other.role and one.role in ("user", "assistant")
 
 
 def _find_separators(
     view: View, before: int, after: int, steps: set[int], force: Mapping[bytes, Edit]
 ) -> Sequence[int]:
-    """The indexes that come back between two messages: one message that may stand there alone, else all that stood
-    there."""
+    """The indexes that come back between two messages: one message that may stand there alone, else an answer and a
+    prompt, else all that stood there."""
     between = [n for n in range(before + 1, after) if _may_return(view, n, force)]
-    for n in between:
-        alone = n not in steps and _has_content(view.messages[n])
-        if alone and not _may_not_follow(view, before, n) and not _may_not_follow(view, n, after):
-            return [n]
+    alone = [n for n in between if n not in steps and _has_content(view.messages[n])]
+    behind = [n for n in alone if not _may_not_follow(view, before, n)]
+    ahead = [n for n in alone if not _may_not_follow(view, n, after)]
+    if either := sorted({*behind}.intersection(ahead)):
+        return either[-1:] if view.messages[after].is_system else either[:1]
+    ends = [*behind[:1], *ahead[-1:]]
+    if len(ends) == 2 and ends[0] < ends[1] and not _may_not_follow(view, *ends):  # between two system messages
+        return ends
     return between
 
 

@@ -38,6 +38,8 @@ class Usage(msgspec.Struct, frozen=True):
     """The price of the request, where the provider reports it."""
     unlisted: int = 0
     """Tokens of `completion` that the provider's own count of completion tokens leaves out."""
+    compactions: tuple[Usage, ...] = ()
+    """Usage of the provider's compactions of the history within the request. It is billed beside all other counts."""
 
 
 def read_count(value: Any) -> int | None:
@@ -146,8 +148,15 @@ def _read_messages(value: dict[str, Any]) -> Usage | None:
     reasoning = _read_first_count(_find_details(value, "output_tokens_details").get("reasoning_tokens"))
     return Usage(
         prompt, completion or 0, prompt + (completion or 0), read, written, reasoning,
-        _read_long(value, NO_DETAILS), read_dollars(value),
+        _read_long(value, NO_DETAILS), read_dollars(value), compactions=_read_compactions(value.get("iterations")),
     )  # fmt: skip
+
+
+def _read_compactions(iterations: Any) -> tuple[Usage, ...]:
+    """The compactions of Anthropic among the iterations of an answer. No other count of the answer has their tokens."""
+    entries = [one for one in iterations if isinstance(one, dict)] if isinstance(iterations, list) else []
+    found = [_read_messages({**one, "iterations": None}) for one in entries if one.get("type") == "compaction"]
+    return tuple(one for one in found if one is not None)
 
 
 def _read_gemini(value: dict[str, Any]) -> Usage | None:

@@ -58,6 +58,8 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     """True if the client sets no breakpoint behind `held`: without the proxy's, the rest would not be written."""
     added: int = 0
     """Tokens of the proxy's tools and hidden rounds in a prompt of which nothing else was changed."""
+    compactions: list[Usage] = []
+    """Usage of the provider's compactions. The client has asked for them, so they are paid without the proxy too."""
 
     @property
     def prompt(self) -> int:
@@ -154,6 +156,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
         rate=model.find_rate(turn.started_at) if model.peak_hours else 1.0,
         writes_nothing=only_ours,
         added=sent - plan.before if plan.messages is None else 0,
+        compactions=[compaction for one in rounds for compaction in one.compactions],
     )
 
 
@@ -188,23 +191,29 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
         model = replace(model, input=1.0, output=model.output_ratio)
     usages = meter.list_usages()
     first, costs = usages[0], [price_usage(model, usage, meter.rate) for usage in usages]
-    paid = sum(cost.total for cost in costs)
+    compacting = _price_compactions(model, meter)
+    paid = sum(cost.total for cost in costs) + compacting
     scale = sum(meter.dollars) / paid if meter.dollars and paid else 1.0
 
     def estimate(tokens: int, cached: int) -> float:
         usage = estimate_usage(first, tokens, cached, usages[-1].completion)
-        return price_usage(model, usage, meter.rate).total * scale
+        return (price_usage(model, usage, meter.rate).total + compacting) * scale
 
     own = count(meter.before)
     if meter.writes_nothing:
-        without = _price_unwritten(model, meter, own, count(meter.held)) * scale
+        without = (_price_unwritten(model, meter, own, count(meter.held)) + compacting) * scale
     elif meter.sent == meter.before:
-        without = (costs[0].prompt + costs[-1].answer) * scale
+        without = (costs[0].prompt + costs[-1].answer + compacting) * scale
     elif meter.sent == meter.before + meter.added:
         without = estimate(own, max(0, (first.cached or 0) - (first.prompt - own)))
     else:
         without = estimate(own, count(meter.held))
     return Bill(paid * scale, without, estimate(*map(count, meter.planned)) if meter.planned is not None else None)
+
+
+def _price_compactions(model: Model, meter: Meter) -> float:
+    """Dollars of the provider's compactions, which take place with the proxy and without it."""
+    return sum(price_usage(model, one, meter.rate).total for one in meter.compactions)
 
 
 def _find_provider_count(model: Model, meter: Meter) -> Callable[[int], int]:
@@ -248,15 +257,16 @@ def predict_bill(model: Model, meter: Meter) -> Prediction | None:
         model = replace(model, input=1.0, output=model.output_ratio)
     usages = meter.list_usages()
     costs = [price_usage(model, usage, meter.rate).total for usage in usages]
-    first, scale = usages[0], bill.paid / (sum(costs) or 1.0)
+    compacting = _price_compactions(model, meter)
+    first, scale = usages[0], bill.paid / (sum(costs) + compacting or 1.0)
 
     def predict(tokens: int, cached: int, completion: int) -> float:
         usage = estimate_usage(first, count(tokens), count(cached), completion)
-        return price_usage(model, usage, meter.rate).total * scale
+        return (price_usage(model, usage, meter.rate).total + compacting) * scale
 
     sent = predict(meter.sent, meter.expected, first.completion)
     own = (
-        _price_unwritten(model, meter, count(meter.before), count(meter.held)) * scale
+        (_price_unwritten(model, meter, count(meter.before), count(meter.held)) + compacting) * scale
         if meter.writes_nothing
         else predict(meter.before, meter.held, usages[-1].completion)
     )

@@ -174,6 +174,8 @@ class Dialect:
     """None where the provider clears nothing."""
     is_user_first: bool = False
     """True if providers refuse a conversation that begins with the assistant, whichever upstream it goes to."""
+    is_system_between: bool = False
+    """True if providers refuse a system message in a conversation that no answer follows (`Model.system_between`)."""
     find_session_names: Callable[[Mapping[str, str], Any], list[str]] = lambda *_: []
     """The names that a client gives its session, from its headers and its request."""
     keeps_answer: Callable[[Any], bool] = lambda _: False
@@ -273,6 +275,7 @@ MESSAGES = Dialect(
     ),
     clearing=ResultClearing(may_clear=context_management.may_clear, ask=context_management.clear_results),
     is_user_first=True,
+    is_system_between=True,
     find_session_names=find_messages_session_names,
     find_added_violations=lambda sent, wire: messages_rules.find_added_violations(sent, wire.body, wire.memo),
     repair_answers=messages_rules.fill_empty_answers,

@@ -93,7 +93,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         trace.model = request.model
     model = lookups.look_up_model(services, request.model)
     if dialect.is_user_first:
-        model = with_user_first(model)
+        model = with_user_first(model, system_between=dialect.is_system_between)
     named = find_session_name(services, incoming, headers, request, wire)
     token_counter = services.find_token_counter(model)
     await _count_tokens(services, token_counter, request, keys, tenant, named)

@@ -308,8 +308,11 @@ class Connection(HttpToolsProtocol):
         answer unfinished on purpose; uvicorn would take that for a mistake and log an error."""
 
         async def run_and_close(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+            if cycle.scope["http_version"] == "1.0":
+                cycle.waiting_for_100_continue = False  # it would take 100 for the answer (RFC 9110, 10.1.1)
+                send = _delimit_by_close(cycle)
             try:
-                await app(scope, receive, _delimit_by_close(cycle) if cycle.scope["http_version"] == "1.0" else send)
+                await app(scope, receive, send)
             finally:
                 # It refers to the cycle, which refers to its scope: only a full collection would free them.
                 del cycle.scope[HOLD_HEAD_KEY]  # type: ignore[typeddict-item]

@@ -31,7 +31,7 @@ def stay(view: View, gone: Iterable[int]) -> list[int]:
     return [
         n
         for n in range(len(view.messages))
-        if n == 0 or view.keys[n] not in left or left[view.keys[n]].action != "gone"
+        if view.messages[n].is_system or view.keys[n] not in left or left[view.keys[n]].action != "gone"
     ]
 
 
@@ -84,6 +84,24 @@ def test_some_upstreams_want_the_prompt_first() -> None:
         assert stay(build_view(TALK, **more), [1]) == list(range(10))
         assert 5 in stay(build_view(TALK, **more), [1, 2, 3, 4, 5])
     assert stay(build_view(TALK), [1]) == [0, *range(2, 10)]
+
+
+def test_a_system_message_in_a_conversation_keeps_a_prompt_and_an_answer() -> None:
+    """Anthropic's: it stands behind a user message, and in front of an answer or at the end (M6)."""
+    between = replace(PLAIN_MODEL, system_between=True)
+    noted = [*TALK[:2], system("note 1"), *TALK[2:6], system("note 2"), *TALK[6:]]  # 2 and 7
+    assert stay(build_view(noted), [1, 3, 4, 5, 6, 8, 9, 10]) == [0, 2, 7, 11]
+    assert stay(build_view(noted, model=between), [1, 3, 4, 5, 6, 8, 9, 10]) == [0, 1, 2, 5, 6, 7, 10, 11]
+    assert stay(build_view(noted, model=between), [3, 4]) == [0, 1, 2, *range(5, 12)]
+    called = [*TALK[:4], system("note"), *TALK[5:]]  # behind a result, and the user has interrupted the work
+    assert stay(build_view(called, model=between), [1, 2, 3]) == [0, 1, 4, 5, 6, 7, 8, 9]
+    assert stay(build_view(called, model=between), [5, 6, 7]) == [0, 1, 2, 3, 4, 8, 9]
+
+
+def test_a_part_of_an_answer_that_others_go_on_with_separates_nothing_alone() -> None:
+    parts: list[Json] = [assistant("so"), assistant("on") | {"continues": True}]
+    talk: list[Json] = [user("a"), assistant(None, "c1"), result("c1", "x"), *parts, assistant("A."), user("b")]
+    assert stay(build_view(talk), [3, 4, 5]) == [0, 1, 2, 5, 6]
 
 
 def test_what_is_gone_for_good_is_passed_over_for_what_may_come_back() -> None:

@@ -53,6 +53,19 @@ def test_what_a_wire_calls_input_tokens_depends_on_the_wire() -> None:
     assert read_usage(responses) == Usage(95, 1, 96, 70)
 
 
+def test_a_compaction_of_the_provider_is_beside_all_other_counts() -> None:
+    top = {"input_tokens": 23_000, "output_tokens": 1000}
+    spent = {"type": "compaction", "input_tokens": 5, "output_tokens": 3500, "cache_read_input_tokens": 180_000}
+    found = read_usage({**top, "iterations": [spent, {**top, "type": "message"}, {"type": "compaction"}, "odd"]})
+    assert found is not None
+    assert (found.prompt, found.completion) == (23_000, 1000)
+    assert found.compactions == (Usage(180_005, 3500, 183_505, 180_000),)
+    nested: dict[str, Any] = dict(spent)
+    for _ in range(3000):
+        nested = {**spent, "iterations": [nested]}
+    assert read_usage(nested) is not None
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: (

@@ -275,6 +275,40 @@ async def test_messages_are_billed_by_what_was_read_written_and_for_how_long(pri
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_a_compaction_of_the_provider_is_paid_with_the_proxy_and_without_it(prices: str, stream: bool) -> None:
+    """Anthropic's: its tokens are among the `iterations`, and in no other count."""
+
+    class Compacting(BilledMessages):
+        def make_message(self, body: Any, answer: Any) -> dict[str, Any]:
+            message = super().make_message(body, answer)
+            spent = {"input_tokens": 20, "output_tokens": 3500, "cache_read_input_tokens": 180_000}
+            own = {name: message["usage"][name] for name in ("input_tokens", "output_tokens")}
+            spent["cache_creation_input_tokens"] = 0
+            message["usage"]["iterations"] = [{"type": "compaction", **spent}, {"type": "message", **own}]
+            return message
+
+    async with (
+        run_upstream(Compacting([{"type": "text", "text": "Done."}])) as upstream,
+        run_proxy(upstream.port, models_file=prices) as there,
+    ):
+        await MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"}).work("Look around.")
+        await there.outcomes()
+        paid, without = read_dollars(there)
+        ((text,),) = await there.rows("SELECT meter FROM exchanges")
+    output = len(json.dumps([{"type": "text", "text": "Done."}])) // 4
+    prompt = 50 * 2 + 9000 * 0.2 + 300 * 2.5 + 100 * 4
+    assert paid == pytest.approx((prompt + output * 10 + 20 * 2 + 180_000 * 0.2 + 3500 * 10) / 1e6)
+    assert without == pytest.approx(paid)
+    model, meter = Model("m", input=2.0, output=10.0, w=1.25, w_long=2.0, r=0.1), read_meter(text)
+    bill, predicted = compute_bill(model, meter), predict_bill(model, meter)
+    assert bill is not None
+    assert bill.paid == pytest.approx(paid)
+    assert predicted is not None
+    assert predicted.rounds == 0
+    assert min(predicted.sent, predicted.own) > (180_000 * 0.2 + 3500 * 10) / 1e6
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_responses_are_billed_by_the_same_function(prices: str, stream: bool) -> None:
     async with (
         run_upstream(BilledResponses([Say("Done.")])) as upstream,

@@ -167,6 +167,25 @@ async def test_a_search_that_goes_on_in_a_later_answer_leaves_as_a_whole(policy:
     assert 0 < len(asked) < 40
 
 
+@pytest.mark.parametrize("policy", ["rolling", "chat"])
+async def test_system_messages_in_a_conversation_keep_it_managed(policy: str) -> None:
+    """Claude Code sends one as its second message. Prompts and answers around it left, so that no plan could go out."""
+    model, fallbacks, messages = StrictMessages(), [], list[Json]()
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
+        for n in range(36):
+            messages.append({"role": "user", "content": f"Question {n}: {LISTING[:400]}"})
+            if n in (0, 3, 4):
+                messages.append({"role": "system", "content": f"Note {n}."})
+            body = {"model": "claude-3-5-sonnet", "max_tokens": 99, "system": "Be.", "messages": messages}
+            found = await proxy.post(body, b"x-api-key: k", b"anthropic-version: 2023-06-01", path="/v1/messages")
+            fallbacks.append(found.header("x-context-fallback"))
+            messages.append({"role": "assistant", "content": found.json()["content"]})
+    assert model.refusals == []
+    assert set(fallbacks) == {None}
+    assert len(model.bodies[-1]["messages"]) < len(messages) - 1
+    assert next(one["content"] for one in model.bodies[-1]["messages"] if one["role"] == "system") == "Note 0."
+
+
 async def test_edits_stay_as_they_were_sent_when_the_provider_compacts_the_history() -> None:
     seal = {"id": "cmp_1", "type": "compaction", "encrypted_content": "sealed"}
 

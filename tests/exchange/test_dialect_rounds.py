@@ -352,6 +352,33 @@ async def test_a_lost_store_costs_reasoning_and_no_conversation(stream: bool, wi
     assert len(wire.refused(model)) == (1 if wire.name == "messages" else 0)
 
 
+@STREAMING
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ("only the client's", "one of ours")])
+async def test_reasoning_that_nobody_has_stored_or_encrypted_does_not_go_back(scenario: str, stream: bool) -> None:
+    """A client with `store: false` leaves such reasoning out, and ids with it. Upstream finds none by its id."""
+    wire = WIRES[1]
+    answers = number([*SCENARIOS[scenario], END, [THINK, ("ours", 9)], END])
+    model = StrictResponses(
+        *([make_piece(piece) for piece in answer] for answer in answers), binds=False, encrypts=False
+    )
+    async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
+        agent = ResponsesAgent(proxy, read, stream=stream, more={"include": []})
+        for prompt in ("Hello", "Thank you"):
+            agent.items.append({"role": "user", "content": prompt})
+            while wire.bring(agent, await agent.ask()):
+                agent.items = [one for one in agent.items if one.get("type") != "reasoning"]
+                wire.forget(agent)
+            agent.items = [one for one in agent.items if one.get("type") != "reasoning"]
+            wire.forget(agent)
+        outcomes = await proxy.outcomes()
+    assert model.refused == []
+    assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
+    assert len(model.received) == len(answers)
+    assert_hidden(agent.heard)
+    names = [item.get("call_id") for body in model.received[-1:] for item in body["input"] if "name" in item]
+    assert len(names) == sum(kind in ("ours", "theirs") for answer in answers for kind, _ in answer), "none is lost"
+
+
 @BOTH
 @STREAMING
 async def test_usage_adds_up_over_rounds(stream: bool, wire: Wire) -> None:

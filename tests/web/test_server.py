@@ -550,3 +550,13 @@ async def test_the_close_of_the_connection_ends_a_stream_to_an_http_1_0_client(p
         assert body == chunks + b"data: [DONE]\n\n"
         raw = await send_raw(proxy.port, b"GET /healthz HTTP/1.0\r\nhost: a\r\n\r\n")
         assert parse_answer(raw).whole
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/x"])
+async def test_an_http_1_0_client_gets_no_interim_answer(path: str) -> None:
+    """It would take `100 Continue` for the answer. A server ignores its `expect` (RFC 9110, 10.1.1)."""
+    head = b"POST %b HTTP/1.0\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n" % path.encode()
+    async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
+        raw = await send_raw(proxy.port, head + b"{}")
+    assert raw.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert parse_answer(raw).body == b"{}"

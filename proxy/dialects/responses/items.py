@@ -7,7 +7,7 @@ assistant message; its member `wire` holds these items as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -60,6 +60,10 @@ _FLEETING = frozenset({"id", "status", "encrypted_content", "created_by", CACHE_
 _FOREIGN_TYPES = frozenset({"text", "tool_use", "thinking", "redacted_thinking"})
 _FOREIGN_ENDS = ("tool_use", "_tool_result")
 """Types of the blocks of Messages."""
+_REPLAYED_WITHOUT_ID = frozenset(
+    {"message", "function_call", "custom_tool_call", "shell_call", "apply_patch_call", "tool_search_call"}
+)
+"""Items that a provider takes without their id. Without an id, an item is not held to its reasoning."""
 _RAW = msgspec.json.Decoder()
 
 
@@ -367,6 +371,43 @@ def _read_wire(wire: bytes) -> list[bytes] | None:
     kinds = [find_type(value) if isinstance(value, dict) else "" for value in values]
     is_foreign = any(kind in _FOREIGN_TYPES or not kind or kind.endswith(_FOREIGN_ENDS) for kind in kinds)
     return None if is_foreign else items
+
+
+def leave_out_reasoning(
+    raws: Sequence[bytes], items: Sequence[Mapping[str, Any]], is_gone: Callable[[int], bool]
+) -> list[tuple[int | None, bytes]]:
+    """(index, bytes) of the items without the reasoning that is gone, by its index.
+
+    Items that it led to lose their ids: an item with an id is refused without its reasoning.
+    """
+    kept: list[tuple[int | None, bytes]] = []
+    is_led = False
+    for n, item in enumerate(items):
+        kind = find_type(item)
+        if kind == "reasoning":
+            is_led = is_gone(n)
+            if is_led:
+                continue
+        elif find_role(item) != "model":
+            is_led = False
+        raw = raws[n]
+        if is_led and kind in _REPLAYED_WITHOUT_ID and "id" in item:
+            for name in ("id", "status") if kind == "message" else ("id",):
+                raw = json_spans.remove_member(raw, name)
+        kept.append((n, raw))
+    return kept
+
+
+def leave_out_unstored_reasoning(raws: Sequence[bytes]) -> list[bytes]:
+    """The items of an answer that its provider has not stored, as they can be sent again: without reasoning that is
+    there by its id alone."""
+    items = [_RAW.decode(raw) for raw in raws]
+    return [raw for _, raw in leave_out_reasoning(raws, items, lambda n: is_id_alone(items[n]))]
+
+
+def is_id_alone(item: Mapping[str, Any]) -> bool:
+    """True if reasoning has an id and is not encrypted, so that only the provider that stored it knows what it is."""
+    return bool(item.get("id")) and isinstance(item["id"], str) and find_token(item) is None
 
 
 def _make_parts(content: Any, kind: str) -> list[dict[str, Any]]:

@@ -420,7 +420,10 @@ class _Changes:
             self._new[self._last_user] = index, append_part(item, read_text(raw))
             return
         types = wire.find_call_types(item for _, item in self._new) if role == "tool" else {}
-        self._new += [(None, item) for item in wire.make_items(raw, types)]
+        made = wire.make_items(raw, types)
+        if role == "assistant" and self._request.body[slice(*self._request.members.get("store", (0, 0)))] == b"false":
+            made = wire.leave_out_unstored_reasoning(made)
+        self._new += [(None, item) for item in made]
         self._last_user = None
 
 

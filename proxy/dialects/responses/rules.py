@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import Binding, BindingTrace, ChainHash, trace_history
 from proxy.dialects.known_prefix import (
@@ -56,10 +55,6 @@ REQUIRED_MEMBERS: Final = {
 MODEL_PARTS: Final = frozenset({"output_text", "refusal"})
 """Content parts of an assistant message; every other message has parts whose type begins with `input_`."""
 
-_REPLAYED_WITHOUT_ID = frozenset(
-    {"message", "function_call", "custom_tool_call", "shell_call", "apply_patch_call", "tool_search_call"}
-)
-"""Items that a provider takes without their id. Without an id, an item is not held to its reasoning."""
 _NOT_COMPARED = frozenset({"id", "status", "created_by", wire.CACHE_MARK})
 _NOT_COMPARED_IN_PARTS = frozenset({"annotations", "logprobs", wire.CACHE_MARK})
 
@@ -192,7 +187,7 @@ def _check_item(item: Item, kind: str, index: int, known: _Checked, *, is_last: 
         wanted = "msg" if kind == "message" and item.get("role") == "assistant" else ID_PREFIXES.get(kind)
         if wanted is not None and not own.startswith(wanted):
             found.append(f"R12 {place}: the id {own} does not begin with {wanted}")
-        if kind == "reasoning" and not known.is_stored and wire.find_token(item) is None:
+        if kind == "reasoning" and not known.is_stored and wire.is_id_alone(item):
             found.append(f"R8 {place}: {own} is not stored and not encrypted")
     call_id = item.get("call_id")
     if isinstance(call_id, str) and len(call_id) > MAX_CALL_ID:
@@ -401,21 +396,7 @@ def _without_reasoning(body: bytes, is_gone: Callable[[Sequence[Item], int], boo
     elements = spans.read_elements(body, span)
     raws = [body[start:end] for start, end in elements]
     items = [msgspec.json.decode(raw, type=dict[str, Any]) for raw in raws]
-    kept: list[tuple[int | None, bytes]] = []
-    is_led = False
-    for n, item in enumerate(items):
-        kind = wire.find_type(item)
-        if kind == "reasoning":
-            is_led = is_gone(items, n)
-            if is_led:
-                continue
-        elif wire.find_role(item) != "model":
-            is_led = False
-        raw = raws[n]
-        if is_led and kind in _REPLAYED_WITHOUT_ID and "id" in item:
-            for name in ("id", "status") if kind == "message" else ("id",):
-                raw = json_spans.remove_member(raw, name)
-        kept.append((n, raw))
+    kept = wire.leave_out_reasoning(raws, items, lambda n: is_gone(items, n))
     if len(kept) == len(items):
         return body
     return spans.apply_replacements(body, [(*span, spans.rewrite_array(body, span, elements, kept))])

@@ -101,6 +101,25 @@ def test_the_items_of_an_answer_come_back_as_they_were() -> None:
     assert wire.make_items(message, {}) == raws
 
 
+def test_reasoning_by_its_id_alone_leaves_and_takes_the_ids_behind_it_along() -> None:
+    """Behind another reasoning ids stay. Reasoning without an id is looked for by nobody."""
+    asked: Json = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "read", "arguments": "{}"}
+    said: Json = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": []}
+    bare: Json = {"type": "reasoning", "summary": []}
+    sealed = {**bare, "id": "rs_2", "encrypted_content": "gAAA"}
+    raws = [json.dumps(one).encode() for one in ({**bare, "id": "rs_1"}, asked, said, sealed, {**asked, "id": "fc_2"})]
+    left = [json.loads(raw) for raw in wire.leave_out_unstored_reasoning(raws)]
+    assert [(one["type"], one.get("id")) for one in left] == [
+        ("function_call", None),
+        ("message", None),
+        ("reasoning", "rs_2"),
+        ("function_call", "fc_2"),
+    ]
+    assert "status" not in left[1]
+    kept = [json.dumps(bare).encode(), raws[1]]
+    assert wire.leave_out_unstored_reasoning(kept) == kept
+
+
 def test_tools_are_translated_both_ways() -> None:
     chat: Json = {"type": "function", "function": {"name": "n", "parameters": {}, "strict": True}}
     assert wire.make_tool(chat) == {"type": "function", "name": "n", "parameters": {}, "strict": True}
