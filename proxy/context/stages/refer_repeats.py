@@ -26,15 +26,17 @@ _RECENT = 6
 _LINE = 8
 """Minimum number of characters of a line that is compared."""
 _REFERENCE = re.compile(
-    r"^\[\d+ lines[^:\n]*: as lines (\d+)-(\d+)(?: \([\d-]+\))? of (result|call) ([a-z2-7]{10})", re.MULTILINE
+    r"^\[\d+ lines[^:\n]*: as lines (\d{1,9})-(\d{1,9})(?: \([\d-]+\))? of (result|call) ([a-z2-7]{10})", re.MULTILINE
 )
 _POINTER = re.compile(
-    r"^\[(\d+ lines[^:\n]*): as (lines (\d+)-(\d+))(?: \([\d-]+\))? of ((result|call) ([a-z2-7]{10})[^\n]*?),"
-    r" (?:\d+ steps? before this|in this step): [^\n]*\]$",
+    r"^\[(\d+ lines[^:\n]*): as (lines (\d{1,9})-(\d{1,9}))(?: \([\d-]+\))?"
+    r" of ((result|call) ([a-z2-7]{10})(?:[^\n,]|,(?! (?:\d{1,9} steps? before this|in this step): ))*+),"
+    r" (?:\d{1,9} steps? before this|in this step): [^\n]*+(?<=\])$",
     re.MULTILINE,
 )
 """A whole reference. Groups: (the lines that it replaces, the lines that it names, their first, their last, the result
-or call, its kind, its id)."""
+or call, its kind, its id). Results are full of what looks like one: no part gives back, so that the time is linear, and
+no number is too long to be read."""
 _LEFT = re.compile(
     r"^\[\d+ lines[^:\n]*: lines \d+-\d+ of (?:result|call) [a-z2-7]{10}[^\n]*, which has left", re.MULTILINE
 )

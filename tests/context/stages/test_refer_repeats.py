@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,13 @@ import pytest
 from proxy.chat.chain import public_id
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
-from proxy.context.stages.refer_repeats import ReferRepeats, find_dangling_edits, find_referred_lines, is_page_fault
+from proxy.context.stages.refer_repeats import (
+    ReferRepeats,
+    find_dangling_edits,
+    find_referred_lines,
+    is_page_fault,
+    mark_broken_references,
+)
 from proxy.context.stages.shorten_results import ShortenResults
 from tests.conversations import Json, assistant, build_view, call, result, user
 
@@ -310,3 +317,45 @@ def test_another_part_of_a_file_is_another_page() -> None:
     assert not is_page_fault(view, 6, 20), "nothing of it was taken"
     again = build_view(reading(first, first, first), state=BranchState(edits={edit.key: edit}))
     assert is_page_fault(again, 6, 20)
+
+
+LONG_NUMBER = "9" * 5000
+"""A number that Python refuses to read."""
+
+
+@pytest.mark.parametrize("lines", [f"{LONG_NUMBER}-2", f"1-{LONG_NUMBER}"])
+def test_a_result_that_imitates_a_reference_with_a_long_number_is_made_shorter_all_the_same(lines: str) -> None:
+    imitated = f"[8 lines: as lines {lines} of result abcdefghij, in this step: read {{}}]"
+    view, edits = planned([*running("\n".join(ROWS), "\n".join([imitated, *ROWS])), assistant("a"), user("b")])
+    assert set(edits) == {view.keys[4]}
+    assert find_referred_lines(view) == {public_id(view.keys[2]).encode(): [(0, 80)]}
+    assert mark_broken_references(view, edits) == edits
+
+
+def test_references_are_marked_in_linear_time_where_a_result_imitates_them() -> None:
+    beginning = "[8 lines: as lines 1-8 of result abcdefghij"
+    imitated = beginning + ", in this step: " * 30_000 + "x"
+    view, edits = planned(running("\n".join(ROWS), "\n".join([imitated, *ROWS])))
+    began = time.thread_time()
+    assert mark_broken_references(view, edits) == edits
+    assert time.thread_time() - began < 5
+
+
+@pytest.mark.parametrize("of", ["result", "call"])
+def test_a_reference_whose_text_has_left_is_marked_whatever_its_call_says(of: str) -> None:
+    step = {
+        **assistant(None),
+        "tool_calls": [call("1", "read, in this step: a", '{"path": "a, 2 steps before this: b]"}')],
+    }
+    written = {
+        **assistant(None),
+        "tool_calls": [call("1", "write", json.dumps({"path": "a", "a, b": "\n".join(ROWS)}))],
+    }
+    values = [user("a"), *((step, result("1", "\n".join(FILE))) if of == "result" else (written, result("1", "ok")))]
+    values += [{**assistant(None), "tool_calls": [call("1", "read", '{"path": "b"}')]}, result("1", "\n".join(FILE))]
+    view, edits = planned(values)
+    key = view.keys[2 if of == "result" else 1]
+    gone = {**edits, key: Edit(key, "gone", None, "operator", "", 999, 0)}
+    text = mark_broken_references(view, gone)[view.keys[4]].text or ""
+    assert text.endswith(", which has left]")
+    assert f"of {of} {public_id(key)}" in text
