@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxy.chat.chain import public_id
+from proxy.chat.message import cancellation_check
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.stages.refer_repeats import (
@@ -359,3 +360,28 @@ def test_a_reference_whose_text_has_left_is_marked_whatever_its_call_says(of: st
     text = mark_broken_references(view, gone)[view.keys[4]].text or ""
     assert text.endswith(", which has left]")
     assert f"of {of} {public_id(key)}" in text
+
+
+def test_marking_many_references_can_be_stopped() -> None:
+    name = public_id(build_view(running("\n".join(ROWS), "a")).keys[2])
+    pointers = [f"[1 lines: as lines {k}-{k} of result {name}, in this step: bash {k}]" for k in range(1, 81)]
+    view, edits = planned(running("\n".join(ROWS), "\n".join([*ROWS, *pointers])))
+    assert "\n".join(pointers) in (edits[view.keys[4]].text or "")
+    edits[view.keys[2]] = Edit(view.keys[2], "text", "\n".join(ROWS[:40]), "fit_budget", "", 999, 9)
+    asked: list[int] = []
+    with cancellation_check(lambda: asked.append(1)):
+        marked = mark_broken_references(view, edits)[view.keys[4]].text or ""
+    assert marked.count(", which has left") == 1, "the tool wrote the others"
+    assert len(asked) >= len(pointers)
+
+
+def test_each_reference_to_a_result_of_which_a_part_has_left_is_marked_by_its_lines() -> None:
+    view = build_view(running("\n".join(ROWS), "\n".join(ROWS)))
+    name = public_id(view.keys[2])
+    text = "\n".join(f"[1 lines: as lines {k}-{k} of result {name}, in this step: bash {k}]" for k in range(1, 81))
+    edits = {
+        view.keys[2]: Edit(view.keys[2], "text", "\n".join(ROWS[:40]), "fit_budget", "", 999, 9),
+        view.keys[4]: Edit(view.keys[4], "text", text, "refer_repeats", "", 999, 999),
+    }
+    marked = (mark_broken_references(view, edits)[view.keys[4]].text or "").split("\n")
+    assert [", which has left" in line for line in marked] == [False] * 40 + [True] * 40
