@@ -197,7 +197,8 @@ class DecodedBody:
         self._decoders = decoders
         self._ready: Iterator[bytes] = iter(())
         self._rest = memoryview(b"")
-        self._came = self._decoded = 0
+        self._came = 0
+        self._decoded = [0] * len(decoders)
 
     def __aiter__(self) -> DecodedBody:
         return self
@@ -210,9 +211,6 @@ class DecodedBody:
             except (zlib.error, ValueError, EOFError, OSError, RuntimeError) as problem:
                 raise httpx2.RemoteProtocolError("its compressed body is damaged") from problem
             if part is not None:
-                self._decoded += len(part)
-                if self._decoded > FREE_BYTES + MAX_RATIO * self._came:
-                    raise httpx2.RemoteProtocolError("its compressed body stands for too many bytes")
                 if is_rest:
                     await asyncio.sleep(0)  # others have their turn between two steps of one piece
                 return part
@@ -234,11 +232,16 @@ class DecodedBody:
         piece, self._rest = bytes(self._rest[:STEP_BYTES]), self._rest[STEP_BYTES:]
         self._came += len(piece)
         pieces: Iterable[bytes] = [piece]
-        for decoder in self._decoders:
-            pieces = _decode_all(decoder, pieces)
+        for n in range(len(self._decoders)):
+            pieces = self._decode_all(n, pieces)
         return pieces
 
-
-def _decode_all(decoder: Decoder, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    for piece in pieces:
-        yield from decoder.decode(piece)
+    def _decode_all(self, n: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield what these pieces stand for in one coding. Each coding has its own bound: one that gives nothing out,
+        since its stream has ended, would have the others work without an end."""
+        for piece in pieces:
+            for part in self._decoders[n].decode(piece):
+                self._decoded[n] += len(part)
+                if self._decoded[n] > FREE_BYTES + MAX_RATIO * self._came:
+                    raise httpx2.RemoteProtocolError("its compressed body stands for too many bytes")
+                yield part

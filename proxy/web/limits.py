@@ -26,6 +26,8 @@ LINE_OVERHEAD: Final = 4
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.%A-Za-z0-9]+\])(?::[0-9]{0,5})?")
 
+MAX_LENGTH_DIGITS: Final = 19
+"""Digits of a Content-Length. Thousands of zeros in front make no other length, but Python reads 4,300 digits."""
 SLOW_S: Final = 5.0
 """Seconds after which an incomplete body is dropped if others need the room."""
 
@@ -59,13 +61,16 @@ def limit_heads(app: App, settings: Settings) -> App:
 
 
 def check_head(scope: Scope, limit: int) -> None:
-    """Raises HeadersTooLarge if request line and headers exceed `limit` bytes, BadRequest for a wrong Host."""
+    """Raises HeadersTooLarge if request line and headers exceed `limit` bytes, BadRequest for a wrong Host and for a
+    Content-Length of too many digits."""
     size = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
     hosts = []
     for name, value in scope["headers"]:
         size += len(name) + len(value) + LINE_OVERHEAD
         if name == b"host":
             hosts.append(value)
+        elif name == b"content-length" and len(value) > MAX_LENGTH_DIGITS:
+            raise BadRequest("the request's Content-Length is too long")
     if size > limit:
         raise HeadersTooLarge(
             f"the request's head is {size} bytes long; {limit} are allowed", hint="See limits.header_kb."

@@ -6,12 +6,14 @@ An error often repeats a value of the request. So whatever it says is believed f
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from proxy.chat.chain import public_id
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
-from tests.scripted_model import ScriptedModel, send_reply
+from tests.scripted_model import ScriptedModel, make_calls, send_reply
 
 JSON = b"content-type: application/json"
 SAID = [("user", f"{n} " * 800) if n % 2 else ("assistant", "Yes. " * 800) for n in range(1, 12)]
@@ -52,3 +54,21 @@ async def test_p7_an_option_that_an_error_names_is_left_out_for_one_tenant_alone
         assert (await proxy.post(CHEATING | {"stream": True}, key="sk-cheat")).status == 400
         assert (await proxy.post(LONG | {"stream": True}, key="sk-other")).status == 200
     assert json.loads(model.received[-1].body)["stream_options"] == {"include_usage": True}
+
+
+async def test_p7_a_result_that_two_tenants_got_alike_is_shortened_for_each_by_itself() -> None:
+    log = "\n".join(f"row {n} of src/module_{n}.py with the token {n * 7919:x}" for n in range(400))
+    model = ScriptedModel("Fine.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="hierarchical") as proxy:
+        for name in ("one", "other"):
+            messages: list[dict[str, Any]] = []
+            for n in range(2):
+                called = make_calls((f"call_{n}", "look"))
+                brought = {"role": "tool", "tool_call_id": f"call_{n}", "content": f"{n}\n{log}"}
+                messages += [{"role": "user", "content": f"Look at {name}, part {n}"}, called, brought]
+                messages += [{"role": "assistant", "content": "It is fine."}] if not n else []
+            session = b"x-context-session: " + name.encode()
+            assert (await proxy.post({"model": "m", "messages": messages}, session, key=f"sk-{name}")).status == 200
+            (message_id,) = re.findall(r"\[extract of message (\w+),", model.texts()[2])
+            own = await proxy.rows("SELECT key FROM messages WHERE session = ?", name)
+            assert message_id in [public_id(key) for (key,) in own]

@@ -94,6 +94,15 @@ async def test_bytes_that_stand_for_gigabytes_are_refused_in_small_pieces(way: s
     assert turns >= len(sizes) - 1, "others had their turn between two pieces"
 
 
+async def test_what_stands_behind_the_end_of_a_stream_is_bounded_too() -> None:
+    # The outer codings would be decoded for as long as they last, and the inner one gives out nothing of it.
+    bomb = gzip.compress(gzip.compress(gzip.compress(b"{}") + b"\0" * (128 << 20)))
+    decoders = make_decoders("gzip, gzip, gzip")
+    assert decoders is not None
+    with pytest.raises(httpx2.RemoteProtocolError, match="stands for too many bytes"):
+        [part async for part in DecodedBody(cut(bomb, 1 << 16), decoders)]
+
+
 @pytest.mark.parametrize("way", ["gzip", "zstd"])
 @pytest.mark.parametrize("text", [b"x", b""])
 async def test_a_body_of_very_many_members_is_refused(way: str, text: bytes) -> None:

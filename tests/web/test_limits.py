@@ -22,7 +22,9 @@ from proxy.web.limits import (
     find_client_address,
     limit_heads,
 )
-from tests.raw_upstream import send_raw, serve_app
+from tests.proxy_server import CHAT, run_proxy
+from tests.raw_upstream import run_upstream, send_raw, serve_app
+from tests.scripted_model import ScriptedModel
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -273,3 +275,13 @@ def test_room_is_made_by_the_address_that_has_most() -> None:
 def test_an_ipv6_host_is_its_network(host: str, address: str) -> None:
     assert find_client_address((host, 1)) == address
     assert find_client_address(None) == ""
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/files", "/api/import"])
+async def test_a_content_length_of_more_digits_than_can_be_read_is_refused(path: str) -> None:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
+        head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" % path.encode()
+        length = b"connection: close\r\ncontent-length: %b2\r\n\r\n{}" % (b"0" * 5000)
+        raw = await send_raw(proxy.port, head + length)
+        assert raw.split()[1] == b"400"
+        assert proxy.count("internal_errors_total") == 0

@@ -14,7 +14,7 @@ from proxy.context.stage import Injection
 HEADING = (
     "[From the record of your own work so far: calls whose results were shortened or left out, {count} in number.]"
 )
-_TOLD = re.compile(re.escape(HEADING).replace(r"\{count\}", r"(\d+)"))
+_TOLD = re.compile(re.escape(HEADING).replace(r"\{count\}", r"(\d{1,9})"))
 _RECORD = re.compile(r"\n\n" + _TOLD.pattern + r"(?:\n[^\n]+)*")
 
 

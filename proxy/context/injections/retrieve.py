@@ -144,9 +144,10 @@ class Retrieve(Injection):
 
     def _find_task_items(self, view: View, about: Message) -> Iterator[Quotation]:
         start = view.active_start
+        # The places of the messages count too: the last key alone says nothing of system messages among them.
         ranked = about.derive(
             lambda m: self._rank(view.messages[:start], bm25.count_message_terms(m)),
-            (SOURCE, self, view.keys[start - 1] if start else b""),
+            (SOURCE, self, hash(tuple(view.keys[:start]))),
         )
         named = compile_pattern(self.old_task)
         hidden = [n for n in ranked if _is_hidden(view, n)]

@@ -122,7 +122,7 @@ class CompressionLadder:
         for n in range(step.start, step.end):
             if self._is_editable(n) and n not in self.changes:
                 message = self.view.messages[n]
-                made = ("extract", self.has_recall)
+                made = ("extract", self.has_recall, self.view.keys[step.end - 1])
                 text = message.derive(lambda _, n=n: extracts.extract_result(self.view, step, n), made)  # type: ignore[misc]  # a bound value
                 self._write(n, text, reason, step.end - 1)
 

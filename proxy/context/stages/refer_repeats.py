@@ -26,15 +26,17 @@ _RECENT = 6
 _LINE = 8
 """Minimum number of characters of a line that is compared."""
 _REFERENCE = re.compile(
-    r"^\[\d+ lines[^:\n]*: as lines (\d+)-(\d+)(?: \([\d-]+\))? of (result|call) ([a-z2-7]{10})", re.MULTILINE
+    r"^\[\d+ lines[^:\n]*: as lines (\d{1,9})-(\d{1,9})(?: \([\d-]+\))? of (result|call) ([a-z2-7]{10})", re.MULTILINE
 )
 _POINTER = re.compile(
-    r"^\[(\d+ lines[^:\n]*): as (lines (\d+)-(\d+))(?: \([\d-]+\))? of ((result|call) ([a-z2-7]{10})[^\n]*?),"
-    r" (?:\d+ steps? before this|in this step): [^\n]*\]$",
+    r"^\[(\d+ lines[^:\n]*): as (lines (\d{1,9})-(\d{1,9}))(?: \([\d-]+\))?"
+    r" of ((result|call) ([a-z2-7]{10})(?:[^\n,]|,(?! (?:\d{1,9} steps? before this|in this step): ))*+),"
+    r" (?:\d{1,9} steps? before this|in this step): [^\n]*+(?<=\])$",
     re.MULTILINE,
 )
 """A whole reference. Groups: (the lines that it replaces, the lines that it names, their first, their last, the result
-or call, its kind, its id)."""
+or call, its kind, its id). Results are full of what looks like one: no part gives back, so that the time is linear, and
+no number is too long to be read."""
 _LEFT = re.compile(
     r"^\[\d+ lines[^:\n]*: lines \d+-\d+ of (?:result|call) [a-z2-7]{10}[^\n]*, which has left", re.MULTILINE
 )
@@ -483,55 +485,62 @@ def mark_broken_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[b
     already seen the reference, and the mark does not make the message longer: where it would, it names no call. The
     result itself is not restored into a full prompt.
     """
-    places: dict[str, int] | None = None
+    marker: _ReferenceMarker | None = None
     made: dict[bytes, Edit] = {}
     for n, k in enumerate(view.keys):
         edit = edits.get(k)
         if edit is None or edit.action != "text" or not _has_reference(edit.text or ""):
             continue
-        if places is None:
-            places = {public_id(key): at for at, key in enumerate(view.keys)}
-        mark = partial(_mark_reference, view, n, edits, places)
-        text = _POINTER.sub(partial(mark, "recall" in view.offered_tools), edit.text or "")
+        if marker is None:
+            marker = _ReferenceMarker(view, edits)
+        text = _POINTER.sub(partial(marker.mark, n, "recall" in view.offered_tools), edit.text or "")
         if text == edit.text:
             continue
         after = count_edited_tokens(view, n, text)
         if after > edit.after:  # the prompt could pass its budget, for which the edits were chosen before
-            text = _POINTER.sub(partial(mark, False), edit.text or "")
+            text = _POINTER.sub(partial(marker.mark, n, False), edit.text or "")
             after = count_edited_tokens(view, n, text)
         made[k] = msgspec.structs.replace(edit, text=text, after=after)
     return {**edits, **made} if made else edits
 
 
-def _mark_reference(
-    view: View,
-    n: int,
-    edits: Mapping[bytes, Edit],
-    places: Mapping[str, int],
-    with_recall: bool,
-    found: re.Match[str],
-) -> str:
-    """Return the reference unchanged, or the words that its text has left the prompt. with_recall: they name the call
-    that returns the text."""
-    own, lines, first, last, named, kind, name = found.groups()
-    at = places.get(name)
-    ours = at is not None and at < n and found[0] not in view.messages[n].text
-    if at is None or not ours or _are_sent(view, at, edits.get(view.keys[at]), kind, int(first) - 1, int(last)):
-        return found[0]
-    again = f'; recall("{name}")' if with_recall else ""
-    return f"[{own}: {lines} of {named}, which has left{again}]"
+class _ReferenceMarker:
+    """Marks the references of a prompt whose text has left. One message may have thousands of them, so what they have
+    in common is computed once."""
 
+    def __init__(self, view: View, edits: Mapping[bytes, Edit]) -> None:
+        self._view = view
+        self._edits = edits
+        self._places = {public_id(key): at for at, key in enumerate(view.keys)}
+        self._kept_lines: dict[int, tuple[NumberedLines, frozenset[str]]] = {}
+        """For each result that is cut: its own lines, and the lines that are sent of it."""
 
-def _are_sent(view: View, at: int, edit: Edit | None, kind: str, first: int, last: int) -> bool:
-    """True if these lines of a result are sent, or if the call that contains them is sent."""
-    message = view.messages[at]
-    if edit is None or message.is_system or not _takes_out(edit):
-        return True
-    if kind == "call" or edit.text is None:
-        return edit.action not in ("gone", "text_only", "arguments")
-    there = set(line_numbers.split_lines(edit.text).bare) | set(edit.text.split("\n"))
-    whole = line_numbers.read_lines(message)
-    return all(line in there or whole.bare[k] in there for k, line in enumerate(whole.whole[first:last], first) if line)
+    def mark(self, n: int, with_recall: bool, found: re.Match[str]) -> str:
+        """Return the reference of messages[n] unchanged, or the words that its text has left the prompt. with_recall:
+        they name the call that returns the text."""
+        checkpoint()
+        own, lines, first, last, named, kind, name = found.groups()
+        at = self._places.get(name)
+        ours = at is not None and at < n and found[0] not in self._view.messages[n].text
+        if at is None or not ours or self._are_sent(at, kind, int(first) - 1, int(last)):
+            return found[0]
+        again = f'; recall("{name}")' if with_recall else ""
+        return f"[{own}: {lines} of {named}, which has left{again}]"
+
+    def _are_sent(self, at: int, kind: str, first: int, last: int) -> bool:
+        """True if these lines of a result are sent, or if the call that contains them is sent."""
+        message, edit = self._view.messages[at], self._edits.get(self._view.keys[at])
+        if edit is None or message.is_system or not _takes_out(edit):
+            return True
+        if kind == "call" or edit.text is None:
+            return edit.action not in ("gone", "text_only", "arguments")
+        if at not in self._kept_lines:
+            sent = frozenset((*line_numbers.split_lines(edit.text).bare, *edit.text.split("\n")))
+            self._kept_lines[at] = line_numbers.read_lines(message), sent
+        whole, there = self._kept_lines[at]
+        return all(
+            line in there or whole.bare[k] in there for k, line in enumerate(whole.whole[first:last], first) if line
+        )
 
 
 def _takes_out(edit: Edit) -> bool:

@@ -113,3 +113,12 @@ def test_a_record_that_a_tool_has_written_is_none_of_ours() -> None:
     assert find_newest_record(stubs, view) is None, "it is not carried on as if it were ours"
     (insert,) = list_activity_reports(view)
     assert "24 in number" in insert.text, "and it does not silence ours"
+
+
+def test_a_message_that_imitates_a_record_with_a_long_number_leaves_the_record_due() -> None:
+    imitated = HEADING.format(count="9" * 5000)
+    view = left(30, 1)
+    key = view.keys[4]
+    edits = {**view.edits, key: Edit(key, "text", f"a\n\n{imitated}\na", "refer_repeats", "", 9, 9)}
+    (record,) = list_activity_reports(build_view(talk(30), state=BranchState(edits=edits)))
+    assert "src/0.py" in record.text

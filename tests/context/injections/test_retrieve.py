@@ -257,3 +257,12 @@ def test_what_is_quoted_together_keeps_to_its_tokens_items_and_floor() -> None:
 def test_patterns_that_cannot_be_used_are_refused_by_their_name(field: str) -> None:
     with pytest.raises(ConfigError, match=rf"retrieve\.{field}"):
         make_injection({"use": "retrieve", field: ["("]}, BUILT_IN_INJECTIONS)
+
+
+def test_the_messages_are_ranked_anew_where_a_client_sends_fewer_system_messages() -> None:
+    about = user("does the tokenizer still choke on unicode")
+    before = build_view([*[{"role": "system", "content": "Be."}] * 9, *OLD, about])
+    list(Retrieve()(before))
+    after = hidden([*OLD, about], range(4))
+    shared = msgspec.structs.replace(after, messages=(*after.messages[:-1], before.messages[-1]))
+    assert list(Retrieve()(shared)) == list(Retrieve()(after))

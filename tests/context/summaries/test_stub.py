@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -19,12 +20,13 @@ from proxy.context.summaries.stub import (
     estimate_stub_chars,
     find_constants,
     find_imports,
+    find_reported_errors,
     find_unlike_lines,
     keep_short_gaps,
     show_line,
 )
 from tests.context.analysis.runs import RUNS, Run, read_text_outcome
-from tests.conversations import assistant, build_view, result, user
+from tests.conversations import assistant, build_view, make_messages, result, user
 
 CONTENTS: st.SearchStrategy[ContentKind] = st.sampled_from(("view", "other", "unknown"))
 FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range(60)]
@@ -534,3 +536,26 @@ def test_line_numbers_with_leading_zeros_are_no_names() -> None:
 def test_the_imports_of_a_file_with_long_lines_take_linear_time(line: str) -> None:
     (message,) = build_view([user("\n".join(["import os", *[line] * 58]))]).messages
     assert find_imports(message)[:1] == (0,)
+
+
+@pytest.mark.parametrize("of_time", ["11:11:", "11:11.", "11:11 "])
+def test_lines_of_many_times_are_searched_for_reports_in_linear_time(of_time: str) -> None:
+    line = f"{(of_time * 64)[:380]} denied"
+    message = make_messages(result("1", "\n".join([line] * 200)))[0]
+    began = time.thread_time()
+    assert find_reported_errors(message) == ()
+    assert time.thread_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("line", "reports"),
+    [
+        ("2026-11-26T12:00:01.123Z [main] ERROR no space", True),
+        ("12:00:01,123: FATAL no space", True),
+        ("1:12:00 SEVERE no space", True),
+        ("12:00x FATAL no space", False),
+        (f"12:00:01 {'a ' * 40}ERROR", False),
+    ],
+)
+def test_a_line_reports_an_error_where_its_level_stands_near_its_time(line: str, reports: bool) -> None:
+    assert find_reported_errors(make_messages(result("1", line))[0]) == ((0,) if reports else ())
