@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import re
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -345,11 +343,8 @@ def _drop_read_ahead() -> None:
 
 def describe_refusal(error: Exception) -> str:
     """The reason for which a database cannot be opened. The address may hold a password, and so may the message of a
-    parser, or of a system that was asked for a host. Of these only the system's own words for their numbers are told.
-    """
+    parser, so that of other errors the name alone is told."""
     if isinstance(error, asyncpg.PostgresError):
         return describe_error(error)
-    if isinstance(error, (socket.gaierror, TimeoutError)):
-        return describe_cause(error)
-    numbers = dict.fromkeys(re.findall(r"\[Errno (\d+)\]", str(error)))  # a host may have several addresses
-    return ", ".join(os.strerror(int(number)) for number in numbers) or type(error).__name__
+    is_system_error = isinstance(error, (socket.gaierror, TimeoutError)) or "Connect call failed" in str(error)
+    return describe_cause(error) if is_system_error else type(error).__name__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import signal
 import socket
 import time
@@ -62,7 +61,7 @@ async def test_what_cannot_be_opened_is_refused_without_its_password(postgres: s
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
         (
             OSError(f"Multiple exceptions: [Errno {errno.ECONNREFUSED}] Connect call failed ('::1', 1)"),
-            os.strerror(errno.ECONNREFUSED),
+            "Connection refused",
         ),
         (TimeoutError(), "no answer in time"),
         (ValueError("canary"), "ValueError"),
