@@ -28,6 +28,8 @@ from proxy.settings.load import Settings
 
 NDJSON: Final = "application/x-ndjson"
 
+TOLD_REFUSALS: Final = 20
+"""Refusals of an import that are told one by one: a file of another kind has one for each line."""
 Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write; - for stdout.")]
 
 
@@ -115,8 +117,10 @@ def import_files(
             _import_slop(command, file, tally)
         else:
             _import_jsonl(command, file, tally)
-    for problem in tally.refused:
+    for problem in tally.refused[:TOLD_REFUSALS]:
         print_notice(problem)
+    if len(tally.refused) > TOLD_REFUSALS:
+        print_notice(f"{len(tally.refused) - TOLD_REFUSALS:,} more were refused; --json lists all of them.")
     if command.json:
         print_json(tally.to_json())
     else:
