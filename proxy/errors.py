@@ -61,6 +61,10 @@ def describe_cause(error: BaseException) -> str:
     """Return the reason of an error for people: an OSError without its number, and a timeout in words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    # asyncio has no reason there but a number, for each address of a host. Python knows the class of a number.
+    numbers = re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))
+    if any(isinstance(OSError(int(number), ""), ConnectionRefusedError) for number in numbers):
+        return "Connection refused"
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return re.sub(r"\[Errno -?\d+\] ", "", reason).rstrip(".") or type(error).__name__
 

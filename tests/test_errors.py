@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import re
 
@@ -42,3 +43,9 @@ def test_a_cause_is_told_in_words() -> None:
     assert describe_cause(ConnectionError("[Errno 111] Connection refused.")) == "Connection refused"
     assert describe_cause(TimeoutError(110, "timed out")) == "no answer in time"
     assert describe_cause(OSError()) == "OSError"
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 9)")
+    unreachable = OSError(errno.ENETUNREACH, "Connect call failed ('::1', 9, 0, 0)")
+    assert describe_cause(refused) == "Connection refused"
+    several = OSError(f"Multiple exceptions: {unreachable}, {refused}, {refused}")
+    assert describe_cause(several) == "Connection refused"
+    assert describe_cause(unreachable) == "Connect call failed ('::1', 9, 0, 0)"

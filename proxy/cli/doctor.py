@@ -60,6 +60,8 @@ ANSWER_TOKENS: Final = 16
 """Tokens of the answer that --send asks for."""
 FREE_BYTES: Final = 1 << 30
 """Bytes of free disk below which the store's disk is reported."""
+FULL_BYTES: Final = 1 << 20
+"""Bytes of free disk below which it is full: a new store takes 0.7 MB."""
 GATEWAY_TOKENS: Final = "30,600 tokens more a request with 107 tools"
 """The cost of Claude Code's tool search being off, as measured by others."""
 
@@ -255,12 +257,21 @@ def check_store(settings: Settings) -> Finding:
             )
         return Finding("store", "good", f"PostgreSQL at {host}:{port} listens; nobody has logged in")
     path = Path(settings.db)
-    folder = next(one for one in (path.parent, *path.absolute().parents) if one.is_dir())
+    # access() first: is_dir() ends with an error where a folder above it may not be entered.
+    folder = next(one for one in (path.parent, *path.absolute().parents) if os.access(one, os.F_OK) and one.is_dir())
     if not os.access(folder, os.W_OK):
         return Finding("store", "fault", f"{folder} cannot be written to", "Name another file with --db.")
     free = shutil.disk_usage(folder).free
-    if free < FREE_BYTES:
+    if free < FULL_BYTES:
+        return Finding("store", "fault", f"the disk of {path} is full: new requests are not stored", "Make room.")
+    found = _check_file(path)
+    if found.status == "good" and free < FREE_BYTES:
         return Finding("store", "loss", f"the disk of {path} has {free / 1e6:,.0f} MB left", "Make room.")
+    return found
+
+
+def _check_file(path: Path) -> Finding:
+    """Look at the SQLite file, in a folder that can be written to."""
     if not path.exists():
         return Finding("store", "good", f"{path} will be made")
     try:

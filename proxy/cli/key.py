@@ -40,9 +40,10 @@ def key(
     if folder is not None:
         try:
             folder.mkdir(mode=0o700, exist_ok=True)  # one that is there stays as open as it is
+            write_keys(folder, tenant)
         except OSError as error:
-            raise ConfigError("folder", str(folder), f"a folder to write in ({error.strerror})") from None
-        write_keys(folder, tenant)
+            allowed = f"a folder to write in ({error.strerror})"
+            raise ConfigError("folder", str(folder), allowed, source="--folder") from None
         return
     made = KEY_PREFIX + secrets.token_urlsafe(32)
     typer.echo(render_entry(made, name, tenant, plane))
@@ -72,7 +73,7 @@ def write_keys(folder: Path, tenant: str) -> None:
 
 def write_plane_keys(folder: Path, tenant: str) -> dict[str, str]:
     """Write a file with a key for each plane, and keys.toml with their entries; return the keys by plane. If keys.toml
-    exists, nothing is written and the result is empty. Raises ConfigError if the folder cannot be written."""
+    exists, nothing is written and the result is empty. Raises OSError if the folder cannot be written."""
     config = folder / KEYS_FILE
     if config.exists():
         return {}
@@ -85,16 +86,11 @@ def write_plane_keys(folder: Path, tenant: str) -> dict[str, str]:
 
 
 def write_file(file: Path, text: str, mode: int) -> None:
-    """Write a file that has this mode from the moment it exists. Raises ConfigError if it cannot be written."""
-    try:
-        file.unlink(missing_ok=True)
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as out:
-            os.fchmod(out.fileno(), mode)  # regardless of the umask: the scraper has to read it
-            out.write(text)
-    except OSError as error:
-        raise ConfigError(
-            "folder", str(file.parent), f"a folder to write in ({error.strerror})", source="--folder"
-        ) from None
+    """Write a file that has this mode from the moment it exists. Raises OSError if it cannot be written."""
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as out:
+        os.fchmod(out.fileno(), mode)  # regardless of the umask: the scraper has to read it
+        out.write(text)
 
 
 def render_entry(secret_key: str, name: str, tenant: str, plane: str) -> str:

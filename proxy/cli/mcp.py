@@ -15,6 +15,7 @@ import typer
 import uvicorn
 
 from proxy.cli.remote import AdminClient, RemoteCommand, RemoteRefused, RemoteUnreachable, quote_id, remote_command
+from proxy.cli.serve import open_listener
 from proxy.cli.terminal import print_notice
 from proxy.errors import ConfigError
 from proxy.version import VERSION
@@ -47,7 +48,8 @@ def mcp(
     server = create_server(command.client, session, project)
     if http:
         app = server.streamable_http_app(host=HOST, stateless_http=True, json_response=True)
-        uvicorn.run(app, host=HOST, port=port, log_level="warning", ws="none")
+        with open_listener(HOST, port) as listener:
+            uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none")).run(sockets=[listener])
         return
     asyncio.run(_serve_stdio(server))
 

@@ -85,7 +85,7 @@ def read_with_keys(config: Path | None, **flags: object) -> tuple[Settings, dict
     try:
         Path(settings.keys_dir).mkdir(mode=0o700, exist_ok=True)
         made = write_plane_keys(Path(settings.keys_dir), "default")
-    except (OSError, ConfigError) as problem:
+    except OSError as problem:
         raise ConfigError("keys_dir", settings.keys_dir, f"a folder to write in ({describe_cause(problem)})") from None
     return read_settings(config, **flags), made
 

@@ -28,6 +28,8 @@ from proxy.settings.load import Settings
 
 NDJSON: Final = "application/x-ndjson"
 
+TOLD_REFUSALS: Final = 20
+"""Refusals of an import that are told one by one: a file of another kind has one for each line."""
 Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write; - for stdout.")]
 
 
@@ -41,7 +43,7 @@ def export(
     parquet: Annotated[
         Path | None, typer.Option(help="Write exchanges and their costs instead, as Parquet, read from the store.")
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="The same as CSV.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="The same as CSV; - for stdout.")] = None,
     since: Annotated[str, typer.Option(help="Exchanges that began at this time or later: ISO 8601, UTC.")] = "",
     until: Annotated[str, typer.Option(help="Exchanges that began before it; without it 15 minutes ago.")] = "",
     config: Config = None,
@@ -84,15 +86,18 @@ def _export_table(
                 settings, file, move, is_parquet=parquet is not None, since=since, until=until,
                 tenant=command.client.tenant,
             )  # fmt: skip
+    except BrokenPipeError:
+        raise  # the reader of stdout has seen enough, as with every command
     except OSError as error:
         raise ConfigError(
             name, str(out), f"a file that can be written ({error.strerror})", source=f"--{name}"
         ) from None
-    written = format_count(done["exchanges"], "exchange")
-    text = (
-        f"{written} until {done['until']} written to {out}; the next export goes on with --since {done['next_since']}"
-    )
-    command.report_done({"file": str(out), **done}, text)
+    written = f"{format_count(done['exchanges'], 'exchange')} until {done['until']} written"
+    later = f"; the next export goes on with --since {done['next_since']}"
+    if str(out) == "-":
+        print_notice(written + later)  # stdout is the table's
+    else:
+        command.report_done({"file": str(out), **done}, f"{written} to {out}{later}")
 
 
 @remote_command
@@ -112,8 +117,10 @@ def import_files(
             _import_slop(command, file, tally)
         else:
             _import_jsonl(command, file, tally)
-    for problem in tally.refused:
+    for problem in tally.refused[:TOLD_REFUSALS]:
         print_notice(problem)
+    if len(tally.refused) > TOLD_REFUSALS:
+        print_notice(f"{len(tally.refused) - TOLD_REFUSALS:,} more were refused; --json lists all of them.")
     if command.json:
         print_json(tally.to_json())
     else:
@@ -259,8 +266,12 @@ def save_lines(command: RemoteCommand, path: str, out: Path, what: str, **query:
 
 @contextmanager
 def open_replacement(out: Path) -> Iterator[BinaryIO]:
-    """Yield a file that takes the place of `out` once it is complete. If `out` is no regular file (a device, a FIFO),
-    it is written directly. A symbolic link stays, and its target is written. Raises OSError."""
+    """Yield a file that takes the place of `out` once it is complete; stdout for -. If `out` is no regular file (a
+    device, a FIFO), it is written directly. A symbolic link stays, and its target is written. Raises OSError."""
+    if str(out) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
     if out.is_symlink():
         out = Path(os.path.realpath(out))
     if out.exists() and not out.is_file():

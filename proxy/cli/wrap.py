@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -170,16 +171,29 @@ def make_settings(
             flags[f"upstreams.{one.name}.base_url"] = one.base_url
             flags[f"upstreams.{one.name}.models"] = one.models
     if db is None and user.db == Settings.model_fields["db"].default:
-        flags["db"] = str(find_free_store(find_data_folder()))
+        flags["db"] = str(find_free_store(make_data_folder()))
     else:
         flags["db"] = user.db
     return read_settings(config, **flags)
 
 
+def make_data_folder() -> Path:
+    """Return the folder of wrap's stores and its log, which is there then. Raises StoreRefused if it cannot be used."""
+    folder = find_data_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise StoreRefused(
+            f"the folder {folder} cannot be used: {error.strerror}.",
+            hint="Set XDG_DATA_HOME to a folder that this user may write to.",
+        ) from None
+
+
 def find_free_store(folder: Path) -> Path:
     """Return a store that no process uses. The usual one keeps the sessions of all runs; others are for agents that run
     at the same time. Raises StoreRefused."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for number in range(1, MAX_STORES + 1):
         file = folder / ("wrap.sqlite3" if number == 1 else f"wrap-{number}.sqlite3")
         try:
@@ -204,9 +218,7 @@ def hold_store(file: Path) -> Iterator[None]:
 @contextmanager
 def start_proxy(settings: Settings) -> Iterator[str]:
     """Run a proxy in a thread, and yield its address without /v1. Raises StoreRefused if it does not start."""
-    folder = find_data_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log_file = folder / "wrap.log"
+    log_file = make_data_folder() / "wrap.log"
     if "://" not in settings.db and settings.db != ":memory:" and Path(settings.db).parent.is_dir():
         with hold_store(Path(settings.db)):
             pass  # another process's store is refused here in its own words, and not in the log alone

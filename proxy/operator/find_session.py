@@ -91,7 +91,7 @@ async def find_last_exchange(services: Services, record: SessionRecord, branch: 
     side = {one.branch for one in record.branches if one.kind == "side"}
     side = side if len(side) < len(record.branches) else set()
     if branch is not None and branch not in {one.branch for one in record.branches}:
-        raise NotFound(f"session {record.session!r} has no branch {branch!r}")
+        raise NotFound(f"session {record.session!r} has no branch {branch!r}", hint="List its branches.")
     async for one in iter_exchanges(services.store, record.tenant, record.session):
         if one.branch == branch or (branch is None and one.branch not in side):
             return one
@@ -143,5 +143,5 @@ async def _copy_branch(services: Services, record: SessionRecord, name: str, key
     if found is None:
         found = await services.live_sessions.load_branch(live_session, name)
     if found is None:
-        raise NotFound(f"session {record.session!r} has no branch {name!r}")
+        raise NotFound(f"session {record.session!r} has no branch {name!r}", hint="List its branches.")
     return replace(found, live_session=live_session)

@@ -149,7 +149,7 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
         (one for one in await services.store.read_notes(tenant, session, WHOLE_SESSION) if one.note == note), None
     )
     if known is None:
-        raise NotFound(f"session {session!r} has no note {note!r}")
+        raise NotFound(f"session {session!r} has no note {note!r}", hint="List its notes.")
     settings = parse_settings(record.settings)
     left = msgspec.structs.replace(settings, withdrawn=[*settings.withdrawn, note][-MAX_WITHDRAWN:])
     blank = msgspec.structs.replace(known, text="")

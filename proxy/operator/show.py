@@ -63,7 +63,7 @@ async def read_past_prompt(
     await find_session.read_session(services, tenant, session)
     found = await rebuild_prompt.rebuild_prompt(services.store, tenant, session, exchange)
     if found is None:
-        raise NotFound(f"session {session!r} has no exchange {exchange!r}")
+        raise NotFound(f"session {session!r} has no exchange {exchange!r}", hint="List its requests.")
     row = found.exchange
     request = await find_session.parse_request(services, found.original_body)
     token_counter = services.find_token_counter(lookups.look_up_model(services, row.model))

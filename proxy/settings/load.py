@@ -506,7 +506,7 @@ def _check_helper_upstreams(settings: Settings) -> Iterator[tuple[KeyPath, objec
 def read_toml(file: Path) -> tuple[TomlTree, str]:
     """Return a TOML file as a tree and as its text. Raises ConfigError if the file cannot be read."""
     try:
-        text = file.read_text("utf-8")
+        text = file.read_text("utf-8-sig")  # some editors put a mark in front, which TOML does not know
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"at line (\d+)", str(error))

@@ -73,7 +73,7 @@ def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:
     made = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        uri = source.absolute().as_uri() + "?mode=ro"
+        uri = sqlite_files.build_read_uri(source, "Say which with --db.")
         with (
             closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as original,
             closing(sqlite3.connect(made, isolation_level=None)) as copy,

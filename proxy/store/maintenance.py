@@ -18,6 +18,8 @@ from proxy.store import sqlite_files
 from proxy.store.migrate import APPLICATION_ID, CHECKED_SIZE, DAMAGE_HINT, make_damage_error, migrate
 from proxy.store.schema import MIGRATIONS, Migration
 
+SAY_WHICH = "Say which with --db."
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
@@ -31,7 +33,7 @@ class SchemaStatus:
 def read_schema_status(path: Path, hint: str = "") -> SchemaStatus:
     """The schema state of a SQLite file, read without changing the file. hint: what a person does about a file that is
     no readable store; empty: what its owner does. Raises StoreRefused if it is none."""
-    with closing(_open_database(path, "ro", hint or "Say which with --db.")) as there:
+    with closing(_open_database(sqlite_files.build_read_uri(path, hint or SAY_WHICH))) as there:
         version = _read_version(path, there, hint or "Put a backup in its place, or name another file with --db.")
     missing = tuple(migration for migration in MIGRATIONS if migration.number > version)
     return SchemaStatus(version, MIGRATIONS[-1].number, missing)
@@ -43,7 +45,7 @@ def check_pages(path: Path) -> None:
     if path.stat().st_size > CHECKED_SIZE:
         return
     try:
-        with closing(_open_database(path, "ro")) as there:
+        with closing(_open_database(sqlite_files.build_read_uri(path, SAY_WHICH))) as there:
             found = there.execute("PRAGMA quick_check(1)").fetchone()[0]
     except sqlite3.DatabaseError as error:
         found = str(error)
@@ -79,7 +81,7 @@ def vacuum(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[in
     lock.acquire()
     try:
         before = _measure_files(path)
-        with closing(_open_database(path, "rw")) as there:
+        with closing(_open_database(sqlite_files.build_uri(path))) as there:
             there.set_progress_handler(call_heartbeat, 1_000_000)
             there.execute("VACUUM")
             there.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -93,10 +95,8 @@ def vacuum(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[in
         lock.release()
 
 
-def _open_database(path: Path, mode: str, hint: str = "") -> sqlite3.Connection:
-    if not path.is_file():
-        raise StoreRefused(f"there is no database {path}.", hint=hint)
-    return sqlite3.connect(path.absolute().as_uri() + f"?mode={mode}", uri=True, isolation_level=None)
+def _open_database(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(uri, uri=True, isolation_level=None)
 
 
 def _read_version(path: Path, there: sqlite3.Connection, hint: str) -> int:

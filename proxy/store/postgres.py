@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
@@ -18,7 +19,7 @@ from typing import Any, Literal
 
 import asyncpg
 
-from proxy.errors import StoreRefused, StoreUnavailable
+from proxy.errors import StoreRefused, StoreUnavailable, describe_cause
 from proxy.store import postgres_index
 from proxy.store.base import GapRow, Row
 from proxy.store.branch_positions import KnownMessage
@@ -50,7 +51,10 @@ _PLANNING = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
 compile what it takes for a large query; both cost more than the query."""
 _TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 """The time limit that a connection has in fact, in milliseconds."""
-_ADDRESS_HINT = "See that the server runs, and that --db names it, a user, a password and a database."
+_ADDRESS_HINT = (
+    "See that the server runs, and that --db names it, a user, a password and a database. In the URL, signs such as @ "
+    "and / in a password are percent-encoded; PGPASSWORD takes them as they are."
+)
 _POOLER_HINT = (
     "Connect to PostgreSQL itself: the pooler in between, for example PgBouncer, does not pass on the settings of a "
     "connection."
@@ -186,14 +190,8 @@ class PostgresStore(QueuedStore, StoreReads):
             yield
         except (*SERVER_ERRORS, ValueError, TimeoutError) as error:
             await self.close()
-            # The address may hold a password, and so may the message of a resolver or parser.
             raise StoreRefused(
-                "the PostgreSQL database cannot be opened: "
-                + (
-                    f"{describe_error(error)}."
-                    if isinstance(error, asyncpg.PostgresError)
-                    else f"{type(error).__name__}."
-                ),
+                f"the PostgreSQL database cannot be opened: {describe_refusal(error)}.",
                 hint=_POOLER_HINT if isinstance(error, asyncpg.ProtocolViolationError) else _ADDRESS_HINT,
             ) from error
         except BaseException:
@@ -341,3 +339,12 @@ def _drop_read_ahead() -> None:
     if ahead is not None:
         ahead.drop()
         _AHEAD.set(None)
+
+
+def describe_refusal(error: Exception) -> str:
+    """The reason for which a database cannot be opened. The address may hold a password, and so may the message of a
+    parser, so that of other errors the name alone is told."""
+    if isinstance(error, asyncpg.PostgresError):
+        return describe_error(error)
+    is_system_error = isinstance(error, (socket.gaierror, TimeoutError)) or "Connect call failed" in str(error)
+    return describe_cause(error) if is_system_error else type(error).__name__

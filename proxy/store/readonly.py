@@ -53,12 +53,9 @@ class ReadOnlyStore(ConnectionStore):
 
     async def open(self) -> None:
         """Open the file. Raises StoreRefused if there is no store that this version can read."""
-        if not self.path.is_file():
-            raise StoreRefused(
-                f"there is no database {self.path}.", hint="Give its path with --db, or in the config file."
-            )
+        uri = sqlite_files.build_read_uri(self.path, "Give its path with --db, or in the config file.")
         try:
-            connection = sqlite3.connect(self.path.absolute().as_uri() + "?mode=ro", uri=True, timeout=5.0)
+            connection = sqlite3.connect(uri, uri=True, timeout=5.0)
             with contextlib.ExitStack() as stack:
                 stack.callback(connection.close)
                 self._check(connection)

@@ -13,8 +13,10 @@ POSIX locks that SQLite holds in this process. So only its metadata is read.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +27,39 @@ _PRIVATE_FOLDER = 0o700
 _OTHERS = 0o077
 LOCK_ENDING = ".lock"
 PLACE_HINT = "Give a path in a folder that this user may write to."
+OWNER_HINT = "Run this as the user that the proxy runs as."
 
 
 def build_uri(path: Path) -> str:
     """The URI for sqlite3.connect: it opens the file only if the file is there, so that a deleted file is not created
     again by chance."""
     return path.absolute().as_uri() + "?mode=rw"
+
+
+def build_read_uri(path: Path, hint: str) -> str:
+    """The URI for sqlite3.connect to read the file alone. hint: what a person does if there is none. Raises
+    StoreRefused if there is none, or this user may not read it: SQLite does not say which of the two it is.
+
+    SQLite reads through shared memory, which it makes beside the file. Where nothing can be made there, and no log is
+    there, no process writes to the file. It is then read as one that does not change.
+    """
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        regular = False
+    except OSError as error:
+        raise _refuse_reading(path, error.strerror) from error
+    if not regular:
+        raise StoreRefused(f"there is no database {path}.", hint=hint)
+    if not os.access(path, os.R_OK):
+        raise _refuse_reading(path, os.strerror(errno.EACCES))
+    log, _ = list_wal_files(path)
+    unchanging = not os.access(log.parent, os.W_OK) and not log.exists()
+    return path.absolute().as_uri() + "?mode=ro" + ("&immutable=1" if unchanging else "")
+
+
+def _refuse_reading(path: Path, reason: str | None) -> StoreRefused:
+    return StoreRefused(f"the database {path} cannot be read: {reason}.", hint=OWNER_HINT)
 
 
 def find_beside(path: Path, ending: str) -> Path:

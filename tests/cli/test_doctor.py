@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -196,6 +198,17 @@ def test_the_store_is_looked_at_and_left_alone(tmp_path: Path) -> None:
     lock.release()
     assert look("postgresql://u:secret@127.0.0.1:9/db").status == "fault"
     assert "secret" not in look("postgresql://u:secret@127.0.0.1:9/db").text
+
+
+def test_a_full_disk_is_a_fault_and_little_room_hides_no_damage(tmp_path: Path, monkeypatch: Any) -> None:
+    def look(free: int) -> Finding:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=free))
+        return doctor.check_store(Settings(db=str(tmp_path / "a.sqlite3")))
+
+    assert (look(0).status, look(0).remedy) == ("fault", "Make room.")
+    assert (look(200 << 20).status, look(2 << 30).status) == ("loss", "good")
+    damage_page(make_old_store(tmp_path))
+    assert "damaged" in look(200 << 20).text
 
 
 async def test_what_claude_loses_behind_a_foreign_address_is_said_with_the_settings(tmp_path: Path) -> None:

@@ -162,6 +162,14 @@ def test_the_command_names_the_next_beginning(shop: CommandRunner, tmp_path: Pat
     assert json.dumps("talk")[1:-1] in ran.err
 
 
+def test_a_table_goes_to_stdout_and_the_next_beginning_to_stderr(shop: CommandRunner) -> None:
+    ran = shop.run("export", "--csv", "-", "--db", shop.world.proxy.app.settings.db, "--until", "2100-01-01")
+    lines = list(csv.DictReader(ran.out.splitlines()))
+    assert ran.err.startswith(f"context-proxy: {len(lines)} exchanges until 2100-01-01T00:00:00")
+    assert (ran.code, ran.err.count("--since")) == (0, 1)
+    assert not Path("-").exists()
+
+
 def test_options_of_the_other_kind_of_file_are_refused(shop: CommandRunner, tmp_path: Path) -> None:
     for words in (("--since", "2026-11-23"), ("--csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "b"))):
         ran = shop.run("export", *words)

@@ -166,3 +166,21 @@ def test_a_proxy_that_is_away_is_told_at_the_start(capsys: pytest.CaptureFixture
     with run_proxy_in_thread("demo") as proxy:
         warn_of_absence(AdminClient(f"http://127.0.0.1:{proxy.port}"))
     assert capsys.readouterr().err == ""
+
+
+def test_a_port_that_is_taken_is_told_with_what_is_allowed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [
+            sys.executable,
+            "-m",
+            "proxy.cli.main",
+            "mcp",
+            "--url",
+            "http://127.0.0.1:1",
+            "--http",
+            "--port",
+            port,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, f"port = {port} is not usable; allowed: a port that is free" in done.stderr) == (2, True)

@@ -225,6 +225,16 @@ def test_s1_the_first_start_makes_keys_in_their_folder_and_later_ones_keep_them(
         read_with_keys(file)
 
 
+def test_a_key_that_cannot_be_written_is_told_once_and_by_its_setting(tmp_path: Path) -> None:
+    (tmp_path / "data.key").mkdir()
+    config = tmp_path / "config.toml"
+    config.write_text(f'keys_dir = "{tmp_path}"\n')
+    with pytest.raises(ConfigError) as refused:
+        read_with_keys(config)
+    assert refused.value.message.startswith("keys_dir = ")
+    assert refused.value.message.count("is not usable") == 1
+
+
 def test_base_urls_can_be_given_to_an_sdk() -> None:
     assert make_base_url("0.0.0.0", 80) == "http://127.0.0.1:80/v1", "which can be copied into a browser"
     assert make_base_url("::", 80) == "http://[::1]:80/v1"

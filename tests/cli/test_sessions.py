@@ -245,3 +245,20 @@ def test_no_color_takes_the_colours_out_of_a_terminal(shop: CommandRunner) -> No
 def test_dollars_of_the_proxy_have_more_than_two_places() -> None:
     shown = [_format_figure(*one) for one in (("cost_dollars.paid", 0.0004), ("requests", 12.0), ("cpu_seconds", 1.5))]
     assert shown == ["$0.0004", "12", "1.50"]
+
+
+@pytest.mark.parametrize(
+    ("words", "list_"),
+    [
+        (("messages", "show", "talk", "nonesuch"), "messages"),
+        (("context", "show", "talk", "--request", "nonesuch"), "requests"),
+        (("context", "show", "talk", "--branch", "nonesuch"), "branches"),
+        (("notes", "withdraw", "talk", "nonesuch"), "notes"),
+        (("groups", "show", "talk", "nonesuch"), "groups"),
+    ],
+)
+def test_an_id_that_is_not_there_is_told_with_the_list_to_look_into(
+    shop: CommandRunner, words: tuple[str, ...], list_: str
+) -> None:
+    ran = shop.run(*words)
+    assert (ran.code, ran.err.strip().endswith(f"List its {list_}.")) == (1, True), ran.err

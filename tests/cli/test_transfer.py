@@ -47,6 +47,15 @@ def test_a_line_that_cannot_be_read_keeps_no_other_out(shop: CommandRunner, tmp_
     assert "odd.jsonl:3: this is not a JSON object" in ran.err
 
 
+def test_a_file_of_another_kind_is_not_told_line_by_line(shop: CommandRunner, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no JSON\n" * 30)
+    ran = shop.run("import", str(tmp_path / "notes.txt"))
+    told = ran.err.splitlines()
+    assert (ran.code, len(told)) == (1, 21)
+    assert told[-1] == "context-proxy: 10 more were refused; --json lists all of them."
+    assert len(json.loads(shop.run("import", str(tmp_path / "notes.txt"), "--json").out)["refused"]) == 30
+
+
 def test_conversations_without_a_name_have_that_of_their_line(shop: CommandRunner, tmp_path: Path) -> None:
     lines = [json.dumps({"messages": [{"role": "user", "content": text}]}) for text in ("Nameless", "Another", "Third")]
     file, other = tmp_path / "nameless.jsonl", tmp_path / "other.jsonl"

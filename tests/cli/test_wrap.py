@@ -219,8 +219,18 @@ def test_sums_are_told_in_sentences() -> None:
     assert "No request" in wrap.describe_savings(found | {"requests": 0})[0]
 
 
+def test_a_home_that_cannot_be_written_to_is_told_with_the_variable(monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/proc/nowhere")
+    with pytest.raises(StoreRefused, match="/proc/nowhere/context-proxy cannot be used") as refused:
+        wrap.make_settings((), None, upstream="demo", policy=None, db=None)
+    assert "XDG_DATA_HOME" in refused.value.hint
+    with pytest.raises(StoreRefused, match="cannot be used"), wrap.start_proxy(Settings(db=":memory:", port=0)):
+        raise AssertionError("it started")
+
+
 def test_each_agent_that_runs_at_the_same_time_has_a_store_of_its_own(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    (tmp_path / "a").mkdir()
     first = wrap.find_free_store(tmp_path / "a")
     assert first == wrap.find_free_store(tmp_path / "a") == tmp_path / "a" / "wrap.sqlite3"
     lock = FileLock(first)

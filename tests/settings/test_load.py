@@ -385,6 +385,8 @@ def test_reading_returns_the_tree_and_the_text(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text("port = 1\n")
     assert read_toml(file) == ({"port": 1}, "port = 1\n")
+    file.write_text("port = 1\n", "utf-8-sig")
+    assert read_toml(file) == ({"port": 1}, "port = 1\n"), "an editor's mark in front is no part of the file"
 
 
 def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store.postgres import PostgresStore
+from proxy.store.postgres import PostgresStore, describe_refusal
 from proxy.store.session_lists import MessageFilter
 from tests.postgres import execute, replace_database, server
 from tests.proxy_server import run_proxy
@@ -36,16 +38,36 @@ async def store(database: str) -> AsyncIterator[PostgresStore]:
 
 @pytest.mark.parametrize("place", ["nowhere", "no database", "no url"])
 async def test_what_cannot_be_opened_is_refused_without_its_password(postgres: str, place: str) -> None:
-    url = {
-        "nowhere": f"postgresql://me:canary@127.0.0.1:{free_port()}/db",
-        "no database": replace_database(postgres, "missing").replace("//tests", "//tests:canary"),
-        "no url": "postgresql://me:canary@127.0.0.1:port/db",
+    url, told = {
+        "nowhere": (f"postgresql://me:canary@127.0.0.1:{free_port()}/db", "opened: Connection refused. See"),
+        "no database": (
+            replace_database(postgres, "missing").replace("//tests", "//tests:canary"),
+            '"missing" does not',
+        ),
+        "no url": ("postgresql://me:canary@127.0.0.1:port/db", "opened: ValueError. See"),
     }[place]
     store = postgres_store(url, connect_s=2.0)
     with pytest.raises(StoreRefused) as refused:
         await store.open()
     assert "canary" not in str(refused.value)
+    assert told in f"{refused.value.message} {refused.value.hint}"
     assert not store.healthy
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (
+            OSError(f"Multiple exceptions: [Errno {errno.ECONNREFUSED}] Connect call failed ('::1', 1)"),
+            "Connection refused",
+        ),
+        (TimeoutError(), "no answer in time"),
+        (ValueError("canary"), "ValueError"),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_told_with_the_reason(error: Exception, told: str) -> None:
+    assert describe_refusal(error) == told
 
 
 @pytest.mark.parametrize("drops", [True, False])

@@ -151,7 +151,7 @@ async def find_message(context: SessionContext, message: str) -> MessageRecord:
     """Return the message of this id. Raises NotFound."""
     row = await context.services.store.find_message(context.tenant, context.session, message)
     if row is None:
-        raise NotFound(f"there is no message {message!r} in this session")
+        raise NotFound(f"there is no message {message!r} in this session", hint="List its messages.")
     return row
 
 
@@ -283,7 +283,7 @@ async def read_exchange_body(
 async def _find_exchange(context: SessionContext, exchange: str) -> ExchangeRecord:
     row = await context.services.store.read_exchange(context.tenant, context.session, exchange)
     if row is None:
-        raise NotFound(f"there is no exchange {exchange!r} in this session")
+        raise NotFound(f"there is no exchange {exchange!r} in this session", hint="List its requests.")
     return row
 
 

@@ -206,7 +206,7 @@ async def find_branch(context: SessionContext, branch: str | None) -> BranchReco
         return await find_newest_branch(context)
     row = await _read_branch_record(context, branch)
     if row is None:
-        raise NotFound(f"there is no branch {branch!r} in this session")
+        raise NotFound(f"there is no branch {branch!r} in this session", hint="List its branches.")
     return row
 
 

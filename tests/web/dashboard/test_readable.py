@@ -155,6 +155,17 @@ def test_a_chart_of_one_moment_has_its_time_and_steps_that_are_not_rounded(brows
         screen.well()
 
 
+def test_requests_of_one_minute_have_no_time_twice(browser: Browser, there: ProxyWithKeys) -> None:
+    with open_page(browser, there) as screen:
+        screen.page.add_init_script(NOTE_LABELS)
+        for n in range(4):
+            there.say("quick", f"Hello {n}.")
+        drawn = labels(screen, "#/s/acme/quick/latency", ".chart .u-over")
+        times = [text for text in drawn if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text)]
+        assert times
+        assert all(one != following for one, following in pairwise(times)), drawn
+
+
 def test_counts_of_tokens_have_no_label_twice(browser: Browser, there: ProxyWithKeys) -> None:
     with open_page(browser, there) as screen:
         screen.page.add_init_script(NOTE_LABELS)

@@ -5,6 +5,7 @@ import { short } from "./format.js";
 const { uPlot } = window;
 const HEIGHT = 180;
 const DAY_S = 86400;
+const MINUTE_S = 60;
 
 /**
  * A chart with its legend and a line that reads it out.
@@ -42,8 +43,9 @@ function faint(text) {
 /** Short times of an axis or, in full, of a reading: by how long the whole is. */
 function timeFormat(at) {
   const span = at.length ? at.at(-1) - at[0] : 0;
-  const tick = span < 2 * DAY_S ? { hour: "2-digit", minute: "2-digit" } : { day: "numeric", month: "short" };
-  const long = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" };
+  const exact = span > 0 && span < 5 * MINUTE_S ? { second: "2-digit" } : {};
+  const tick = span < 2 * DAY_S ? { hour: "2-digit", minute: "2-digit", ...exact } : { day: "numeric", month: "short" };
+  const long = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", ...exact };
   return (seconds, full) => new Date(seconds * 1000).toLocaleString("en-GB", full ? long : tick);
 }
 
@@ -89,7 +91,7 @@ function options(figure, chart, size) {
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
     scales: { x: { time: false, range: (_, low, high) => (columns.length || low === high ? wider(at, inOrder, low, high) : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 62, size: 30, gap: 9, values: (_, splits) => splits.map((one) => (inOrder ? place(one) : when(one))), ...(inOrder ? { incrs: COUNTS } : at.length === 1 ? { splits: () => at } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
+      { ...axis, grid: { show: false }, space: 62, size: 30, gap: 9, values: (_, splits) => once(splits.map((one) => (inOrder ? place(one) : when(one)))), ...(inOrder ? { incrs: COUNTS } : at.length === 1 ? { splits: () => at } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
       { ...axis, grid, space: 38, size: 58, incrs: chart.counts || format === short ? COUNTS : STEPS, values: (_, splits) => once(splits.map((one) => brief(format(one)))) },
     ],
     series: [{}, ...series.map((one, n) => line(one, legend[n], columns, at.length))],
