@@ -92,7 +92,7 @@ class ShortenResults(Stage):
     """The same number of steps for other results."""
     again: int = 20
     """Steps for which the result of a repeated call is left whole: the first result was shortened too early."""
-    eager_least: int = 500
+    eager_least: int = 600
     """Tokens from which a result does not wait for its rent in a policy with `eager = true`. Small ones save little for
     the names that they lose. A failed run waits too: the agent works on it next."""
     least: int = 150

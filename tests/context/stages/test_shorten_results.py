@@ -105,15 +105,15 @@ def test_a_view_of_a_file_stays_eighteen_steps_and_the_others_go_along_after_thr
     assert [n for n, p in found.items() if p.rider] == list(range(4, 33, 2)), "three steps old and more, as riders"
 
 
-def test_each_result_beside_a_view_keeps_it_two_steps_longer() -> None:
+def test_each_result_beside_a_view_keeps_it_three_steps_longer() -> None:
     def read_at_once(*texts: str) -> list[Json]:
         calls = [call(str(n), "read_file", json.dumps({"path": f"{n}.py"})) for n in range(len(texts))]
         results = [result(str(n), text) for n, text in enumerate(texts)]
         return [user("a"), {**assistant(None), "tool_calls": calls}, *results]
 
     three, later = read_at_once(LONG, LONG, LONG), talk("think", 30, "Done.")[1:]
-    assert stale(build_view([*three, *later[: 2 * 21]])) == []
-    assert stale(build_view([*three, *later[: 2 * 22]])) == [2, 3, 4]
+    assert stale(build_view([*three, *later[: 2 * 23]])) == []
+    assert stale(build_view([*three, *later[: 2 * 24]])) == [2, 3, 4]
     small = read_at_once(LONG, "not found", "not found")
     assert stale(build_view([*small, *later[: 2 * 18]])) == [2], (
         "results that are too small to be shortened do not count"
