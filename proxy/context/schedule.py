@@ -78,26 +78,34 @@ def when_it_pays(
     Proposals with `waits_for_rent` wait nevertheless.
 
     predicted_rent: takes the place of `rent` where `estimate_requests_left` has an estimate, and the estimate that of
-    the payback time. The rent of proposals with `waits_for_rent` counts as usual. 0: estimates are not used.
+    the payback time. The rent of proposals with `waits_for_rent` counts as usual. References to repeated text only go
+    along: an agent that reads something again wants it there. 0: estimates are not used.
 
     On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
     offers = list(_find_profitable(view, proposals, fault_cost))
     now = view.request_counts[-1]
+    horizon = payback * now if payback else math.inf
     left = estimate_requests_left(view.conversation_lengths, now) if predicted_rent else None
     if left is not None:
-        terms = _Terms(predicted_rent, rent, left, eager)
-    else:
-        terms = _Terms(rent, rent, payback * now if payback else math.inf, eager)
-    choose = partial(_choose_batch, terms=terms)
-    chosen = choose(view, offers)
+        predicted = [one if one.proposal.content else one._replace(rider=True) for one in offers]
+        if chosen := _choose_on_terms(view, predicted, _Terms(predicted_rent, rent, left, eager)):
+            return chosen
+        horizon = min(horizon, left)
+    return _choose_on_terms(view, offers, _Terms(rent, rent, horizon, eager))
+
+
+def _choose_on_terms(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[Proposal]:
+    """The batch of `when_it_pays` on these terms, or none."""
+    chosen = _choose_batch(view, offers, terms)
     if not chosen and view.tool_tokens:
         view = replace(view, tool_tokens=0)
         offers = [one for one in offers if one.proposal.refers_to_view]
-        chosen = choose(view, offers)
+        chosen = _choose_batch(view, offers, terms)
     if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
-        chosen_warm = {p.index for p in choose(replace(view, cached_tokens=view.warm_tokens), offers)}
+        warm = replace(view, cached_tokens=view.warm_tokens)
+        chosen_warm = {p.index for p in _choose_batch(warm, offers, terms)}
         chosen = [p for p in chosen if not _is_quoted(p) or p.index in chosen_warm]
     return chosen
 
@@ -126,6 +134,8 @@ class _Offer(NamedTuple):
     """Tokens by which the proposal shortens the prompt."""
     saving: float
     """Cost that the proposal saves in one request, in input tokens, less its page faults."""
+    rider: bool
+    """True if it goes along behind the first edit of a batch and does not count."""
 
 
 def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[Proposal], float]) -> Iterator[_Offer]:
@@ -134,7 +144,7 @@ def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[
         gain, lost = count_saved_tokens(view, proposal), loss(proposal)
         saving = view.model.r * gain - lost
         if saving > 0 or lost == 0:
-            yield _Offer(proposal, gain, saving)
+            yield _Offer(proposal, gain, saving, proposal.rider)
 
 
 class _Terms(NamedTuple):
@@ -162,7 +172,7 @@ def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[P
     gained = saving = paid = 0.0
     for n in range(len(offers) - 1, -1, -1):
         proposal = offers[n].proposal
-        if proposal.rider:
+        if offers[n].rider:
             continue
         gained += offers[n].gain
         saving += offers[n].saving

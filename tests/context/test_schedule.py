@@ -280,6 +280,9 @@ def test_requests_left_are_those_that_three_quarters_of_the_longer_conversations
     assert estimate_requests_left(range(6, 14), 12) is None
 
 
+CUT = replace(shorten(2, 100), content="other")
+
+
 def make_steps(requests: int) -> View:
     """The view of the request after so many answers."""
     first = [user("u" * 6), assistant(None, "1"), result("1", "r" * 996), assistant(None, "2"), result("2", "s" * 296)]
@@ -290,7 +293,7 @@ def find_first_cut(*lengths: int, predicted_rent: float = 4.0) -> int:
     """The request at which the first result is cut; 0 if it is not in the first 40."""
     for now in range(2, 41):
         view = replace(make_steps(now), conversation_lengths=lengths)
-        if when_it_pays(view, [shorten(2, 100)], 1.0, 0.5, predicted_rent=predicted_rent):
+        if when_it_pays(view, [CUT], 1.0, 0.5, predicted_rent=predicted_rent):
             return now
     return 0
 
@@ -314,7 +317,7 @@ def test_a_part_of_the_rent_is_enough_where_earlier_conversations_went_on_for_lo
 
 def test_small_results_and_failed_runs_wait_for_the_whole_rent_all_the_same() -> None:
     by_rent, long = find_first_cut(), (100, 100, 100)
-    waiting = replace(shorten(2, 100), waits_for_rent=True)
+    waiting = replace(CUT, waits_for_rent=True)
     cut = next(
         n
         for n in range(2, 41)
@@ -328,6 +331,17 @@ def test_a_batch_is_not_made_where_earlier_conversations_ended_before_it_would_h
     by_rent = find_first_cut()
     assert 90 * 2 < compute_steps_price(by_rent) <= 90 * 6
     soon, later = (replace(make_steps(by_rent), conversation_lengths=[by_rent + left] * 3) for left in (2, 6))
-    assert not when_it_pays(soon, [shorten(2, 100)], 1.0, 0.5, predicted_rent=4.0)
-    assert when_it_pays(later, [shorten(2, 100)], 1.0, 0.5, predicted_rent=4.0)
+    assert not when_it_pays(soon, [CUT], 1.0, 0.5, predicted_rent=4.0)
+    assert when_it_pays(later, [CUT], 1.0, 0.5, predicted_rent=4.0)
     assert find_first_cut(8, 8, 8) == by_rent, "what goes on for longer than any before is judged by itself"
+
+
+def test_references_to_repeated_text_wait_for_the_usual_rent_or_go_along() -> None:
+    by_part, long = find_first_cut(100, 100, 100), (100, 100, 100)
+    view = replace(make_steps(by_part), conversation_lengths=long)
+    reference = replace(CUT, content=None)
+    assert not when_it_pays(view, [reference], 1.0, 0.5, predicted_rent=4.0), "what was read again is wanted there"
+    second = Proposal(4, "text", "test", "", 50, "", SINCE)
+    assert when_it_pays(view, [CUT, second], 1.0, 0.5, predicted_rent=4.0) == [CUT, second]
+    later = replace(make_steps(find_first_cut()), conversation_lengths=long)
+    assert when_it_pays(later, [reference], 1.0, 0.5, predicted_rent=4.0) == [reference]
