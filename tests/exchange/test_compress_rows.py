@@ -66,7 +66,8 @@ async def test_rows_come_back_shortened_in_the_same_bytes_with_every_later_reque
             sessions.add(answer.session)
         assert len(upstream.requests) == 0
     assert len(sessions) == 1
-    assert told["tokens_after"] < 0.6 * told["tokens_before"]
+    # Up to 35 % of a result stay for its names, and the newest results stay whole.
+    assert told["tokens_after"] < 0.7 * told["tokens_before"]
     assert told["tokens_saved"] == told["tokens_before"] - told["tokens_after"]
     assert told["compression_ratio"] == round(told["tokens_after"] / told["tokens_before"], 4)
     assert set(told["transforms_applied"]) == {"refer_repeats", "shorten_results"}
