@@ -89,8 +89,7 @@ def when_it_pays(
     horizon = payback * now if payback else math.inf
     left = estimate_requests_left(view.conversation_lengths, now) if predicted_rent else None
     if left is not None:
-        predicted = [one if one.proposal.content else one._replace(rider=True) for one in offers]
-        if chosen := _choose_on_terms(view, predicted, _Terms(predicted_rent, rent, left, eager)):
+        if chosen := _choose_on_terms(view, offers, _Terms(predicted_rent, rent, left, eager, counts_references=False)):
             return chosen
         horizon = min(horizon, left)
     return _choose_on_terms(view, offers, _Terms(rent, rent, horizon, eager))
@@ -134,8 +133,6 @@ class _Offer(NamedTuple):
     """Tokens by which the proposal shortens the prompt."""
     saving: float
     """Cost that the proposal saves in one request, in input tokens, less its page faults."""
-    rider: bool
-    """True if it goes along behind the first edit of a batch and does not count."""
 
 
 def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[Proposal], float]) -> Iterator[_Offer]:
@@ -144,7 +141,7 @@ def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[
         gain, lost = count_saved_tokens(view, proposal), loss(proposal)
         saving = view.model.r * gain - lost
         if saving > 0 or lost == 0:
-            yield _Offer(proposal, gain, saving, proposal.rider)
+            yield _Offer(proposal, gain, saving)
 
 
 class _Terms(NamedTuple):
@@ -157,6 +154,8 @@ class _Terms(NamedTuple):
     horizon: float
     """Requests within which a batch has to pay back; infinite: no such test."""
     eager: bool
+    counts_references: bool = True
+    """False if references to repeated text are like riders."""
 
 
 def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[Proposal]:
@@ -172,7 +171,7 @@ def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[P
     gained = saving = paid = 0.0
     for n in range(len(offers) - 1, -1, -1):
         proposal = offers[n].proposal
-        if offers[n].rider:
+        if proposal.rider or not (proposal.content or terms.counts_references):
             continue
         gained += offers[n].gain
         saving += offers[n].saving

@@ -170,8 +170,10 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
         guarded_keys=splice_rounds.find_guarded_results(turn) if spliced.hidden_at else frozenset(),
         options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
         tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state),
-        conversation_lengths=services.conversation_lengths.list_lengths(turn.tenant, turn.request),
-        **notes,
+        conversation_lengths=(
+            services.conversation_lengths.list_lengths(turn.tenant, turn.request)
+            if turn.enriched.policy.predicted_rent else ()
+        ), **notes,
     )  # fmt: skip
     conversation = (spliced.request, state, turn.enriched.policy, turn.model, turn.started_at, inputs)
 

@@ -32,6 +32,8 @@ MIN_PACKED_BYTES = 8 * 1024
 """Bytes of memory from which a session is packed: a short one would hardly become smaller."""
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class LiveSessions:
@@ -341,10 +343,7 @@ class TenantFaults:
         """Add the counts of one request: the difference of its session after and before."""
         if after.exposed == before.exposed and after.refetched == before.refetched:
             return
-        sums = self._counts.setdefault(tenant, {})
-        self._counts.move_to_end(tenant)
-        if len(self._counts) > MAX_TENANTS:
-            self._counts.popitem(last=False)
+        sums = _use_entry(self._counts, tenant, {}, MAX_TENANTS)
         for sort in {*after.exposed, *after.refetched}:
             if sort in sums or len(sums) < MAX_SORTS:
                 cut, fetched = sums.get(sort, (0, 0))
@@ -382,15 +381,9 @@ class ConversationLengths:
 
     def note_length(self, tenant: str, request: Request, session: str, length: int) -> None:
         """Note that a session has come to so many requests. Of its branches the longest counts."""
-        agent, key = _hash_agent(tenant, request), hash(session)
-        lengths = self._by_agent.setdefault(agent, OrderedDict())
-        self._by_agent.move_to_end(agent)
-        if len(self._by_agent) > MAX_AGENTS:
-            self._by_agent.popitem(last=False)
-        lengths[key] = max(length, lengths.get(key, 0))
-        lengths.move_to_end(key)
-        if len(lengths) > MAX_LENGTHS:
-            lengths.popitem(last=False)
+        lengths = _use_entry(self._by_agent, _hash_agent(tenant, request), OrderedDict(), MAX_AGENTS)
+        key = hash(session)
+        lengths[key] = max(length, _use_entry(lengths, key, 0, MAX_LENGTHS))
 
     def list_lengths(self, tenant: str, request: Request) -> tuple[int, ...]:
         """The lengths of the last `MAX_LENGTHS` conversations of the agent that sends this request."""
@@ -401,3 +394,12 @@ def _hash_agent(tenant: str, request: Request) -> int:
     """A hash of what tells agents apart, in this process: clients choose names of any length."""
     first = request.messages[0]
     return hash((tenant, frozenset(request.tool_names), first.text[:AGENT_CHARS] if first.is_system else ""))
+
+
+def _use_entry(table: OrderedDict[K, V], key: K, new: V, most: int) -> V:
+    """Return the value of a key, `new` if there was none, as the last used one; above `most` the first one leaves."""
+    value = table.setdefault(key, new)
+    table.move_to_end(key)
+    if len(table) > most:
+        table.popitem(last=False)
+    return value
