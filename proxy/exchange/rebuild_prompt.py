@@ -134,7 +134,12 @@ async def _rebuild_original(store: Store, row: ExchangeRecord, records: Sequence
             array_of.append(await _load_form(store, row, bytes.fromhex(form)) if form else chain[position])
             position += 1
         array = b"[" + forms.gap.encode().join(array_of) + b"]"
-    # The envelope is the body with an empty array in the place of its messages.
+    return insert_messages(envelope, array)
+
+
+def insert_messages(envelope: bytes, array: bytes) -> bytes:
+    """Return a request's body. envelope: the body with an empty array in the place of its messages. array: the JSON of
+    the messages. Raises StoreUnavailable if the envelope has no place for them."""
     at = _find_messages_array(envelope)
     return envelope[:at] + array + envelope[at + 2 :]
 
