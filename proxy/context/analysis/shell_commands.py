@@ -36,10 +36,11 @@ PATH_ARGUMENTS = (
 _HOLDERS = ("params", "arguments", "input")
 DRY_RUN = ("dry_run", "dryRun", "dry-run", "preview", "validate_only", "validateOnly")
 """Members of arguments and of results with which a call only tries a change."""
-_RUNNING = frozenset((
-    "bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "exec", "run", "command", "cmd", "process",
-    "test", "tests", "build", "lint", "compile", "make", "python", "stdin",
-))  # fmt: skip
+SHELL_WORDS = frozenset(
+    ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
+)
+"""Words in the names of tools that run a command."""
+_RUNNING = SHELL_WORDS | {"process", "test", "tests", "build", "lint", "compile", "make", "python"}
 """Words in the names of tools that run commands or programs."""
 _EXECUTES = frozenset(("execute", "eval", "evaluate"))
 _CODE = frozenset(("code", "cell", "cells", "notebook", "jupyter", "ipython"))
