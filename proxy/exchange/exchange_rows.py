@@ -36,7 +36,7 @@ class MessageForms(msgspec.Struct, frozen=True, omit_defaults=True):
     system: list[tuple[int, str]] = []
     """[index, form] of each system message."""
     other: list[tuple[int, str]] = []
-    """[position, form] of messages that came in another form than the first stored one; "" for the first stored one."""
+    """[position, form] of messages received in another form than the first stored one; "" for the first stored one."""
     gap: str = ","
     """The text between two messages."""
     whole: str = ""
@@ -217,7 +217,7 @@ class _StoredPrefix(NamedTuple):
     system: list[tuple[int, str]]
     """The system messages of the request as [index, form]."""
     other: dict[int, bytes]
-    """The messages that came in another form than the first stored one, by position."""
+    """The messages received in another form than the first stored one, by position."""
     parent: bytes
     """The chain key of the last message in the chain."""
     position: int

@@ -106,7 +106,7 @@ async def _prepare(services: Services, incoming: Incoming) -> tuple[Turn, Target
         return FallbackReason.STORE
     except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
         services.metrics.internal_errors_total.labels(where="prepare").inc()
-        log.exception("planning failed; the request goes on as it came")
+        log.exception("planning failed; the request goes on as received")
         return FallbackReason.ERROR
 
 

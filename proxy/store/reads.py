@@ -94,8 +94,8 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
     """Seconds after which no process can be working on a request any more."""
 
     def _find_oldest_open(self) -> float:
-        """The time (Unix seconds) of the oldest request that may still be worked on. Other replicas' requests cannot be
-        told from a killed process's, so the age decides."""
+        """The time (Unix seconds) of the oldest request that may still be worked on. Other replicas' requests look the
+        same as a killed process's, so the age decides."""
         return time.time() - self.longest_request_s
 
     def _decode_exchange(self, row: Sequence[Any]) -> ExchangeRecord:
