@@ -2,8 +2,8 @@
 
 Publishing never waits and never fails a request. An event goes into a ring of the last events and into the queue of
 each listener. A listener that reconnects continues from the ring. A listener that reads too slowly loses the oldest
-events and gets their number. Events are not stored: a restart loses them, and a listener that asks for earlier events is
-sent a gap event.
+events and gets their number. Events are not stored: a restart loses them, and a listener that asks for earlier events
+gets a gap event.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
         found = turn.dialect.reasoning.trace_answer(trace_body(turn, body), message)
     except UNREADABLE:
         return turn
-    return turn.with_values(rounds=replace(turn.rounds, bindings={**turn.rounds.bindings, **found}))
+    return turn.with_rounds(bindings={**turn.rounds.bindings, **found})
 
 
 def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:
