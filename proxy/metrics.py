@@ -136,14 +136,14 @@ class Metrics:
             ("upstream",),
             "Time from sending a request to the answer's first byte.",
         )
-        self.tokens_before = self._histogram("tokens_before", TOKEN_BUCKETS, (), "Tokens of a prompt as it came.")
+        self.tokens_before = self._histogram("tokens_before", TOKEN_BUCKETS, (), "Tokens of a prompt as received.")
         self.tokens_after = self._histogram("tokens_after", TOKEN_BUCKETS, (), "Tokens of a prompt as it was sent.")
         self.requests_total = self._counter("requests_total", ("route", "status"), "Requests answered.")
         self.edits_total = self._counter("edits_total", ("stage",), "Edits made, by the stage that proposed them.")
         self.refusals_total = self._counter(
             "refusals_total", ("rule",), "Plans thrown away because they broke a rule; the original was sent."
         )
-        self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Chat requests sent on as they came.")
+        self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Chat requests sent on as received.")
         self.replans_total = self._counter(
             "replans_total",
             ("reason",),
@@ -180,7 +180,7 @@ class Metrics:
         self.context_tokens_total = self._counter(
             "context_tokens_total",
             (*USAGE_LABELS, "kind"),
-            "Prompt tokens by our own count: `before`, as prompts came, and `sent`, as they went out.",
+            "Prompt tokens by our own count: `before`, as received, and `sent`, as they went out.",
         )
         self.cached_tokens_total = self._counter(
             "cached_tokens_total",
@@ -228,7 +228,7 @@ class Metrics:
         self.message_cache_misses_total = self._counter(
             "message_cache_misses_total",
             (),
-            "Long requests of known conversations that were read anew as a whole: another beginning, a restart, or "
+            "Long requests of known conversations that were read again as a whole: another beginning, a restart, or "
             "limits.message_cache_mb is too small.",
         )
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")

@@ -145,7 +145,7 @@ def insert_messages(envelope: bytes, array: bytes) -> bytes:
 
 
 async def _find_other_forms(store: Store, row: ExchangeRecord, forms: MessageForms) -> dict[int, str]:
-    """Return the forms of messages that came in another form than the first stored one, by position. A position that
+    """Return the forms of messages received in another form than the first stored one, by position. A position that
     this exchange does not list has the form of the exchange before it."""
     found: dict[int, str] = {}
     while True:
