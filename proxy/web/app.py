@@ -25,6 +25,7 @@ from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
 from proxy.exchange import learned_lengths, learned_windows, retention
 from proxy.exchange.dialect import find_dialect
+from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.message_cache import MessageCache
 from proxy.exchange.services import Services
 from proxy.exchange.stored_responses import find_stored_response, read_question
@@ -141,6 +142,9 @@ def make_services(settings: Settings, store: Store) -> Services:
     """Return the services that every exchange uses."""
     known = {"upstream": list(settings.active_upstreams)}
     metrics = Metrics(known)
+    for reason in FallbackReason:
+        if reason is not FallbackReason.RULE:  # it is counted by rule
+            metrics.fallbacks_total.labels(reason=reason)  # begins at 0, as in `Metrics`
     counters: dict[str, TokenCounter] = {}
 
     def find_token_counter(model: Model) -> TokenCounter:
