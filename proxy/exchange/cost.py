@@ -73,6 +73,13 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
         return sum(reported) if reported else None
 
     @property
+    def is_unchanged(self) -> bool:
+        """True if the client's own prompt was sent, with nothing but tools and hidden rounds of the proxy beside it.
+
+        The provider's cache then serves what it would serve without the proxy."""
+        return self.sent == self.before + self.added and not self.writes_nothing
+
+    @property
     def predicted(self) -> int:
         """Tokens that were expected from the cache: those of the first round again in each that reports cached ones."""
         return self.expected * (sum(cached >= 0 for _, cached in self.rounds) or 1)
@@ -204,7 +211,7 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
         without = (_price_unwritten(model, meter, own, count(meter.held)) + compacting) * scale
     elif meter.sent == meter.before:
         without = (costs[0].prompt + costs[-1].answer + compacting) * scale
-    elif meter.sent == meter.before + meter.added:
+    elif meter.is_unchanged:
         without = estimate(own, max(0, (first.cached or 0) - (first.prompt - own)))
     else:
         without = estimate(own, count(meter.held))
