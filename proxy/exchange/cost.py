@@ -147,6 +147,9 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     outputs = earlier if usage is None else [*earlier, max(0, usage.completion - listed)]
     is_written = any(one.cache_write is not None for one in rounds)
     dollars = [one.dollars for one in rounds if one.dollars is not None]
+    rate = model.find_rate(turn.started_at) if model.peak_hours else 1.0
+    if rounds[-1].tiers:
+        rate *= model.find_tier_rate(rounds[-1].tiers)
     return Meter(
         rounds=[(one.prompt, one.cached if one.cached is not None else -1) for one in rounds],
         completion=sum(outputs),
@@ -160,7 +163,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
         else [],
         outputs=outputs if earlier else [],
         dollars=dollars if len(dollars) == len(rounds) else [],
-        rate=model.find_rate(turn.started_at) if model.peak_hours else 1.0,
+        rate=rate,
         writes_nothing=only_ours,
         added=sent - plan.before if plan.messages is None else 0,
         compactions=[compaction for one in rounds for compaction in one.compactions],
