@@ -205,7 +205,9 @@ class Metrics:
             "prompt_tokens_total", USAGE_LABELS, "Prompt tokens that upstreams reported."
         )
         self.completion_tokens_total = self._counter(
-            "completion_tokens_total", USAGE_LABELS, "Completion tokens that upstreams reported."
+            "completion_tokens_total",
+            USAGE_LABELS,
+            "Completion tokens that upstreams reported; of an answer without an end, at least those that came.",
         )
         self.dropped_reasoning_total = self._counter(
             "dropped_reasoning_total",

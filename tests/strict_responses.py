@@ -332,6 +332,7 @@ class StrictResponses:
         made = response(*output, number=self._count, model=asked["model"], usage=self._usage(asked, items, output))
         made |= {"instructions": asked.get("instructions"), "tools": asked.get("tools") or []}
         made |= {"previous_response_id": asked.get("previous_response_id"), "store": asked.get("store", True)}
+        made["service_tier"] = asked.get("service_tier", "default")
         if self._told:
             made["input_transformations"] = self._told
         if asked.get("store", True):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from math import prod
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -50,6 +51,9 @@ class Model:
     """Price of a cached input token, in units of `input`."""
     steps: tuple[tuple[Tokens, Price, Price], ...] = ()
     """(tokens, factor of input, factor of output): a prompt above so many tokens has all its prices multiplied."""
+    tiers: tuple[tuple[str, Price], ...] = ()
+    """(name, factor): all prices of an answer are multiplied where the answer names this service tier, speed or place
+    of inference."""
     off_peak: Price = 1.0
     """Factor of all prices outside of `peak_hours`."""
     peak_hours: tuple[tuple[Hour, Hour], ...] = ()
@@ -94,6 +98,10 @@ class Model:
         """The factors of the prices of input and of output for a prompt of so many tokens."""
         passed = [step for step in self.steps if prompt > step[0]]
         return max(passed)[1:] if passed else (1.0, 1.0)
+
+    def find_tier_rate(self, names: Sequence[str]) -> float:
+        """The factor of all prices for what an answer names; 1 for a name that is not in `tiers`."""
+        return prod(factor for name, factor in self.tiers if name in names)
 
     def find_rate(self, at: float) -> float:
         """The factor of all prices at a time, Unix seconds."""

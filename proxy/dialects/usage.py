@@ -18,6 +18,10 @@ _NUMBERS = (int, float)
 TICKS = 1e10
 """xAI reports dollars in units of 1e-10 dollar."""
 NO_DETAILS: Mapping[str, Any] = {}
+TIER_FIELDS = ("service_tier", "speed", "inference_geo", "serviceTier")
+"""Fields of a usage object that name what changes all prices: three of Anthropic, one of Gemini."""
+STANDARD_TIERS = frozenset(("auto", "default", "standard", "global", "not_available"))
+"""Their values at standard prices."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -40,6 +44,8 @@ class Usage(msgspec.Struct, frozen=True):
     """Tokens of `completion` that the provider's own count of completion tokens leaves out."""
     compactions: tuple[Usage, ...] = ()
     """Usage of the provider's compactions of the history within the request. It is billed beside all other counts."""
+    tiers: tuple[str, ...] = ()
+    """Names of what changes all prices of the answer: a service tier, a speed, a place of inference."""
 
 
 def read_count(value: Any) -> int | None:
@@ -47,10 +53,19 @@ def read_count(value: Any) -> int | None:
     return int(value) if type(value) in _NUMBERS and 0 <= value <= _EXACT else None
 
 
-def read_usage(value: Any) -> Usage | None:
-    """Return the token counts in a usage object, under the names that providers give them; None if there are none."""
+def read_usage(value: Any, service_tier: Any = None) -> Usage | None:
+    """Return the token counts in a usage object, under the names that providers give them; None if there are none.
+
+    service_tier: that of the answer, where the answer has it beside its usage object."""
     if not isinstance(value, dict):
         return None
+    usage = _read_counts(value)
+    named = (service_tier, *(value.get(name) for name in TIER_FIELDS))
+    tiers = tuple(one.lower() for one in named if isinstance(one, str) and one not in STANDARD_TIERS)
+    return msgspec.structs.replace(usage, tiers=tiers) if usage is not None and tiers else usage
+
+
+def _read_counts(value: dict[str, Any]) -> Usage | None:
     if "promptTokenCount" in value or "candidatesTokenCount" in value:
         return _read_gemini(value)
     if "prompt_tokens" in value or "completion_tokens" in value:

@@ -73,6 +73,13 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
         return sum(reported) if reported else None
 
     @property
+    def is_unchanged(self) -> bool:
+        """True if the client's own prompt was sent, with nothing but tools and hidden rounds of the proxy beside it.
+
+        The provider's cache then serves what it would serve without the proxy."""
+        return self.sent == self.before + self.added and not self.writes_nothing
+
+    @property
     def predicted(self) -> int:
         """Tokens that were expected from the cache: those of the first round again in each that reports cached ones."""
         return self.expected * (sum(cached >= 0 for _, cached in self.rounds) or 1)
@@ -140,6 +147,9 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     outputs = earlier if usage is None else [*earlier, max(0, usage.completion - listed)]
     is_written = any(one.cache_write is not None for one in rounds)
     dollars = [one.dollars for one in rounds if one.dollars is not None]
+    rate = model.find_rate(turn.started_at) if model.peak_hours else 1.0
+    if rounds[-1].tiers:
+        rate *= model.find_tier_rate(rounds[-1].tiers)
     return Meter(
         rounds=[(one.prompt, one.cached if one.cached is not None else -1) for one in rounds],
         completion=sum(outputs),
@@ -153,7 +163,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
         else [],
         outputs=outputs if earlier else [],
         dollars=dollars if len(dollars) == len(rounds) else [],
-        rate=model.find_rate(turn.started_at) if model.peak_hours else 1.0,
+        rate=rate,
         writes_nothing=only_ours,
         added=sent - plan.before if plan.messages is None else 0,
         compactions=[compaction for one in rounds for compaction in one.compactions],
@@ -204,7 +214,7 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
         without = (_price_unwritten(model, meter, own, count(meter.held)) + compacting) * scale
     elif meter.sent == meter.before:
         without = (costs[0].prompt + costs[-1].answer + compacting) * scale
-    elif meter.sent == meter.before + meter.added:
+    elif meter.is_unchanged:
         without = estimate(own, max(0, (first.cached or 0) - (first.prompt - own)))
     else:
         without = estimate(own, count(meter.held))

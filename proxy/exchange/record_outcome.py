@@ -101,7 +101,7 @@ def record_outcome(
     """Return the rows of an exchange's end; update memory and metrics. first_byte_ms, note: as in OutcomeRow."""
     now, branch, tip_key = services.now(), turn.located.branch, turn.tip_key
     rows: list[Row] = []
-    usage = answer.usage if answer is not None else None
+    usage = _read_usage(turn, answer)
     answer_key = None
     complete = status == "complete" and 200 <= http_status < 300
     # An answer that was not captured whole is no node of the chain: its key is not the client's. Of a broken answer the
@@ -144,6 +144,17 @@ def record_outcome(
     _record_metrics(services, turn, answer, meter)
     publish_events.publish_answer(services, turn, first if complete else None, state)
     return rows
+
+
+def _read_usage(turn: Turn, answer: AssembledAnswer | None) -> Usage | None:
+    """The usage of an answer. Until its end, Messages reports one or a few tokens of it, and Gemini those so far. So an
+    answer without an end has at least the tokens of what came, by our own count."""
+    usage = answer.usage if answer is not None else None
+    if answer is None or usage is None or answer.finish_reasons:
+        return usage
+    count_text = turn.token_counter.count_text
+    came = count_text(answer.text) + sum(count_text(call.name) + count_text(call.arguments) for call in answer.calls)
+    return replace(usage, completion=max(usage.completion, came), total=usage.prompt + max(usage.completion, came))
 
 
 def _describe_rounds(turn: Turn, usage: Usage | None) -> str | None:

@@ -51,6 +51,8 @@ MAX_SUBJECT_CHARS, MAX_LINE_CHARS = 80, 120
 MAX_WORD_CHARS = 24
 """Characters of a word above which it is cut."""
 
+_SEPARATOR = re.compile(r"[/\\]")
+_LONG_PATH = re.compile(rf"(?![a-z]+://)(?=[^/\\]*[/\\])\S{{{MAX_SUBJECT_CHARS + 1},4096}}")
 _IN_WORD = re.compile(r"[0-9A-Za-z_]|[.,:+-][0-9A-Za-z_]")
 _WORD_BEFORE = re.compile(r"[0-9A-Za-z_.,:+-]+\Z")
 """The word that a cut would part, in front of it."""
@@ -80,8 +82,14 @@ def _find_subject(arguments: str) -> str:
     if isinstance(value, dict):
         named = (value.get(name) for name in SUBJECT_ARGUMENTS)
         found = next((v for v in (*named, *_list_texts(value)) if isinstance(v, str) and v.strip()), "")
-        return shorten_to_line(found, MAX_SUBJECT_CHARS)
+        return _shorten_path(found) if _LONG_PATH.fullmatch(found) else shorten_to_line(found, MAX_SUBJECT_CHARS)
     return shorten_to_line(value, MAX_SUBJECT_CHARS) if isinstance(value, str) else ""
+
+
+def _shorten_path(path: str) -> str:
+    """The end of a path, which has the name of the file: many files of a project have the beginning."""
+    end = path[3 - MAX_SUBJECT_CHARS :]
+    return "..." + (end[cut.start() :] if (cut := _SEPARATOR.search(end, 0, len(end) - 1)) else end)
 
 
 def _list_texts(value: object) -> Iterator[str]:

@@ -42,10 +42,16 @@ class SessionMeasures(Struct, frozen=True):
     dollars: float = 0.0
     own: float = 0.0
     sent: float = 0.0
+    without: float = 0.0
+    """Dollars without the proxy, as the statistics of the session tell them."""
     rounds: float = 0.0
     """Dollars of hidden rounds after the first."""
     missed: float = 0.0
-    """Dollars of what the cache was expected to hold and did not."""
+    """Dollars of what the cache was expected to hold of changed prompts and did not."""
+    edits: float = 0.0
+    """Predicted dollars of changed prompts, less those of the client's own prompts in their place."""
+    offered: float = 0.0
+    """Dollars of the proxy's tools beside prompts that were not changed."""
     refetched: int = 0
     calls: int = 0
     repeats: int = 0

@@ -31,7 +31,7 @@ LIST_SIZE = 200
 MAX_LOSSES = 20
 MAX_CACHED = 4000
 LOSS = 1.005
-"""A session has cost money if its dollars are this many times those predicted for the client's own prompts."""
+"""A session has cost money if its dollars are this many times those that it would have cost without the proxy."""
 
 
 class LossCause(Struct, frozen=True):
@@ -42,7 +42,7 @@ class LossCause(Struct, frozen=True):
 
 
 class SessionLoss(Struct, frozen=True):
-    """A managed session that cost more than its client's own prompts would have."""
+    """A managed session that cost more than it would have without the proxy."""
 
     tenant: str
     session: str
@@ -140,10 +140,15 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
             bill, predicted = cost.compute_bill(model, meter), cost.predict_bill(model, meter)
             if bill is not None and predicted is not None:
                 made["dollars"] += bill.paid
+                made["without"] += bill.without_proxy
                 made["own"] += predicted.own
                 made["sent"] += predicted.sent
                 made["rounds"] += predicted.rounds
-                made["missed"] += max(0.0, bill.paid - predicted.rounds - predicted.sent)
+                if meter.is_unchanged:  # what the cache lacks of such a prompt, it lacks without the proxy too
+                    made["offered"] += bill.paid - predicted.rounds - bill.without_proxy
+                else:
+                    made["missed"] += max(0.0, bill.paid - predicted.rounds - predicted.sent)
+                    made["edits"] += predicted.sent - predicted.own
         previous[one.branch] = one
     return SessionMeasures(**made)
 
@@ -210,16 +215,20 @@ def _compare(share: float, found: Sequence[SessionMeasures], more: bool) -> Expe
 
 def find_losses(managed: Iterable[SessionMeasures]) -> list[SessionLoss]:
     """Return the managed sessions that cost money, dearest first, each with its reasons."""
-    lost = sorted((one for one in managed if one.dollars > LOSS * one.own), key=lambda one: one.own - one.dollars)
-    return [SessionLoss(one.tenant, one.session, one.dollars, one.own, explain_loss(one)) for one in lost[:MAX_LOSSES]]
+    lost = [one for one in managed if one.dollars > LOSS * one.without]
+    lost.sort(key=lambda one: one.without - one.dollars)
+    return [
+        SessionLoss(one.tenant, one.session, one.dollars, one.without, explain_loss(one)) for one in lost[:MAX_LOSSES]
+    ]
 
 
 def explain_loss(one: SessionMeasures) -> list[LossCause]:
-    """Return the reasons for which a session cost more than its client's own prompts, dearest first."""
+    """Return the reasons for which a session cost more than without the proxy, dearest first."""
     causes = [
         LossCause("rounds of the proxy's own tools", one.rounds),
         LossCause("tokens that the cache was expected to hold and did not", one.missed),
-        LossCause("edits that have not paid back what they cost the cache", one.sent - one.own),
+        LossCause("edits that have not paid back what they cost the cache", one.edits),
+        LossCause("definitions of the proxy's own tools", one.offered),
     ]
     found = sorted((cause for cause in causes if (cause.dollars or 0) > 0), key=lambda cause: -(cause.dollars or 0))
     if one.refetched:

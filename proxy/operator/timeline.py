@@ -79,7 +79,7 @@ class PeriodFigures(Struct):
     cost: float = 0.0
     cost_without: float = 0.0
     unpriced: int = 0
-    """Exchanges whose model has no price: neither sum includes them."""
+    """Exchanges without a bill, which are in no sum of dollars: no price is known, or no usage was reported."""
     loops: int = 0
     fallbacks: int = 0
     cost_planned: float = 0.0

@@ -48,6 +48,7 @@ class _Body(msgspec.Struct, frozen=True):
     error: Any = UNSET
     object: str | None = None
     message: Any = None
+    service_tier: Any = None
 
 
 _BODY = msgspec.json.Decoder(_Body)
@@ -112,7 +113,7 @@ class AssembledAnswer:
         if read is None:
             answer.unparsed = 1
             return answer
-        chunk = Chunk(read.id, read.model, None, read.usage, read.error, read.object, read.message)
+        chunk = Chunk(read.id, read.model, None, read.usage, read.error, read.object, read.message, read.service_tier)
         answer.add_chunk(chunk)
         for choice in read.choices or ():
             raw = bytes(choice.message)
@@ -144,7 +145,7 @@ class AssembledAnswer:
         if (chunk.error is not UNSET or chunk.object == "error") and chunk.has_failed:  # mostly without a call
             self.error = read_error_text(chunk)
         if chunk.usage is not UNSET and chunk.usage:
-            self.usage = read_usage(chunk.usage) or self.usage
+            self.usage = read_usage(chunk.usage, chunk.service_tier) or self.usage
         if chunk.choices:
             for position, choice in enumerate(chunk.choices):
                 self._add(choice, visible_texts.get(position) if visible_texts else None)
@@ -360,9 +361,8 @@ def _read_body(body: bytes) -> _Body | None:
             found.append(_BodyChoice(read_count(one.get("index")) or 0, Raw(write_json(one.get("message"))), reason))
     names = [value.get(name) for name in ("id", "model", "object")]
     known = [name if isinstance(name, str) else None for name in names]
-    return _Body(
-        known[0], known[1], found, value.get("usage", UNSET), value.get("error", UNSET), known[2], value.get("message")
-    )
+    usage, error = value.get("usage", UNSET), value.get("error", UNSET)
+    return _Body(known[0], known[1], found, usage, error, known[2], value.get("message"), value.get("service_tier"))
 
 
 # Rules by which the fields of deltas add up to the fields of a message, unknown fields included.

@@ -311,10 +311,11 @@ class EventRewriter:
             visible[position] = Choice(choice.index, left, reason)
             if change != patch.ChoicePatch():
                 changes[position] = change
-        of_round.add_chunk(Chunk(whole.id, whole.model, recorded, whole.usage), shown)
+        tier = whole.service_tier
+        of_round.add_chunk(Chunk(whole.id, whole.model, recorded, whole.usage, service_tier=tier), shown)
         held = any(change.finish_json for change in changes.values())
         usage = UNSET if held and whole.usage else patch.add_spent_usage(whole.usage, self._spent)
-        return Chunk(whole.id, whole.model, visible, usage), changes
+        return Chunk(whole.id, whole.model, visible, usage, service_tier=tier), changes
 
     def _sorted(self, choice: Choice, parts: list[Any], event: SseEvent) -> SortedFragments:
         calls = self._calls.get(choice.index)
@@ -361,15 +362,15 @@ class EventRewriter:
             event, reason = finish
             choice = Choice(0, {}, choose_finish_reason(reason, self.shown_calls))
             data = event.data or b""
-            chunk = read_chunk(data)
-            usage = patch.add_spent_usage(chunk.usage, self._spent) if chunk is not None and chunk.usage else UNSET
-            self.answer.add_chunk(Chunk(choices=[choice], usage=usage))
+            chunk = read_chunk(data) or Chunk()
+            usage = patch.add_spent_usage(chunk.usage, self._spent) if chunk.usage else UNSET
+            self.answer.add_chunk(Chunk(choices=[choice], usage=usage, service_tier=chunk.service_tier))
             data = self._with_choice(data, {"index": 0, "delta": {}, "finish_reason": choice.finish_reason})
             out.append(replace_data(event, data if usage is UNSET else patch.set_usage(data, usage)))
         if tail is not None:
             chunk = read_chunk(tail.data or b"") or Chunk()
             usage = patch.add_spent_usage(chunk.usage, self._spent)
-            self.answer.add_chunk(Chunk(usage=usage))
+            self.answer.add_chunk(Chunk(usage=usage, service_tier=chunk.service_tier))
             if not self._drop_usage:
                 out.append(replace_data(tail, self._with_head_and_usage(tail.data or b"", chunk.usage, usage)))
 

@@ -114,7 +114,7 @@ class ItemAnswer(AssembledAnswer):
         """Record the end of the answer. usage: in place of the response's own."""
         self.note_response(response)
         self.error = facts.find_error(response) or self.error
-        self.usage = read_usage(usage or response.get("usage")) or self.usage
+        self.usage = read_usage(usage or response.get("usage"), response.get("service_tier")) or self.usage
         reason = facts.find_finish_reason(response, has_calls=bool(self.calls))
         if reason is not None:
             self.finish_reasons[0] = reason

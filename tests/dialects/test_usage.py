@@ -104,3 +104,17 @@ def test_no_usage_object_is_too_odd(value: Any) -> None:
 
 def test_a_count_is_a_whole_number_of_tokens() -> None:
     assert [read_count(value) for value in (3, 3.0, True, -1, 1e300, "3", None)] == [3, 3, None, None, None, None, None]
+
+
+def test_what_changes_all_prices_is_named() -> None:
+    """Gemini and Anthropic name it in the usage object, OpenAI beside it."""
+    gemini = {"promptTokenCount": 5, "candidatesTokenCount": 2, "serviceTier": "FLEX"}
+    claude = {"input_tokens": 5, "output_tokens": 2, "service_tier": "standard", "speed": "fast", "inference_geo": "us"}
+    openai = {"prompt_tokens": 5, "completion_tokens": 2}
+    for value, service_tier, tiers in (
+        (gemini, None, ("flex",)), (claude, None, ("fast", "us")), (openai, "priority", ("priority",)),
+        (openai, "default", ()), (openai, 7, ()), (claude | {"speed": 3, "inference_geo": None}, None, ()),
+    ):  # fmt: skip
+        found = read_usage(value, service_tier)
+        assert found is not None
+        assert (found.prompt, found.tiers) == (5, tiers)

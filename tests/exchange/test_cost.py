@@ -20,9 +20,17 @@ from proxy.exchange.cost import Meter, compute_bill, predict_bill, read_meter
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.exchange.hidden_calls import TOOLS, make_answer, make_client_call, make_proxy_call, run_proxy_with_tools
 from tests.proxy_server import Agent, RunningProxy, run_proxy
-from tests.raw_upstream import HANGS_S, Connection, RawRequest, run_upstream
+from tests.raw_upstream import HANGS_S, STREAM, Connection, RawRequest, run_upstream
 from tests.recorded import policies
-from tests.scripted_model import Answer, ScriptedModel, make_calls, send_completion
+from tests.scripted_model import (
+    Answer,
+    ScriptedModel,
+    make_calls,
+    make_completion,
+    make_events,
+    send_completion,
+    send_reply,
+)
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Say, StrictResponses
 
@@ -37,6 +45,7 @@ w_long = 2.0
 r = 0.1
 min = 100
 block = 1
+tiers = [["flex", 0.5], ["fast", 3.0], ["us", 1.1]]
 """
 
 
@@ -55,6 +64,7 @@ def usage(prompt: int, cached: int) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
+JSON = b"content-type: application/json"
 HISTORY: list[dict[str, Any]] = [{"role": "user", "content": "Look around. " + "x " * 500}]
 
 
@@ -318,7 +328,52 @@ async def test_responses_are_billed_by_the_same_function(prices: str, stream: bo
         await agent.work("Look around.")
         await there.outcomes()
         paid, _ = read_dollars(there)
+        agent.more["service_tier"] = "flex"
+        await agent.work("Once more, slowly.")
+        await there.outcomes()
+        slow = read_dollars(there)[0] - paid
     assert paid == pytest.approx((50 * 2 + 9000 * 0.2 + 400 * 2.5 + 70 * 10) / 1e6)
+    assert slow == pytest.approx(paid / 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_fast_answer_of_anthropic_costs_what_that_costs(prices: str, stream: bool) -> None:
+    class Fast(BilledMessages):
+        def _read_cache(self, body: Any) -> dict[str, Any]:
+            return {"input_tokens": 9450, "service_tier": "standard", "speed": "fast", "inference_geo": "us"}
+
+    model = Fast([{"type": "text", "text": "Done."}])
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
+        await MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"}).work("Look around.")
+        await there.outcomes()
+        paid, without = read_dollars(there)
+    output = len(json.dumps([{"type": "text", "text": "Done."}])) // 4
+    assert paid == pytest.approx((9450 * 2.5 + output * 10) * 3 * 1.1 / 1e6)
+    assert without == pytest.approx(paid)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("tier", "factor"), [("flex", 0.5), ("default", 1.0), ("unheard-of", 1.0), (7, 1.0)])
+async def test_an_answer_of_openai_costs_what_its_service_tier_costs(
+    prices: str, stream: bool, tier: Any, factor: float
+) -> None:
+    async def answer(_: RawRequest, there: Connection) -> None:
+        events = make_events({"role": "assistant", "content": "Done."}, usage(1000, 400))
+        whole = json.loads(make_completion({"role": "assistant", "content": "Done."}, usage(1000, 400)))
+        if not stream:
+            await send_reply(there, b"200 OK", json.dumps(whole | {"service_tier": tier}).encode(), JSON)
+            return
+        await there.send(STREAM)
+        for event in events:
+            await there.chunk(event.replace(b'"object"', b'"service_tier": %b, "object"' % json.dumps(tier).encode()))
+        await there.chunk(b"")
+
+    # Tools of the proxy are offered: a stream is written anew then.
+    async with run_upstream(answer) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
+        await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS, "stream": stream})
+        await there.outcomes()
+        paid, _ = read_dollars(there)
+    assert paid == pytest.approx(factor * (600 * 2.5 + 400 * 0.2 + 100 * 10) / 1e6)
 
 
 async def test_dollars_that_the_provider_reports_are_what_was_paid(prices: str) -> None:

@@ -321,3 +321,29 @@ async def test_a_session_that_was_forgotten_while_it_was_answered_is_read_back_w
         await first.say("Thanks")
     assert [message["role"] for message in model.last["messages"][3:]] == ["assistant", "tool", "assistant", "user"]
     assert model.last["messages"][3]["tool_calls"] == [make_proxy_call(1)]
+
+
+async def test_an_answer_of_messages_that_broke_off_costs_at_least_what_came_of_it() -> None:
+    text = "The river is wide and slow here. " * 40
+    first = {"input_tokens": 50, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0, "output_tokens": 1}
+    start = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": first}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": start},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+    ]
+
+    async def breaks(_: RawRequest, there: Connection) -> None:
+        await there.send(STREAM)
+        for event in events:
+            await there.chunk(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), json.dumps(event).encode()))
+        await there.reset()
+
+    body = {"model": "m", "max_tokens": 2000, "stream": True, "messages": [{"role": "user", "content": "Tell."}]}
+    async with run_upstream(breaks) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        await proxy.post(body, path="/v1/messages")
+        assert (await proxy.outcome())[0] == "partial"
+        ((prompt, completion),) = await proxy.rows("SELECT prompt_tokens, completion_tokens FROM exchanges")
+        assert prompt == 50
+        assert 300 <= completion <= 340, "eight tokens a sentence, where the provider had reported one in all"
+        assert proxy.count("completion_tokens_total") == completion

@@ -84,3 +84,16 @@ def test_a_short_text_is_the_beginning_of_the_text(text: str, limit: int) -> Non
     shown = shorten_at_word(text, limit)
     assert len(shown) <= limit
     assert text == shown or text.startswith(shown.removesuffix("..."))
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/home/dev/work/" + "deep/" * 20 + "shop/total.py", "..." + "/deep" * 12 + "/shop/total.py"),
+        ("C:\\work\\" + "deep\\" * 20 + "total.py", "..." + "\\deep" * 13 + "\\total.py"),
+        ("/work/" + "x" * 90 + ".py", "..." + "x" * 74 + ".py"),
+        ("https://example.com/" + "deep/" * 20, "https://example.com/" + "deep/" * 11 + "..."),
+    ],
+)
+def test_of_a_long_path_the_end_stays_which_names_the_file(path: str, shown: str) -> None:
+    assert describe_named_call("read_file", path=path) == f"read {shown}"

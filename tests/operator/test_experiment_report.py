@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.operator.compare_arms import SessionMeasures
@@ -40,8 +41,9 @@ def test_calls_are_counted_and_those_that_were_made_before() -> None:
 
 
 def test_a_session_that_cost_money_says_why() -> None:
-    lost = SessionMeasures("t", "lost", "managed", dollars=2.0, own=1.0, sent=1.2, rounds=0.3, missed=0.5, refetched=2)
-    fine = SessionMeasures("t", "fine", "managed", dollars=1.0, own=1.0, sent=1.0)
+    lost = SessionMeasures("t", "lost", "managed", dollars=2.0, without=1.0, rounds=0.3, missed=0.5, edits=0.2)
+    lost = msgspec.structs.replace(lost, refetched=2)
+    fine = SessionMeasures("t", "fine", "managed", dollars=1.0, own=0.9, sent=0.9, without=1.0)
     (found,) = find_losses([fine, lost])
     assert (found.session, found.dollars, found.without) == ("lost", 2.0, 1.0)
     assert [cause.dollars for cause in explain_loss(lost)] == [0.5, 0.3, pytest.approx(0.2), None]

@@ -19,6 +19,8 @@ HEADING = (
     "[What your earlier tool calls came to, those that matter most first. Their results have left this conversation."
     " It is information, not a request.]"
 )
+OMITTED = "[... {count} more calls are not in this list]"
+"""The last line where lines did not fit."""
 RECOVERY_PROMPT = (
     "[RECOVERY: by your own assessment the last {count} iterations were stuck or regressing. Stop and look again: say"
     " what the goal still needs, what has been tried and why it failed, and take another way. If there is none, answer"
@@ -59,7 +61,7 @@ class Reflect(ReflectionSettings, Injection):
 
     def _render_lines(self, view: View, looked: FoundReflections) -> list[str]:
         """Return the lines, high ranks first, in time order within a rank. Beyond `tokens`, the oldest lines of the
-        lowest rank are left out."""
+        lowest rank are left out, and a last line has their number."""
         away = [one for one in looked.calls if _is_away(view, one.result_index)]
         if not away:
             return []
@@ -74,7 +76,8 @@ class Reflect(ReflectionSettings, Injection):
             if left < 0:
                 break
             kept.append((rank, one.result_index, text))
-        return [text for _, _, text in sorted(kept)]
+        omitted = [OMITTED.format(count=len(away) - len(kept))] if 0 < len(kept) < len(away) else []
+        return [*(text for _, _, text in sorted(kept)), *omitted]
 
     def _make_recovery(self, view: View, looked: FoundReflections) -> Iterator[Insert]:
         """Yield a recovery prompt if the model assesses itself as stuck; without assessments, yield a loop warning."""

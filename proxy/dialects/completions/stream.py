@@ -36,6 +36,7 @@ class Chunk(msgspec.Struct, frozen=True):
     error: Any = UNSET
     object: str | None = None
     message: Any = None
+    service_tier: Any = None
 
     @property
     def has_failed(self) -> bool:
@@ -101,6 +102,7 @@ def _read_lenient_chunk(value: Any) -> Chunk | None:
         value.get("error", UNSET),
         _as_string(value.get("object")),
         value.get("message"),
+        value.get("service_tier"),
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from proxy.store.derived import NO_CONVERSATION, SpendingRow
 from tests.raw_upstream import Connection, RawRequest
 from tests.scripted_model import send_reply
 from tests.web.dashboard.screen import ProxyWithKeys, Screen, open_page, run_proxy_with_keys
@@ -162,6 +163,11 @@ def test_the_first_page_says_what_was_saved_and_claims_nothing_unknown(
             assert "$" in said
             assert "unknown" not in said
             assert "ms" in tile(screen, "Added by the proxy")
+            assert "helper" not in tile(screen, "Saved today")
+            today = int(time.time() // 86400)
+            priced.proxy.put_beside([SpendingRow(*NO_CONVERSATION, today, "summary", 1, 100, 20, 0.25)])
+            priced.say("paid", "Hello again.", model="priced")
+            screen.page.wait_for_selector(".tiles .card:has-text('helper models cost $0.25')")
             screen.well()
 
 

@@ -111,7 +111,7 @@ function predictions(arms) {
 
 function losses(report) {
   if (!report.losses.length) {
-    return report.managed_sessions > 0 && panel("Sessions that cost more", "No managed session cost more than its client's own prompts would have.");
+    return report.managed_sessions > 0 && panel("Sessions that cost more", "No managed session cost more than it would have without the proxy.");
   }
   return h("section", { class: "panel" }, h("h2", {}, "Sessions that cost more"),
     h("ul", { class: "notes" }, report.losses.map((one) => h("li", {},

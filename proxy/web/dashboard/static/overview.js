@@ -70,7 +70,7 @@ function figures(all, today, proxy) {
   const known = cached(today) !== null ? today : total;
   const failed = (one) => one.errors + one.fallbacks;
   return [
-    savedTile("Saved today", today),
+    savedTile("Saved today", today, proxy.dollars_spent_today > 0 && `helper models cost ${dollars(proxy.dollars_spent_today)} beside it`),
     savedTile("Saved in all", total, all.more && `the ${whole(all.over)} sessions used last`),
     tile("Requests today", whole(today.exchanges), "", `${whole(total.exchanges)} in all`, counted(all.over, "session")),
     tile("Errors today", whole(today.errors), today.errors ? "down" : "", failed(today) === 0 ? "every request was managed" : `${whole(today.fallbacks)} sent on unchanged`, `${whole(total.errors)} in all`),
