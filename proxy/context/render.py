@@ -1,4 +1,4 @@
-"""Outgoing bytes of each message from the decisions. An untouched message goes out as the slice that came in.
+"""Outgoing bytes of each message from the decisions. An untouched message goes out as the slice received.
 
 `render_prompt` renders the prompt and checks it against the rules. `predict_cached_tokens` predicts its cached prefix.
 """

@@ -241,8 +241,8 @@ def _has_long_cache(turn: Turn) -> bool:
 async def _enrich(
     services: Services, turn: Turn, incoming: Incoming, headers: Mapping[str, str], cached: int, *, is_new_branch: bool
 ) -> Turn:
-    """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes.
-    cached: tokens that the provider's cache would hold without the proxy."""
+    """Look up everything that the plan may use in addition to the request: decisions, state, search, hidden rounds,
+    notes. cached: tokens that the provider's cache would hold without the proxy."""
     live_session = turn.located.branch.live_session
     decisions = await services.live_sessions.refresh_decisions(live_session, is_new=turn.located.is_new)
     if decisions.removed:

@@ -36,7 +36,7 @@ ORIGINAL_FALLBACKS = ("upstream_reject", "rounds")
 
 
 class Enriched(msgspec.Struct, frozen=True, eq=False):
-    """The lookups that a plan uses beside the request."""
+    """The lookups that a plan uses in addition to the request."""
 
     policy: Policy
     spliced: SplicedRequest
