@@ -415,7 +415,8 @@ async def replan_refused(services: Services, turn: Turn) -> Turn | None:
     # The provider caches nothing of a prompt that it refuses.
     branch.state = msgspec.structs.replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
     replanned = await plan_request(services, turn)
-    if replanned.prompt.outgoing == turn.prompt.outgoing or replanned.is_as_it_came:
+    prompt = replanned.prompt
+    if prompt.outgoing == turn.prompt.outgoing or prompt.observed or prompt.fallback is not None:
         branch.state = state
         return None
     services.metrics.replans_total.labels(reason="too_long").inc()
