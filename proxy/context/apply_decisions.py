@@ -15,7 +15,6 @@ import msgspec
 
 from proxy.chat import chain, group
 from proxy.chat.message import Message, Request
-from proxy.chat.tokens import TokenCounter
 from proxy.context import repair, view
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
@@ -86,8 +85,7 @@ def rewrite_remaining(
 ) -> Plan:
     """`rewrite` of a conversation without the messages that the operator has taken out. inputs: of all its messages.
     hidden: as `remove_dropped_messages`."""
-    keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
-    left = remove_dropped_messages(request, keys, state, policy, model, inputs.token_counter, inputs.strategy, hidden)
+    left = remove_dropped_messages(request, state, policy, model, inputs, hidden)
     rest = msgspec.structs.replace(
         inputs,
         keys=left.keys,
@@ -100,23 +98,23 @@ def rewrite_remaining(
 
 def remove_dropped_messages(
     request: Request,
-    keys: Sequence[bytes],
     state: BranchState,
     policy: Policy,
     model: Model,
-    token_counter: TokenCounter,
-    strategy: str = "openai",
+    inputs: RewriteInputs,
     hidden: Collection[bytes] = (),
 ) -> RemainingMessages:
     """The rest of the request without the messages that the operator has taken out.
 
-    hidden: the keys of messages that the client does not have. A hidden message belongs to the client's next message.
+    inputs: as those of `rewrite`; the keys, the counter and the strategy count. hidden: the keys of messages that the
+    client does not have. A hidden message belongs to the client's next message.
     """
+    keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
     decisions = state.decisions
     out: dict[int, Edit] = {}
     edits = dict(state.edits)
     if decisions is not None and decisions.dropped:
-        out = _find_removed_edits(request, keys, decisions, policy, model, token_counter, strategy, hidden)
+        out = _find_removed_edits(request, keys, decisions, policy, model, inputs, hidden)
         lost = frozenset(chain.public_id(k) for k in decisions.dropped)
         state = msgspec.structs.replace(state, decisions=replace(decisions, dropped={}, dropped_ids=lost))
     if not out:
@@ -132,8 +130,7 @@ def _find_removed_edits(
     decisions: OperatorDecisions,
     policy: Policy,
     model: Model,
-    token_counter: TokenCounter,
-    strategy: str,
+    inputs: RewriteInputs,
     hidden: Collection[bytes],
 ) -> dict[int, Edit]:
     """The edits of the messages that leave: whole steps.
@@ -155,11 +152,11 @@ def _find_removed_edits(
             reason = reason if not mine else ""
             continue
         for n in places:
-            size = token_counter(messages[n])
+            size = inputs.token_counter(messages[n])
             edits[keys[n]] = Edit(keys[n], "gone", None, NAME, reason, size, 0)
     lenient = _as_lenient(messages, model)
-    inputs = RewriteInputs(token_counter, keys, strategy, [strategy] * len(keys))
-    seen = view.build_view(request, BranchState(), policy, lenient, 0.0, inputs)
+    plain = RewriteInputs(inputs.token_counter, keys, inputs.strategy, [inputs.strategy] * len(keys))
+    seen = view.build_view(request, BranchState(), policy, lenient, 0.0, plain)
     edits = repair.repair_order(seen, edits, {})
     return {n: edits[k] for n, k in enumerate(keys) if k in edits and not messages[n].is_system}
 

@@ -25,7 +25,7 @@ _NO_POSITIONS: frozenset[int] = frozenset()
 
 
 def count_losses(edits: Mapping[bytes, Edit]) -> int:
-    """Number of edits that take out something that stands nowhere else in the prompt. A note has to make up for
+    """Number of edits that take out something that is nowhere else in the prompt. A note has to make up for
     these."""
     return sum(edit.is_lossy for edit in edits.values())
 

@@ -45,7 +45,7 @@ ACTION_STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "arguments": 1, "t
 """Strength of each action. An edit is superseded only by a stronger one, or by a shorter text."""
 
 REFERENCE_STAGES = frozenset({"refer_repeats"})
-"""Stages whose edits say where in the prompt the same text stands."""
+"""Stages whose edits say where in the prompt the same text is."""
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Edit(msgspec.Struct, frozen=True):
 
     @property
     def is_lossy(self) -> bool:
-        """True if the edit takes out something that stands nowhere else in the prompt."""
+        """True if the edit takes out something that is nowhere else in the prompt."""
         return self.action != "append" and self.stage not in REFERENCE_STAGES
 
 
@@ -221,7 +221,7 @@ class EditedHistory(msgspec.Struct, eq=False):
     sizes: list[int]
     """Tokens of each message that goes out; messages that are gone have no entry."""
     lossy_edit_count: int
-    """Number of edits that take out something that stands nowhere else in the prompt."""
+    """Number of edits that take out something that is nowhere else in the prompt."""
     is_complete: bool
     """True if no edit takes away a message or its calls."""
     stages: frozenset[str]
@@ -230,7 +230,7 @@ class EditedHistory(msgspec.Struct, eq=False):
 
 
 class RewriteInputs(msgspec.Struct, frozen=True):
-    """Inputs of a rewrite beside the conversation, its branch, the policy and the model.
+    """Inputs of a rewrite in addition to the conversation, its branch, the policy and the model.
 
     `times` and `strategies` have one entry for each message; if they are empty, `now` and `strategy` hold for all."""
 

@@ -1,4 +1,4 @@
-"""Outgoing bytes of each message from the decisions. An untouched message goes out as the slice that came in.
+"""Outgoing bytes of each message from the decisions. An untouched message goes out as the slice received.
 
 `render_prompt` renders the prompt and checks it against the rules. `predict_cached_tokens` predicts its cached prefix.
 """
@@ -192,12 +192,12 @@ def _check_rules(seen: View, without: Rendering, made: Rendering, inserts: Mappi
         front = front or validate.RuleChecker(model)
         return front.extend(without.outs[front.count :])
 
-    def walk_as_it_came(begin: int, front: validate.RuleChecker | None) -> validate.RuleChecker:
+    def walk_received(begin: int, front: validate.RuleChecker | None) -> validate.RuleChecker:
         return (front or validate.RuleChecker(model)).extend(validate.as_outgoing(seen.messages[begin:]))
 
     broken = seen.memo_edited("walk", walk, model).extend(made.outs[len(without.outs) :]).find_violations()
     if broken:
-        validate.raise_new_violations(broken, seen.memo("walk", walk_as_it_came, model).find_violations())
+        validate.raise_new_violations(broken, seen.memo("walk", walk_received, model).find_violations())
 
     def kept(n: int) -> None:
         at = made.find_position(n)

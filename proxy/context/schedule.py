@@ -190,7 +190,7 @@ def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[P
 
 
 def _was_sent_once(view: View, proposal: Proposal) -> bool:
-    """True if the message was sent at most once: no part of the cache stands behind it."""
+    """True if the message was sent at most once: no part of the cache is behind it."""
     return view.request_counts[-1] - view.request_counts[proposal.index] <= 1
 
 

@@ -70,7 +70,7 @@ class SentTexts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The request ends on a message of the user."""
 
     @property
-    def is_as_it_came(self) -> bool:
+    def is_unchanged(self) -> bool:
         """True if nothing of the proxy stood in the prompt, and nothing of the client's was changed."""
         return self.original and not (self.tools or self.rounds)
 

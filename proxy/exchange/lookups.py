@@ -1,4 +1,4 @@
-"""Lookups for a request: facts that its plan may use beside the request and its edits.
+"""Lookups for a request: facts that its plan may use in addition to the request and its edits.
 
 They are: its policy, the entry of its model, and the time at which each message was first seen. Others are the user's
 pins, the results of a store search, and the nearness of messages to the task. Also the scratchpad and memos.

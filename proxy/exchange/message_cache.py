@@ -32,8 +32,8 @@ MESSAGE_SHARE = 0.25
 """Largest share of the limit for the messages of small bodies. The beginnings of large bodies have the rest, and the
 room of messages that were not used for longer."""
 LARGE_PREFIX_FACTOR = 1.25
-"""Limit on the one beginning that is kept beside the others, as a multiple of `max_bytes`. By default that is a body of
-8 MB, two million tokens. A body of 16 MB took 129 MB of memory for as long as the process lived."""
+"""Limit on the one beginning that is kept in addition to the others, as a multiple of `max_bytes`. By default that is
+a body of 8 MB, two million tokens. A body of 16 MB took 129 MB of memory for as long as the process lived."""
 SMALL_BODY_BYTES = 8 * 1024
 """Bytes of a body under which reading it whole costs less than looking for its beginning."""
 SMALL_WIRE_BYTES = 512

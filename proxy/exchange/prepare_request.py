@@ -241,8 +241,8 @@ def _has_long_cache(turn: Turn) -> bool:
 async def _enrich(
     services: Services, turn: Turn, incoming: Incoming, headers: Mapping[str, str], cached: int, *, is_new_branch: bool
 ) -> Turn:
-    """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes.
-    cached: tokens that the provider's cache would hold without the proxy."""
+    """Look up everything that the plan may use in addition to the request: decisions, state, search, hidden rounds,
+    notes. cached: tokens that the provider's cache would hold without the proxy."""
     live_session = turn.located.branch.live_session
     decisions = await services.live_sessions.refresh_decisions(live_session, is_new=turn.located.is_new)
     if decisions.removed:
@@ -415,7 +415,8 @@ async def replan_refused(services: Services, turn: Turn) -> Turn | None:
     # The provider caches nothing of a prompt that it refuses.
     branch.state = msgspec.structs.replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
     replanned = await plan_request(services, turn)
-    if replanned.prompt.outgoing == turn.prompt.outgoing or replanned.is_as_it_came:
+    prompt = replanned.prompt
+    if prompt.outgoing == turn.prompt.outgoing or prompt.observed or prompt.fallback is not None:
         branch.state = state
         return None
     services.metrics.replans_total.labels(reason="too_long").inc()

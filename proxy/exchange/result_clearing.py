@@ -52,7 +52,7 @@ def _find_obstacle(services: Services, turn: Turn) -> str:
 
 
 def add_beta(turn: Turn, headers: Headers, body: bytes) -> Headers:
-    """The client's headers, with the beta that the body needs beside the client's own."""
+    """The client's headers, with the beta that the body needs in addition to the client's own."""
     field = context_management.FIELD.encode()
     if turn.dialect.clearing is None or not (_is_asked(turn) or leaves_clearing(turn.prompt.plan)):
         return headers

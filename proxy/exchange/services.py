@@ -124,7 +124,7 @@ class CommandRunner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Services:
-    """Everything that one exchange needs beside the request."""
+    """Everything that one exchange needs in addition to the request."""
 
     settings: Settings
     store: Store
@@ -173,7 +173,7 @@ class Services:
     idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)
     """Branches that wait to be compressed ahead of their next request; the oldest first."""
     conversations_with_edits: dict[tuple[str, int], None] = field(default_factory=dict)
-    """(tenant, hash of the names of the client's tools) of conversations that came to edits, for
+    """(tenant, hash of the names of the client's tools) of conversations that have had edits, for
     `sessions.tool_offer`; the last 1,000."""
     histories: HistoryMemory = field(default_factory=HistoryMemory)
     """Histories that a request may name (`chains`)."""

@@ -110,7 +110,7 @@ def _find_conversation_kind(turn: Turn) -> tuple[str, int]:
 
 
 def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
-    """Add the tools that come with the first edit, once an edit takes out something that stands nowhere else in the
+    """Add the tools that come with the first edit, once an edit takes out something that is nowhere else in the
     prompt; the branch keeps them."""
     if plan.refusal or not count_losses(plan.edits):
         return turn

@@ -125,7 +125,7 @@ def _shows_proxy(row: ResponseNameRow, exchange: ExchangeRecord, question: Respo
     """True if the provider's answer would show changes of the proxy, and the store has all that the client asks for."""
     sent = msgspec.json.decode(exchange.inserts, type=SentTexts)
     if question.part:
-        return row.is_whole and not sent.is_as_it_came
+        return row.is_whole and not sent.is_unchanged
     return row.is_known and bool(sent.inserts or sent.tools or sent.rounds)  # edits change the input alone
 
 

@@ -408,7 +408,7 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
 
 
 async def _relay_in_turns(data: bytes, relay: AnswerRelay, out: ResponseWriter) -> None:
-    """Relay many bytes that came at once. Other requests get their turn between."""
+    """Relay many bytes received at once. Other requests get their turn between."""
     for at in range(0, len(data), TURN_BYTES):
         if visible := relay.feed(data[at : at + TURN_BYTES]):
             await out.write(visible)
@@ -450,7 +450,7 @@ class _KeepaliveWriter(ResponseWriter):
         await self._out.abort()
 
     async def send_keepalives(self) -> None:
-        """Send a comment or a blank line when nothing has gone out for KEEPALIVE_S; it stands between two events, since
+        """Send a comment or a blank line when nothing has gone out for KEEPALIVE_S; it goes between two events, since
         only whole events go out."""
         while True:
             silent = self._clock() - self.last_write_at

@@ -36,7 +36,7 @@ ORIGINAL_FALLBACKS = ("upstream_reject", "rounds")
 
 
 class Enriched(msgspec.Struct, frozen=True, eq=False):
-    """The lookups that a plan uses beside the request."""
+    """The lookups that a plan uses in addition to the request."""
 
     policy: Policy
     spliced: SplicedRequest
@@ -81,8 +81,8 @@ class Prompt(msgspec.Struct, frozen=True, eq=False):
 
     def __post_init__(self) -> None:
         plan = self.plan
-        as_it_came = self.observed or self.fallback in ORIGINAL_FALLBACKS
-        sent = plan.before if as_it_came else plan.after
+        is_original = self.observed or self.fallback in ORIGINAL_FALLBACKS
+        sent = plan.before if is_original else plan.after
         force_setattr(self, "sent_tokens", sent)
         force_setattr(self, "over_budget", max(0, sent - plan.limit) if plan.limit is not None else 0)
 
@@ -197,11 +197,6 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     def is_preview(self) -> bool:
         """True if the turn is planned to be shown. It has no id, and nothing of it goes out."""
         return not self.id
-
-    @property
-    def is_as_it_came(self) -> bool:
-        """True if the plan does not go out whole: the client's own bytes go out, or only a part of it."""
-        return self.prompt.observed or self.prompt.fallback is not None
 
     @property
     def original(self) -> bytes:

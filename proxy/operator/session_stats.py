@@ -124,7 +124,7 @@ def count_sent_tokens(exchange: ExchangeRecord) -> int:
     if exchange.fallback:
         return exchange.tokens_before
     sent = msgspec.json.decode(exchange.inserts, type=SentTexts)
-    return exchange.tokens_before if sent.is_as_it_came else exchange.tokens_after
+    return exchange.tokens_before if sent.is_unchanged else exchange.tokens_after
 
 
 def build_meter(exchange: ExchangeRecord, model: Model, sent: int, previous: ExchangeRecord | None) -> Meter:

@@ -70,8 +70,8 @@ async def read_past_prompt(
     since = {edit.key: edit for edit, _ in await services.store.read_edits(tenant, session, row.branch, row.edits)}
     known = await read_decisions(services.store, tenant, session)
     sent = msgspec.json.decode(row.inserts, type=SentTexts)
-    went_as_it_came = sent.original or row.fallback == "upstream_reject"
-    edits = {} if went_as_it_came else dict(found.edits)
+    is_original = sent.original or row.fallback == "upstream_reject"
+    edits = {} if is_original else dict(found.edits)
     inserts = []
     for index, source, form in sent.inserts:
         text = await services.store.read_form(tenant, session, bytes.fromhex(form)) or b""

@@ -94,7 +94,7 @@ class ConversationResult:
 
 
 class OfferHistory:
-    """The kinds of conversations that came to edits, for contenders that offer their tools `when_needed`."""
+    """The kinds of conversations that have had edits, for contenders that offer their tools `when_needed`."""
 
     def __init__(self) -> None:
         self._edited: set[tuple[int, tuple[str, ...]]] = set()

@@ -131,7 +131,7 @@ class FormRow(Struct, frozen=True, gc=False):
 
 
 class EditRow(Struct, frozen=True, gc=False):
-    """A decision about one message. The first row of a (branch, key, version) stands, also if another process decides
+    """A decision about one message. The first row of a (branch, key, version) counts, also if another process decides
     the same. Read back the stored row before using it."""
 
     tenant: str

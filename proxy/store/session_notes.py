@@ -23,7 +23,7 @@ NoteKind = Literal["feedback", "note"]
 
 
 class HiddenRoundRow(Struct, frozen=True, gc=False):
-    """The hidden rounds before one answer of the client's history. Inserted once; the first row stands."""
+    """The hidden rounds before one answer of the client's history. Inserted once; the first row counts."""
 
     tenant: str
     session: str
@@ -48,7 +48,7 @@ class ToolOfferRow(Struct, frozen=True, gc=False):
 
 
 class ScratchpadRow(Struct, frozen=True, gc=False):
-    """A version of a session's scratchpad. The first row of a number stands. Read back the stored row; if another
+    """A version of a session's scratchpad. The first row of a number counts. Read back the stored row; if another
     writer was first, write the next number from its text."""
 
     tenant: str

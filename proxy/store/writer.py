@@ -26,7 +26,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -84,7 +84,8 @@ class SqliteWriter:
         self.trouble = "not started"
         self.queue = WriteQueue(spool_bytes)
         self._path = path
-        self._normal = durability == "normal"
+        self._syncs_later = durability == "normal"
+        """True if a commit does not wait for the sync of the log."""
         self._drain_s = drain_s
         self._pending: deque[WriteItem] = deque()
         self._connection: sqlite3.Connection | None = None
@@ -295,7 +296,7 @@ class SqliteWriter:
         """Note a commit, once the file is still the same. Raises OSError if it was replaced or lost."""
         identity.check_unchanged(self._path)
         self._last_write = time.monotonic()
-        if self._normal and not self._unsynced_since:
+        if self._syncs_later and not self._unsynced_since:
             self._unsynced_since = self._last_write
 
     def _write_tables(self, items: Sequence[Sequence[Row]]) -> int:
@@ -442,7 +443,7 @@ class SqliteWriter:
     def _connect(self) -> None:
         connection = _open_connection(self._path)
         try:
-            connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._normal else 'FULL'}")
+            connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._syncs_later else 'FULL'}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA cache_size = -2000")  # KB: 8 MB saved no time and no write, at 100,000 rows
@@ -502,9 +503,9 @@ class SqliteWriter:
                 self._connection.close()
             self._connection = None
 
-    def _call_on_loop(self, function: object, *args: object) -> None:
+    def _call_on_loop(self, function: Callable[..., object], *args: object) -> None:
         """Call the function on the event loop, if there still is one."""
-        if self._loop is not None and callable(function):
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(function, *args)
 

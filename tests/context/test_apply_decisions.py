@@ -16,7 +16,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
 from tests.context.agent import POLICIES, TALK, list_sent_texts, load_policy
-from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, make_messages, make_request, result, user
+from tests.conversations import COUNTER, INPUTS, PLAIN_MODEL, Json, assistant, make_messages, make_request, result, user
 
 NOTHING = Policy("nothing", ask="never")
 KEYS = chain.compute_keys("", make_messages(*TALK))
@@ -28,7 +28,7 @@ def plan(
     state = BranchState(decisions=operator_decisions, **more)
     chosen = load_policy(policy) if isinstance(policy, str) else policy
     came = make_request(talk)
-    left = remove_dropped_messages(came, chain.compute_keys("", came.messages), state, chosen, PLAIN_MODEL, COUNTER)
+    left = remove_dropped_messages(came, state, chosen, PLAIN_MODEL, INPUTS)
     made = rewrite(left.request, left.state, chosen, PLAIN_MODEL, 0.0, RewriteInputs(COUNTER, keys=left.keys))
     return left.complete_plan(made)
 
@@ -69,7 +69,7 @@ def test_what_stands_behind_a_drop_costs_nothing_to_edit() -> None:
 
     def edits(operator_decisions: OperatorDecisions) -> set[bytes]:
         state = BranchState(decisions=operator_decisions, **seen)  # type: ignore[arg-type]
-        left = remove_dropped_messages(make_request(talk), keys, state, load_policy("thrifty"), model, COUNTER)
+        left = remove_dropped_messages(make_request(talk), state, load_policy("thrifty"), model, INPUTS)
         made = rewrite(
             left.request, left.state, load_policy("thrifty"), model, 1.0, RewriteInputs(COUNTER, keys=left.keys)
         )
@@ -104,20 +104,14 @@ def test_rounds_of_ours_leave_with_the_answer_that_they_led_to() -> None:
     keys = chain.compute_keys("", make_messages(*talk))
     operator_decisions = OperatorDecisions(dropped=dict.fromkeys([*keys[4:6], *keys[6:7]], "dropped"))
     left = remove_dropped_messages(
-        make_request(talk),
-        keys,
-        BranchState(decisions=operator_decisions),
-        NOTHING,
-        PLAIN_MODEL,
-        COUNTER,
-        hidden=keys[2:4],
+        make_request(talk), BranchState(decisions=operator_decisions), NOTHING, PLAIN_MODEL, INPUTS, hidden=keys[2:4]
     )
     assert sorted(left.removed_edits) == [2, 3, 4, 5, 6]
 
 
 def test_a_plan_that_is_refused_still_leaves_out_what_the_operator_took() -> None:
     left = remove_dropped_messages(
-        make_request(TALK), KEYS, BranchState(decisions=dropped(1, 2, 3, 4)), NOTHING, PLAIN_MODEL, COUNTER
+        make_request(TALK), BranchState(decisions=dropped(1, 2, 3, 4)), NOTHING, PLAIN_MODEL, INPUTS
     )
     made = rewrite(left.request, left.state, NOTHING, PLAIN_MODEL, 0.0, RewriteInputs(COUNTER, keys=left.keys))
     done = left.complete_plan(msgspec.structs.replace(made, refusal="W6", messages=None))
@@ -144,12 +138,12 @@ def test_an_order_that_the_client_has_already_is_none_to_keep() -> None:
     for model, gone in ((strict, [2, 4]), (PLAIN_MODEL, [2, 4])):
         operator_decisions = OperatorDecisions(dropped=dict.fromkeys([keys[n] for n in gone], "dropped"))
         left = remove_dropped_messages(
-            make_request(twice), keys, BranchState(decisions=operator_decisions), NOTHING, model, COUNTER
+            make_request(twice), BranchState(decisions=operator_decisions), NOTHING, model, INPUTS
         )
         assert sorted(left.removed_edits) == gone
     in_turn = [user("one?"), assistant("ok"), user("two?"), assistant("ok"), user("three?")]
     keys = chain.compute_keys("", make_messages(*in_turn))
     operator_decisions = OperatorDecisions(dropped={keys[2]: "dropped"})
     assert not remove_dropped_messages(
-        make_request(in_turn), keys, BranchState(decisions=operator_decisions), NOTHING, strict, COUNTER
+        make_request(in_turn), BranchState(decisions=operator_decisions), NOTHING, strict, INPUTS
     ).removed_edits

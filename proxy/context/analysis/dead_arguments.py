@@ -64,7 +64,7 @@ _SHOWN_CHARS = 12
 
 @dataclass(frozen=True, slots=True)
 class DeadText:
-    """A text in the arguments of a call that stands in no file any more."""
+    """A text in the arguments of a call that is in no file any more."""
 
     call: int
     """The number of the call in its message."""

@@ -128,9 +128,9 @@ _ANSWERS = ("result", "data", "body", "response")
 """Members that hold the answer of a server."""
 _HTTP_STATUS = ("status", "statusCode", "status_code", "http_status")
 _ANSWERED = ("body", "headers", "response", "statusText", "content", "text")
-"""Members that stand beside the status of HTTP: without one, a status may be that of any record."""
+"""Members that accompany the status of HTTP: without one, a status may be that of any record."""
 _BESIDE_ERRORS = frozenset(("errors", "message", "code", "type", "title", "extensions", *_HTTP_STATUS))
-"""Members that an answer has beside its errors. With any other one, the errors may be what was asked for."""
+"""Members that an answer has in addition to its errors. With any other one, the errors may be what was asked for."""
 _PARSED = 400_000
 """Maximum number of characters of a result that is parsed as JSON, if it does not have too many values."""
 
@@ -147,7 +147,7 @@ class ResultLines(NamedTuple):
     is_object: bool = False
     """The result is a JSON object."""
     is_wrapper: bool = False
-    """The object has the output of a command beside its code, or the client itself says how the call ended."""
+    """The object has the output of a command and its code, or the client itself says how the call ended."""
     zero_counts: tuple[str, ...] = ()
     """Fields that count changes, if all counts are 0."""
     dry_run: bool = False

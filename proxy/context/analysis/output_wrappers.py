@@ -76,7 +76,7 @@ _UNFINISHED = re.compile(
 
 
 class CommandState(NamedTuple):
-    """The state of a command, as the tool reports it beside the output."""
+    """The state of a command, as the tool reports it with the output."""
 
     timeouts: tuple[int, ...]
     """The lines that say that the command timed out."""

@@ -1,4 +1,4 @@
-"""The short form of a tool result: its source, its outcome, and the content that stands nowhere else in the prompt.
+"""The short form of a tool result: its source, its outcome, and the content that is nowhere else in the prompt.
 
 A shortened result has to name its call and its outcome. It must not take away the only place of a path, an id or a
 line. Everything else can be had again, from the store or by calling the tool again. All that is listed was in the
@@ -73,7 +73,7 @@ _SHOWN = 300
 _SHOWN_HEAD = 200
 """Characters of these at the front of a longer line; the others are from its end."""
 _WORD_END = re.compile(r"[\s\"'\[\]{}()<>|;]")
-"""A character that stands in no name and in no number."""
+"""A character that is in no name and in no number."""
 _LONG_WORD = 40
 """Characters above which a word is cut."""
 _NAMED = 1000
