@@ -16,13 +16,13 @@ from proxy.chat import chain
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.errors import Forbidden, NotFound
-from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
 from proxy.metrics import Metrics
 from proxy.operator import savings, timeline
 from proxy.operator.find_session import read_newest_exchanges, run_off_loop
 from proxy.operator.response_models import RemovalResult
 from proxy.operator.savings import Savings
+from proxy.operator.session_stats import is_request
 from proxy.operator.session_titles import read_title
 from proxy.operator.timeline import (
     HOUR_S,
@@ -362,7 +362,7 @@ async def list_points(
     """List a session's last exchanges, oldest first, each with its tokens, cached tokens and cost."""
     # More than requested, because the hypothetical cost of an exchange depends on the one before.
     found = await read_newest_exchanges(context.services, context.tenant, context.session, limit * 5)
-    wanted = [row for row in found if (not branch or row.branch == branch) and not is_imported(row)]
+    wanted = [row for row in found if (not branch or row.branch == branch) and is_request(row)]
     made, _ = await run_off_loop(len(wanted), partial(timeline.build_points, context.services, wanted))
     return json_answers.render(made[-limit:])
 
