@@ -93,9 +93,12 @@ class TenantListItem(BaseModel):
 
 
 class ProxyOverview(BaseModel):
-    """The proxy since its start, and its store. targets: the upstreams with their addresses. figures: its counters, for
-    a caller that sees every tenant. added_ms, added_ms_p99: milliseconds that a chat request spent in the proxy, the
-    median and 99 of 100; null before the first one."""
+    """The proxy since its start, and its store.
+
+    targets: the upstreams with their addresses. figures: its counters, for a caller that sees every tenant.
+    dollars_spent_today: those of helper models for all tenants. For a caller that sees one tenant those for that
+    tenant, null where tenants have no budget of their own. added_ms, added_ms_p99: milliseconds that a chat request
+    spent in the proxy, the median and 99 of 100; null before the first one."""
 
     version: str
     policy: str
@@ -106,7 +109,7 @@ class ProxyOverview(BaseModel):
     queued: int
     dropped: int
     live_branches: int
-    dollars_spent_today: float
+    dollars_spent_today: float | None
     figures: dict[str, float]
     added_ms: float | None
     added_ms_p99: float | None
@@ -173,7 +176,9 @@ async def show_overview(admin: AdminContextDep) -> ProxyOverview:
         queued=store.queued,
         dropped=store.dropped,
         live_branches=len(parts.live_sessions),
-        dollars_spent_today=await store.sum_spending(int(parts.now() // 86400)),
+        dollars_spent_today=await store.sum_spending(int(parts.now() // 86400), admin.caller.one_tenant or "")
+        if everybody or parts.settings.helper.tenant_dollars_a_day
+        else None,
         figures=_sum_counters(parts.metrics.registry) if everybody else {},
         added_ms=_estimate_added_ms(parts.metrics, 0.5),
         added_ms_p99=_estimate_added_ms(parts.metrics, 0.99),
