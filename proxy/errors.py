@@ -254,7 +254,7 @@ class ToolRefused(ProxyError):
 
 
 class NotManaged(ProxyError):
-    """The request goes to the upstream as the bytes that came. `reason` is one of a few fixed words for the counter."""
+    """The request goes to the upstream as the bytes received. `reason` is one of a few fixed words for the counter."""
 
     code = "not_managed"
 

@@ -45,6 +45,17 @@ USAGE_LABELS = ("model", "policy", "upstream")
 MAX_USAGE_SERIES = 200
 """Number of combinations of `USAGE_LABELS` that are counted separately."""
 
+INTERNAL_ERROR_PLACES = (
+    "answer_unread", "bindings", "chain", "compress", "count", "counting", "edits", "events", "helper", "idle",
+    "learned_lengths", "learned_windows", "operator_decisions", "plan", "prepare", "prompt_notes", "reflection",
+    "replan", "retention", "rounds", "search", "standing", "takeover", "tool", "upstream_close", "upstream_pool", "web",
+    "webhook",
+)  # fmt: skip
+"""Values of the label `where` of internal errors."""
+
+WIRE_RULES = ("W1", "W2", "W4", "W5", "W6", "W7", "W8")
+"""Values of the label `rule` of refused plans: the rules of `context.validate`."""
+
 TOKEN_BUCKETS = (100, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 
 
@@ -136,14 +147,17 @@ class Metrics:
             ("upstream",),
             "Time from sending a request to the answer's first byte.",
         )
-        self.tokens_before = self._histogram("tokens_before", TOKEN_BUCKETS, (), "Tokens of a prompt as it came.")
+        self.tokens_before = self._histogram("tokens_before", TOKEN_BUCKETS, (), "Tokens of a prompt as received.")
         self.tokens_after = self._histogram("tokens_after", TOKEN_BUCKETS, (), "Tokens of a prompt as it was sent.")
         self.requests_total = self._counter("requests_total", ("route", "status"), "Requests answered.")
         self.edits_total = self._counter("edits_total", ("stage",), "Edits made, by the stage that proposed them.")
         self.refusals_total = self._counter(
-            "refusals_total", ("rule",), "Plans thrown away because they broke a rule; the original was sent."
+            "refusals_total",
+            ("rule",),
+            "Plans thrown away because they broke a rule; the original was sent.",
+            values=WIRE_RULES,
         )
-        self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Chat requests sent on as they came.")
+        self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Chat requests sent on as received.")
         self.replans_total = self._counter(
             "replans_total",
             ("reason",),
@@ -164,9 +178,6 @@ class Metrics:
             (),
             "Rows that could not be stored, and requests that went on without a store; a gap is recorded.",
         )
-        self.upstream_truncated_total = self._counter(
-            "upstream_truncated_total", (), "Streams that ended without an end."
-        )
         self._add_usage_metrics()
         self._add_client_metrics()
         self._add_helper_metrics()
@@ -177,10 +188,13 @@ class Metrics:
         self._add_process_metrics()
 
     def _add_usage_metrics(self) -> None:
+        self.upstream_truncated_total = self._counter(
+            "upstream_truncated_total", (), "Streams that ended without an end."
+        )
         self.context_tokens_total = self._counter(
             "context_tokens_total",
             (*USAGE_LABELS, "kind"),
-            "Prompt tokens by our own count: `before`, as prompts came, and `sent`, as they went out.",
+            "Prompt tokens by our own count: `before`, as received, and `sent`, as they went out.",
         )
         self.cached_tokens_total = self._counter(
             "cached_tokens_total",
@@ -218,7 +232,10 @@ class Metrics:
 
     def _add_process_metrics(self) -> None:
         self.internal_errors_total = self._counter(
-            "internal_errors_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
+            "internal_errors_total",
+            ("where",),
+            "Faults of the proxy's own that a request was kept from noticing.",
+            values=INTERNAL_ERROR_PLACES,
         )
         # PROCESS_METRICS, read when asked for.
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
@@ -230,7 +247,7 @@ class Metrics:
         self.message_cache_misses_total = self._counter(
             "message_cache_misses_total",
             (),
-            "Long requests of known conversations that were read anew as a whole: another beginning, a restart, or "
+            "Long requests of known conversations that were read again as a whole: another beginning, a restart, or "
             "limits.message_cache_mb is too small.",
         )
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
@@ -294,6 +311,7 @@ class Metrics:
             "over_budget_total",
             ("kind",),
             "Prompts over their budget with everything out that may go: the whole `prompt`, or a `level` of it.",
+            values=("prompt", "level"),
         )
         self.low_ratio_total = self._counter(
             "low_ratio_total", (), "Requests that compressed less than 2x: summaries may be too detailed."
@@ -302,6 +320,7 @@ class Metrics:
             "refetch_total",
             ("kind",),
             "Cut results that the model fetched again: `repeat` (the same call), `reread` (of the file) or `recall`.",
+            values=("repeat", "reread", "recall"),
         )
         self.retrieved_items_total = self._counter(
             "retrieved_items_total", (), "Messages that were quoted in a prompt after they had left it."
@@ -364,9 +383,14 @@ class Metrics:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _counter(self, name: str, labels: tuple[str, ...], tells: str) -> Counter:
+    def _counter(self, name: str, labels: tuple[str, ...], tells: str, *, values: Iterable[str] = ()) -> Counter:
+        """Add a counter. values: of its one label, where all are known. Their series begin at 0, since Prometheus sees
+        no increase in a series that begins with its first count."""
         self.descriptions.append(MetricDescription(f"{NAMESPACE}_{name}", "counter", labels, tells))
-        return LabelledCounter(name, tells, labels, namespace=NAMESPACE, registry=self.registry)
+        counter = LabelledCounter(name, tells, labels, namespace=NAMESPACE, registry=self.registry)
+        for value in values:
+            counter.labels(value)
+        return counter
 
     def _gauge(self, name: str, tells: str) -> Gauge:
         self.descriptions.append(MetricDescription(f"{NAMESPACE}_{name}", "gauge", (), tells))

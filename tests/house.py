@@ -1,7 +1,8 @@
 """The rules of the house, read from the source with ast: floors, purity, circles, sizes, names, and tests.
 
-Each rule takes a `House` and returns what breaks it, one line a breach. test_house.py asks them all about the
-project, and about small trees in which each is broken on purpose. An import counts wherever it stands: at the top,
+Each rule takes a `House` and returns what breaks it, one line a breach. Its docstring says how to mend a breach: the
+failing test shows it. test_house.py asks all rules about the project, and about small trees in which each is broken on
+purpose. An import counts wherever it stands: at the top,
 in a function, under TYPE_CHECKING, or as text given to `import_module`.
 """
 
@@ -201,7 +202,10 @@ def _level(floor: str) -> int | None:
 
 
 def imports_go_down(house: House) -> list[str]:
-    """A floor imports itself and what is below it: nothing above, no sibling, and nobody the package's face."""
+    """A floor imports itself and what is below it: nothing above, no sibling, and nobody the package's face.
+
+    To mend it: take the value as an argument, or move the code to a floor that may know both. A new package gets a
+    floor in `FLOORS`, and a row in docs/development/architecture-and-floors.md."""
     found = []
     for module in house.modules.values():
         here = _level(module.floor)
@@ -219,7 +223,9 @@ def imports_go_down(house: House) -> list[str]:
 
 
 def pure_floors_only_compute(house: House) -> list[str]:
-    """Pure floors import nothing but what computes, and open, print and ask the time of nothing."""
+    """Pure floors import nothing but what computes, and open, print and ask the time of nothing.
+
+    To mend it: let the caller on a floor above read the clock, the file or the id, and pass it in."""
     found = []
     for module in house.modules.values():
         if module.floor not in PURE:
@@ -235,7 +241,9 @@ def pure_floors_only_compute(house: House) -> list[str]:
 
 
 def nothing_imports_in_circles(house: House) -> list[str]:
-    """No module imports itself by way of others."""
+    """No module imports itself by way of others.
+
+    To mend it: move what both need into the lower of the two modules, or into one below both."""
     graph = {
         name: sorted({target for target, _ in imports(module, house.modules) if target in house.modules})
         for name, module in house.modules.items()
@@ -256,7 +264,9 @@ def nothing_imports_in_circles(house: House) -> list[str]:
 
 
 def files_are_short(house: House) -> list[str]:
-    """At most 600 lines a file, tests included, and at most 60 a function."""
+    """At most 600 lines a file, tests included, and at most 60 a function.
+
+    To mend it: a file that is two things becomes two files with a name for each. Else make it simpler."""
     found = []
     for path, tree in house.files.items():
         lines = (house.root / path).read_text("utf-8").count("\n")
@@ -277,7 +287,7 @@ def modules_say_what_they_are_for(house: House) -> list[str]:
 
 def no_docstring_begins_with_a_question_word(house: House) -> list[str]:
     """No docstring begins with What, Whether, How, Who, Where, When or Which: no module's, class's, function's or
-    field's, also in tests/."""
+    field's, also in tests/. To mend it: begin with the thing that it is, or with the verb that it does."""
     found = []
     for path, tree in house.files.items():
         begun = [(line, QUESTION_WORDS.match(text)) for line, text in _docstrings(tree)]
@@ -308,7 +318,7 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def modules_have_tests(house: House) -> list[str]:
-    """tests/ mirrors proxy/: each file with code has a file with tests."""
+    """tests/ mirrors proxy/: each file with code has a file with tests. To mend it: write the named file."""
     found = []
     for module in house.modules.values():
         parts = module.path.removesuffix(".py").split("/")[1:]
@@ -341,7 +351,8 @@ def _has_tests(tree: ast.Module | None) -> bool:
 
 
 def names_say_something(house: House) -> list[str]:
-    """No utils, helpers, common, misc; no class that is a Manager, Handler, Service or Impl."""
+    """No utils, helpers, common, misc; no class that is a Manager, Handler, Service or Impl. To mend it: take the word
+    that an engineer would search for."""
     found = []
     for path, tree in house.files.items():
         if any(FOLDER_NAMES.fullmatch(part.removesuffix(".py")) for part in path.split("/")):
@@ -352,7 +363,9 @@ def names_say_something(house: House) -> list[str]:
 
 
 def no_module_name_occurs_twice(house: House) -> list[str]:
-    """No two modules have one name, but a command and the routes that it calls, and the files of the dialects."""
+    """No two modules have one name, but a command and the routes that it calls, and the files of the dialects.
+
+    To mend it: name the newer one for what sets it apart from the other."""
     by_name: dict[str, list[str]] = {}
     for module in house.modules.values():
         if not module.path.endswith("__init__.py") and not module.path.startswith("proxy/dialects/"):
@@ -366,7 +379,8 @@ def no_module_name_occurs_twice(house: House) -> list[str]:
 
 
 def no_public_class_name_occurs_twice(house: House) -> list[str]:
-    """Each public class has a name of its own in the package."""
+    """Each public class has a name of its own in the package. To mend it: name the newer one for what sets it apart, or
+    use the other class."""
     by_name: dict[str, list[str]] = {}
     for module in house.modules.values():
         for node in module.tree.body:
@@ -403,7 +417,7 @@ def _is_there(house: House, dotted: str) -> bool:
 
 
 def the_environment_is_read_in_one_place(house: House) -> list[str]:
-    """`os.environ` and `os.getenv` stand in settings.py alone."""
+    """`os.environ` and `os.getenv` stand in proxy/settings/load.py alone. To mend it: make it a setting."""
     found = []
     for module in house.modules.values():
         if module.path in ENVIRONMENT:
@@ -421,7 +435,8 @@ def the_environment_is_read_in_one_place(house: House) -> list[str]:
 
 
 def libraries_stay_where_they_belong(house: House) -> list[str]:
-    """A library that only few files may import is imported by no other."""
+    """A library that only few files may import is imported by no other. To mend it: use what these files offer
+    (`ONLY_IN`)."""
     return [
         f"{module.path}:{line}: imports {name}"
         for module in house.modules.values()
@@ -431,7 +446,8 @@ def libraries_stay_where_they_belong(house: House) -> list[str]:
 
 
 def nothing_else_lies_at_the_top(house: House) -> list[str]:
-    """Nothing lies at the top level that is not listed here or named by .gitignore."""
+    """Nothing lies at the top level that is not listed here or named by .gitignore. To mend it: move it into a folder,
+    or list it in `TOP_LEVEL`."""
     ignored = {".git"}
     if (house.root / ".gitignore").is_file():
         ignored |= {line.strip().strip("/") for line in (house.root / ".gitignore").read_text("utf-8").splitlines()}
@@ -440,7 +456,9 @@ def nothing_else_lies_at_the_top(house: House) -> list[str]:
 
 
 def a_request_enters_few_files(entered: EnteredFiles) -> list[str]:
-    """A plain request is followed through at most 55 files, with at most 330 switches between them."""
+    """A plain request is followed through at most 55 files, with at most 330 switches between them.
+
+    To mend it: compute in the file where the value is needed, or call once for what was called for each message."""
     found = []
     if len(entered.calls) > ENTERED_FILES:
         found.append(f"{len(entered.calls)} files are entered: {', '.join(sorted(entered.calls))}")

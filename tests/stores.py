@@ -15,7 +15,7 @@ TABLES = (
     "spending", "indexed", "iterations", "hidden_rounds", "scratchpads", "memos", "notes", "context_windows",
     "response_names", "bindings",
 )  # fmt: skip
-"""The tables in the order in which rows refer to each other."""
+"""The tables that rows are written to: all but the journal."""
 
 
 def sqlite_store(path: str | Path, **settings: Any) -> SqliteStore:

@@ -75,6 +75,24 @@ def test_an_amount_is_counted_in_the_buckets_of_the_client_library(amount: float
     ]
 
 
+def series(metrics: Metrics, name: str, label: str) -> set[str]:
+    """The label values that have a series before anything was counted."""
+    return set(
+        re.findall(rf'^context_proxy_{name}{{{label}="([^"]+)"}} 0.0$', metrics.render_text().decode(), re.MULTILINE)
+    )
+
+
+def test_the_first_fault_is_an_increase() -> None:
+    metrics = Metrics()
+    code = "".join(path.read_text() for path in (Path(__file__).parents[1] / "proxy").rglob("*.py"))
+    places = set(re.findall(r'internal_errors_total\.labels\((?:where=)?"(\w+)"\)', code))
+    places |= set(re.findall(r'on_lookup_failed\("(\w+)"\)', code))
+    assert series(metrics, "internal_errors_total", "where") == places
+    assert series(metrics, "refusals_total", "rule") == set(re.findall(r'setdefault\("(W\d+)"', code))
+    assert series(metrics, "refetch_total", "kind") == {"repeat", "reread", "recall"}
+    assert series(metrics, "over_budget_total", "kind") == {"prompt", "level"}
+
+
 def test_two_proxies_in_one_process_do_not_share_counts() -> None:
     one, other = Metrics(), Metrics()
     one.client_gone_total.inc()

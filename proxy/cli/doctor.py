@@ -207,7 +207,7 @@ def check_edits(name: str, policy: Policy, model: Model) -> Finding:
     if not limit:
         remedy = "Set `window` for the model in a models_file, or in the policy."
         return Finding(about, "loss", f"{policy.name} edits {when}, but no window is known: nothing limits it", remedy)
-    return Finding(about, "good", f"{policy.name} edits {when}{room}; a short conversation goes out as it came")
+    return Finding(about, "good", f"{policy.name} edits {when}{room}; a short conversation goes out as received")
 
 
 def send_request(name: str, target: UpstreamSettings, asked: str, model: Model) -> Finding:
@@ -307,7 +307,7 @@ def check_running(client: AdminClient, *, is_named: bool) -> Finding:
     text = f"{url}, version {found['version']}, policy {found['policy']}; {format_count(requests, 'request')}"
     if requests and back * 2 > requests:
         remedy = "Look for `x-context-fallback` in answers; it names the reason."
-        return Finding("running proxy", "loss", f"{text}, of which {back:,} went out as they came", remedy)
+        return Finding("running proxy", "loss", f"{text}, of which {back:,} went out as received", remedy)
     return Finding("running proxy", "good", text)
 
 

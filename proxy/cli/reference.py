@@ -49,7 +49,7 @@ REQUEST_HEADERS = (
         ("Pins the last user message: no policy edits it, ever. A `[pin]` in a user or system message does the same."),
     ),
     ("x-context-off: 1", "This request passes as it is, unmanaged and unstored."),
-    ("x-headroom-bypass: true", "Messages at `/v1/compress` come back as they came."),
+    ("x-headroom-bypass: true", "Messages at `/v1/compress` come back as received."),
     (
         "x-context-project: NAME",
         "The project whose memos are used. The setting `memos.project_header` names this header.",
@@ -60,7 +60,7 @@ REQUEST_HEADERS = (
 
 RESPONSE_HEADERS = (
     ("x-context-session: NAME", "The session that the request was taken for."),
-    ("x-context-tokens: BEFORE, AFTER", "Tokens of the prompt as it came, and as it was sent."),
+    ("x-context-tokens: BEFORE, AFTER", "Tokens of the prompt as received, and as sent."),
     ("x-context-arm: ARM", "While an experiment is under way: the arm of the session, `control` or `managed`."),
     (
         "x-context-over-budget: TOKENS",
@@ -130,7 +130,7 @@ LIMITS = (
     LimitRow(
         "a managed chat body: bytes, messages, content parts, tool calls, JSON values",
         "`limits.managed_mb`, `limits.messages`, `limits.parts`, `limits.calls`, `limits.values`",
-        "goes on as it came: `x-context-fallback: size`, counted",
+        "goes on as received: `x-context-fallback: size`, counted",
     ),
     LimitRow("keys on the outermost level of such a body", f"{MAX_TOP_LEVEL_KEYS:,}", "the same"),
     LimitRow(
@@ -192,7 +192,7 @@ LIMITS = (
     LimitRow("JSON values of an event of a stream", f"{sse.MAX_VALUES:,}", "passed on, not understood"),
     LimitRow("bytes of a stream that are read in one turn", f"{TURN_BYTES >> 10} KiB", "other requests get their turn"),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
-    LimitRow("codings of an answer that is compressed unasked", f"{MAX_CODINGS}", "goes on as it came, noted, counted"),
+    LimitRow("codings of an answer that is compressed unasked", f"{MAX_CODINGS}", "passed on, noted, counted"),
     LimitRow(
         "what such an answer stands for",
         f"{FREE_BYTES >> 20} MiB, and {MAX_RATIO} times the bytes that came; {MAX_MEMBERS:,} members or frames",
@@ -233,7 +233,7 @@ LIMITS = (
     LimitRow("a helper's answers in memory", f"{MAX_HELPER_ANSWERS:,} a session", "read back from the store"),
     LimitRow("dollars for helpers", "`helper.dollars_a_day`", "done without, counted"),
     LimitRow(
-        "events in memory", "`events.kept`, some 16 KB each at most", "a listener that reconnects is told of a gap"
+        "events in memory", "`events.kept`, some 16 KB each at most", "a listener that reconnects gets a gap event"
     ),
     LimitRow(
         "events that wait for a listener or a webhook", "`events.queue`", "the oldest are lost, counted and reported"

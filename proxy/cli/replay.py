@@ -194,7 +194,7 @@ def _find_conversations(
         try:
             places = runner.run(stored.find_sessions(store, sessions))
             in_files = (one for file in files for one in read_conversations(file))
-            count_requests(files)  # a file that cannot be played is told before anything is
+            count_requests(files)  # a file that cannot be played is reported before anything is
             yield None, itertools.chain(in_files, _read_stored(runner, store, places, _name_store(settings.db)))
         finally:
             runner.run(store.close())

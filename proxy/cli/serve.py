@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 SPARE_FILES = 100
 """Files in addition to connections: the store, its log, the listener, children of tools."""
+BACKLOG = 2048
+"""Connections that may wait until the event loop accepts them."""
 GC_THRESHOLDS = (20_000, 10, 100)
 """Thresholds of the garbage collector. They count new objects per visit of the young ones, such visits per visit of the
 older ones, and those per visit of all. The usual (700, 10, 10) visits all objects of live sessions every few hundred
@@ -194,6 +197,7 @@ class AnnouncingServer(uvicorn.Server):
         second signal."""
         await self._give_notice()
         self._app.drain()
+        await self._stop_listening(sockets or [])
         open_answers = self._app.concurrency.taken
         second_signal = asyncio.create_task(self._cancel_on_second_signal())
         try:
@@ -205,6 +209,18 @@ class AnnouncingServer(uvicorn.Server):
         log.info(
             "drained: %d answers were open, %d of them were broken off", open_answers, self._app.concurrency.broken_off
         )
+
+    async def _stop_listening(self, sockets: list[socket.socket]) -> None:
+        """Accept the connections that wait for it, then close the port: a close resets those that still wait. Each
+        gets its `Connection` before uvicorn tells all of them to end."""
+        for listener in sockets:
+            for _ in range(BACKLOG):
+                if not _has_waiting_connection(listener):
+                    break
+                await asyncio.sleep(0)  # uvloop accepts one in each round
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(0)
 
     async def _give_notice(self) -> None:
         """Keep serving for `drain.notice_s` with /readyz at 503, so that no load balancer meets a closed port. Ctrl-C
@@ -232,12 +248,18 @@ class AnnouncingServer(uvicorn.Server):
             task.cancel()
 
 
+def _has_waiting_connection(listener: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def open_listener(host: str, port: int, *, has_keys: bool = False) -> socket.socket:
     """Return a bound socket. has_keys: True if keys are configured. Raises ConfigError if the address is not of this
     machine, is taken, or is open to others without keys."""
     family, address = resolve_host(host, port, has_keys=has_keys)
     try:
-        return socket.create_server(address, family=family, backlog=2048)
+        return socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
         raise ConfigError("port", port, f"a port that is free on {host} ({os.strerror(error.errno or 0)})") from None
 

@@ -212,7 +212,7 @@ def requests(
     branch: Annotated[str | None, typer.Option(help="Those of this branch.")] = None,
     limit: Limit = 20,
 ) -> None:
-    """List the requests of a session, newest first. Tokens are as they came, were sent, and were reported."""
+    """List the requests of a session, newest first. Tokens are as received, as sent, and as reported."""
     columns = (
         TableColumn("id", lambda e: e["exchange"], style="cyan", is_never_cut=True),
         TableColumn("status", lambda e: style_word(e["status"], EXCHANGE_STYLES)),

@@ -29,7 +29,7 @@ from proxy.settings.load import Settings
 NDJSON: Final = "application/x-ndjson"
 
 TOLD_REFUSALS: Final = 20
-"""Refusals of an import that are told one by one: a file of another kind has one for each line."""
+"""Refusals of an import that are reported one by one: a file of another kind has one for each line."""
 Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write; - for stdout.")]
 
 

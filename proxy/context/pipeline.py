@@ -83,7 +83,7 @@ def rewrite(
     if policy.schedule == "append_only":
         seen = _guard_sent_messages(seen, inputs.sent_count)
     seen, refetched = _count_new_faults(seen, state)
-    return _rewrite_view(seen, state, policy, model, now, refetched, frozen=inputs.frozen)
+    return _rewrite_view(seen, state, policy, refetched, frozen=inputs.frozen)
 
 
 def _guard_sent_messages(seen: View, sent_count: int) -> View:
@@ -138,9 +138,7 @@ class _Draft(msgspec.Struct, frozen=True):
     """Tokens of the inserts among `tokens`."""
 
 
-def _rewrite_view(
-    seen: View, state: BranchState, policy: Policy, model: Model, now: float, notes: list[Note], *, frozen: bool
-) -> Plan:
+def _rewrite_view(seen: View, state: BranchState, policy: Policy, notes: list[Note], *, frozen: bool) -> Plan:
     """The plan for the view. notes: the notes made so far."""
     draft = _draft_plan(seen, state, policy, frozen=frozen)
     for _ in range(MAX_FIT_PASSES):
@@ -153,12 +151,12 @@ def _rewrite_view(
     try:
         # Edits of a literal policy are made again with every request, so that nothing is kept of them.
         shown = seen if policy.literal else draft.edited
-        made = render.render_prompt(shown, draft.edits, draft.by_index, draft.after, model)
+        made = render.render_prompt(shown, draft.edits, draft.by_index, draft.after)
     except RuleBroken as broken:
         return _make_refused_plan(seen, state, policy, broken.rule, broken.message)
     except ValueError as problem:
         return _make_refused_plan(seen, state, policy, "render", str(problem))
-    return _make_plan(seen, state, policy, draft, notes, made, now)
+    return _make_plan(seen, state, policy, draft, notes, made)
 
 
 def _draft_plan(seen: View, state: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
@@ -401,7 +399,7 @@ def _append_insert(seen: View, index: int, insert: Insert, old: Edit | None) -> 
 
 
 def _make_plan(
-    seen: View, state: BranchState, policy: Policy, draft: _Draft, notes: list[Note], made: Rendering, now: float
+    seen: View, state: BranchState, policy: Policy, draft: _Draft, notes: list[Note], made: Rendering
 ) -> Plan:
     old = state.edits
     edits = schedule.keep_first_reasons(draft.edits, old) if policy.literal else draft.edits
@@ -439,7 +437,7 @@ def _make_plan(
         before=seen.prefix_tokens + sum(seen.original_tokens),
         after=draft.tokens,
         predicted=render.predict_cached_tokens(
-            seen, state, made, now, tools_added=bool(seen.tool_tokens and count_losses(edits))
+            seen, state, made, tools_added=bool(seen.tool_tokens and count_losses(edits))
         ),
         asks_for_state=draft.asked and any(i.source == "ask" for _, i in placed),
         deferred_inserts=_find_deferred_inserts(draft.wanted, placed),

@@ -83,15 +83,15 @@ class Policy:
     literal: bool = field(init=False)
     """True if edits are made again with every request, and withdrawn, as the source designs do."""
     own_budget: int | None = field(init=False)
-    """Tokens that a stage of the policy allows for the whole prompt (`total`), whatever the model's window."""
+    """The least `Stage.own_budget` of the policy's stages, None if none of them has one."""
     idle_ages: tuple[int, ...] = field(init=False)
     """Ages in seconds, in order, at which a stage of the policy wants an idle conversation to be compressed."""
 
     def __post_init__(self) -> None:
         # Fields rather than properties: each request reads them several times.
-        totals = [total for stage in self.stages if isinstance(total := getattr(stage, "total", None), int)]
+        budgets = [budget for stage in self.stages if (budget := stage.own_budget) is not None]
         object.__setattr__(self, "literal", self.schedule == "always")
-        object.__setattr__(self, "own_budget", min(totals, default=None))
+        object.__setattr__(self, "own_budget", min(budgets, default=None))
         object.__setattr__(self, "idle_ages", tuple(sorted({age for stage in self.stages for age in stage.ages})))
 
     def find_window(self, model: Model, learned_window: int | None = None) -> int | None:

@@ -12,7 +12,6 @@ from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message
 from proxy.context import validate, view
 from proxy.context.branch_state import BranchState
-from proxy.context.models import Model
 from proxy.context.plan import Edit, Insert, View
 from proxy.context.validate import PlannedMessage
 from proxy.context.view import add_texts_to_mark, compute_mark, compute_unmarked_form
@@ -164,12 +163,11 @@ def render_prompt(
     edits: Mapping[bytes, Edit],
     inserts: Mapping[int, Sequence[Insert]],
     own_inserts: Sequence[Insert],
-    model: Model,
 ) -> Rendering:
     """Render the messages as they go out. Raises RuleBroken, and ValueError if a message has no text to replace."""
     if edits is not seen.edits:
         made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts)
-        validate.check(made.outs, seen.messages, model)
+        validate.check(made.outs, seen.messages, seen.model)
         return made
 
     def go_on(begin: int, front: Rendering | None) -> Rendering:
@@ -178,17 +176,17 @@ def render_prompt(
     without = seen.memo_edited("rendering", go_on)
     made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts, without)
     if edits or inserts or own_inserts:
-        _check_rules(seen, without, made, model, inserts)
+        _check_rules(seen, without, made, inserts)
     return made
 
 
-def _check_rules(
-    seen: View, without: Rendering, made: Rendering, model: Model, inserts: Mapping[int, Sequence[Insert]]
-) -> None:
+def _check_rules(seen: View, without: Rendering, made: Rendering, inserts: Mapping[int, Sequence[Insert]]) -> None:
     """Check the same as `validate.check`, incrementally.
 
     Among the inserts, only a message of the proxy at the end can break a rule of order. System prompts, prompts and
     results have a text already."""
+
+    model = seen.model
 
     def walk(_: int, front: validate.RuleChecker | None) -> validate.RuleChecker:
         front = front or validate.RuleChecker(model)
@@ -220,16 +218,14 @@ def _check_rules(
     kept(len(seen.messages) - 1)
 
 
-def predict_cached_tokens(
-    seen: View, state: BranchState, rendering: Rendering, now: float, *, tools_added: bool
-) -> int:
+def predict_cached_tokens(seen: View, state: BranchState, rendering: Rendering, *, tools_added: bool) -> int:
     """Tokens of this prompt that the provider's cache should serve.
 
     tools_added: True if tool definitions come in front of the messages with this request.
     """
     if not state.sent_marks:
         return min(seen.cached_tokens, seen.prefix_tokens + sum(rendering.sizes))
-    if state.sent_at is None or now - state.sent_at > seen.model.ttl_s or seen.model.cache == "none":
+    if state.sent_at is None or seen.now - state.sent_at > seen.model.ttl_s or seen.model.cache == "none":
         return 0
     matched = 0 if tools_added else view.count_common_marks(tuple(rendering.marks), state.sent_marks)
     same = seen.prefix_tokens + sum(rendering.sizes[:matched])

@@ -36,6 +36,11 @@ class Stage(ABC):
         """Ages in seconds at which the stage wants an idle conversation to be compressed."""
         return ()
 
+    @property
+    def own_budget(self) -> int | None:
+        """Tokens that the stage allows for the whole prompt, whatever the model's window; None: as many as fit."""
+        return None
+
     @abstractmethod
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Proposals for messages of the view, in any order; no message twice."""

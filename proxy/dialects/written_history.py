@@ -1,7 +1,7 @@
 """A history as it was written upstream, whose beginning the next request of the same history goes out with again.
 
 Edits are repeated byte for byte, so nearly all messages of a prompt are written as in the prompt before. They are
-compared, and their bytes are copied in one piece. Only what is behind them is written anew.
+compared, and their bytes are copied in one piece. Only the messages behind them are written again.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Publishing never waits and never fails a request. An event goes into a ring of the last events and into the queue of
 each listener. A listener that reconnects continues from the ring. A listener that reads too slowly loses the oldest
-events and is told how many. Events are not stored: a restart loses them, and a listener that asks for earlier events is
-told of a gap.
+events and gets their number. Events are not stored: a restart loses them, and a listener that asks for earlier events
+gets a gap event.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ EVENT_KINDS: Final[Mapping[str, str]] = {
     PRUNED: "Messages left a prompt: tokens before and after, how many, which.",
     SUMMARIZED: "Messages were summarised: how many, how many stay, the summary's text.",
     EDITED: "Messages changed otherwise: what the operator decided, and what a policy shortened.",
-    LOOP: "The model was told that it goes round in circles: the kind of loop, and how often.",
+    LOOP: "The model was warned of a loop: the kind of loop, and how often.",
     STATE: "A branch has a new state: by whom (`model`, `operator`), and how long it is.",
     MEMO: "A memo was saved: which, and whether it took another one's place.",
     CACHE: "The provider's cache served far less than predicted, or the client itself changed what stood in it.",
-    FALLBACK: "A request went out as it came: why.",
+    FALLBACK: "A request went out as received: why.",
 }
 """Every kind of event, and its description."""
 LOST: Final = "lost"

@@ -76,7 +76,7 @@ async def follow(services: Services, incoming: Incoming, *, takes: bool, counts:
             return await _take_over(services, whole, made, counts=counts)
     except (ValueError, KeyError, RecursionError, msgspec.DecodeError):
         services.metrics.internal_errors_total.labels(where="takeover").inc()
-        log.exception("a chain cannot be completed from the store; the request goes on as it came")
+        log.exception("a chain cannot be completed from the store; the request goes on as received")
     return msgspec.structs.replace(incoming, chain=replace(made, is_resolved=False))
 
 

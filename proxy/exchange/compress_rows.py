@@ -97,7 +97,7 @@ async def compress_rows(services: Services, incoming: Incoming) -> CompressAnswe
         return _return_original(services, incoming, "store")
     except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
         services.metrics.internal_errors_total.labels(where="compress").inc()
-        log.exception("planning failed; the rows go back as they came")
+        log.exception("planning failed; the rows go back as received")
         return _return_original(services, incoming, "error")
     finally:
         services.open_requests -= 1

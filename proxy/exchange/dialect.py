@@ -113,6 +113,8 @@ class AnswerFormat:
     join_rounds: Callable[[Sequence[bytes], frozenset[str]], bytes]
     make_error_event: Callable[[str, str], bytes]
     """An error in a stream, from its message and code."""
+    make_error_body: Callable[[str, str, int], bytes] | None = None
+    """An error as a whole answer, from its message, code and HTTP status; None: in the form of chat completions."""
     has_comments: bool = True
     """True if clients skip comments in a stream. A blank line between two events is skipped by all."""
     find_echo: Callable[[Any, bytes], dict[str, bytes]] = lambda *_: {}
@@ -256,6 +258,7 @@ MESSAGES = Dialect(
         read_round=messages_body.read_round,
         join_rounds=messages_body.join_rounds,
         make_error_event=messages_stream.make_error_event,
+        make_error_body=lambda message, code, _: messages_stream.make_error_body(message, code),
         restore_echo=_hide_clearing,
     ),
     reader=RequestReader(read_messages_request, continues_earlier=True),
@@ -316,6 +319,7 @@ GEMINI = Dialect(
         read_round=gemini_body.read_round,
         join_rounds=gemini_body.join_rounds,
         make_error_event=gemini_stream.make_error_event,
+        make_error_body=gemini_stream.make_error_body,
         has_comments=False,
     ),
     reader=RequestReader(gemini_request.read_gemini_request, takes_path=True),

@@ -36,7 +36,7 @@ class MessageForms(msgspec.Struct, frozen=True, omit_defaults=True):
     system: list[tuple[int, str]] = []
     """[index, form] of each system message."""
     other: list[tuple[int, str]] = []
-    """[position, form] of messages that came in another form than the first stored one; "" for the first stored one."""
+    """[position, form] of messages received in another form than the first stored one; "" for the first stored one."""
     gap: str = ","
     """The text between two messages."""
     whole: str = ""
@@ -126,7 +126,7 @@ def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
     """Put the row on the turn that says which tools its branch offers from now on; memory is updated."""
     branch, array = turn.located.branch, offers.encode_offer(offer)
     branch.tool_offer = offer
-    name = _add_form(turn, chain.compute_form(array), array) if array else ""
+    name = _add_body(turn, array) if array else ""
     turn.pending.rows.append(ToolOfferRow(turn.tenant, branch.session, branch.name, name))
 
 
@@ -217,7 +217,7 @@ class _StoredPrefix(NamedTuple):
     system: list[tuple[int, str]]
     """The system messages of the request as [index, form]."""
     other: dict[int, bytes]
-    """The messages that came in another form than the first stored one, by position."""
+    """The messages received in another form than the first stored one, by position."""
     parent: bytes
     """The chain key of the last message in the chain."""
     position: int
@@ -328,11 +328,7 @@ def _find_gap(turn: Turn) -> tuple[str, str]:
         fits = request.body[start:end] == b"[" + gap.join(raws) + b"]"
     if prefix_cache is not None:
         prefix_cache.separator = gap if fits else None
-    return (
-        (gap.decode(), "")
-        if fits
-        else (",", _add_form(turn, chain.compute_form(request.body[start:end]), request.body[start:end]))
-    )
+    return (gap.decode(), "") if fits else (",", _add_body(turn, request.body[start:end]))
 
 
 def _add_form(turn: Turn, form: bytes, body: bytes) -> str:
@@ -344,6 +340,11 @@ def _add_form(turn: Turn, form: bytes, body: bytes) -> str:
     return form.hex()
 
 
+def _add_body(turn: Turn, body: bytes) -> str:
+    """Add bytes as `_add_form` does, whose form is not known yet."""
+    return _add_form(turn, chain.compute_form(body), body)
+
+
 def _ends_on_prompt(messages: Sequence[Message]) -> bool:
     return messages[-1].role == "user" and not is_beside_results(messages, len(messages) - 1)
 
@@ -352,14 +353,17 @@ def _make_exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeR
     plan, branch = turn.prompt.plan, turn.located.branch
     start, end = turn.request.spans["messages"]
     envelope = turn.request.body[:start] + b"[]" + turn.request.body[end:]
-    inserts: list[tuple[int, str, str]] = [
-        (at, i.place, _add_form(turn, chain.compute_form(i.text.encode()), i.text.encode()))
-        for at, i in plan.placed_inserts
-    ]
-    tools = (
-        _add_form(turn, chain.compute_form(turn.enriched.spliced.added_tools), turn.enriched.spliced.added_tools)
-        if turn.enriched.spliced.added_tools
-        else ""
+    added_tools, arm = turn.enriched.spliced.added_tools, turn.enriched.arm
+    sent_texts = SentTexts(
+        inserts=[(at, i.place, _add_body(turn, i.text.encode())) for at, i in plan.placed_inserts],
+        usage=turn.prompt.usage_added,
+        original=plan.messages is None or turn.prompt.observed,
+        rounds=turn.enriched.spliced.round_count,
+        tools=_add_body(turn, added_tools) if added_tools else "",
+        limit=max(0, plan.limit or 0),
+        refetched={kind: int(n) for note in plan.notes if note.kind == "refetch" for kind, n in note.figures.items()},
+        arm=arm,
+        prompted=bool(arm) and _ends_on_prompt(turn.request.messages),
     )
     return ExchangeRow(
         tenant=turn.tenant,
@@ -368,22 +372,10 @@ def _make_exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeR
         branch=branch.name,
         tip=turn.tip_key,
         messages=len(turn.keys),
-        envelope=bytes.fromhex(_add_form(turn, chain.compute_form(envelope), envelope)),
+        envelope=bytes.fromhex(_add_body(turn, envelope)),
         forms=msgspec.json.encode(forms),
         edits=branch.edit_number,
-        inserts=msgspec.json.encode(
-            SentTexts(
-                inserts,
-                turn.prompt.usage_added,
-                plan.messages is None or turn.prompt.observed,
-                turn.enriched.spliced.round_count,
-                tools,
-                max(0, plan.limit or 0),
-                {kind: int(n) for note in plan.notes if note.kind == "refetch" for kind, n in note.figures.items()},
-                turn.enriched.arm,
-                bool(turn.enriched.arm) and _ends_on_prompt(turn.request.messages),
-            )
-        ),
+        inserts=msgspec.json.encode(sent_texts),
         policy=turn.enriched.policy.name,
         schedule=turn.enriched.policy.schedule,
         model=turn.request.model,

@@ -128,7 +128,7 @@ async def forward_original(
 
 async def repair_answers(services: Services, incoming: Incoming) -> bytes:
     """Return the client's body in a form in which answers that were cut can be sent again. A body with more values than
-    a managed one may have is not decoded: it is returned as it came."""
+    a managed one may have is not decoded: it is returned as received."""
     dialect = DIALECTS[incoming.dialect]
     if has_more_values(incoming.body, services.settings.limits.values):
         return incoming.body

@@ -106,7 +106,7 @@ async def _prepare(services: Services, incoming: Incoming) -> tuple[Turn, Target
         return FallbackReason.STORE
     except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
         services.metrics.internal_errors_total.labels(where="prepare").inc()
-        log.exception("planning failed; the request goes on as it came")
+        log.exception("planning failed; the request goes on as received")
         return FallbackReason.ERROR
 
 
@@ -293,8 +293,6 @@ async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
     except UpstreamTimeout as problem:
         _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise
-    except AnswerTooLong:
-        raise
     except UpstreamBroken as problem:
         _record_unfinished(services, turn, "partial", reply.status, problem.code)
         raise
@@ -319,30 +317,28 @@ async def _relay_body(
         await _relay_unread(services, turn, reply, out, "too long to be stored")
         return
     visible, answer = body, None
-    state_blocks: list[str] = []
-    reflections: list[str] = []
+    blocks: list[NoteBlock] = []
     if reply.is_readable:
         if turn.request.stream and begins_stream(body):
             reply.give_again(body)  # a stream under another media type
             await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
             return
         withheld = record_outcome.find_withheld_headings(services, turn)
-        if tool_loop is None:
-            visible, blocks = turn.dialect.answers.remove_blocks(body, withheld) if withheld else (body, [])
-        else:
+        if tool_loop is not None:
             joined = await _join_rounds(services, tool_loop, body, withheld)
             turn = tool_loop.turn
             if joined is None:
                 await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
                 return
             visible, blocks = joined
+        elif withheld:
+            visible, blocks = turn.dialect.answers.remove_blocks(body, withheld)
         if _shows_state(turn, withheld) and turn.prompt.fallback != "upstream_reject":
             blocks = [*blocks, *turn.dialect.answers.remove_blocks(visible, (state_block.HEADING,))[1]]
-        state_blocks = [block.body for block in blocks if block.heading == state_block.HEADING]
-        reflections = [block.body for block in blocks if block.heading != state_block.HEADING]
         if turn.prompt.outgoing != turn.original:
             visible = _restore_echo(turn, visible)
         answer = _read_answer(turn, body, visible)
+    state_blocks = [block.body for block in blocks if block.heading == state_block.HEADING]
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
     rows = record_outcome.record_outcome(
         services,
@@ -355,6 +351,7 @@ async def _relay_body(
         note=None if complete else f"http {reply.status}",
     )
     if complete:
+        reflections = [block.body for block in blocks if block.heading != state_block.HEADING]
         rows += _make_iteration_rows(services, turn, reflections)
     headers = _make_response_headers(turn, reply, changed=visible != body)
     if visible != body:

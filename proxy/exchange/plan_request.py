@@ -74,10 +74,10 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
         if isinstance(problem, NotManaged):
-            log.info("the request goes on as it came: %s", problem)  # the header has one word of it
+            log.info("the request goes on as received: %s", problem)  # the header has one word of it
         else:
             services.metrics.internal_errors_total.labels(where="plan").inc()
-            log.exception("planning failed; the request goes on as it came")
+            log.exception("planning failed; the request goes on as received")
     if plan is None:
         plan = _make_passthrough_plan(turn, state)
     if turn.chain is not None and turn.chain.unchanged_reason and fallback is None:

@@ -31,7 +31,7 @@ from proxy.store.base import Row
 from proxy.store.bindings import BindingRow
 
 BOUND: Final = "bound"
-"""The reason that is told where reasoning is left out, as `FallbackReason.BOUND`."""
+"""The reason that is given where reasoning is left out, as `FallbackReason.BOUND`."""
 UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
 """Errors of a body in which no reasoning can be found; the upstream judges it."""
 
@@ -180,7 +180,7 @@ def costs_less_without_edits(turn: Turn, judged: Judgement) -> bool:
 
 
 def withdraw_edits(services: Services, turn: Turn) -> Turn:
-    """Return the turn of a branch that begins anew: without edits, and without tools of ours."""
+    """Return the turn of a branch that starts again: without edits, and without tools of ours."""
     branch = turn.located.branch
     turn.pending.rows += exchange_rows.make_withdrawn_rows(turn, services.now())
     branch.state = replace(branch.state, edits={}, lasting_edits=None)
@@ -246,7 +246,7 @@ def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
         found = turn.dialect.reasoning.trace_answer(trace_body(turn, body), message)
     except UNREADABLE:
         return turn
-    return turn.with_values(rounds=replace(turn.rounds, bindings={**turn.rounds.bindings, **found}))
+    return turn.with_rounds(bindings={**turn.rounds.bindings, **found})
 
 
 def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:

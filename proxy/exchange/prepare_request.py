@@ -328,38 +328,44 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:
 
     Raises StoreUnavailable if storing is required and does not succeed.
     """
-    required = services.settings.store.persist == "required"
-    new = turn.prompt.plan.new_edits if turn.enriched.policy.mode == "rewrite" else ()
-    if turn.enriched.policy.mode == "rewrite":
+    policy = turn.enriched.policy
+    new: tuple[Edit, ...] = ()
+    if policy.mode == "rewrite":
+        new = turn.prompt.plan.new_edits
         exchange_rows.add_edit_rows(turn, turn.started_at)
-    if not (required or (new and (services.store.shared or not turn.enriched.policy.literal))):
+    required = services.settings.store.persist == "required"
+    waits = required or (new and (services.store.shared or not policy.literal))
+    if waits and not await _store_edits(services, turn, new):
+        if required:
+            raise StoreUnavailable("what the request needs could not be stored in time")
+        if not policy.literal:
+            turn = await _plan_without_edits(services, turn, new)
+            new = ()
+    if new:
         _apply_edits(services, turn, new)
-        exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
-        _store_rows(services, turn)
-        return turn
-    # The exchange's row follows by itself: it has to say with which edits the request went out.
+        turn = await _adopt_stored_edits(services, turn, new)
+    # A row by itself: it has to say with which edits the request went out.
+    exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
+    _store_rows(services, turn)
+    return turn
+
+
+async def _store_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> bool:
+    """Store the known rows. Return True if they are durable in time."""
     written = _store_rows(services, turn, waited=True)
     try:
-        is_stored = await wait_until_stored(services, written)
+        return await wait_until_stored(services, written)
     except asyncio.CancelledError:
         _apply_edits(services, turn, new)  # they are on their way to the store: a retry that waits has them too
         raise
-    if not is_stored:
-        if required:
-            raise StoreUnavailable("what the request needs could not be stored in time")
-        if not turn.enriched.policy.literal:
-            services.metrics.replans_total.labels(reason="edits_not_stored").inc()
-            turn = await plan_request(services, turn, frozen=True)
-            turn = turn.with_prompt(fallback=turn.prompt.fallback or FallbackReason.STORE)
-            exchange_rows.add_undone_rows(turn, new, turn.started_at)
-            exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
-            _store_rows(services, turn)
-            return turn
-    _apply_edits(services, turn, new)
-    if new:
-        turn = await _adopt_stored_edits(services, turn, new)
-    exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
-    _store_rows(services, turn)
+
+
+async def _plan_without_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> Turn:
+    """Plan the turn without these new edits, which the store did not take in time."""
+    services.metrics.replans_total.labels(reason="edits_not_stored").inc()
+    turn = await plan_request(services, turn, frozen=True)
+    turn = turn.with_prompt(fallback=turn.prompt.fallback or FallbackReason.STORE)
+    exchange_rows.add_undone_rows(turn, new, turn.started_at)
     return turn
 
 

@@ -134,13 +134,18 @@ async def _rebuild_original(store: Store, row: ExchangeRecord, records: Sequence
             array_of.append(await _load_form(store, row, bytes.fromhex(form)) if form else chain[position])
             position += 1
         array = b"[" + forms.gap.encode().join(array_of) + b"]"
-    # The envelope is the body with an empty array in the place of its messages.
+    return insert_messages(envelope, array)
+
+
+def insert_messages(envelope: bytes, array: bytes) -> bytes:
+    """Return a request's body. envelope: the body with an empty array in the place of its messages. array: the JSON of
+    the messages. Raises StoreUnavailable if the envelope has no place for them."""
     at = _find_messages_array(envelope)
     return envelope[:at] + array + envelope[at + 2 :]
 
 
 async def _find_other_forms(store: Store, row: ExchangeRecord, forms: MessageForms) -> dict[int, str]:
-    """Return the forms of messages that came in another form than the first stored one, by position. A position that
+    """Return the forms of messages received in another form than the first stored one, by position. A position that
     this exchange does not list has the form of the exchange before it."""
     found: dict[int, str] = {}
     while True:

@@ -1,6 +1,6 @@
 """Results that the provider clears at our request: where it can, and the bytes and the header that ask for it.
 
-The plan has such results as edits of the stage `provider_clearing`. They go out as they came, with a request to clear
+The plan has such results as edits of the stage `provider_clearing`. They go out as received, with a request to clear
 them. Where the provider cannot, or has refused it, the schedule is `when_it_pays`, and a header says so.
 """
 

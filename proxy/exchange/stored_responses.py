@@ -1,6 +1,6 @@
 """Responses that the provider does not know, since the proxy has taken their chain over (`responses.takeover`).
 
-The provider was told to store nothing. A client that asks for such a response, for its input, or for its deletion gets
+The provider was asked to store nothing. A client that asks for such a response, for its input, or for its deletion gets
 the answer from the store, in OpenAI's form. So does a client that asks for one to whose prompt the proxy has added
 something: the provider's copy has the STATE block, and repeats the proxy's tools. Every other response is the
 provider's to answer for. A deleted name is kept without its exchange: no replica finds anything under it. The messages

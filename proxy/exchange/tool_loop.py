@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
-from msgspec.structs import replace
 
 from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
@@ -297,12 +296,11 @@ class ToolLoop:
         ids = tuple(call.id for call in theirs) if calls else ()
         messages = (*self._hidden_messages, message)
         hidden = HiddenRound(b"", b"", messages, tuple(results), ids, without_tools=drops_tools)
-        self.turn = self.turn.with_values(rounds=replace(self.turn.rounds, hidden=hidden))
+        self.turn = self.turn.with_rounds(hidden=hidden)
 
     def _add_usage(self, usage: Usage | None) -> None:
         if usage is not None:
-            rounds = replace(self.turn.rounds, usage=(*self.turn.rounds.usage, usage))
-            self.turn = self.turn.with_values(rounds=rounds)
+            self.turn = self.turn.with_rounds(usage=(*self.turn.rounds.usage, usage))
 
     async def _send_round(self, body: bytes) -> Reply:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
@@ -339,7 +337,7 @@ class ToolLoop:
         await reply.close()
         text = text[:MAX_NOTE_ERROR_CHARS]
         note = f"a round of the proxy's tools was refused: http {reply.status}" + (f": {text}" if text else "")
-        self.turn = self.turn.with_values(rounds=replace(self.turn.rounds, refusal=note))
+        self.turn = self.turn.with_rounds(refusal=note)
         log.warning("upstream %s refused a round of the proxy's tools with %d", self.turn.upstream, reply.status)
         is_own = reply.status == TOO_MANY_REQUESTS or reply.status >= SERVER_ERRORS_FROM
         return f"{message}: {text}" if text and is_own else message
@@ -349,8 +347,7 @@ class ToolLoop:
         self._sends_original = True
         turn = fallback.use_original(self._services, self.turn, FallbackReason.ROUNDS)
         own = turn.repair_answers(prefix_bindings.make_whole(turn)[0])
-        turn = turn.with_prompt(outgoing=own)  # the next prompt is a plan again
-        self.turn = turn.with_values(rounds=replace(turn.rounds, hidden=None, bindings={}))
+        self.turn = turn.with_prompt(outgoing=own).with_rounds(hidden=None, bindings={})
 
     def _give_up_body(self, usage: Usage | None) -> None:
         """Drop the hidden rounds of an answer in one body, whose usage then has none of theirs. usage: that of the
@@ -358,7 +355,7 @@ class ToolLoop:
         self._add_usage(usage)
         self._give_up()
         tried = [msgspec.structs.replace(one, unlisted=one.completion) for one in self.turn.rounds.usage]
-        self.turn = self.turn.with_values(rounds=replace(self.turn.rounds, usage=tuple(tried)))
+        self.turn = self.turn.with_rounds(usage=tuple(tried))
 
     async def send_original(self) -> Reply:
         """Send the client's own request, as repaired for this upstream. Return its answer, whatever its status. Raises

@@ -175,6 +175,10 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
         """The turn with other values in `prompt`."""
         return self.with_values(prompt=msgspec.structs.replace(self.prompt, **values))
 
+    def with_rounds(self, **values: Any) -> Turn:
+        """The turn with other values in `rounds`."""
+        return self.with_values(rounds=msgspec.structs.replace(self.rounds, **values))
+
     def without_tools(self) -> Turn:
         """The turn with the client's own request: nothing is hidden in it, and none of our tools is offered."""
         return self.with_lookups(spliced=SplicedRequest(self.request, self.keys), tool_offer=offers.NO_TOOLS)

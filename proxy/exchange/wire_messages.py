@@ -1,6 +1,6 @@
 """The messages of a plan for the writer of a wire format: each with the client's message that it is made from.
 
-Results that the plan leaves to the provider's own clearing go out as they came.
+Results that the plan leaves to the provider's own clearing go out as received.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def leaves_clearing(plan: Plan) -> bool:
 def list_uncleared(
     spliced: SplicedRequest, plan: Plan, messages: Sequence[OutgoingMessage]
 ) -> tuple[list[OutgoingMessage], int | None]:
-    """(the messages to send, with results that the provider clears as they came; the number of results that it keeps,
+    """(the messages to send, with results that the provider clears as received; the number of results that it keeps,
     or None where it clears none).
 
     Results that the provider cannot clear alone go out with our text in their place.

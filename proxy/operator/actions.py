@@ -292,12 +292,12 @@ ACTIONS: Final[tuple[Action, ...]] = (
     ),
     Action(
         "list_groups", show.list_groups, ("last", "status", "branch"), READ | INBAND, "GET", "/groups", "groups",
-        "List the groups of a branch, oldest first, with their tokens as they came and as they would go out next.",
+        "List the groups of a branch, oldest first, with their tokens as received and as they would go out next.",
         ("groups list",), inband=InbandForm("/message list [N]", "the last N groups, with their tokens"),
     ),
     Action(
         "show_group", show.read_group, ("group", "branch"), READ | INBAND, "GET", "/groups/{group}", "groups",
-        "Show a group's messages in full, as they came and as they would go out next, with the reason for each"
+        "Show a group's messages in full, as received and as they would go out next, with the reason for each"
         " difference.",
         ("groups show",), inband=InbandForm("/message show GID", "a group in full"),
     ),

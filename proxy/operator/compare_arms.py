@@ -75,7 +75,7 @@ class Interval(Struct, frozen=True):
 class FigureComparison(Struct, frozen=True):
     """One figure in both arms. difference: managed less control, in units of control's figure where that is not 0.
     known: the difference is not chance. sessions_needed: sessions of both arms that are still needed to see a
-    difference of 5 %, None where that cannot be told."""
+    difference of 5 %, None where that is unknown."""
 
     name: str
     control: Interval

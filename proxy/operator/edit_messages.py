@@ -1,6 +1,6 @@
 """Operator's decisions on messages and groups: drop, remove, undo, restore, pin and unpin.
 
-A decision is tried on the next prompt before it is stored. So the operator is told at once if upstreams would refuse
+A decision is tried on the next prompt before it is stored. So the operator learns at once if upstreams would refuse
 the prompt, or if the message is never touched.
 """
 

@@ -37,7 +37,7 @@ class ExchangeLine(Struct, frozen=True, gc=False):
     http_status: int | None
     finish: str | None
     fallback: str | None
-    """The reason why the request went out as it came, if it did."""
+    """The reason why the request went out as received, if it did."""
     model: str
     upstream: str
     wire_format: str
@@ -49,7 +49,7 @@ class ExchangeLine(Struct, frozen=True, gc=False):
     edits: int
     """Edits in force."""
     tokens_before: int
-    """Tokens of the prompt as it came, by the proxy's count."""
+    """Tokens of the prompt as received, by the proxy's count."""
     tokens_after: int
     """Tokens of the prompt as it was sent, by the proxy's count."""
     predicted_cached: int | None

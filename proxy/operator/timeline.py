@@ -36,7 +36,7 @@ FAILED_STATUSES = frozenset({"failed", "partial", "rejected", "lost"})
 class ExchangePoint(Struct, frozen=True):
     """Figures of an exchange. Tokens are by our own count; prompt, completion and cached are as the provider
     reports them, of all its rounds. cost, cost_without: dollars, None without prices. cost_planned: dollars of the
-    plan that was observed, None where there was none. loop: the model was told that it is in a loop. edited: it was
+    plan that was observed, None where there was none. loop: the model was warned of a loop. edited: it was
     the first exchange to go out with a new edit."""
 
     exchange: str

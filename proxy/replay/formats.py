@@ -1,4 +1,4 @@
-"""Recordings as people have them: the format is told from the content, and each becomes chat conversations.
+"""Recordings as people have them: the format is recognised by the content, and each becomes chat conversations.
 
 Logs hold a conversation many times, since each request has all of it. The longest one is taken, and the others, which
 are its beginnings, are left out.

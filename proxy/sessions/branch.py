@@ -221,7 +221,7 @@ class Branch:
     last_exchange: str = ""
     """The last exchange that was recorded."""
     other_forms: dict[int, bytes] = field(default_factory=dict)
-    """The messages of that exchange that came in another form than the first stored one, by position."""
+    """The messages of that exchange received in another form than the first stored one, by position."""
     read_back: bool = False
     """The branch comes from the store, and it is not known yet if the last attempt failed."""
     is_working: bool = False

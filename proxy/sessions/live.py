@@ -361,8 +361,8 @@ class TenantFaults:
 
 # The lengths of each tenant's last conversations, in memory: how long those of the same agent go on.
 #
-# An agent is told by the names of its tools and by the beginning of its system prompt; what stands further behind often
-# names a folder or a date. As with page faults, nothing is known after a restart.
+# An agent is known by the names of its tools and the beginning of its system prompt. Later parts of a system prompt
+# often name a folder or a date. After a restart the lengths come from the store (`exchange.learned_lengths`).
 
 
 MAX_AGENTS = 1_000

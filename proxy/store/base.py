@@ -172,7 +172,7 @@ class ExchangeRow(Struct, frozen=True, gc=False):
     messages: int
     envelope: bytes
     forms: bytes
-    """JSON: messages that came in another form than the one stored first."""
+    """JSON: messages received in another form than the one stored first."""
     edits: int
     """The highest number of the branch's edits in force."""
     inserts: bytes

@@ -75,6 +75,17 @@ class BranchKindRecord(Struct, frozen=True, gc=False):
     works: bool
 
 
+class BranchLength(Struct, frozen=True, gc=False):
+    """The length of a stored branch, and its last request, by which its agent is known."""
+
+    envelope: bytes
+    """The request's body, with an empty array in the place of its messages."""
+    forms: bytes
+    """See `ExchangeRow`."""
+    answers: int
+    """The answers that the branch has stored."""
+
+
 class KnownMessage(Struct, frozen=True, gc=False):
     """Facts about a stored message, without its body: see `MessageRow`."""
 
@@ -115,6 +126,18 @@ LAST_STATUS = """
 SELECT status FROM exchanges WHERE tenant = $1 AND session = $2 AND branch = $3 AND tip = $4
 ORDER BY started_at DESC LIMIT 1"""
 
+BRANCH_LENGTHS = """
+SELECT f.body, e.forms, (
+    SELECT count(*) FROM messages m
+    WHERE m.tenant = e.tenant AND m.session = e.session AND m.branch = e.branch AND m.role = 'assistant')
+FROM (
+    SELECT x.tenant, x.session, x.branch, x.envelope, x.forms, x.started_at,
+        row_number() OVER (PARTITION BY x.branch ORDER BY x.started_at DESC) AS newer
+    FROM exchanges x WHERE x.tenant = $1 AND x.session = $2) e
+JOIN branches t ON t.tenant = e.tenant AND t.session = e.session AND t.branch = e.branch AND t.kind <> 'side'
+JOIN forms f ON f.tenant = e.tenant AND f.session = e.session AND f.form = e.envelope
+WHERE e.newer = 1 ORDER BY e.started_at DESC LIMIT 10"""
+
 
 def build_kind_args(row: BranchKindRow) -> tuple[Any, ...]:
     """The arguments of UPDATE_KIND."""
@@ -147,6 +170,10 @@ class BranchStore(Protocol):
         """The kinds of the session's branches, last used first, 100 at most."""
         ...
 
+    async def read_branch_lengths(self, tenant: str, session: str) -> list[BranchLength]:
+        """The lengths of the session's branches, side calls excluded, last used first, 10 at most."""
+        ...
+
     async def read_last_status(self, tenant: str, session: str, branch: str, tip: bytes) -> str:
         """The status of the branch's newest request that ended with this message: "open" while it has no outcome; "" if
         there was none."""
@@ -175,6 +202,9 @@ class BranchReads(RowReader):
     async def read_branch_kinds(self, tenant: str, session: str) -> list[BranchKindRecord]:
         rows = await self._fetch(BRANCH_KINDS, (tenant, session))
         return [BranchKindRecord(branch, kind, system, bool(works)) for branch, kind, system, works in rows]
+
+    async def read_branch_lengths(self, tenant: str, session: str) -> list[BranchLength]:
+        return [BranchLength(*row) for row in await self._fetch(BRANCH_LENGTHS, (tenant, session))]
 
     async def read_last_status(self, tenant: str, session: str, branch: str, tip: bytes) -> str:
         rows = await self._fetch(LAST_STATUS, (tenant, session, branch, tip))

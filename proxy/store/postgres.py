@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 _BAD_ARGUMENT = (asyncpg.DataError, OverflowError, UnicodeError, TypeError, ValueError)
 _OURS = "context-proxy"
 _PLANNING = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
-"""Plan each statement once for a connection. PostgreSQL would plan statements of partitioned tables anew each time, and
+"""Plan each statement once for a connection. PostgreSQL would plan statements of partitioned tables each time, and
 compile what it takes for a large query; both cost more than the query."""
 _TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 """The time limit that a connection has in fact, in milliseconds."""
@@ -343,7 +343,7 @@ def _drop_read_ahead() -> None:
 
 def describe_refusal(error: Exception) -> str:
     """The reason for which a database cannot be opened. The address may hold a password, and so may the message of a
-    parser, so that of other errors the name alone is told."""
+    parser, so only the name of other errors is reported."""
     if isinstance(error, asyncpg.PostgresError):
         return describe_error(error)
     is_system_error = isinstance(error, (socket.gaierror, TimeoutError)) or "Connect call failed" in str(error)

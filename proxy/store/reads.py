@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+from msgspec.structs import replace
+
 from proxy.errors import StoreUnavailable
 from proxy.store import full_text_search, sql
 from proxy.store.base import (
@@ -23,6 +25,7 @@ from proxy.store.base import (
     DecisionRows,
     EditRow,
     ExchangeRecord,
+    ExchangeRow,
     LeftOutMessage,
     MessageRecord,
     Row,
@@ -79,14 +82,9 @@ def _decode_message(row: Sequence[Any]) -> MessageRecord:
     return MessageRecord(*(*row[:14], bool(row[14]), bool(row[15]), row[16]), seq=row[17])
 
 
-_OUTCOME = (
-    *("status", "http_status", "finish", "prompt_tokens", "completion_tokens", "cached_tokens", "answer"),
-    *("fallback", "first_byte_ms", "ended_at", "note", "meter"),
-)
-
-
-_STATUS = 19
-"""The place of the status in a row of an exchange; the outcome begins with it."""
+_STATUS = len(ExchangeRow.__struct_fields__)
+"""The place of the status in the columns of an exchange; the outcome begins with it."""
+_OUTCOME = ExchangeRecord.__struct_fields__[_STATUS:]
 
 
 class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchReads, ResponseNameReads, RemovalSteps):
@@ -96,17 +94,15 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
     """Seconds after which no process can be working on a request any more."""
 
     def _find_oldest_open(self) -> float:
-        """The time (Unix seconds) of the oldest request that may still be worked on. Other replicas' requests cannot be
-        told from a killed process's, so the age decides."""
+        """The time (Unix seconds) of the oldest request that may still be worked on. Other replicas' requests look the
+        same as a killed process's, so the age decides."""
         return time.time() - self.longest_request_s
 
     def _decode_exchange(self, row: Sequence[Any]) -> ExchangeRecord:
         """The exchange of a row. A killed process leaves its requests open: they are read as lost."""
-        status = row[_STATUS]
-        if status == "open" and row[_STATUS - 1] < self._find_oldest_open():
-            status = "lost"
-        outcome = zip(_OUTCOME, (status, *row[_STATUS + 1 :]), strict=True)
-        return ExchangeRecord(*row[:_STATUS], **dict(outcome))
+        record = ExchangeRecord(*row[:_STATUS], **dict(zip(_OUTCOME, row[_STATUS:], strict=True)))
+        is_lost = record.status == "open" and record.started_at < self._find_oldest_open()
+        return replace(record, status="lost") if is_lost else record
 
     def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         """Queue as `put`: waiting gains nothing here."""

@@ -11,7 +11,7 @@ transaction. For example, a request and its answer are one commit if the answer 
 Long puts are handed to the writer in pieces (`LongWrite`): puts of other callers go between two pieces, and do not wait
 for thousands of rows. A short put is one transaction. Of a long put the first messages may be on disk when the process
 is killed before the last. Each message refers only to earlier ones, so the stored rows are the beginning of a
-conversation. No caller was told that they are stored.
+conversation. No caller got the answer that they are stored.
 
 Rows that were decided together stay together. A new piece begins with a message or a form, so all edits are written
 with the last of those, and with the branch's position. Later puts for the same session come after all pieces.

@@ -200,7 +200,7 @@ class SqliteWriter:
             self._note_recovery()
 
     def _note_recovery(self) -> None:
-        """Clear `trouble`, before anybody is told that rows are durable: they may read at once."""
+        """Clear `trouble`, before a caller learns that rows are durable: it may read at once."""
         if self.trouble:
             log.warning("the store works again after %d failures", self._failures)
             self.trouble = ""

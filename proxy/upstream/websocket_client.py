@@ -130,7 +130,7 @@ async def open_websocket(
     connect_s: float,
     most_bytes: int,
 ) -> UpstreamWebSocket:
-    """Open a WebSocket to a target. path: percent-encoded, as it came. most_bytes: of one message.
+    """Open a WebSocket to a target. path: percent-encoded, as received. most_bytes: of one message.
 
     Raises HandshakeRefused, BadRequest, UpstreamTimeout and UpstreamUnreachable.
     """
@@ -177,7 +177,7 @@ async def open_websocket(
 
 
 def _read_headers(headers: Iterable[tuple[bytes, bytes]], target: Target, host: bytes) -> list[tuple[str, str]]:
-    """The client's headers as the upstream gets them; those of the handshake itself are made anew."""
+    """The client's headers as the upstream gets them; those of the handshake itself are made again."""
     kept = [(name, value) for name, value in headers if not name.lower().startswith(b"sec-websocket-")]
     made = build_request_headers(kept, host=host, key=target.key)
     if not any(name == b"user-agent" for name, _ in made):

@@ -23,8 +23,9 @@ from proxy.context.policy import Policy, check_models, compile_patterns
 from proxy.errors import ConfigError, ProxyError, StoreRefused, UpgradeRequired
 from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
-from proxy.exchange import learned_windows, retention
+from proxy.exchange import learned_lengths, learned_windows, retention
 from proxy.exchange.dialect import find_dialect
+from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.message_cache import MessageCache
 from proxy.exchange.services import Services
 from proxy.exchange.stored_responses import find_stored_response, read_question
@@ -141,6 +142,9 @@ def make_services(settings: Settings, store: Store) -> Services:
     """Return the services that every exchange uses."""
     known = {"upstream": list(settings.active_upstreams)}
     metrics = Metrics(known)
+    for reason in FallbackReason:
+        if reason is not FallbackReason.RULE:  # it is counted by rule
+            metrics.fallbacks_total.labels(reason=reason)  # begins at 0, as in `Metrics`
     counters: dict[str, TokenCounter] = {}
 
     def find_token_counter(model: Model) -> TokenCounter:
@@ -270,7 +274,8 @@ class ContextProxy:
         await learned_windows.load_windows(self.services)
         self.webhooks.start()
         self._retention_task = asyncio.create_task(retention.run_retention(self.services), name="retention")
-        self.services.background_tasks.add(self._retention_task)
+        lengths_task = asyncio.create_task(learned_lengths.load_lengths(self.services), name="learned-lengths")
+        self.services.background_tasks |= {self._retention_task, lengths_task}
 
     async def _close_services(self) -> None:
         """Stop all background work, and close the store last, after any error too: queued items must be written."""

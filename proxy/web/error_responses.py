@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from proxy.dialects.gemini.stream import make_error_body as make_gemini_error
-from proxy.dialects.messages.stream import make_error_body as make_messages_error
 from proxy.errors import (
     ClientGone,
     HeadersTooLarge,
@@ -25,6 +23,7 @@ from proxy.errors import (
     Unauthorized,
     Unavailable,
 )
+from proxy.exchange.dialect import DIALECTS
 from proxy.metrics import Metrics
 from proxy.web.asgi import App, Message, Receive, Scope, Send
 
@@ -54,16 +53,16 @@ async def send_error(
     separate_hint: bool = False,
     dialect: str = "",
 ) -> None:
-    """Send a whole answer that is this error. `headers` come after its own. dialect: the client's wire format.
+    """Send a whole answer that is this error. `headers` come after its own. dialect: the name of the client's wire
+    format; "" for a path that calls no model.
 
     A request that would fail again in the same way gets `x-should-retry: false`, which the SDKs obey. Errors for an
     unreachable upstream or a busy proxy do not carry it: clients retry after a lost connection, and may continue to do
     so. With `receive`, a client that is still sending a body that is too large can read the reason before the
     connection is closed."""
-    if dialect == "messages":
-        body = make_messages_error(str(error), error.code)
-    elif dialect == "gemini":
-        body = make_gemini_error(str(error), error.code, error.status)
+    make_body = DIALECTS[dialect].answers.make_error_body if dialect else None
+    if make_body is not None:
+        body = make_body(str(error), error.code, error.status)
     else:
         body = render_error(error, separate_hint=separate_hint)
     out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

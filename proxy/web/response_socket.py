@@ -412,4 +412,5 @@ class _Answer:
         for event in events:
             self.items.add(event)
             if self._send_event is not None:
-                await self._send_event(event if self._echo is None else self._echo.rewrite_data(event))
+                frame = frames.convert_event(event)
+                await self._send_event(frame if self._echo is None else self._echo.rewrite_data(frame))

@@ -66,6 +66,8 @@ RECEIVE_BYTES: Final = 256 * 1024
 CHECKS_PER_DEADLINE: Final = 4
 """Checks of each connection within the shorter deadline. A quarter of the deadline is the longest delay of a check."""
 
+STOP_GRACE_S: Final = 0.5
+"""Seconds for which a connection without an open answer may still bring a request once the server stops."""
 SOCKET_CHECK_S: Final = 0.2
 """Seconds between two checks of the socket of a connection that is not read."""
 POLL_HANGUP: Final = getattr(select, "POLLRDHUP", 0)
@@ -153,6 +155,8 @@ class Connection(HttpToolsProtocol):
         self._check_timer: asyncio.TimerHandle | None = None
         self._hangup_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
+        self._stop_timer: asyncio.TimerHandle | None = None
+        """Runs once the server stops, as long as the connection waits for a last request."""
         self._check_interval_s = min(self.header_s, self.body_s) / CHECKS_PER_DEADLINE
 
     # Called by the event loop
@@ -222,6 +226,8 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return  # the parser stops here, before any body, and raises in `data_received`
         super().on_headers_complete()
+        if self._stop_timer is not None:
+            self.cycle.keep_alive = False
         self.half_open.remove(self._address, self)
         self._body_bytes, self._body_seconds = 0, 0.0
         self._checked_at = self.loop.time()
@@ -269,6 +275,14 @@ class Connection(HttpToolsProtocol):
             self.half_open.add(self._address, self, self.loop.time())  # idle, until the next head
         if answered is not None and answered is self.cycle and self._phase == BODY and not self.transport.is_closing():
             self._linger_timer = self.loop.call_later(LINGER_S, self._close_unread, answered)
+
+    def shutdown(self) -> None:
+        """End the connection with its newest answer. Without one, wait `STOP_GRACE_S` for a request that is on its
+        way, since a close would reset it, and end with its answer."""
+        if self._stop_timer is None and not self._is_answering():
+            self._stop_timer = self.loop.call_later(STOP_GRACE_S, self.shutdown)
+        else:
+            super().shutdown()
 
     def _close_unread(self, answered: RequestResponseCycle) -> None:
         """Close the connection if the body of a request that was answered has still not come."""
@@ -416,7 +430,7 @@ class Connection(HttpToolsProtocol):
         protocol.data_received(head + b"".join(b"%b: %b\r\n" % field for field in self.headers) + b"\r\n" + rest)
 
     def _cancel_timers(self) -> None:
-        for timer in (self._check_timer, self._hangup_timer, self._linger_timer):
+        for timer in (self._check_timer, self._hangup_timer, self._linger_timer, self._stop_timer):
             if timer is not None:
                 timer.cancel()
 

@@ -85,7 +85,7 @@ async def relay_tunnel(
 ) -> None:
     """Connect to the upstream that the query's model names, else to the first, and pass on what both sides say.
 
-    path: percent-encoded, as it came. Raises Forbidden, UpgradeRequired and the errors of `open_websocket` before the
+    path: percent-encoded, as received. Raises Forbidden, UpgradeRequired and the errors of `open_websocket` before the
     client's handshake is answered.
     """
     from proxy.upstream.websocket_client import HandshakeRefused, open_websocket  # noqa: PLC0415  # an extra

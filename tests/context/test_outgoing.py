@@ -10,7 +10,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.plan import Edit, Insert
 from proxy.errors import RuleBroken
-from tests.conversations import PLAIN_MODEL, assistant, build_view, result, system, user
+from tests.conversations import assistant, build_view, result, system, user
 
 TALK = [system(), user("a"), assistant("so", "1"), result("1", "x" * 90), assistant("done"), user("b")]
 SAID = Insert("tail", "test", "\n\nThink.")
@@ -18,9 +18,9 @@ SAID = Insert("tail", "test", "\n\nThink.")
 
 def test_nothing_is_looked_at_again_that_has_not_changed() -> None:
     view = build_view(TALK)
-    one = render.render_prompt(view, view.edits, {}, (), PLAIN_MODEL)
-    other = render.render_prompt(view, view.edits, {5: [SAID]}, (), PLAIN_MODEL)
-    assert one is render.render_prompt(view, view.edits, {}, (), PLAIN_MODEL)
+    one = render.render_prompt(view, view.edits, {}, ())
+    other = render.render_prompt(view, view.edits, {5: [SAID]}, ())
+    assert one is render.render_prompt(view, view.edits, {}, ())
     assert (other.raws[:5], other.marks) == (one.raws[:5], one.marks)
     assert other.raws[5].endswith(b'b\\n\\nThink."}')
 
@@ -29,41 +29,38 @@ def test_edits_that_are_new_are_checked() -> None:
     view = build_view(TALK)
     half = Edit(view.keys[2], "gone", None, "s", "", 9, 0)
     with pytest.raises(RuleBroken, match="without its call"):
-        render.render_prompt(view, {half.key: half}, {}, (), PLAIN_MODEL)
+        render.render_prompt(view, {half.key: half}, {}, ())
 
 
 def test_edits_that_are_in_force_are_checked() -> None:
     half = Edit(build_view(TALK).keys[2], "gone", None, "s", "", 9, 0)
     view = build_view(TALK, state=BranchState(edits={half.key: half}))
     with pytest.raises(RuleBroken, match="without its call"):
-        render.render_prompt(view, view.edits, {}, (), PLAIN_MODEL)
+        render.render_prompt(view, view.edits, {}, ())
 
 
 def test_a_message_of_ours_is_checked() -> None:
     strict = Model(alternate=True)
     view = build_view(TALK, model=strict)
     with pytest.raises(RuleBroken, match="two user messages"):
-        render.render_prompt(view, view.edits, {}, (SAID,), strict)
-    assert len(render.render_prompt(build_view(TALK), view.edits, {}, (SAID,), PLAIN_MODEL).raws) == 7
+        render.render_prompt(view, view.edits, {}, (SAID,))
+    assert len(render.render_prompt(build_view(TALK), view.edits, {}, (SAID,)).raws) == 7
 
 
 def test_what_the_client_breaks_itself_is_its_business() -> None:
     odd = [user("a"), user("b"), assistant("c"), user("d")]
     strict = Model(alternate=True)
     view = build_view(odd, model=strict)
-    assert len(render.render_prompt(view, view.edits, {3: [SAID]}, (), strict).raws) == 4
+    assert len(render.render_prompt(view, view.edits, {3: [SAID]}, ()).raws) == 4
 
 
 def test_what_is_served_is_what_begins_as_the_last_prompt_did() -> None:
     view = build_view(TALK)
-    made = render.render_prompt(view, view.edits, {}, (), PLAIN_MODEL)
+    made = render.render_prompt(view, view.edits, {}, ())
     last = BranchState(sent_marks=tuple(made.marks[:4]), sent_sizes=tuple(made.sizes[:4]), sent_at=0.0)
-    assert render.predict_cached_tokens(view, last, made, 1.0, tools_added=False) == sum(made.sizes[:4])
-    assert (
-        render.predict_cached_tokens(
-            view, replace(last, sent_marks=(b"", *last.sent_marks)), made, 1.0, tools_added=False
-        )
-        == 0
-    )
-    assert render.predict_cached_tokens(view, last, made, 1.0, tools_added=True) == 0
-    assert render.predict_cached_tokens(view, last, made, 1000.0, tools_added=False) == 0
+    moved = replace(last, sent_marks=(b"", *last.sent_marks))
+    warm, cold = replace(view, now=1.0), replace(view, now=1000.0)
+    assert render.predict_cached_tokens(warm, last, made, tools_added=False) == sum(made.sizes[:4])
+    assert render.predict_cached_tokens(warm, moved, made, tools_added=False) == 0
+    assert render.predict_cached_tokens(warm, last, made, tools_added=True) == 0
+    assert render.predict_cached_tokens(cold, last, made, tools_added=False) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import shutil
 import socket
@@ -54,12 +55,13 @@ def test_the_config_is_right(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def queries() -> Iterator[tuple[str, str]]:
-    """(panel and letter, PromQL) of each of the dashboard's, its variables filled in."""
+def queries(span: str = "5m", kind: str = "") -> Iterator[tuple[str, str]]:
+    """(panel and letter, PromQL) of each of the dashboard's, its variables filled in. span: its range. kind: of the
+    panels; empty: all."""
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        for target in panel.get("targets", ()):
+        for target in panel.get("targets", ()) if kind in ("", panel["type"]) else ():
             text: str = target["expr"]
-            for name, value in (("$__rate_interval", "20s"), ("$__range", "5m"), ("$job", ".*"), ("$instance", ".*")):
+            for name, value in (("$__rate_interval", "20s"), ("$__range", span), ("$job", ".*"), ("$instance", ".*")):
                 text = text.replace(name, value)
             assert "$" not in text
             yield f"{panel['title']} {target['refId']}", text
@@ -86,6 +88,13 @@ def test_the_dashboard_can_be_imported_with_any_data_source() -> None:
         "Money", "Provider's cache", "Quality", "Latency", "Health",
     ]  # fmt: skip
     assert len({p["id"] for p in tree["panels"]}) == len(tree["panels"])
+
+
+def test_a_single_figure_is_asked_for_once() -> None:
+    stats = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] == "stat"]
+    # Over a range, the newest figure of an idle proxy would be that of the last request, from hours ago.
+    assert stats
+    assert all(target["instant"] and not target["range"] for panel in stats for target in panel["targets"])
 
 
 def variables() -> Iterator[str]:
@@ -162,8 +171,7 @@ async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has
         }
         own: dict[str, Any] = {"upstreams": targets, "policy": "rolling", "models_file": str(tmp_path / "models.toml")}
         async with run_proxy(upstream.port, **own) as there:
-            # Faults that this traffic does not have, so that their panels have a line to draw.
-            there.metrics.refusals_total.labels(rule="W1").inc(0)
+            # This traffic asks no helper, and its panel needs a line to draw.
             there.metrics.helper_total.labels(kind="summary", outcome="kept").inc(0)
             await traffic(there)
             async with prometheus(there, tmp_path) as url:
@@ -185,6 +193,13 @@ async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has
                 assert [t["health"] for t in targets_up] == ["up"]
                 values = [float(s["value"][1]) for s in found["Tokens left out A"]["result"]]
                 assert 0 < values[0] < 1
+                async with asyncio.timeout(60):  # until there has been no request for the range of the dashboard
+                    requests = dict(queries("3s"))["Requests A"]
+                    while (await ask(url, "/api/v1/query", query=f"{requests} == 0"))["result"] == []:
+                        await asyncio.sleep(0.5)
+                for name, text in queries("3s", "stat"):
+                    idle = (await ask(url, "/api/v1/query", query=text))["result"]
+                    assert all(math.isfinite(float(one["value"][1])) for one in idle), f"{name} of an idle proxy"
                 assert list(variables()) == ["datasource", "job", "instance"]
                 assert set(await ask(url, "/api/v1/label/job/values")) == {"context-proxy"}
 

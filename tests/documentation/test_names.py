@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,9 @@ from pydantic import BaseModel
 from proxy.cli.main import app
 from proxy.cli.reference import REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS
 from proxy.context.injections import BUILT_IN_INJECTIONS
+from proxy.context.models import NON_SETTING_FIELDS, Model
+from proxy.context.plan import Action, Insert, View
+from proxy.context.stage import Stage
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.events.bus import EVENT_KINDS
 from proxy.metrics import PROCESS_METRICS, Metrics
@@ -128,13 +132,38 @@ def test_names_of_the_code_exist(page: Path) -> None:
         return
     for code in ticked(written(page)):
         if re.fullmatch(r"[a-z]+(?:_[a-z0-9]+)+|(?:[A-Z][a-z]+){2,}", code) and not code.startswith(FOREIGN_NAMES):
-            assert re.search(rf"\b{code}", CODE), code
+            assert re.search(rf"\b{code}\b", CODE), code
 
 
 def test_the_policies_of_the_package_are_in_both_tables_and_no_others() -> None:
     shipped = {file.stem for file in (ROOT / "config" / "policies").glob("*.toml")}
     for page in ("README.md", "docs/guide/policies.md"):
-        assert {row[0].strip("`") for row in rows(text(page), "Policy")} == shipped
+        listed = {row[0].strip("`") for row in rows(text(page), "Policy")}
+        assert listed == shipped, f"the table of policies in {page} has to list the files of config/policies"
+
+
+def test_the_pages_for_extensions_name_fields_that_there_are() -> None:
+    for page, table, kinds in (
+        ("injection.md", "Field of an `Insert`", (Insert,)),
+        ("stage.md", "Field of a `View`", (View,)),
+        ("stage.md", "Method or property", (Stage,)),
+    ):
+        known = {name for kind in kinds for name in dir(kind)}
+        for row in rows(text(f"docs/extend/{page}"), table):
+            for code in ticked(row[0]):
+                assert code.partition("(")[0] in known, f"docs/extend/{page}: {code}"
+    assert {field.strip("`") for field, _ in rows(text("docs/extend/injection.md"), "Field of an `Insert`")} == {
+        *Insert.__struct_fields__
+    }
+    actions = {row[0].strip("`") for row in rows(text("docs/extend/stage.md"), "Action of a `Proposal`")}
+    assert actions == {*get_args(Action)} - {"arguments"}, "arguments: of shorten_arguments alone"
+
+
+def test_every_field_of_a_model_is_explained_at_the_head_of_the_models() -> None:
+    head = text("config/models.toml").partition("[models.")[0]
+    for field in fields(Model):
+        explained = field.name in NON_SETTING_FIELDS or re.search(rf"\b{field.name}\b", head)
+        assert explained, f"config/models.toml: its head does not explain {field.name}"
 
 
 def test_the_tables_of_the_guide_list_what_there_is() -> None:

@@ -84,7 +84,7 @@ async def test_a_plan_that_the_wire_format_has_no_room_for_is_logged_with_its_re
         await agent.work("Now reword")
         assert agent.heard[-1].header("x-context-fallback") == "dialect"
     assert any(
-        "the request goes on as it came: the dialect does not allow" in one.getMessage() for one in caplog.records
+        "the request goes on as received: the dialect does not allow" in one.getMessage() for one in caplog.records
     )
 
 

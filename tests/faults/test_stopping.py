@@ -144,6 +144,37 @@ async def refusing(port: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def test_d9_requests_on_connections_that_nobody_has_accepted_yet_are_answered(tmp_path: Path) -> None:
+    async def answer(_: RawRequest, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(LAST)
+        await there.send(b"0\r\n\r\n")
+
+    body = b'{"model":"m","messages":[{"role":"user","content":"a"}]}'
+    asked = make_post(CHAT, body, b"content-type: application/json").replace(b"connection: close\r\n", b"")
+    async with run_upstream(answer) as upstream, served(tmp_path, upstream.port, 60) as (process, port):
+        known = await connect(port)  # idle when the signal comes, with a request on its way
+        await known.send(asked)
+        assert b"connection: close" not in await known.reader.readuntil(b"\r\n\r\n")
+        await known.reader.readuntil(b"\r\n0\r\n\r\n")
+        process.send_signal(signal.SIGSTOP)
+        clients = [known] + [await connect(port) for _ in range(40)]
+        for client in clients:
+            await client.send(asked)
+        process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)  # it looks for signals every tenth of a second: at once when it goes on
+        process.send_signal(signal.SIGCONT)
+        async with asyncio.timeout(60):
+            for client in clients:
+                head = await client.reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200")
+                assert (await client.reader.read()).endswith(b"0\r\n\r\n"), "and then the connection ends"
+                client.writer.transport.abort()
+        await asyncio.to_thread(process.communicate)
+        assert process.returncode == 0
+        assert stored(tmp_path / "a.sqlite3") == {"complete": 42}
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 async def test_d9_told_twice_it_waits_no_longer_and_stores_what_there_was(
     tmp_path: Path, second: signal.Signals

@@ -3,8 +3,15 @@ from __future__ import annotations
 import msgspec
 
 from proxy.store import create_store
-from proxy.store.base import BranchRow, Row, Store
-from proxy.store.branch_positions import BranchKind, BranchKindRecord, BranchKindRow, BranchPosition, WorkingBranchRow
+from proxy.store.base import BranchRow, ExchangeRow, Row, Store
+from proxy.store.branch_positions import (
+    BranchKind,
+    BranchKindRecord,
+    BranchKindRow,
+    BranchLength,
+    BranchPosition,
+    WorkingBranchRow,
+)
 from tests.store.conftest import RowFactory
 
 
@@ -31,6 +38,27 @@ async def test_the_branches_of_a_session_and_what_they_are(store: Store, make: R
         BranchKindRecord(name, "main", b"system", works=False) for name in ("other", "main")
     ]
     assert await store.read_branch_kinds("t1", "s2") == await store.read_branch_kinds("t2", "s1") == []
+
+
+async def test_the_lengths_of_a_sessions_branches_without_its_side_calls(store: Store, make: RowFactory) -> None:
+    envelopes = {name: make.form(b'{"model":"%s","messages":[]}' % name.encode()) for name in ("old", "new", "b", "c")}
+
+    def asked(name: str, at: float, branch: str) -> ExchangeRow:
+        return msgspec.structs.replace(make.exchange(name, at), branch=branch, envelope=envelopes[name].form)
+
+    answers = [
+        msgspec.structs.replace(make.message(f"{branch} {n}".encode(), position=n, branch=branch), role=role)
+        for branch, count in (("main", 4), ("b", 2), ("c", 2))
+        for n, role in enumerate(["user", "assistant"] * count)
+    ]
+    await store.put([
+        *make.begin(), make.branch("b"), branch(make, "c", b"c", "side"), *envelopes.values(), *answers,
+        asked("old", 2.0, "main"), asked("b", 3.0, "b"), asked("new", 4.0, "main"), asked("c", 5.0, "c"),
+    ])  # fmt: skip
+    assert await store.read_branch_lengths("t1", "s1") == [
+        BranchLength(envelopes["new"].body, b"[]", 4), BranchLength(envelopes["b"].body, b"[]", 2),
+    ]  # fmt: skip
+    assert await store.read_branch_lengths("t1", "s2") == await store.read_branch_lengths("t2", "s1") == []
 
 
 def branch(make: RowFactory, name: str, system: bytes, kind: BranchKind = "main") -> BranchRow:

@@ -37,11 +37,8 @@ def test_the_list_of_tables_is_complete() -> None:
     created = [CREATED.search(statement) for migration in MIGRATIONS for statement in migration.statements]
     renamed = {"threads": "branches", "answers": "helper_answers", "rounds": "hidden_rounds"}
     renamed["windows"] = "context_windows"
-    assert [renamed.get(name, name) for (name,) in (found.groups() for found in created if found)] == [
-        *TABLES[:-2],
-        "journal",
-        *TABLES[-2:],
-    ]
+    names = [renamed.get(found[1], found[1]) for found in created if found]
+    assert sorted(names) == sorted([*TABLES, "journal"]), "TABLES of tests/stores.py lists the tables"
 
 
 def test_migration_2_is_never_changed() -> None:

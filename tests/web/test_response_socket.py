@@ -233,6 +233,32 @@ async def test_an_error_is_a_frame_and_the_connection_goes_on() -> None:
     assert len(model.refused) == 1
 
 
+@pytest.mark.parametrize(
+    ("event", "status", "code"),
+    [
+        (b'{"type":"error","sequence_number":1,"code":"server_is_overloaded","message":"No.","param":null}', 500,
+         "server_is_overloaded"),
+        (b'{"type":"error","code":503,"message":"No."}', 503, "503"),
+    ],
+)  # fmt: skip
+async def test_an_error_in_a_stream_is_a_frame_with_a_status(event: bytes, status: int, code: str) -> None:
+    """Codex goes by the status. Without one it waited for five minutes."""
+
+    async def fails(_: RawRequest, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(b'data: {"type":"response.created","response":{"id":"r","error":null}}\n\n')
+        await there.chunk(b"data: " + event + b"\n\n")
+        await there.chunk(b"")
+
+    async with run_upstream(fails) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
+        await there.send(create([HELLO]))
+        created, refused = await hear(there)
+        assert created["type"] == "response.created"
+        assert (refused["status"], refused["error"]["code"], refused["error"]["message"]) == (status, code, "No.")
+        await there.send(create([HELLO]))
+        assert (await hear(there))[-1]["type"] == "error", "the connection goes on"
+
+
 async def test_an_upstream_that_does_not_stream_is_told_as_events() -> None:
     body = json.dumps({"id": "resp_1", "object": "response", "status": "completed", "output": [{"id": "msg_1"}]})
 

@@ -45,7 +45,7 @@ _OPEN = frozenset((
     "", "pending", "open", "todo", "not_started", "in_progress", "inprogress", "active", "started", "doing", "running",
     "working", "blocked", "waiting", "queued", "planned", "ready", "new", "current", "incomplete", "failed", "ongoing",
 ))  # fmt: skip
-"""Values of an item's status, with underscores, that say that it is open. An item with any other one is not told."""
+"""Values of an item's status, with underscores, that say that it is open. No item with another value is reported."""
 _ITEM = ("content", "task", "step", "title", "text")
 _BRIEF = 300
 """Maximum number of characters of a result that is a status message of the tool."""

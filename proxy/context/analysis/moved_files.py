@@ -1,8 +1,8 @@
 """Files that calls have removed, moved or restored, and files that a patch in a call names.
 
 A removed file must not be reported as created, and a restored file is no longer edited. If a command does not name the
-file, no file is reported: a missing entry misleads no reader. An agent that is told of a removed file may write it
-anew. So a file is called removed only if the command is known to have run, and to have meant that file."""
+file, no file is reported: a missing entry misleads no reader. An agent that reads of a removed file may write it
+again. So a file is called removed only if the command is known to have run, and to have meant that file."""
 
 from __future__ import annotations
 

@@ -21,7 +21,13 @@ import msgspec
 from proxy.chat.chain import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
-from proxy.context.analysis.shell_commands import COMMAND_ARGUMENTS, PATH_ARGUMENTS, is_trial, replace_quoted
+from proxy.context.analysis.shell_commands import (
+    COMMAND_ARGUMENTS,
+    PATH_ARGUMENTS,
+    SHELL_WORDS,
+    is_trial,
+    replace_quoted,
+)
 from proxy.context.plan import View
 
 RefetchKind = Literal["repeat", "reread", "recall"]
@@ -33,9 +39,6 @@ command that changes nothing. runs: any other command. recalls: the proxy's own 
 
 CODE_ARGUMENTS = (*COMMAND_ARGUMENTS, "code")
 """Names of arguments that hold a shell command or code."""
-_SHELL = frozenset(
-    ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
-)
 _SHOWS = frozenset(("read", "view", "open", "cat", "show", "file"))
 _LOOKS = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "get", "lookup", "query", "fetch"))
 _WRITES = frozenset((*lexicon.WRITE_WORDS, "str", "notebook"))
@@ -214,7 +217,7 @@ def _find_source(call: Call) -> ResultSource:
     if name == "recall" and isinstance(arguments.get("id"), str):
         return ResultSource("recalls", arguments["id"].strip(), whole)
     command = _find_first_text(arguments, CODE_ARGUMENTS)
-    if command and words & _SHELL:
+    if command and words & SHELL_WORDS:
         action, path = _read_command_source(command)
         return ResultSource(action, path, whole, by_shell=True)
     path = normalize_path(_find_first_text(arguments, PATH_ARGUMENTS))
@@ -222,7 +225,7 @@ def _find_source(call: Call) -> ResultSource:
         return ResultSource("other", "", whole)
     if words & _WRITES and "stdin" not in words:  # text for a running command changes no file by itself
         return ResultSource("writes", path, whole)
-    if words & (_RUNS | _SHELL):
+    if words & (_RUNS | SHELL_WORDS):
         return ResultSource("runs", "", whole)
     if words & _POLLS:
         return ResultSource("runs", "", whole)

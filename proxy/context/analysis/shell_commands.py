@@ -36,10 +36,11 @@ PATH_ARGUMENTS = (
 _HOLDERS = ("params", "arguments", "input")
 DRY_RUN = ("dry_run", "dryRun", "dry-run", "preview", "validate_only", "validateOnly")
 """Members of arguments and of results with which a call only tries a change."""
-_RUNNING = frozenset((
-    "bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "exec", "run", "command", "cmd", "process",
-    "test", "tests", "build", "lint", "compile", "make", "python", "stdin",
-))  # fmt: skip
+SHELL_WORDS = frozenset(
+    ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
+)
+"""Words in the names of tools that run a command."""
+_RUNNING = SHELL_WORDS | {"process", "test", "tests", "build", "lint", "compile", "make", "python"}
 """Words in the names of tools that run commands or programs."""
 _EXECUTES = frozenset(("execute", "eval", "evaluate"))
 _CODE = frozenset(("code", "cell", "cells", "notebook", "jupyter", "ipython"))
@@ -296,6 +297,7 @@ def parse_command(text: str) -> ShellCommand:
             asks_another=any(part.first in _ASKING or f" {_ASKED}" in part.words for part in parts),
         )
     proves, cut = strict or simple, False
+    last_unlinked = max((n for n, part in enumerate(parts) if part.operator not in ("&&", *_PIPES)), default=-1)
     after = 0
     while after < len(parts):
         part = parts[after]
@@ -309,7 +311,7 @@ def parse_command(text: str) -> ShellCommand:
             # `tail` leaves the end of a run, which has its summary; any other filter may remove it.
             cut = cut or parts[after].first not in ("tail", "tee", "cat", "ts")
             after += 1
-        proves = proves and _proves_to_end(parts, after, strict=strict)
+        proves = proves and _proves_to_end(parts, after, last_unlinked, strict=strict)
     carried = [found for part in runs for found in _CARRIED_RUN.finditer(part.words)]
     proves = proves and not any(found[1] for found in carried)
     proves = proves and not any(
@@ -331,13 +333,15 @@ def _hides_failure(part: _Part) -> bool:
     return part.first == "find" and sum(word in _EXECUTING for word in words) > words.count("+")
 
 
-def _proves_to_end(parts: Sequence[_Part], after: int, *, strict: bool) -> bool:
+def _proves_to_end(parts: Sequence[_Part], after: int, last_unlinked: int, *, strict: bool) -> bool:
     """True if the failure of a command reaches the end, so that a code of 0 there proves its success. after: the index
-    of the part after its pipeline. strict: the shell ends at a failure, but not in front of `&&`."""
-    joined = [part.operator for part in parts[after:] if part.operator not in _PIPES]
-    if joined and joined[0] == "&&":
-        return all(operator == "&&" for operator in joined)
-    return not joined or (strict and joined[0] in (";", "\n"))
+    of the part after its pipeline. last_unlinked: the index of the last part that begins without `&&` or a pipe.
+    strict: the shell ends at a failure, but not in front of `&&`."""
+    if after == len(parts):
+        return True
+    if parts[after].operator == "&&":
+        return last_unlinked < after
+    return strict and parts[after].operator in (";", "\n")
 
 
 def _ends_in_search(parts: Sequence[_Part]) -> bool:

@@ -153,6 +153,11 @@ class CompressLevels(Stage):
         """Seconds without a request after which compression is due: it is done before the next request."""
         return self.working_s, self.session_s
 
+    @property
+    def own_budget(self) -> int | None:
+        """`total`, where it is a number of tokens."""
+        return self.total if isinstance(self.total, int) else None
+
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Return the proposal for each message that changes, oldest first."""
         return self._decide(view).proposals

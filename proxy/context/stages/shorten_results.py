@@ -16,7 +16,7 @@ from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.context.analysis import file_views, identifiers, outcome, refetch, shell_commands
 from proxy.context.analysis.file_views import ViewState
-from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
+from proxy.context.analysis.shell_commands import PLAIN_CALL, SHELL_WORDS, ShellCommand
 from proxy.context.plan import ContentKind, Proposal, View
 from proxy.context.stage import Stage, When
 from proxy.context.stages.refer_repeats import find_referred_lines
@@ -42,9 +42,6 @@ class StubEstimate(NamedTuple):
 
 _UNKNOWN = StubEstimate(0, False)
 """In place of an estimate that was not made yet."""
-_SHELL = frozenset(
-    ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
-)
 _FILE = frozenset(
     ("read", "view", "open", "cat", "file", "edit", "write", "create", "insert", "replace", "str", "patch", "notebook")
 )
@@ -356,7 +353,7 @@ def classify_call(name: str, arguments: str, files: frozenset[str] = frozenset()
     if name in files:
         return "view"
     words = identifiers.split_tool_name(name)
-    if words & _SHELL:
+    if words & SHELL_WORDS:
         return "view" if _SHOWS.match(identifiers.read_argument_texts(arguments)) else "other"
     return "other" if words & _LOOK else "view" if words & _FILE else "unknown"
 

@@ -1,10 +1,10 @@
-"""Gemini's generateContent: reading a request into chat form, and reading a stored message of its form.
+"""Gemini's generateContent: reading a request into chat form, and reading one `Content` by itself.
 
 The model and the wish for a stream stand in the path, not in the body (`read_place`). The canonical messages stand in
 front of all values that change from request to request, so a body that has only grown gives a chat body that has only
 grown. Only the fields named here are read; everything else travels in its bytes.
 
-A stored message is parsed by the strategy that it was stored with, never by guessing.
+Imported conversations and the functions of REPLOID have single contents, which `read_message` reads.
 """
 
 from __future__ import annotations

@@ -223,19 +223,43 @@ def make_warm_up(response_id: str, model: str, created_at: int) -> list[bytes]:
 
 
 def make_error_frame(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-    """The frame of an error that came as an answer over HTTP. headers: those that the client may obey."""
-    try:
-        error = msgspec.json.decode(body).get("error")
-    except (ValueError, RecursionError, AttributeError):
-        error = None
+    """The frame of an error that came as an answer over HTTP. headers: those that the client may obey. A gateway's code
+    may be a number: Codex does not read such a frame, and waits for the next one."""
+    error = _read_object(body).get("error")
     if not isinstance(error, dict):
         text = error if isinstance(error, str) else body[:1000].decode("utf-8", "replace")
         error = {"type": "server_error" if status >= 500 else "invalid_request_error", "message": text}
     error = {"param": None, "code": None, **error}
+    for name in ("type", "code", "message"):
+        if not isinstance(error.get(name, ""), str | None):
+            error[name] = msgspec.json.encode(error[name]).decode()
     made: dict[str, Any] = {"type": "error", "status": status, "error": error}
     if headers:
         made["headers"] = dict(headers)
     return msgspec.json.encode(made)
+
+
+def convert_event(event: bytes) -> bytes:
+    """The frame for an event of a stream: the event itself, except for an error. In a stream an error has no status,
+    and the end of the stream ends the response. A client of a connection goes by the status, and would wait."""
+    if b'"error"' not in event or _read(event, "type") not in ("error", None):
+        return event
+    found = _read_object(event)
+    error = found.get("error", found and {**found, "type": "server_error"})
+    if not error:
+        return event
+    numbers = (found.get("status"), found.get("code"), error.get("code") if isinstance(error, dict) else None)
+    status = next((one for one in numbers if isinstance(one, int) and 400 <= one < 600), 500)
+    return make_error_frame(status, msgspec.json.encode({"error": error}))
+
+
+def _read_object(raw: bytes) -> dict[str, Any]:
+    """The JSON object in these bytes; an empty one if there is none."""
+    try:
+        found = msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def refuse_steering(frame: bytes, max_values: int) -> bytes | None:

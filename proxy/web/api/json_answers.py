@@ -25,7 +25,7 @@ from proxy.errors import (
     Unavailable,
     Unprocessable,
 )
-from proxy.web.api.pagination import clean_json
+from proxy.web.api.stored_text import clean_json
 from proxy.web.error_responses import render_error
 
 _MADE: dict[type, type[BaseModel]] = {}

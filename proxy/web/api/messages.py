@@ -13,7 +13,7 @@ from proxy.errors import NotFound, Unavailable
 from proxy.exchange import rebuild_prompt
 from proxy.store.base import WHOLE_SESSION, EditRow, ExchangeRecord, MessageRecord
 from proxy.store.session_lists import MessageFilter
-from proxy.web.api import pagination
+from proxy.web.api import pagination, stored_text
 from proxy.web.api.admin_context import SessionContext, SessionContextDep
 from proxy.web.api.json_answers import ERROR_RESPONSES
 from proxy.web.api.pagination import Cursor, Limit, Page
@@ -126,7 +126,7 @@ def _build_fields(row: MessageRecord, snapshots: Mapping[bytes, int]) -> dict[st
         "id": chain.public_id(row.key), "seq": row.seq, "position": row.position, "group": row.group_id,
         "branch": row.branch, "role": row.role, "status": row.status, "strategy": row.strategy, "tokens": row.tokens,
         "snapshot": snapshots.get(row.key), "answer": row.answer, "call_id": row.call_id, "created_at": row.created_at,
-        "text": pagination.cut_preview(pagination.render_text(row.body)),
+        "text": stored_text.cut_preview(stored_text.render_text(row.body)),
     }  # fmt: skip
 
 
@@ -142,7 +142,7 @@ async def show_message(context: SessionContextDep, message: MessageId) -> Messag
                 edits.append(describe_edit(edit))
     return MessageDetails(
         **_build_fields(row, await _read_snapshots(context, [row])),
-        message=pagination.decode_json(row.body),
+        message=stored_text.decode_json(row.body),
         edits=edits,
     )
 
@@ -169,7 +169,7 @@ async def search_messages(
     """Search the session for messages and summaries that have words of the query, best first."""
     matches = await context.services.store.search(context.tenant, context.session, q, limit)
     return [
-        FoundMessage(id=chain.public_id(m.key), kind=m.kind, text=pagination.cut_excerpt(m.text, q)) for m in matches
+        FoundMessage(id=chain.public_id(m.key), kind=m.kind, text=stored_text.cut_excerpt(m.text, q)) for m in matches
     ]
 
 

@@ -35,7 +35,7 @@ from proxy.operator.timeline import (
 )
 from proxy.store.session_lists import SessionFilter, SessionItem
 from proxy.version import VERSION
-from proxy.web.api import json_answers, pagination
+from proxy.web.api import json_answers, pagination, stored_text
 from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, read_tenants
 from proxy.web.api.json_answers import ERROR_RESPONSES
 from proxy.web.api.pagination import Cursor, Limit, Page
@@ -144,11 +144,10 @@ async def list_models(
     admin: AdminContextDep, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=256)] = ""
 ) -> Page[ModelDetails]:
     """List the known models, in the order in which they are searched."""
-    at = pagination.read_cursor(cursor, int)
-    start = max(0, at[0]) if at else 0
+    start = pagination.read_offset(cursor)
     found = [model for model in admin.services.models if q in model.name]
-    more = pagination.write_cursor([start + limit]) if len(found) > start + limit else None
-    return Page(items=[_describe_model(model) for model in found[start : start + limit]], next=more)
+    shown, more = pagination.slice_page(found, start, limit)
+    return Page(items=[_describe_model(model) for model in shown], next=more)
 
 
 def _describe_model(model: Model) -> ModelDetails:
@@ -531,7 +530,7 @@ async def search_sessions(
             name = chain.public_id(match.key)
             message = await store.find_message(row.tenant, row.session, name) if match.kind == "message" else None
             role, group = (message.role, message.group_id) if message is not None else ("", "")
-            text = pagination.cut_excerpt(match.text, q)
+            text = stored_text.cut_excerpt(match.text, q)
             matches.append(SessionMatch(id=name, kind=match.kind, role=role, group=group, text=text))
         if matches:
             title = await read_title(admin.services, row.tenant, row.session)

@@ -1,4 +1,4 @@
-"""Pages of lists, and JSON of clients and models made safe to show.
+"""Pages of lists.
 
 A cursor holds the sort values of the last line of a page. A page therefore costs the same wherever it is in the list.
 The cursor is opaque to clients: base64url of a JSON array.
@@ -9,10 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
-import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from fastapi import Query
@@ -25,9 +23,6 @@ R = TypeVar("R")
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Lines of a page.")]
 Cursor = Annotated[str | None, Query(max_length=1024, description="`next` of the page before.")]
-
-PREVIEW_CHARS: Final = 200
-"""Characters of a text in a list."""
 
 
 class Page(BaseModel, Generic[T]):
@@ -44,6 +39,13 @@ def make_page(
     shown = rows[:limit]
     more = write_cursor(sort_values(shown[-1])) if len(rows) > limit else None
     return Page(items=[make_item(row) for row in shown], next=more)
+
+
+def slice_page(rows: list[R], start: int, limit: int) -> tuple[list[R], str | None]:
+    """Return (the rows of a page, the cursor of the next page) of a list that is whole in memory. start: of the page,
+    from `read_offset`."""
+    end = start + limit
+    return rows[start:end], write_cursor([end]) if len(rows) > end else None
 
 
 def write_cursor(sort_values: Sequence[object]) -> str:
@@ -69,54 +71,7 @@ def read_cursor(text: str | None, *kinds: type) -> tuple[Any, ...] | None:
     return tuple(kind(value) for value, kind in zip(values, kinds, strict=True))
 
 
-def decode_json(body: bytes) -> Any:
-    """Return the JSON in these bytes as it can be shown: halves of surrogate pairs, NaN and anything but JSON as
-    text."""
-    try:
-        return msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return clean_json(json.loads(body))
-    except (ValueError, RecursionError):
-        return body.decode("utf-8", "replace")
-
-
-def clean_json(value: Any) -> Any:
-    """Return the value without halves of surrogate pairs, infinities and NaN."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {clean_json(k): clean_json(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [clean_json(v) for v in value]
-    return value
-
-
-def render_text(body: bytes) -> str:
-    """Return the text of a message, for a line in a list."""
-    message = decode_json(body)
-    content = message.get("content") if isinstance(message, dict) else message
-    if isinstance(content, list):
-        content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
-    calls = message.get("tool_calls") if isinstance(message, dict) else None
-    calls = calls if isinstance(calls, list) else ()
-    functions = [call.get("function") for call in calls if isinstance(call, dict)]
-    named = [f"{function.get('name', '')}()" for function in functions if isinstance(function, dict)]
-    text = content if isinstance(content, str) else ""
-    return " ".join(f"{text} {' '.join(named)}".split())
-
-
-def cut_preview(text: str) -> str:
-    """Return the beginning of a text."""
-    return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"
-
-
-def cut_excerpt(text: str, query: str) -> str:
-    """Return the part of a text around the first word of the query that it has, else its beginning."""
-    words = query.split()
-    found = re.search("|".join(map(re.escape, words)), text, re.IGNORECASE) if words else None
-    start = max(0, found.start() - PREVIEW_CHARS // 3) if found is not None else 0
-    return cut_preview(text if start == 0 else "…" + text[start:])
+def read_offset(text: str | None) -> int:
+    """Return the number of rows before the page that a cursor of `slice_page` stands for. Raises BadRequest."""
+    at = read_cursor(text, int)
+    return max(0, at[0]) if at else 0

@@ -14,7 +14,7 @@ from proxy.notes.reflection import IterationReport
 from proxy.operator.session_titles import read_title
 from proxy.store.base import BranchRecord, SessionRecord
 from proxy.store.session_lists import SessionFilter, SessionItem
-from proxy.web.api import json_answers, pagination
+from proxy.web.api import json_answers, pagination, stored_text
 from proxy.web.api.admin_context import (
     AdminContextDep,
     SessionContext,
@@ -120,7 +120,7 @@ def _make_details(row: SessionRecord) -> SessionDetails:
     branches = [
         BranchListItem(branch=t.branch, parent=t.parent, kind=t.kind, created_at=t.created_at) for t in row.branches
     ]
-    settings = pagination.decode_json(row.settings.encode("utf-8", "replace"))
+    settings = stored_text.decode_json(row.settings.encode("utf-8", "replace"))
     return SessionDetails(
         tenant=row.tenant, session=row.session, address=write_address(row.session), explicit=row.explicit,
         created_at=row.created_at, settings=settings if isinstance(settings, dict) else {}, rows=row.counts,
@@ -170,13 +170,11 @@ Branch = Annotated[str | None, Query(max_length=64, description="The branch; wit
 @records_router.get("/branches", openapi_extra=READ)
 async def list_branches(context: SessionContextDep, limit: Limit = 50, cursor: Cursor = None) -> Page[BranchDetails]:
     """List the branches of a session, oldest first."""
-    at = pagination.read_cursor(cursor, int)
-    start = max(0, at[0]) if at else 0
-    names = [row.branch for row in context.record.branches[start : start + limit + 1]]
+    start = pagination.read_offset(cursor)
+    shown, more = pagination.slice_page(context.record.branches, start, limit)
     newest = await find_newest_branch(context)
-    rows = [row for name in names if (row := await _read_branch_record(context, name)) is not None]
-    more = pagination.write_cursor([start + limit]) if len(names) > limit else None
-    return Page(items=[_describe_branch(row, newest.branch) for row in rows[:limit]], next=more)
+    rows = [row for one in shown if (row := await _read_branch_record(context, one.branch)) is not None]
+    return Page(items=[_describe_branch(row, newest.branch) for row in rows], next=more)
 
 
 @records_router.get("/branches/{branch}", openapi_extra=READ)
@@ -222,13 +220,12 @@ async def list_iterations(
     context: SessionContextDep, branch: Branch = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """List the records of a branch's iterations, oldest first: the calls, their results, and the lessons."""
-    at = pagination.read_cursor(cursor, int)
+    start = pagination.read_offset(cursor)
     row = await find_branch(context, branch)
     branch_id = (context.tenant, context.session, row.branch)
     found = await iteration_records.read_iterations(context.services.store, branch_id)
-    start = at[0] if at else 0
-    more = pagination.write_cursor([start + limit]) if len(found) > start + limit else None
-    return json_answers.render({"items": found[max(0, start) : max(0, start) + limit], "next": more})
+    shown, more = pagination.slice_page(found, start, limit)
+    return json_answers.render({"items": shown, "next": more})
 
 
 @records_router.get("/summaries", openapi_extra=READ)
@@ -236,7 +233,7 @@ async def list_summaries(
     context: SessionContextDep, branch: Branch = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[SummaryDetails]:
     """List the summaries in force on a branch, and the answers of helper models in the session."""
-    at = pagination.read_cursor(cursor, int)
+    start = pagination.read_offset(cursor)
     row = await find_branch(context, branch)
     made = [
         SummaryDetails(
@@ -247,6 +244,5 @@ async def list_summaries(
         if edit.stage in SUMMARIES and edit.text
     ]  # fmt: skip
     made += [SummaryDetails(by="helper", message=None, text=text) for text in row.helper_answers.values()]
-    start = max(0, at[0]) if at else 0
-    more = pagination.write_cursor([start + limit]) if len(made) > start + limit else None
-    return Page(items=made[start : start + limit], next=more)
+    shown, more = pagination.slice_page(made, start, limit)
+    return Page(items=shown, next=more)

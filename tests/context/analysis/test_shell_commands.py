@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -284,6 +285,16 @@ def test_a_carried_command_that_runs_something_is_a_run(text: str) -> None:
 )
 def test_many_carried_commands_take_linear_time(carrier: str) -> None:
     assert shell_commands.parse_command(carrier * (MAX_PARSED_CHARS // len(carrier))).kind in ("run", "look")
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("piece", ["a&&", "a;", "a|b;", "cd a&&", "sudo ", "a||", "X=1 ", "\\;"])
+def test_many_parts_take_linear_time(piece: str) -> None:
+    text = piece * (MAX_PARSED_CHARS // len(piece))
+    start = time.thread_time()
+    for _ in range(10):
+        shell_commands.parse_command(text)
+    assert time.thread_time() - start < 5, "above 15 s if each run looks through all parts behind it"
 
 
 @given(st.text(st.sampled_from("ab|&;\n'\"<>$()`{}# =-\\"), max_size=60))

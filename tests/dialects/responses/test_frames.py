@@ -161,6 +161,26 @@ def test_an_error_over_http_is_told_in_a_frame(body: bytes, message: str, kind: 
     assert (found["error"]["message"], found["error"]["type"]) == (message, kind)
 
 
+def test_a_code_that_is_a_number_is_told_as_a_text() -> None:
+    """A gateway's code is a number. Codex reads no frame with it, and waited for five minutes."""
+    found = json.loads(frames.make_error_frame(503, b'{"error":{"message":"No.","code":503,"type":null}}'))
+    assert found["error"] == {"message": "No.", "code": "503", "type": None, "param": None}
+    found = json.loads(frames.convert_event(b'{"error":{"code":429,"message":"No."}}'))
+    assert (found["type"], found["status"], found["error"]["code"]) == ("error", 429, "429")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"type":"response.created","response":{"id":"r","error":null}}',
+        b'{"type":"response.failed","response":{"id":"r","error":{"code":"server_error"}}}',
+        b'{"error":null}', b'"error"', b'{"error"',
+    ],
+)  # fmt: skip
+def test_an_event_that_is_no_error_is_its_own_frame(event: bytes) -> None:
+    assert frames.convert_event(event) is event
+
+
 def test_the_code_at_which_a_client_sends_its_whole_history() -> None:
     found = json.loads(frames.make_unknown_response_frame("resp_1"))
     assert (found["type"], found["error"]["code"]) == ("error", "previous_response_not_found")

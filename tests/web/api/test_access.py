@@ -43,7 +43,7 @@ def test_every_route_has_an_entry(world: ProxyWithData) -> None:
         for name, ours in TEMPLATES.items():
             path = path.replace("{" + name + "}", "{" + ours + "}")
         routes |= {(method, path) for method in getattr(route, "methods", ()) if method != "HEAD"}
-    assert routes == set(CALLS)
+    assert routes == set(CALLS), "each route has an entry in CALLS of tests/web/api/calls.py"
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY)
