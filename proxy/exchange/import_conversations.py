@@ -24,18 +24,13 @@ from proxy.exchange.services import Services
 from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import locate
 from proxy.sessions.hidden_rounds import SplicedRequest
-from proxy.store.base import ExchangeRecord, ExchangeStatus
+from proxy.store.base import ExchangeStatus
 from proxy.store.session_lists import IMPORTED_NOTE
 from proxy.stream.assemble import AssembledAnswer
 
 MODEL = "imported"
 """The model of a conversation that does not name one."""
 POLICY = "passthrough"
-
-
-def is_imported(exchange: ExchangeRecord) -> bool:
-    """True for an exchange that stands for an imported conversation: no request came, and no sum has it."""
-    return exchange.note == IMPORTED_NOTE
 
 
 @dataclass(frozen=True, slots=True)

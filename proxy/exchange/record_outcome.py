@@ -38,6 +38,7 @@ from proxy.metrics import Metrics
 from proxy.notes import reflection, state_block
 from proxy.sessions import side_calls
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
+from proxy.store.session_lists import REPLANNED_NOTE
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import CUT_REASONS
 from proxy.telemetry import CURRENT
@@ -427,5 +428,5 @@ def make_refused_row(services: Services, turn: Turn) -> OutcomeRow:
         fallback=None,
         first_byte_ms=None,
         ended_at=services.now(),
-        note="the prompt was too long; planned once more",
+        note=REPLANNED_NOTE,
     )

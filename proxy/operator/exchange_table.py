@@ -1,5 +1,5 @@
-"""Exchanges as lines of a table, for an analytics store: one line an exchange, with its tokens, dollars and times. An
-imported conversation was no request and has no line.
+"""Exchanges as lines of a table, for an analytics store: one line an exchange, with its tokens, dollars and times. What
+was no request of a client has no line.
 
 Sessions are read in the order of their names, and each session's exchanges in the order of time, a page at a time. So
 the memory that is used depends on neither. Dollars are those that the session's statistics add up.
@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from proxy.context.models import Model, find_model
 from proxy.exchange.exchange_rows import SentTexts
-from proxy.exchange.import_conversations import is_imported
-from proxy.operator.session_stats import SessionTotals, count_sent_tokens
+from proxy.operator.session_stats import SessionTotals, count_sent_tokens, is_request
 from proxy.store.base import ExchangeRecord, Store
 
 PAGE_SIZE = 500
@@ -84,7 +83,7 @@ async def read_exchange_lines(
                 return
             totals, last = SessionTotals(), (since, "")
             while page := await store.read_exchanges_after(*place, last, until, PAGE_SIZE):
-                yield [_make_line(one, totals, look_up(one.model)) for one in page if not is_imported(one)]
+                yield [_make_line(one, totals, look_up(one.model)) for one in page if is_request(one)]
                 last = page[-1].started_at, page[-1].exchange
         after = names[-1]
 

@@ -21,7 +21,7 @@ from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.operator.compare_arms import MAIN_FIGURE, FigureComparison, SessionMeasures, compare_arms, describe_verdict
 from proxy.operator.find_session import read_newest_exchanges
-from proxy.operator.session_stats import MAX_EXCHANGES, build_meter, count_sent_tokens
+from proxy.operator.session_stats import MAX_EXCHANGES, build_meter, count_sent_tokens, is_request
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionFilter, SessionItem
 
@@ -124,8 +124,9 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
     previous: dict[str, ExchangeRecord] = {}
     for one in exchanges:
         texts = msgspec.json.decode(one.inserts, type=SentTexts)
-        made["requests"] += 1
-        made["turns"] += texts.prompted
+        if is_request(one):
+            made["requests"] += 1
+            made["turns"] += texts.prompted
         made["refetched"] += sum(texts.refetched.values())
         made["refused"] += one.http_status == 400
         if one.first_byte_ms is not None:

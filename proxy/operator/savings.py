@@ -10,10 +10,9 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
 from proxy.operator.find_session import PAGE_SIZE, run_off_loop
-from proxy.operator.session_stats import MAX_EXCHANGES
+from proxy.operator.session_stats import MAX_EXCHANGES, is_request
 from proxy.operator.timeline import FAILED_STATUSES, build_points
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionFilter
@@ -57,7 +56,7 @@ async def sum_savings(services: Services, tenant: str | None, since: float) -> S
         exchanges = await _read_since(services, row.tenant, row.session, since)
         points, _ = await run_off_loop(len(exchanges), partial(build_points, services, exchanges))
         for one, point in zip(exchanges, points, strict=True):
-            if point.started_at < since or is_imported(one):
+            if point.started_at < since or not is_request(one):
                 continue  # an earlier one is there for the cache that the next one found
             made.requests += 1
             made.tokens_before += point.tokens_before

@@ -16,13 +16,13 @@ from proxy.exchange import cost as exchange_cost
 from proxy.exchange import learned_windows, lookups
 from proxy.exchange.cost import Bill, Meter
 from proxy.exchange.exchange_rows import SentTexts
-from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
 from proxy.operator.find_session import SelectedBranch, find_branch, read_newest_exchanges, run_off_loop
 from proxy.operator.preview import Preview, preview_prompt
 from proxy.operator.prune import is_prunable
 from proxy.operator.response_models import SessionStats
 from proxy.store.base import ExchangeRecord
+from proxy.store.session_lists import IMPORTED_NOTE, REPLANNED_NOTE
 
 MAX_EXCHANGES = 10_000
 """Limit on the exchanges of a session that any sum adds up, the newest; a session has some hundreds."""
@@ -83,10 +83,10 @@ class SessionTotals:
         return self.observed_cost if self.has_observed_plans and self.cost is not None else None
 
     def add_exchange(self, exchange: ExchangeRecord, model: Model) -> Bill | None:
-        """Add one exchange, oldest first; return its cost, None where that is not known. An imported conversation was
-        no request and adds nothing."""
+        """Add one exchange, oldest first; return its cost, None where that is not known. What was no request of a
+        client adds nothing."""
         self.meter = None
-        if is_imported(exchange):
+        if not is_request(exchange):
             return None
         sent = count_sent_tokens(exchange)
         self.exchanges += 1
@@ -117,6 +117,12 @@ class SessionTotals:
             self.observed_cost += bill.planned if bill.planned is not None else bill.paid
             self.has_observed_plans = self.has_observed_plans or bill.planned is not None
         return bill
+
+
+def is_request(exchange: ExchangeRecord) -> bool:
+    """True for an exchange that is one request of a client. An imported conversation is none, nor is a prompt that the
+    upstream found too long, where the client got the answer to a shorter one."""
+    return exchange.note not in (IMPORTED_NOTE, REPLANNED_NOTE)
 
 
 def count_sent_tokens(exchange: ExchangeRecord) -> int:

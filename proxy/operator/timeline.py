@@ -16,12 +16,11 @@ from msgspec import Struct
 
 from proxy.exchange import learned_windows, lookups
 from proxy.exchange.exchange_rows import SentTexts
-from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.publish_events import LOOP_SOURCE
 from proxy.exchange.services import Services
 from proxy.exchange.turn import make_model_key
 from proxy.operator import find_session
-from proxy.operator.session_stats import MAX_EXCHANGES, SessionTotals, count_sent_tokens
+from proxy.operator.session_stats import MAX_EXCHANGES, SessionTotals, count_sent_tokens, is_request
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionItem
 
@@ -245,7 +244,7 @@ def build_timeline(
     made, sums = build_points(services, exchanges)
     periods: dict[tuple[int, str, str], PeriodFigures] = {}
     for one, point in zip(exchanges, made, strict=True):
-        if is_imported(one):
+        if not is_request(one):
             continue
         at = int(point.started_at // PERIOD_S) * PERIOD_S
         periods.setdefault((at, point.policy, point.model), PeriodFigures(at)).add(point)

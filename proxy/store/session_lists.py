@@ -85,6 +85,8 @@ UPDATE sessions SET
 
 IMPORTED_NOTE = "imported"
 """The note of an exchange that stands for an imported conversation: no request came."""
+REPLANNED_NOTE = "the prompt was too long; planned once more"
+"""The note of a prompt that the upstream refused, while the client got the answer of another exchange."""
 
 _SESSION = f"""
 SELECT s.tenant, s.session, s.explicit, s.created_at, s.last_at, s.policy, s.settings,

@@ -180,3 +180,27 @@ async def test_where_the_upstream_counts_more_than_we_do_its_count_is_gone_by() 
     assert named.tokens == 16_000
     assert named.ratio == pytest.approx(26_000 / before)
     assert json.loads(model.received[-1].body)["messages"][0]["content"].startswith(LONG[0]["content"])
+
+
+async def test_a_prompt_that_is_planned_again_is_one_request_wherever_requests_are_counted(tmp_path: Path) -> None:
+    model = ScriptedModel("Well.")
+    prices = tmp_path / "models.toml"
+    prices.write_text('[models."unheard-of"]\ninput = 2.0\noutput = 10.0\n')
+    options: dict[str, Any] = {"experiment": {"control": 1e-9}, "models_file": str(prices)}
+    async with (
+        run_upstream(narrow(model, WORDS["openai"])) as upstream,
+        run_proxy(upstream.port, policy="thrifty", **options) as proxy,
+    ):
+        found = await proxy.post(ASKED, b"x-context-session: narrow")
+        assert await proxy.outcomes() == [("rejected", 400, None), ("complete", 200, None)]
+        before = int((found.header("x-context-tokens") or "").split(",")[0])
+        stats = (await proxy.get("/api/sessions/narrow/stats")).json()
+        saved = (await proxy.get("/api/savings")).json()
+        total = (await proxy.get("/api/money")).json()["total"]
+        points = (await proxy.get("/api/sessions/narrow/points")).json()
+        figures = {one["name"]: one["managed"]["value"] for one in (await proxy.get("/api/report")).json()["figures"]}
+    assert (stats["exchanges"], stats["prompt_tokens"]) == (1, 11)
+    assert (saved["requests"], saved["tokens_before"], saved["failed"]) == (1, before, 0)
+    assert (total["exchanges"], total["tokens_before"], total["errors"]) == (1, before, 0)
+    assert [point["status"] for point in points] == ["complete"]
+    assert (figures["requests a session"], figures["turns a session"], figures["refused requests"]) == (1, 1, 1)

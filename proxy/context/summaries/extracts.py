@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from proxy.chat.chain import public_id
@@ -77,9 +77,8 @@ def extract_step(view: View, step: Step) -> StepExtract:
 
 def _extract_step(view: View, step: Step) -> StepExtract:
     message = view.messages[step.start]
-    called = "; ".join(f"{c.name}({_collapse_spaces(c.arguments)[:CALL_CHARS]})" for c in message.calls)
     results = [view.messages[n].text for n in range(step.start, step.end) if view.is_result[n]]
-    call = (called or ("" if results else _cut_first_line(message.text, FIRST_LINE_CHARS)))[: 2 * CALL_CHARS]
+    call = _render_calls(message.calls) or ("" if results else _cut_first_line(message.text, FIRST_LINE_CHARS))
     first = _cut_first_line(results[0], FIRST_LINE_CHARS) if results else ""
     text = "\n".join(results)
     errors = _find_step_lines(view, step, excluded=first)
@@ -95,6 +94,16 @@ def _extract_step(view: View, step: Step) -> StepExtract:
     is_run = bool(message.calls) and shell_commands.parse_call(message.calls[0]).kind == "run"
     ids, more = tuple(names[:MAX_IDS]), len(names[MAX_IDS:])
     return StepExtract(call, first, errors, ids, more, is_run, _has_failed(view, step))
+
+
+def _render_calls(calls: Sequence[Call]) -> str:
+    """The calls of a step with the beginnings of their arguments, and the number of those for which there is no
+    room."""
+    named = [f"{one.name}({cut_text(_collapse_spaces(one.arguments), CALL_CHARS)})" for one in calls]
+    ends = accumulate(len(one) + len("; ") for one in named)
+    fit = max(1, sum(end <= 2 * CALL_CHARS for end in ends))
+    text = cut_text("; ".join(named[:fit]), 2 * CALL_CHARS)
+    return f"{text}; {len(named) - fit} more calls" if len(named) > fit else text
 
 
 def _find_step_lines(view: View, step: Step, excluded: str) -> tuple[str, ...]:

@@ -16,13 +16,13 @@ from proxy.chat import chain
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.errors import Forbidden, NotFound
-from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
 from proxy.metrics import Metrics
 from proxy.operator import savings, timeline
 from proxy.operator.find_session import read_newest_exchanges, run_off_loop
 from proxy.operator.response_models import RemovalResult
 from proxy.operator.savings import Savings
+from proxy.operator.session_stats import is_request
 from proxy.operator.session_titles import read_title
 from proxy.operator.timeline import (
     HOUR_S,
@@ -93,9 +93,12 @@ class TenantListItem(BaseModel):
 
 
 class ProxyOverview(BaseModel):
-    """The proxy since its start, and its store. targets: the upstreams with their addresses. figures: its counters, for
-    a caller that sees every tenant. added_ms, added_ms_p99: milliseconds that a chat request spent in the proxy, the
-    median and 99 of 100; null before the first one."""
+    """The proxy since its start, and its store.
+
+    targets: the upstreams with their addresses. figures: its counters, for a caller that sees every tenant.
+    dollars_spent_today: those of helper models for all tenants. For a caller that sees one tenant those for that
+    tenant, null where tenants have no budget of their own. added_ms, added_ms_p99: milliseconds that a chat request
+    spent in the proxy, the median and 99 of 100; null before the first one."""
 
     version: str
     policy: str
@@ -106,7 +109,7 @@ class ProxyOverview(BaseModel):
     queued: int
     dropped: int
     live_branches: int
-    dollars_spent_today: float
+    dollars_spent_today: float | None
     figures: dict[str, float]
     added_ms: float | None
     added_ms_p99: float | None
@@ -172,7 +175,9 @@ async def show_overview(admin: AdminContextDep) -> ProxyOverview:
         queued=store.queued,
         dropped=store.dropped,
         live_branches=len(parts.live_sessions),
-        dollars_spent_today=await store.sum_spending(int(parts.now() // 86400)),
+        dollars_spent_today=await store.sum_spending(int(parts.now() // 86400), admin.caller.one_tenant or "")
+        if everybody or parts.settings.helper.tenant_dollars_a_day
+        else None,
         figures=_sum_counters(parts.metrics.registry) if everybody else {},
         added_ms=_estimate_added_ms(parts.metrics, 0.5),
         added_ms_p99=_estimate_added_ms(parts.metrics, 0.99),
@@ -361,7 +366,7 @@ async def list_points(
     """List a session's last exchanges, oldest first, each with its tokens, cached tokens and cost."""
     # More than requested, because the hypothetical cost of an exchange depends on the one before.
     found = await read_newest_exchanges(context.services, context.tenant, context.session, limit * 5)
-    wanted = [row for row in found if (not branch or row.branch == branch) and not is_imported(row)]
+    wanted = [row for row in found if (not branch or row.branch == branch) and is_request(row)]
     made, _ = await run_off_loop(len(wanted), partial(timeline.build_points, context.services, wanted))
     return json_answers.render(made[-limit:])
 

@@ -272,3 +272,13 @@ def test_a_short_line_of_a_run_has_its_end_before_its_beginning(output: str, end
 def run_of(command: str, output: str) -> list[Json]:
     arguments = json.dumps({"command": command})
     return [{**assistant(None), "tool_calls": [call_of("c1", "bash", arguments)]}, result("c1", output)]
+
+
+def test_a_summary_says_where_a_call_is_cut_and_how_many_calls_of_a_step_it_leaves_out() -> None:
+    note = json.dumps({"name": "plan", "text": "Paint the shed and the fence. " * 8})
+    asked = [call_of(f"c{n}", "save_note", note) for n in range(3)]
+    values = [user("a"), {**assistant(None), "tool_calls": asked}, *(result(f"c{n}", "Saved.") for n in range(3))]
+    view = build_view([*values, user("b")])
+    row = extracts.extract_steps(view, view.steps[1:-1], [True], 900).splitlines()[1]
+    assert row.startswith('- save_note({"name": "plan", "text": "Paint the shed')
+    assert row.endswith("...); 2 more calls")

@@ -29,6 +29,7 @@ def test_figures_are_for_who_sees_every_tenant(world: ProxyWithData) -> None:
     assert (own["healthy"], own["policy"], own["figures"]) == (True, "thrifty", {})
     assert 0 < own["added_ms"] <= own["added_ms_p99"]
     whole = world.ask("GET", "/api/stats", key="cp-all-read").json()
+    assert (own["dollars_spent_today"], whole["dollars_spent_today"]) == (None, 0.0), "others' dollars are theirs"
     assert whole["figures"]["requests"] > 0
     kinds = [name for name in whole["figures"] if name.startswith("cached_tokens.")]
     assert kinds, "what was predicted and what was reported are two figures"

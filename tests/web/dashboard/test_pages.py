@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proxy.store.derived import NO_CONVERSATION, SpendingRow
+from proxy.store.derived import NO_CONVERSATION, NO_SESSION, SpendingRow
 from tests.raw_upstream import Connection, RawRequest
 from tests.scripted_model import send_reply
 from tests.web.dashboard.screen import ProxyWithKeys, Screen, open_page, run_proxy_with_keys
@@ -149,7 +149,8 @@ def test_the_first_page_says_what_was_saved_and_claims_nothing_unknown(
         assert screen.page.locator("a.name:has-text('talk') + .first-prompt:has-text('Prompt number 0?')").count() == 1
         screen.well()
     (tmp_path / "models.toml").write_text('[models."priced"]\nwindow = 100000\ninput = 2.0\noutput = 10.0\n')
-    with run_proxy_with_keys(tmp_path, models_file=str(tmp_path / "models.toml")) as priced:
+    tree: dict[str, Any] = {"models_file": str(tmp_path / "models.toml"), "helper": {"tenant_dollars_a_day": 1.0}}
+    with run_proxy_with_keys(tmp_path, **tree) as priced:
         priced.say("unpriced", "Hello.", model="nobody-knows")
         with open_page(browser, priced) as screen:
             screen.go("#/", ".overview-chart .u-over")
@@ -165,7 +166,9 @@ def test_the_first_page_says_what_was_saved_and_claims_nothing_unknown(
             assert "ms" in tile(screen, "Added by the proxy")
             assert "helper" not in tile(screen, "Saved today")
             today = int(time.time() // 86400)
-            priced.proxy.put_beside([SpendingRow(*NO_CONVERSATION, today, "summary", 1, 100, 20, 0.25)])
+            places = {NO_CONVERSATION: 7.0, ("acme", NO_SESSION): 0.25}
+            for place, paid in places.items():
+                priced.proxy.put_beside([SpendingRow(*place, today, "summary", 1, 100, 20, paid)])
             priced.say("paid", "Hello again.", model="priced")
             screen.page.wait_for_selector(".tiles .card:has-text('helper models cost $0.25')")
             screen.well()

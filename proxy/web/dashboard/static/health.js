@@ -34,7 +34,7 @@ function state(proxy) {
     card("Waiting to be written", whole(proxy.queued), "", "transactions"),
     card("Rows not stored", whole(proxy.dropped), proxy.dropped ? "down" : "", "since the proxy started"),
     card("Added by the proxy", milliseconds(proxy.added_ms), "", proxy.added_ms === null ? "no request since it started" : `99 of 100 within ${milliseconds(proxy.added_ms_p99)}`),
-    card("Helper models today", dollars(proxy.dollars_spent_today), ""));
+    card("Helper models today", proxy.dollars_spent_today === null ? "unknown" : dollars(proxy.dollars_spent_today), ""));
 }
 
 function charts(money) {
