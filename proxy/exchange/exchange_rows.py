@@ -109,9 +109,10 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
         live_sessions.record_first_tip(branch, turn.tip_key)
     branch.tip_key = turn.tip_key
     branch.answer_key = None
-    branch.answer_call_ids = frozenset()
     branch.failed = branch.read_back = False
-    return _add_new_messages(live_sessions, turn, now)
+    forms = _add_new_messages(live_sessions, turn, now)
+    branch.answer_call_ids = frozenset()
+    return forms
 
 
 def add_edit_rows(turn: Turn, now: float) -> None:
@@ -257,6 +258,8 @@ def _add_message_rows(
         given = turn.dialect.returns_rows and (reached or message.role == "assistant")
         reached = reached or given
         if node is None:
+            # An answer in the client's own words: later requests have no other by which their session is found.
+            reached = reached or turn.located.branch.has_given(message)
             row = make_message_row(
                 turn, message, keys[n], parent, position, group_id, now, answer=given, reached=reached
             )

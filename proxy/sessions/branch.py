@@ -342,6 +342,12 @@ class Branch:
                 self.unpack()
                 return object.__getattribute__(self, name)
 
+    def has_given(self, message: Message) -> bool:
+        """True if the calls of an answer that a client sends are those of the last answer here, by their ids. Ids of
+        less than nine characters may be counters."""
+        ids = frozenset(call.id for call in message.calls if len(call.id) >= 9)
+        return bool(ids) and self.answer_call_ids.issuperset(ids)
+
     def record_position(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""
         self.positions.append((tip, answer, now))

@@ -324,10 +324,8 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
     def _find_reworded(self) -> tuple[LiveSession | None, int]:
         """Find a branch whose first answer the client has reworded, by the ids of the answer's calls."""
         for n, following in pairwise(self.chained):
-            branches = self.live_sessions.find_branches_by_tip(self.tenant, self.keys[n])
-            ids = frozenset(call.id for call in self.messages[following].calls if len(call.id) >= 9) if branches else ()
-            for branch in branches if ids else ():
-                if branch.answer_call_ids.issuperset(ids):
+            for branch in self.live_sessions.find_branches_by_tip(self.tenant, self.keys[n]):
+                if branch.has_given(self.messages[following]):
                     return branch.live_session, n
         return None, -1
 

@@ -309,6 +309,22 @@ async def test_an_answer_that_the_client_writes_in_its_own_way_is_still_ours(how
         assert [kind for _, kind in await branches(proxy)] == ["main"]
 
 
+async def test_an_agent_that_writes_every_answer_in_its_own_way_has_one_session() -> None:
+    """The AI SDK returns arguments as its schema reads them: with defaults, and without members that it does not
+    know. From the third request on, each request began a session."""
+    steps = [make_calls((f"call_12345{n}", "read"), path=f"file{n}.py", why="I look.") for n in range(6)]
+    model = ScriptedModel(*steps, "Done.")
+    messages: list[dict[str, Any]] = [SYSTEM, {"role": "user", "content": "Find the fault."}]
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
+        for n in range(7):
+            found = await proxy.post({"model": "m", "messages": messages})
+            assert found.status == 200
+            own = make_calls((f"call_12345{n}", "read"), path=f"file{n}.py", limit=2000)
+            messages += [own, {"role": "tool", "tool_call_id": f"call_12345{n}", "content": "Nothing."}]
+        assert await proxy.rows("SELECT count(*) FROM sessions") == [(1,)]
+        assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)]
+
+
 async def test_without_a_name_an_answer_in_other_words_and_without_calls_is_not_ours() -> None:
     async with run_upstream(ScriptedModel("One.", "Two.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy)
