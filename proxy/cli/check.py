@@ -56,7 +56,20 @@ Upstream = Annotated[
     str | None, typer.Option(help="The upstream: a base URL, or demo for the built-in scripted model.")
 ]
 Db = Annotated[str | None, typer.Option(help="The store: a SQLite file or a postgresql:// URL.")]
-PolicyName = Annotated[str | None, typer.Option(help="The policy by which prompts are rewritten.")]
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    """Names of policies that begin so, for the shell's completion."""
+    try:
+        known = load_settings().find_policy_files()
+    except ConfigError:
+        return []  # the command itself says what is wrong
+    return [name for name in sorted(known) if name.startswith(incomplete)]
+
+
+PolicyName = Annotated[
+    str | None, typer.Option(help="The policy by which prompts are rewritten.", autocompletion=complete_policy)
+]
 
 
 def read_settings(config: Path | None, **flags: object) -> Settings:

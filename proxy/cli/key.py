@@ -26,8 +26,15 @@ KEY_PREFIX = "cp-"
 """Prefix of the proxy's keys, so that a leaked key can be searched for."""
 
 
+def _complete_plane(incomplete: str) -> list[str]:
+    return [plane for plane in get_args(Plane) if plane.startswith(incomplete)]
+
+
 def key(
-    plane: Annotated[str, typer.Option(help="The plane that it opens: data, admin, read or metrics.")] = "data",
+    plane: Annotated[
+        str,
+        typer.Option(help="The plane that it opens: data, admin, read or metrics.", autocompletion=_complete_plane),
+    ] = "data",
     tenant: Annotated[
         str, typer.Option(help="The tenant whose sessions it opens; * for all (not with data).")
     ] = "default",

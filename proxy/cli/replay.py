@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from proxy.cli.check import Config, Db, read_settings
+from proxy.cli.check import Config, Db, complete_policy, read_settings
 from proxy.cli.decision_replay import ask_points, find_points, print_decisions
 from proxy.cli.terminal import make_console, write_file, write_report
 from proxy.context.models import Model, find_model
@@ -62,6 +62,7 @@ Policies = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
+        autocompletion=complete_policy,
         help="NAME or NAME:SCHEDULE, several times; a SCHEDULE of `all` is each of them, a NAME of `all` every policy, "
         "`baselines` plain ones to compare with. Without it: every policy as it is. Doing nothing is always there.",
     ),

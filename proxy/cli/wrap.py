@@ -46,8 +46,17 @@ MAX_STORES: Final = 100
 """Agents that run at once, each with a proxy and its own store."""
 
 
+def _complete_agent(incomplete: str) -> list[str]:
+    return [name for name in AGENTS if name.startswith(incomplete)]
+
+
 def wrap(
-    agent: Annotated[str, typer.Argument(help="The agent: " + ", ".join(AGENTS) + ".", show_default=False)],
+    agent: Annotated[
+        str,
+        typer.Argument(
+            help="The agent: " + ", ".join(AGENTS) + ".", show_default=False, autocompletion=_complete_agent
+        ),
+    ],
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the agent, after --.")] = None,
     upstream: Annotated[
         str, typer.Option(help="The upstream's base URL, in place of the one that the agent asks by itself.")

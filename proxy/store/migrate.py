@@ -15,7 +15,7 @@ import aiosqlite
 
 from proxy.errors import StoreRefused
 from proxy.store.new_schema import fold_renames
-from proxy.store.schema import LATEST_VERSION, MIGRATIONS, Migration
+from proxy.store.schema import LATEST_VERSION, MIGRATIONS, Migration, log_migration
 from proxy.store.sqlite_files import FileIdentity, build_uri
 
 APPLICATION_ID = 0x63747870
@@ -74,6 +74,8 @@ async def _run_migrations(connection: aiosqlite.Connection, path: Path, migratio
     await connection.execute("PRAGMA synchronous = FULL")
     missing = [migration for migration in migrations if migration.number > version]
     if missing:
+        if tables:
+            log_migration(str(path), version, latest)
         statements = [statement for migration in missing for statement in migration.statements]
         await connection.execute("BEGIN IMMEDIATE")
         for statement in statements if tables else fold_renames(statements):

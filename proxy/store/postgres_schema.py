@@ -14,7 +14,7 @@ from typing import Any
 
 from proxy.errors import StoreRefused
 from proxy.store import full_text_search, journal, postgres_index, postgres_partitions
-from proxy.store.schema import BRANCH_MIGRATION, MIGRATIONS, PARTITION_MIGRATION, Migration
+from proxy.store.schema import BRANCH_MIGRATION, MIGRATIONS, PARTITION_MIGRATION, Migration, log_migration
 
 MIGRATION_LOCK = 0x63747870
 """The advisory lock of migrations ("ctxp"); those of sessions are hashes of 64 bits."""
@@ -71,6 +71,8 @@ async def migrate(connection: Any, migrations: Sequence[Migration] = MIGRATIONS,
                 hint="Install the version that wrote it, or a newer one.",
             )
         missing = [migration for migration in migrations if migration.number > version]
+        if version and missing:
+            log_migration("the PostgreSQL database", version, latest)
         for migration in missing:
             for statement in list_statements(migration, partition_days):
                 await connection.execute(statement)

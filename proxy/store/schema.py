@@ -11,9 +11,12 @@ without a change of schema.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from proxy.store import bindings, full_text_search, journal, response_names, session_lists, session_notes
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,3 +369,8 @@ MIGRATIONS: tuple[Migration, ...] = (
 )
 
 LATEST_VERSION = MIGRATIONS[-1].number
+
+
+def log_migration(store: str, version: int, latest: int) -> None:
+    """Log that a store of an older version is migrated; nothing is served meanwhile. store: its name for people."""
+    log.info("%s has schema %d and is brought to %d; a large store takes minutes", store, version, latest)

@@ -45,6 +45,21 @@ def test_help_is_short_too(words: tuple[str, ...]) -> None:
     assert "Usage: " in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("serve --policy th", ["thrifty", "thrifty-bold"]),
+        ("replay --policy obs", ["observe"]),
+        ("wrap cl", ["claude"]),
+        ("key --plane m", ["metrics"]),
+    ],
+)
+def test_the_shell_completes_names(words: str, values: list[str]) -> None:
+    line = f"context-proxy {words}"
+    asked = {"_CONTEXT_PROXY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    assert CliRunner().invoke(app, [], env=asked, prog_name="context-proxy").output.split() == values
+
+
 def _list_helps(command: Any) -> Iterator[str]:
     yield command.help or ""
     yield from (getattr(one, "help", None) or "" for one in command.params)

@@ -58,6 +58,18 @@ async def test_a_second_start_has_nothing_to_do(path: Path) -> None:
     assert await migrate(path) == 0
 
 
+async def test_only_a_store_of_an_older_version_is_told_of_before_it_is_migrated(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await migrate(path, MIGRATIONS[:9])
+    assert not caplog.messages
+    await migrate(path)
+    assert caplog.messages == [f"{path} has schema 9 and is brought to {LATEST_VERSION}; a large store takes minutes"]
+    await migrate(path)
+    assert len(caplog.messages) == 1
+
+
 async def test_a_store_of_version_1_is_brought_up_to_date_with_its_rows(path: Path) -> None:
     await migrate(path, MIGRATIONS[:1])
     ask(path, "INSERT INTO sessions VALUES ('t', 's', 1, 2.0, '{}')")
