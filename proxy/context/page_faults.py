@@ -3,7 +3,7 @@
 A cut result that the agent needs again costs a turn. The prompt is read once more, the call is written again, and the
 result comes back as new text. `when_it_pays` compares two costs of one request: the chance of such a turn times its
 cost, and the saving of a proposal. The chance is a rate for each sort of result, that is for each tool: page faults of
-one cut result in one request. The rate starts with a prior, continues with the counts of the tenant's other sessions,
+one cut result in one request. The rate starts with a prior, continues with the counts of the agent's other sessions,
 and ends with the counts of this session. For an unknown tool, the prior is the rate at which the conversation comes
 back to the subject of its old results.
 """
@@ -11,15 +11,16 @@ back to the subject of its old results.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
-from proxy.chat.message import Call, checkpoint
+from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import Refetch, ResultSource, find_refetches, find_sources, pair_results
-from proxy.context.plan import ContentKind, Edit, Proposal, View
+from proxy.context.plan import REFERENCE_STAGES, THINNED, ContentKind, Edit, Proposal, View
 
 MAX_REFETCH_RATE = 0.02
 """Share of the requests that may fetch a sort of result again. Above it, no more results of that sort are cut."""
@@ -42,6 +43,9 @@ customer service (6 in 119), where the agent looks up records. Other work has fe
 the rate."""
 UNKNOWN_TOOL_WEIGHT = 20
 """Requests of an old result that `UNKNOWN_TOOL_RATE` is worth: one return."""
+
+REFERENCE_SORT = "reference"
+"""The sort of results whose text was replaced by references to an earlier message."""
 
 SHARED = -1
 """In place of an index: different calls have a key in common, so that the key names none of them."""
@@ -80,12 +84,15 @@ def find_result_lookups(view: View) -> ResultLookups:
     def more(begin: int, known: ResultLookups | None) -> ResultLookups:
         found = known.copy() if known else ResultLookups()
         calls, sources = dict(pair_results(view.messages, begin)), find_sources(view)
+        refetches = find_refetches(view)
         calling = next((n for n in range(begin - 1, -1, -1) if view.messages[n].calls), -1) if calls else -1
         for n in range(begin, len(view.messages)):
             checkpoint()
             message = view.messages[n]
             if n in calls:
                 _add_lookup(found, n, calls[n], sources[n], calling)
+                if sources[n].action == "recalls" and n in refetches:
+                    _give_recalled_kind(found, n, refetches[n].earlier_index)
                 continue
             if message.calls:
                 calling = n
@@ -104,6 +111,13 @@ def _add_lookup(found: ResultLookups, n: int, call: Call, source: ResultSource, 
         old = found.by_key.get(key)
         is_shared = old is not None and (old == SHARED or found.by_result[old].canonical_call != source.canonical_call)
         found.by_key[key] = SHARED if is_shared else n
+
+
+def _give_recalled_kind(found: ResultLookups, n: int, earlier: int) -> None:
+    """Count a recalled text as a result of the sort that it was recalled from. If that sort is cut no more, a text that
+    the model has asked for again is not cut either."""
+    if earlier in found.by_result:
+        found.by_result[n] = replace(found.by_result[n], result_kind=found.by_result[earlier].result_kind)
 
 
 def find_call_keys(call: Call) -> frozenset[str]:
@@ -130,8 +144,26 @@ def _count_uses(found: ResultLookups, view: View, n: int) -> None:
 
 
 def is_cut(edit: Edit | None) -> bool:
-    """True if an edit takes something out of the message."""
-    return edit is not None and edit.action != "append"
+    """True if an edit takes something out of the message that the agent may fetch again: more than line numbers."""
+    return edit is not None and edit.action != "append" and edit.reason != THINNED
+
+
+def is_reference(edit: Edit | None) -> bool:
+    """True if an edit refers to the same text in an earlier message."""
+    return is_cut(edit) and edit is not None and edit.stage in REFERENCE_STAGES
+
+
+def are_references_followed(view: View) -> bool:
+    """False if the agent fetches most of the texts again to which it was referred, in this session or in its others.
+    One text that was fetched again is no habit."""
+    made, refetched = _count_all(view, REFERENCE_SORT)
+    return refetched < 2 or 2 * refetched <= made
+
+
+def _count_all(view: View, sort: str) -> tuple[int, int]:
+    """(`exposed`, `refetched`) of a sort in this session and in the agent's other sessions together."""
+    exposed, refetched = view.agent_faults.get(sort, (0, 0))
+    return exposed + view.exposed.get(sort, 0), refetched + view.refetched.get(sort, 0)
 
 
 def find_new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
@@ -145,6 +177,14 @@ def find_new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
     return found
 
 
+def count_faults(view: View, found: Sequence[tuple[Refetch, str]]) -> Mapping[str, int]:
+    """`View.refetched` with these page faults. Those of references count for references too."""
+    counts = Counter(view.refetched)
+    counts.update(sort for _, sort in found)
+    counts.update(REFERENCE_SORT for one, _ in found if is_reference(view.find_edit(one.earlier_index)))
+    return dict(counts)
+
+
 def _has_same_text(view: View, one: Refetch) -> bool:
     """True if the second result has the same text as the first one.
 
@@ -152,27 +192,42 @@ def _has_same_text(view: View, one: Refetch) -> bool:
     """
     if one.kind == "recall":
         return True
-    new, old = ({line.strip() for line in view.messages[n].text.splitlines()} for n in (one.index, one.earlier_index))
+    new, old = (view.messages[n].derive(_strip_lines) for n in (one.index, one.earlier_index))
     return len(new & old) >= SAME_TEXT_OVERLAP * len(new)
 
 
+def _strip_lines(message: Message) -> frozenset[str]:
+    return frozenset(line.strip() for line in message.text.splitlines())
+
+
 def count_cut_results(view: View) -> Mapping[str, int]:
-    """Cut results of each sort in this view."""
+    """Cut results of each sort in this view, without those that were fetched again: nobody misses them any more."""
 
-    def more(begin: int, known: Mapping[str, int] | None) -> Mapping[str, int]:
-        counts = Counter(known or {})
-        for n, one in find_result_lookups(view).by_result.items():
-            if n >= begin and is_cut(view.find_edit(n)):
-                counts[one.result_kind] += 1
-        return counts
+    def more(begin: int, known: Mapping[int, str] | None) -> Mapping[int, str]:
+        lookups = find_result_lookups(view).by_result.items()
+        new = {n: one.result_kind for n, one in lookups if n >= begin and is_cut(view.find_edit(n))}
+        return {**known, **new} if known else new
 
-    return view.memo_edited("cut by sort", more)
+    cut = view.memo_edited("cut by sort", more)
+    refetches = find_refetches(view).values()
+    again = {one.earlier_index for one in refetches if one.earlier_index in cut and _has_same_text(view, one)}
+    return Counter(sort for n, sort in cut.items() if n not in again)
 
 
 def count_exposed_results(view: View) -> Mapping[str, int]:
-    """`View.exposed` after this request has gone out."""
+    """`View.exposed` after this request has gone out. As a reference each counts once: an agent that does not follow it
+    fetches the text again at once."""
     cut = count_cut_results(view) if view.edits else {}
-    return {**view.exposed, **{sort: view.exposed.get(sort, 0) + count for sort, count in cut.items()}}
+    exposed = {**view.exposed, **{sort: view.exposed.get(sort, 0) + count for sort, count in cut.items()}}
+    made = _count_references(view) if view.edits else 0
+    return {**exposed, REFERENCE_SORT: max(made, view.exposed.get(REFERENCE_SORT, 0))} if made else exposed
+
+
+def _count_references(view: View) -> int:
+    def count(_: int, known: int | None) -> int:
+        return sum(map(is_reference, view.edits.values())) if known is None else known  # it depends on the edits alone
+
+    return view.memo_edited("references", count)
 
 
 def find_stopped_kinds(view: View) -> frozenset[str]:
@@ -213,14 +268,16 @@ def make_fault_cost(view: View) -> Callable[[Proposal], float]:
 def _rate(view: View, known: ResultLookups, sort: str, content: ContentKind) -> float:
     """Page faults of a cut result of this sort in one request.
 
-    The rate begins with the prior, and is adjusted by the tenant's other sessions, then by this session.
+    The rate begins with the prior, and is adjusted by the agent's other sessions, then by this session.
     """
     rate, weight = PRIOR_RATES.get(content), PRIOR_WEIGHT
     if rate is None:
         rate, weight = _rate_of_use(view, known, sort), UNKNOWN_TOOL_WEIGHT
-    exposed, refetched = view.tenant_faults.get(sort, (0, 0))
+    exposed, refetched = view.agent_faults.get(sort, (0, 0))
     rate = (weight * rate + refetched) / (weight + exposed)
-    return (weight * rate + view.refetched.get(sort, 0)) / (weight + view.exposed.get(sort, 0))
+    rate = (weight * rate + view.refetched.get(sort, 0)) / (weight + view.exposed.get(sort, 0))
+    exposed, refetched = _count_all(view, sort)
+    return max(rate, (refetched - 1) / max(1, exposed))  # no more cuts until these have paid for all faults but one
 
 
 def _rate_of_use(view: View, known: ResultLookups, sort: str) -> float:

@@ -99,15 +99,13 @@ def _count_new_faults(seen: View, state: BranchState) -> tuple[View, list[Note]]
     found = page_faults.find_new_faults(seen, state.counted_messages) if seen.edits else []
     if not found:
         return seen, []
-    counts = Counter(state.refetched)
-    counts.update(sort for _, sort in found)
     # After a restart all are counted again, and only those behind the last answer are reported again.
     reported_until = state.counted_messages or (
         seen.history.assistant_indexes[-1] if seen.history.assistant_indexes else 0
     )
     kinds = Counter[str](one.kind for one, _ in found if one.index >= reported_until)
     notes = [Note("refetch", " ".join(sorted(kinds)), {**kinds})] if kinds else []
-    return replace(seen, refetched=dict(counts)), notes
+    return replace(seen, refetched=page_faults.count_faults(seen, found)), notes
 
 
 def _limit_to_last_resort(state: BranchState, policy: Policy) -> tuple[BranchState, Policy]:

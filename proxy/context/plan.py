@@ -46,6 +46,8 @@ ACTION_STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "arguments": 1, "t
 
 REFERENCE_STAGES = frozenset({"refer_repeats"})
 """Stages whose edits say where in the prompt the same text is."""
+THINNED = "every tenth line number"
+"""The reason of an edit that takes nothing but line numbers out of a listing."""
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -260,8 +262,8 @@ class RewriteInputs(msgspec.Struct, frozen=True):
     """The session's scratchpad."""
     memos: Sequence[Memo] = ()
     """The memos that fit the last user message."""
-    tenant_faults: Mapping[str, tuple[int, int]] = {}
-    """Page faults of the tenant's other sessions (`View.tenant_faults`)."""
+    agent_faults: Mapping[str, tuple[int, int]] = {}
+    """Page faults of the agent's other sessions (`View.agent_faults`)."""
     conversation_lengths: Sequence[int] = ()
     """Requests of the tenant's last conversations of the same agent, in any order."""
     frozen: bool = False
@@ -352,8 +354,8 @@ class View(msgspec.Struct, frozen=True, eq=False):
     """Cut results that were fetched again in this session, by sort (see `page_faults`)."""
     exposed: Mapping[str, int] = {}
     """Cut results in the session's requests, summed over these requests, by sort."""
-    tenant_faults: Mapping[str, tuple[int, int]] = {}
-    """(`exposed`, `refetched`) of the tenant's other sessions together, by sort."""
+    agent_faults: Mapping[str, tuple[int, int]] = {}
+    """(`exposed`, `refetched`) of the agent's other sessions together, by sort."""
     conversation_lengths: Sequence[int] = ()
     """Requests of the tenant's last conversations of the same agent, in any order."""
     breakpoints: frozenset[int] = frozenset()

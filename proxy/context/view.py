@@ -77,7 +77,7 @@ def build_view(
         tool_tokens=inputs.tool_tokens,
         scratchpad=inputs.scratchpad,
         memos=inputs.memos,
-        tenant_faults=inputs.tenant_faults,
+        agent_faults=inputs.agent_faults,
         conversation_lengths=inputs.conversation_lengths,
         breakpoints=state.breakpoints,
     )

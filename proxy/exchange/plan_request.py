@@ -162,6 +162,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
     notes = lookups.find_prompt_notes(turn)
+    session = turn.located.branch.live_session.session
 
     inputs = RewriteInputs(
         token_counter=turn.token_counter, keys=spliced.keys, strategy=turn.strategy, strategies=strategies,
@@ -169,7 +170,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
         sent_count=_count_sent(turn),
         guarded_keys=splice_rounds.find_guarded_results(turn) if spliced.hidden_at else frozenset(),
         options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
-        tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state),
+        agent_faults=services.agent_faults.count_elsewhere(turn.tenant, turn.request, session),
         conversation_lengths=(
             services.conversation_lengths.list_lengths(turn.tenant, turn.request)
             if turn.enriched.policy.predicted_rent else ()

@@ -19,7 +19,7 @@ from proxy.exchange.message_cache import MessageCache
 from proxy.helper.budget import Budget, CircuitBreaker
 from proxy.helper.queue import HelperQueue
 from proxy.metrics import Metrics
-from proxy.sessions.live import ConversationLengths, LiveSessions, TenantFaults
+from proxy.sessions.live import AgentFaults, ConversationLengths, LiveSessions
 from proxy.sessions.provider_chains import Chain, HistoryMemory, ItemMemory
 from proxy.settings.load import Settings
 from proxy.store.base import Store
@@ -149,7 +149,7 @@ class Services:
     """Sandbox for SQL of models; one for all, since it bounds the number of child processes."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
     """Worker threads for long work in pure Python, beside the event loop. Tokens are counted in them too."""
-    tenant_faults: TenantFaults = field(default_factory=TenantFaults)
+    agent_faults: AgentFaults = field(default_factory=AgentFaults)
     """Tools whose results the sessions of each tenant have fetched again."""
     conversation_lengths: ConversationLengths = field(default_factory=ConversationLengths)
     """Requests of the last conversations of each agent."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -318,59 +319,54 @@ class LiveSessions:
         return offers.decode_offer(array)
 
 
-# Page faults of each tenant's sessions together, in memory: a new session begins with them.
-#
-# A session learns how often the cut results of a tool are fetched again. Its figures hold for the next session of
-# the same tenant. They are kept in memory alone: after a restart sessions begin with the prior again.
-
-
-MAX_TENANTS = 1_000
-"""Limit on the tenants that are remembered, the last used."""
-MAX_SORTS = 200
-"""Limit on the sorts of results of each tenant: clients choose the names of tools."""
-
-FaultCounts = dict[str, tuple[int, int]]
-"""Sums by sort: (cut results added up over requests, cut results that were fetched again)."""
-
-
-class TenantFaults:
-    """The sums of each tenant."""
-
-    def __init__(self) -> None:
-        self._counts: OrderedDict[str, FaultCounts] = OrderedDict()
-
-    def add_counts(self, tenant: str, before: BranchState, after: BranchState) -> None:
-        """Add the counts of one request: the difference of its session after and before."""
-        if after.exposed == before.exposed and after.refetched == before.refetched:
-            return
-        sums = _use_entry(self._counts, tenant, {}, MAX_TENANTS)
-        for sort in {*after.exposed, *after.refetched}:
-            if sort in sums or len(sums) < MAX_SORTS:
-                cut, fetched = sums.get(sort, (0, 0))
-                cut += max(0, after.exposed.get(sort, 0) - before.exposed.get(sort, 0))
-                fetched += max(0, after.refetched.get(sort, 0) - before.refetched.get(sort, 0))
-                sums[sort] = cut, fetched
-
-    def count_elsewhere(self, tenant: str, own: BranchState) -> Mapping[str, tuple[int, int]]:
-        """The sums of the tenant without the counts of the session itself."""
-        return {
-            sort: (max(0, cut - own.exposed.get(sort, 0)), max(0, fetched - own.refetched.get(sort, 0)))
-            for sort, (cut, fetched) in self._counts.get(tenant, {}).items()
-        }
-
-
-# The lengths of each tenant's last conversations, in memory: how long those of the same agent go on.
+# What each tenant's agents have shown in their last conversations, in memory: how often they fetch a cut result again,
+# and how long they go on. A new session begins with it.
 #
 # An agent is known by the names of its tools and the beginning of its system prompt. Later parts of a system prompt
-# often name a folder or a date. After a restart the lengths come from the store (`exchange.learned_lengths`).
+# often name a folder or a date. After a restart the lengths come from the store (`exchange.learned_lengths`), and the
+# page faults are counted from the beginning.
 
 
 MAX_AGENTS = 1_000
-"""Limit on the agents whose conversations are remembered, the last used."""
-MAX_LENGTHS = 100
-"""Limit on the conversations of an agent, the last used."""
+"""Limit on the agents that are remembered, the last used."""
 AGENT_CHARS = 100
 """Characters of a system prompt that tell agents apart."""
+MAX_FAULT_SESSIONS = 20
+"""Limit on the sessions of an agent whose page faults count, the last used. An agent whose results are not cut any more
+shows nothing new: after so many sessions they are tried again."""
+MAX_SORTS = 200
+"""Limit on the sorts of results of a session that are remembered: clients choose the names of tools."""
+
+
+class AgentFaults:
+    """Page faults of the last sessions of each agent."""
+
+    def __init__(self) -> None:
+        self._by_agent: OrderedDict[int, OrderedDict[int, dict[str, tuple[int, int]]]] = OrderedDict()
+        """(cut results added up over requests, cut results that were fetched again), by agent, session and sort."""
+
+    def note_counts(self, tenant: str, request: Request, session: str, state: BranchState) -> None:
+        """Note the counts of a session, those of a session without any too. Of its branches the last one counts."""
+        sessions = _use_entry(self._by_agent, _hash_agent(tenant, request), OrderedDict(), MAX_AGENTS)
+        key = hash(session)
+        counts = _use_entry(sessions, key, {}, MAX_FAULT_SESSIONS)
+        if state.exposed or state.refetched or counts:
+            sorts = islice({**state.exposed, **state.refetched}, MAX_SORTS)
+            sessions[key] = {sort: (state.exposed.get(sort, 0), state.refetched.get(sort, 0)) for sort in sorts}
+
+    def count_elsewhere(self, tenant: str, request: Request, session: str) -> Mapping[str, tuple[int, int]]:
+        """The sums of the agent's other sessions, by sort."""
+        sums: dict[str, tuple[int, int]] = {}
+        for key, counts in self._by_agent.get(_hash_agent(tenant, request), {}).items():
+            if counts and key != hash(session):
+                for sort, (cut, fetched) in counts.items():
+                    before = sums.get(sort, (0, 0))
+                    sums[sort] = before[0] + cut, before[1] + fetched
+        return sums
+
+
+MAX_LENGTHS = 100
+"""Limit on the conversations of an agent whose lengths are remembered, the last used."""
 
 
 class ConversationLengths:

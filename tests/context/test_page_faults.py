@@ -11,7 +11,7 @@ from proxy.chat.chain import public_id
 from proxy.context import page_faults
 from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import THINNED, Edit, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stages.shorten_results import ShortenResults
 from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, build_view, call, make_request, result, user
@@ -75,6 +75,52 @@ def test_a_recall_is_always_one() -> None:
     assert [one.kind for one, _ in page_faults.find_new_faults(with_cut(again), 0)] == ["recall"]
 
 
+def test_a_recalled_text_is_of_the_sort_of_the_result_that_it_is_of() -> None:
+    view = build_view(FIRST)
+    again = build_view([*FIRST, *lookup("recall", 2, "[message]\nanything", id=public_id(view.keys[2]))])
+    kinds = {n: one.result_kind for n, one in page_faults.find_result_lookups(again).by_result.items()}
+    assert kinds == {2: "get_customer looks", 10: "get_customer looks"}
+    unknown = build_view([*FIRST, *lookup("recall", 2, "no such message", id="aaaaaaaaaa")])
+    assert page_faults.find_result_lookups(unknown).by_result[10].result_kind == "recall"
+
+
+def test_a_listing_without_line_numbers_is_not_cut() -> None:
+    again = [*FIRST, *lookup("get_customer", 2, customer="C1001")]
+    view = build_view(again)
+    edit = Edit(view.keys[2], "text", RECORD, "refer_repeats", THINNED, view.original_tokens[2], 5)
+    thinned = build_view(again, state=BranchState(edits={edit.key: edit}))
+    assert page_faults.find_new_faults(thinned, 0) == []
+    assert page_faults.count_exposed_results(thinned) == {}
+
+
+def referred(*, again: bool) -> View:
+    """A record, the same one by reference, and once more if the agent does not follow the reference."""
+    values = [*FIRST, *lookup("get_customer", 2, customer="C1001"), *chatter(3)]
+    view = build_view(values + lookup("get_customer", 3, customer="C1001") * again)
+    reason = "stands in an earlier result"
+    edit = Edit(view.keys[10], "text", "[as above]", "refer_repeats", reason, view.original_tokens[10], 5)
+    return build_view([json.loads(m.raw) for m in view.messages], state=BranchState(edits={edit.key: edit}))
+
+
+def test_references_count_once_and_not_with_each_request() -> None:
+    view = referred(again=False)
+    first = page_faults.count_exposed_results(view)
+    assert first == {"get_customer looks": 1, "reference": 1}
+    assert page_faults.count_exposed_results(replace(view, exposed=first)) == {"get_customer looks": 2, "reference": 1}
+
+
+def test_an_agent_that_fetches_most_texts_again_to_which_it_was_referred_is_referred_to_none() -> None:
+    view = referred(again=True)
+    found = page_faults.find_new_faults(view, 0)
+    assert page_faults.count_faults(view, found) == {"get_customer looks": 1, "reference": 1}
+    for own, others, follows in (((1, 1), (0, 0), True), ((3, 1), (1, 1), True), ((3, 2), (0, 0), False)):
+        seen = replace(
+            view, exposed={"reference": own[0]}, refetched={"reference": own[1]}, agent_faults={"reference": others}
+        )
+        assert page_faults.are_references_followed(seen) is follows
+    assert not page_faults.are_references_followed(replace(view, agent_faults={"reference": (5, 3)}))
+
+
 def shorten(index: int, after: int = 20) -> Proposal:
     return Proposal(index, "text", "shorten_results", "", after, "", index, content="unknown")
 
@@ -113,15 +159,30 @@ def test_a_key_names_the_newest_result_of_a_call_that_is_made_again() -> None:
     assert found.return_counts == {"fetch looks": 1}
 
 
-def test_views_begin_with_a_smaller_chance_and_other_sessions_of_the_tenant_count() -> None:
+def test_views_begin_with_a_smaller_chance_and_other_sessions_of_the_agent_count() -> None:
     values = [user("x"), *lookup("read_file", 1, path="a.py"), *chatter(8)]
     proposal = replace(shorten(2), content="view")
     alone = page_faults.make_fault_cost(build_view(values))(proposal)
     assert alone < page_faults.make_fault_cost(build_view(values))(shorten(2)) / 10
-    seen = replace(build_view(values), tenant_faults={"read_file shows": (500, 30)})
+    seen = replace(build_view(values), agent_faults={"read_file shows": (5_000, 3)})
     assert page_faults.make_fault_cost(seen)(proposal) == pytest.approx(
-        alone * 1000 * (1 + 30) / (1000 + 500), rel=0.01
+        alone * 1000 * (1 + 3) / (1000 + 5_000), rel=0.01
     )
+
+
+def test_a_sort_whose_page_faults_are_not_paid_back_is_cut_no_more_until_they_are() -> None:
+    """A rate that begins with what other agents do is too small for an agent that comes back to all it reads."""
+    values = [user("x"), *lookup("read_file", 1, path="a.py"), *chatter(8)]
+    proposal = replace(shorten(2), content="view")
+    turn = page_faults.make_fault_cost(build_view(values))(proposal) * 1_000  # the prior is 1 in 1,000
+    for exposed, refetched, rate in (
+        (50, 1, 2 / 1_050),
+        (50, 6, 5 / 50),
+        (1_000, 6, 5 / 1_000),
+        (20_000, 6, 7 / 21_000),
+    ):
+        seen = replace(build_view(values), agent_faults={"read_file shows": (exposed, refetched)})
+        assert page_faults.make_fault_cost(seen)(proposal) == pytest.approx(turn * rate)
 
 
 def test_one_page_fault_is_no_rate_and_two_in_fifty_requests_stop_the_sort() -> None:
@@ -155,6 +216,9 @@ def test_a_session_counts_its_page_faults_once() -> None:
     values = [user("x"), *lookup("fetch_report", 1, big, of="north"), *chatter(60)]
     state, new, notes = played(values, BranchState())
     assert (new, notes) == (["shorten_results"], [])
+    values += chatter(1)
+    state, _, _ = played(values, state)
+    assert state.exposed == {"fetch_report looks": 1}
     values += lookup("fetch_report", 2, big, of="north")
     state, _, notes = played(values, state)
     assert notes == [{"repeat": 1}]
@@ -162,7 +226,7 @@ def test_a_session_counts_its_page_faults_once() -> None:
     state, _, notes = played([*values, *chatter(1)], state)
     assert notes == []
     assert state.refetched == {"fetch_report looks": 1}
-    assert state.exposed == {"fetch_report looks": 2}
+    assert state.exposed == {"fetch_report looks": 1}, "its new copy stands whole: nobody misses it any more"
 
 
 def test_after_a_restart_earlier_page_faults_count_and_are_not_told_again() -> None:

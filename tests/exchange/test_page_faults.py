@@ -102,3 +102,35 @@ async def test_a_cut_result_that_is_fetched_again_is_counted_in_the_metrics_and_
         [(tenant,)] = await proxy.rows("SELECT tenant FROM sessions")
         stats = await session_stats.compute_stats(proxy.app.services, tenant, "a")
         assert stats.refetched == {"repeat": 1}
+
+
+def read_results(model: ScriptedModel) -> list[str]:
+    """The results in the last request, in order."""
+    return [m["content"] for m in model.last["messages"] if m["role"] == "tool"]
+
+
+async def test_a_text_that_the_model_has_recalled_is_not_cut_once_more() -> None:
+    """The copy was a result of another sort than the cut one, and its page faults never ended the cutting of copies."""
+    tools = [{"type": "function", "function": {"name": "grep", "parameters": {}}}]
+    calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
+    model = ScriptedModel(*calls, "Done.")
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="thrifty", tools={"offer": "first_request"}) as proxy,
+    ):
+        agent = Agent(proxy, (b"x-context-session: a",), more={"tools": tools})
+        await agent.say("Look for it")
+        for text in (HITS, *(f"nothing {n}" for n in range(2, 8))):
+            agent.brings(text)
+            await agent.say()
+        assert model.last["messages"][2]["content"].startswith("[shortened: ")
+        ((found,),) = await proxy.rows("SELECT key FROM messages WHERE role = 'tool' ORDER BY position LIMIT 1")
+        for n in (8, 9):
+            model.answers = [asks("recall", n, id=public_id(bytes(found))), "It was."]
+            await agent.say("What was there?")
+        copies = read_results(model)[-2:]
+        model.answers = ["Fine."] * 80
+        for _ in range(80):
+            await agent.say("Go on")
+        assert read_results(model)[-2:] == copies
+        assert min(map(len, copies)) > 6_000

@@ -15,9 +15,10 @@ from proxy.chat.chain import public_id
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.chat.tokens import PER_MESSAGE
+from proxy.context import page_faults
 from proxy.context.analysis import line_numbers, refetch
 from proxy.context.analysis.line_numbers import NumberedLines
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import THINNED, Edit, Proposal, View
 from proxy.context.stage import Stage, When
 from proxy.context.view import count_edited_tokens
 
@@ -84,7 +85,7 @@ class ReferRepeats(Stage):
                 proposal = self._make_cheaper_edit(view, n, earlier)
                 if proposal is not None:
                     yield proposal
-                    if proposal.reason != _THINNED:
+                    if proposal.reason != THINNED:
                         continue
             if earlier is not None and not _is_recall(view, n):
                 earlier.append(n)
@@ -93,7 +94,7 @@ class ReferRepeats(Stage):
         if self.again and is_page_fault(view, n, self.again):
             return None
         lines = _read_shown_lines(view, n)
-        text = self._write_references(view, n, earlier, lines)
+        text = self._write_references(view, n, earlier, lines) if page_faults.are_references_followed(view) else None
         if text is not None:
             write = _Write(self, view, n, tuple(earlier), text)
             after = PER_MESSAGE + view.token_counter.count_text(text)
@@ -105,7 +106,7 @@ class ReferRepeats(Stage):
         if len(view.messages[n].text) - len(text) < self.save // 4:
             return None
         after = PER_MESSAGE + view.token_counter.count_text(text)
-        return Proposal(n, "text", "refer_repeats", _THINNED, after, text, n, lossless=True, refers_to_view=True)
+        return Proposal(n, "text", "refer_repeats", THINNED, after, text, n, lossless=True, refers_to_view=True)
 
     def rewrite_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
         """Return the text of a proposal, made without the messages that are cut in the same batch. None if that saves
@@ -217,7 +218,6 @@ class _Write:
         return self.stage.rewrite_without(self.view, self.n, self.earlier, gone)
 
 
-_THINNED = "every tenth line number"
 _TABLES = (".csv", ".tsv", ".tab", ".txt", ".log", ".dat")
 """Extensions of files whose own text may begin with a column of numbers."""
 
