@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import Refetch, ResultSource, find_refetches, find_sources, pair_results
-from proxy.context.plan import REFERENCE_STAGES, THINNED, ContentKind, Edit, Proposal, View
+from proxy.context.plan import REFERENCE_STAGES, ContentKind, Edit, Proposal, View
 
 MAX_REFETCH_RATE = 0.02
 """Share of the requests that may fetch a sort of result again. Above it, no more results of that sort are cut."""
@@ -144,8 +144,8 @@ def _count_uses(found: ResultLookups, view: View, n: int) -> None:
 
 
 def is_cut(edit: Edit | None) -> bool:
-    """True if an edit takes something out of the message that the agent may fetch again: more than line numbers."""
-    return edit is not None and edit.action != "append" and edit.reason != THINNED
+    """True if an edit takes something out of the message."""
+    return edit is not None and edit.action != "append"
 
 
 def is_reference(edit: Edit | None) -> bool:

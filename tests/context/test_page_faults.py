@@ -11,7 +11,7 @@ from proxy.chat.chain import public_id
 from proxy.context import page_faults
 from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import THINNED, Edit, Proposal, View
+from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stages.shorten_results import ShortenResults
 from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, build_view, call, make_request, result, user
@@ -82,15 +82,6 @@ def test_a_recalled_text_is_of_the_sort_of_the_result_that_it_is_of() -> None:
     assert kinds == {2: "get_customer looks", 10: "get_customer looks"}
     unknown = build_view([*FIRST, *lookup("recall", 2, "no such message", id="aaaaaaaaaa")])
     assert page_faults.find_result_lookups(unknown).by_result[10].result_kind == "recall"
-
-
-def test_a_listing_without_line_numbers_is_not_cut() -> None:
-    again = [*FIRST, *lookup("get_customer", 2, customer="C1001")]
-    view = build_view(again)
-    edit = Edit(view.keys[2], "text", RECORD, "refer_repeats", THINNED, view.original_tokens[2], 5)
-    thinned = build_view(again, state=BranchState(edits={edit.key: edit}))
-    assert page_faults.find_new_faults(thinned, 0) == []
-    assert page_faults.count_exposed_results(thinned) == {}
 
 
 def referred(*, again: bool) -> View:
