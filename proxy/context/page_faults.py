@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import Refetch, ResultSource, find_refetches, find_sources, pair_results
-from proxy.context.plan import REFERENCE_STAGES, ContentKind, Edit, Proposal, View
+from proxy.context.plan import REFERENCE_STAGES, THINNED, ContentKind, Edit, Proposal, View
 
 MAX_REFETCH_RATE = 0.02
 """Share of the requests that may fetch a sort of result again. Above it, no more results of that sort are cut."""
@@ -150,7 +150,7 @@ def is_cut(edit: Edit | None) -> bool:
 
 def is_reference(edit: Edit | None) -> bool:
     """True if an edit refers to the same text in an earlier message."""
-    return is_cut(edit) and edit is not None and edit.stage in REFERENCE_STAGES
+    return is_cut(edit) and edit is not None and edit.stage in REFERENCE_STAGES and edit.reason != THINNED
 
 
 def are_references_followed(view: View) -> bool:

@@ -46,6 +46,8 @@ ACTION_STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "arguments": 1, "t
 
 REFERENCE_STAGES = frozenset({"refer_repeats"})
 """Stages whose edits say where in the prompt the same text is."""
+THINNED = "every tenth line number"
+"""The reason of an edit of such a stage that takes nothing but line numbers out of a listing, and refers to nothing."""
 
 
 class Edit(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from proxy.chat.tokens import PER_MESSAGE
 from proxy.context import page_faults
 from proxy.context.analysis import line_numbers, refetch
 from proxy.context.analysis.line_numbers import NumberedLines
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import THINNED, Edit, Proposal, View
 from proxy.context.stage import Stage, When
 from proxy.context.view import count_edited_tokens
 
@@ -41,9 +41,6 @@ no number is too long to be read."""
 _LEFT = re.compile(
     r"^\[\d+ lines[^:\n]*: lines \d+-\d+ of (?:result|call) [a-z2-7]{10}[^\n]*, which has left", re.MULTILINE
 )
-
-_THINNED = "every tenth line number"
-"""The reason of an edit that takes nothing but line numbers out of a listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ class ReferRepeats(Stage):
                 proposal = self._make_cheaper_edit(view, n, earlier)
                 if proposal is not None:
                     yield proposal
-                    if proposal.reason != _THINNED:
+                    if proposal.reason != THINNED:
                         continue
             if earlier is not None and not _is_recall(view, n):
                 earlier.append(n)
@@ -109,7 +106,7 @@ class ReferRepeats(Stage):
         if len(view.messages[n].text) - len(text) < self.save // 4:
             return None
         after = PER_MESSAGE + view.token_counter.count_text(text)
-        return Proposal(n, "text", "refer_repeats", _THINNED, after, text, n, lossless=True, refers_to_view=True)
+        return Proposal(n, "text", "refer_repeats", THINNED, after, text, n, lossless=True, refers_to_view=True)
 
     def rewrite_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
         """Return the text of a proposal, made without the messages that are cut in the same batch. None if that saves
