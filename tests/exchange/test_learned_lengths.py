@@ -19,7 +19,7 @@ from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
 from tests.sessions.test_conversation_lengths import TOOLS, count_steps_until_cut, send_history
 
-SYSTEM = {"role": "system", "content": "You mend code. " * 8 + "The folder is /work/1."}
+SYSTEM = {"role": "system", "content": "You mend code. " * 8 + "The folder is /home/dev/1."}
 
 
 def make_request(*messages: dict[str, Any], tools: list[dict[str, Any]] = TOOLS) -> Request:
