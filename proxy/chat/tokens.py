@@ -175,8 +175,8 @@ class TokenCounter:
         return total
 
     def _count_part(self, raw: bytes) -> int:
-        """Tokens of a content part that is not text: of a medium, or of JSON that a model reads, as the tools that
-        Codex adds, or the output of a program that the provider has run."""
+        """Tokens of a content part that is not text: of a medium, or of JSON that a model reads. Such JSON is the
+        tools that Codex adds, or the output of a program that the provider has run."""
         if _ENCODED_DATA.search(raw):
             return PER_MEDIUM
         part = msgspec.json.decode(raw)
