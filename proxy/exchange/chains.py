@@ -26,7 +26,7 @@ from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.refusals import peek_refusal, remember_model
 from proxy.exchange.services import TURN_BYTES, Headers, Incoming, ModelKey, ResponseWriter, Services
 from proxy.exchange.turn import Turn, make_model_key
-from proxy.sessions.locate import decode_headers, derive_tenant
+from proxy.sessions import locate
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
 from proxy.store.base import Row
 from proxy.store.response_names import ResponseNameRow, is_storable
@@ -162,7 +162,7 @@ def repeats_other_values(incoming: Incoming) -> bool:
 
 def find_tenant(services: Services, headers: Headers, tenant: str | None) -> str:
     """The tenant of a request. tenant: that of the client's key; None if no keys are configured."""
-    return tenant or derive_tenant(decode_headers(headers), services.settings.identity.salt.get_secret_value())
+    return locate.find_tenant(locate.decode_headers(headers), tenant, services.settings.identity)
 
 
 async def run_in_worker(services: Services, size: int, work: Callable[[], _T]) -> _T:
