@@ -349,7 +349,7 @@ async def list_session_figures(
     )
     made = []
     for row in rows[:limit]:
-        found_timeline = await _get_timeline_cache(request).find_timeline(admin.services, row)
+        found_timeline = await _get_timeline_cache(request).find(admin.services, row)
         figured = found_timeline.figures if found_timeline is not None else None
         title = await read_title(admin.services, row.tenant, row.session)
         made.append({**session_line(row).model_dump(), "figures": figured, "title": title})
@@ -388,7 +388,7 @@ async def show_costs(
     )
     found: list[tuple[SessionItem, SessionTimeline]] = []
     for row in rows[:MAX_SESSIONS]:
-        found_timeline = await _get_timeline_cache(request).find_timeline(admin.services, row)
+        found_timeline = await _get_timeline_cache(request).find(admin.services, row)
         if found_timeline is not None:
             found.append((row, found_timeline))
     sums = await run_off_loop(
