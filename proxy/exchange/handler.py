@@ -69,7 +69,7 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         await fallback.forward_original(services, incoming, out, FallbackReason(incoming.unmanaged_reason))
         return
     if incoming.dialect == chains.DIALECT:
-        incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming))
+        incoming = await chains.follow(services, incoming, may_take_over=may_take_over(services, incoming))
         out = chains.wrap_writer(incoming, out)
     if is_off(incoming):
         await _forward(services, incoming, out, FallbackReason.OFF)
