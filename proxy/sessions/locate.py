@@ -346,7 +346,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         new = chained[bisect_right(chained, at) :]
         is_moved = branch is None or any(messages[n].role == "assistant" for n in new)
         rounds = []
-        if branch is None or (branch.tool_offer is not None and branch.tool_offer.names):
+        if branch is None or branch.offers_tools:
             tips = [keys[n - 1] for n in chained if n and messages[n].role == "assistant"]
             rounds = [key for key in tips if is_moved or key not in live_session.hidden_rounds]
         is_prompted = branch is None or any(messages[n].role == "user" for n in new)
