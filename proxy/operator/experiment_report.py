@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -103,8 +104,8 @@ async def measure_session(
         for tip in tips.values()
         for message in await services.store.read_chain(tenant, session, tip)
     }
-    calls, repeats, results, errors = await asyncio.to_thread(count_calls, bodies.values())
-    return msgspec.structs.replace(sums, calls=calls, repeats=repeats, results=results, tool_errors=errors)
+    counts = await asyncio.to_thread(count_calls, bodies.values())
+    return msgspec.structs.replace(sums, **counts._asdict())
 
 
 def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterable[ExchangeRecord]) -> SessionMeasures:
@@ -142,8 +143,19 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
     return SessionMeasures(**made)
 
 
-def count_calls(bodies: Collection[bytes]) -> tuple[int, int, int, int]:
-    """Return (calls, calls made before with the same arguments, results, results that report a failure)."""
+class CallCounts(NamedTuple):
+    """The calls of a session and their results, under the names of `SessionMeasures`."""
+
+    calls: int
+    repeats: int
+    """Calls that were made before with the same arguments."""
+    results: int
+    tool_errors: int
+    """Results that report a failure."""
+
+
+def count_calls(bodies: Collection[bytes]) -> CallCounts:
+    """Count the calls in messages of a session, and their results."""
     messages: list[Message] = []
     for body in bodies:
         try:
@@ -159,7 +171,7 @@ def count_calls(bodies: Collection[bytes]) -> tuple[int, int, int, int]:
     for n, call in pair_results(messages):
         results += 1
         errors += read_outcome(messages[n], parse_call(call)).verdict == "failed"
-    return calls, repeats, results, errors
+    return CallCounts(calls, repeats, results, errors)
 
 
 async def build_report(
