@@ -460,6 +460,14 @@ def make_user_message(text: str) -> bytes:
     return msgspec.json.encode({"role": "user", "content": text})
 
 
+def read_tool_function(tool: Any) -> dict[str, Any]:
+    """The function that a decoded tool definition describes; it has a name. Raises ValueError if the tool is none."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ValueError("a tool that is no function")
+    return function
+
+
 ERASED_TEXT = "[removed by the operator]"
 
 
