@@ -18,10 +18,12 @@ from proxy.web.api import (
     context,
     events,
     experiment,
+    figures,
     messages,
     operator_actions,
     overview,
     replay,
+    search_sessions,
     sessions,
     tool_calls,
     transfer,
@@ -33,8 +35,8 @@ from proxy.web.routes import READ
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router, operator_actions.router, replay.router, transfer.router, messages.router, sessions.records_router,
-    messages.exchanges_router, context.router, overview.router, overview.figures_router, experiment.router,
-    events.router, tool_calls.router,
+    messages.exchanges_router, context.router, overview.router, figures.router, search_sessions.router,
+    experiment.router, events.router, tool_calls.router,
 )  # fmt: skip
 
 DESCRIPTION: Final = (
