@@ -6,7 +6,7 @@ import { diff } from "./diff.js";
 import { ago, clock, counted, fate, outcome, percent, short, words } from "./format.js";
 import { marksOf, newestRequests, part, withoutSideCalls } from "./latency.js";
 import { reason, textOf } from "./message.js";
-import { act } from "./say.js";
+import { act } from "./notices.js";
 
 const LINES = 60;
 const CONTEXT_LINES = 3;
