@@ -16,7 +16,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
-from proxy.dialects.base import BOUND_SEPARATOR
+from proxy.dialects.base import BOUND_SEPARATOR, check_grown_body
 from proxy.dialects.completions.request import list_array_pieces, read_changed_arguments
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.responses import items as wire
@@ -127,10 +127,7 @@ def read_wire_request(
     held: the canonical messages that the provider holds, as far as they are known. Then no `chain` is raised, and the
     request may be read but not changed.
     """
-    count = 0
-    if limits is not None:
-        known = (before.prefix_end, before.value_count) if before is not None else ()
-        count = limits.check_body(body, *known)
+    count = check_grown_body(body, limits, before)
     found = None
     if before is not None and before.elements and not before.is_cut and held is None:
         found = spans.find_longer_history(body, "input", before.members, before.elements, limits)
