@@ -90,11 +90,8 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
     A new message gets the present time and the turn's format. A hidden message gets the format of the message before
     it.
     """
-    live_session, hidden, keys = (
-        turn.located.branch.live_session,
-        turn.enriched.spliced.hidden_at,
-        turn.enriched.spliced.keys,
-    )
+    live_session, spliced = turn.located.branch.live_session, turn.enriched.spliced
+    hidden, keys = spliced.hidden_at, spliced.keys
 
     def extend(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
         times, strategies = (list(known[0]), list(known[1])) if known else ([], [])

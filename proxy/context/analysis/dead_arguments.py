@@ -198,7 +198,7 @@ def _forget_moved(texts: _Texts, call: Call) -> None:
 
 
 def _find_edits(arguments: Mapping[str, Any]) -> Iterator[tuple[JsonPath, Mapping[str, Any]]]:
-    """Yield (its place, itself) of each edit in the arguments of a call: the arguments, or the items of `edits`."""
+    """Yield (place, edit) for the arguments of a call, which may be an edit, and for each item of their `edits`."""
     yield (), arguments
     several = arguments.get("edits")
     for n, one in enumerate(several if isinstance(several, list) else ()):
