@@ -239,7 +239,7 @@ async def test_conversations_that_begin_alike_read_nothing_of_each_other(first: 
             make_calls(("call_k3y0w5", "manage_scratchpad"), action="append", content="More."),
             "Done.",
         ]
-        assert (await theirs.say("What do you know?")).session == session
+        assert ((await theirs.say("What do you know?")).session == session) is not first
         assert [b"canary" in request.body for request in model.received[before:]] == [False] * 5
         model.answers = [make_calls(("call_k3y0w6", "query_db"), sql="SELECT content FROM messages"), "Done."]
         await mine.say("And now?")

@@ -325,6 +325,19 @@ async def test_an_agent_that_writes_every_answer_in_its_own_way_has_one_session(
         assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)]
 
 
+async def test_conversations_that_begin_alike_have_a_session_each() -> None:
+    """A greeting and its answer are the same for many. The second request of one forked off the session of another."""
+    async with run_upstream(ScriptedModel("Hello!")) as upstream, run_proxy(upstream.port) as proxy:
+        agents = [Agent(proxy) for _ in range(3)]
+        for agent in agents:
+            await agent.say("Hello")
+        found: list[str] = []
+        for _ in range(2):
+            found = [(await agent.say(f"I am {n}")).session for n, agent in enumerate(agents)]
+        assert len(set(found)) == 3
+        assert [kind for _, kind in await branches(proxy)] == ["main"] * 3
+
+
 @pytest.mark.parametrize("counter", ["functions.list_dir:0", "call_0_list_dir", "list_dir-000001", "ToolCall_12"])
 async def test_an_id_that_only_counts_anchors_no_session(counter: str) -> None:
     """Two people may ask the same under one credential, and some models count their calls from 0."""
