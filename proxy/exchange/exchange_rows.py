@@ -458,9 +458,6 @@ def _make_edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
 # Rows of messages that an operator has removed permanently: the client resends the text, and the rows do not store it.
 
 
-ERASED_TEXT = "[removed by the operator]"
-
-
 def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
     """Blank the forms of removed messages in the turn's rows, so that a client that resends the messages in other bytes
     does not restore them."""
@@ -474,7 +471,7 @@ def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
     positions = {at: m.raw for at, m in enumerate(chained) if m.form in raws}
     for n, row in enumerate(turn.pending.rows):
         if isinstance(row, FormRow) and row.form in raws:
-            turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form], ERASED_TEXT))
+            turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form]))
         elif isinstance(row, FormRow) and row.form == whole:
             turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_in_array(row.body, positions))
 
@@ -488,6 +485,6 @@ def erase_in_array(array: bytes, positions: dict[int, bytes]) -> bytes:
         if read_message(raw).is_system:
             raws.append(raw)
             continue
-        raws.append(erase_content(raw, ERASED_TEXT) if at in positions else raw)
+        raws.append(erase_content(raw) if at in positions else raw)
         at += 1
     return b"[" + b",".join(raws) + b"]"

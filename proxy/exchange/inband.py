@@ -136,7 +136,7 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
     if request is None or extracted.command_line is None:
         return
     headers = locate.decode_headers(incoming.headers)
-    tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
+    tenant = locate.find_tenant(headers, incoming.tenant, services.settings.identity)
     named = find_session_name(services, incoming, headers, request, extracted.wire)
     keys = chain.compute_keys(tenant, extracted.messages)
     session = ""

@@ -267,6 +267,11 @@ class Branch:
         return self.tenant, self.session, self.name
 
     @property
+    def offers_tools(self) -> bool:
+        """True if it offers its model tools of the proxy."""
+        return self.tool_offer is not None and bool(self.tool_offer.names)
+
+    @property
     def size(self) -> int:
         """Bytes of memory that its state takes, estimated."""
         edits, answers, known = self._texts

@@ -70,6 +70,12 @@ def derive_tenant(headers: Mapping[str, str], salt: str) -> str:
     return made.hex()[:32]
 
 
+def find_tenant(headers: Mapping[str, str], key_tenant: str | None, settings: IdentitySettings) -> str:
+    """Return the tenant of a request: that of its verified key, else that of its credential. key_tenant: None without
+    keys."""
+    return key_tenant or derive_tenant(headers, settings.salt.get_secret_value())
+
+
 def decode_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return the headers of a request by their lower-case names."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
@@ -130,7 +136,7 @@ def find_owner(
     without one. session: the session that the path names."""
     headers = decode_headers(raw_headers)
     name = find_session_name(session, headers, None, settings)
-    return tenant or derive_tenant(headers, settings.salt.get_secret_value()), name or ""
+    return find_tenant(headers, tenant, settings), name or ""
 
 
 _PAIRS = [one + other for one in ID_DIGITS for other in ID_DIGITS]
@@ -340,7 +346,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         new = chained[bisect_right(chained, at) :]
         is_moved = branch is None or any(messages[n].role == "assistant" for n in new)
         rounds = []
-        if branch is None or (branch.tool_offer is not None and branch.tool_offer.names):
+        if branch is None or branch.offers_tools:
             tips = [keys[n - 1] for n in chained if n and messages[n].role == "assistant"]
             rounds = [key for key in tips if is_moved or key not in live_session.hidden_rounds]
         is_prompted = branch is None or any(messages[n].role == "user" for n in new)

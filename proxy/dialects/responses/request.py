@@ -534,12 +534,7 @@ def _edit_item(raw: bytes, change: _TextChange) -> bytes:
 def _add_tools(request: ResponsesRequest, tools: bytes) -> Replacement:
     """The replacement that adds definitions, given in the form of chat completions, behind the client's own."""
     made = b",".join([msgspec.json.encode(wire.make_tool(tool)) for tool in msgspec.json.decode(b"[" + tools + b"]")])
-    span = request.members.get("tools")
-    if span is None:
-        return spans.append_member(request.body, (0, len(request.body)), "tools", b"[" + made + b"]")
-    if request.body[span[0] : span[1]] == b"null":
-        return *span, b"[" + made + b"]"
-    return spans.append_element(request.body, span, made)
+    return spans.extend_array(request.body, request.members, "tools", made)
 
 
 def find_session_names(headers: Mapping[str, str], request: ResponsesRequest) -> list[str]:
