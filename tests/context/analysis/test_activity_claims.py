@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from tests.context.analysis.test_activity import noted
 
 
@@ -40,3 +44,11 @@ def test_a_test_that_passed_behind_one_that_failed_is_no_error() -> None:
     assert noted(("bash", {"command": "bats test/"}, bats)) == ["Commands: `bats test/` failed", errors]
     go = "--- FAIL: TestA (0.02s)\n--- PASS: TestB (0.00s)\nFAIL"
     assert noted(("bash", {"command": "go test -v ."}, go))[1] == 'Last errors: "--- FAIL: TestA (0.02s)"'
+
+
+@pytest.mark.parametrize("of_word", ["a", "_", "/a", "1"])
+def test_results_of_one_long_word_are_read_in_little_time(of_word: str) -> None:
+    calls = [("Edit", {"file_path": f"{n}.py", "old": "x"}, of_word * 3000) for n in range(200)]
+    began = time.thread_time()
+    noted(*calls)
+    assert time.thread_time() - began < 2
