@@ -194,9 +194,9 @@ class PrefixCache:
     """The memo of the request."""
     value_count: int = 0
     """Upper bound of the number of JSON values in `body_prefix`; 0: not counted (`json_spans.SizeLimits`)."""
-    keys_tenant: str | None = None
-    """The tenant for which `keys` holds the messages' chain keys."""
-    keys: tuple[bytes, ...] = ()
+    tenant_keys: tuple[str | None, tuple[bytes, ...]] = (None, ())
+    """(tenant, the messages' chain keys for this tenant). They are one value, since worker threads of two tenants may
+    read and write it at the same time."""
     separator: bytes | None = None
     """The bytes between any two messages, None if unknown."""
 

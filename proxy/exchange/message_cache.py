@@ -220,7 +220,7 @@ class MessageCache:
         # Nothing is remembered of the text behind the messages: it is counted with each request.
         prefix_cache.value_count = max(1, whole - count_marks(body[len(prefix_cache.body_prefix) :])) if whole else 0
         if known is not None and request.known_messages:
-            prefix_cache.keys_tenant, prefix_cache.keys = known.keys_tenant, known.keys
+            prefix_cache.tenant_keys = known.tenant_keys
             prefix_cache.separator = known.separator
         new = BodyPrefix(prefix_cache.body_prefix, _count_prefix_bytes(prefix_cache), prefix_cache)
         self._replace(CHAT, old if request.known_messages else None, new)

@@ -165,11 +165,10 @@ async def _read_request(
         request, prefix_cache = services.message_cache.read_with_prefix(body, old, canonical)
         if prefix_cache is None:
             return request, None, chain.compute_keys(tenant, request.messages)
-        keys = chain.compute_keys(
-            tenant, request.messages, prefix_cache.keys if prefix_cache.keys_tenant == tenant else ()
-        )
-        prefix_cache.keys_tenant, prefix_cache.keys = tenant, tuple(keys)
-        return request, prefix_cache, prefix_cache.keys
+        keys_tenant, known_keys = prefix_cache.tenant_keys
+        keys = tuple(chain.compute_keys(tenant, request.messages, known_keys if keys_tenant == tenant else ()))
+        prefix_cache.tenant_keys = tenant, keys
+        return request, prefix_cache, keys
 
     new = len(body) - len(old or ())
     # Each message has a bracket, and one character is counted in a third of the time of a word.

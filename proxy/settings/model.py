@@ -164,7 +164,8 @@ class LimitSettings(SettingsSection):
     capture_mb: Count = 8
     """Part of an answer that is remembered, in MiB. The whole answer is passed on."""
     requests: Count = 1000
-    """Requests to upstreams at once. An excess request gets 503 with Retry-After immediately."""
+    """Requests to upstreams at once. An excess request gets 503 with Retry-After immediately. So does one of a tenant
+    that has half of them, once seven eighths are taken."""
     connections: Count = 4096
     """Connections of clients with a request at once. Requests on an excess connection get 503. Over twice as
     many, with half-open and idle ones, the oldest of those are closed, then new ones."""

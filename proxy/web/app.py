@@ -210,9 +210,9 @@ class ContextProxy:
         self.draining = False
         self._logged_paths: set[str] = set()
         """Paths that the log has already reported as unmanaged."""
-        self.concurrency = ConcurrencyLimit(settings.limits.requests, self.services.metrics)
-        self._rules = PathRules(settings.passthrough.paths)
         several = len({find_share_owner(key.tenant, key.name) for key in settings.keys}) > 1
+        self.concurrency = ConcurrencyLimit(settings.limits.requests, self.services.metrics, several=several)
+        self._rules = PathRules(settings.passthrough.paths)
         self.body_budget = BodyBudget(settings.limits.bodies_mb << 20, self.services.metrics, several=several)
         self.probes: App = create_probes(self.store, self.services.metrics, draining=lambda: self.draining)
         self.lazy_api = LazyAdminApp(self.services, settings.limits.body_mb << 20)
@@ -318,20 +318,20 @@ class ContextProxy:
         if is_gateway:
             with (
                 self._count_request("compress", send) as counted,
-                self.concurrency,
+                self.concurrency.place(share_owner),
                 self.body_budget.share(share_owner) as share,
             ):
                 await serve_gateway(scope, receive, counted, self.services, path, session, share)
             return
         if TUNNEL_KEY in scope:
-            await self._serve_tunnel(scope, send, path, raw)
+            await self._serve_tunnel(scope, send, path, raw, share_owner)
             return
         dialect = find_dialect(path) if scope["method"] == "POST" else None
         if dialect is not None:
             scope[DIALECT_KEY] = dialect
             with (
                 self._count_request("chat", send) as counted,
-                self.concurrency,
+                self.concurrency.place(share_owner),
                 self.body_budget.share(share_owner) as share,
             ):
                 await serve_chat(scope, receive, counted, self.services, raw, session, share, dialect)
@@ -340,7 +340,7 @@ class ContextProxy:
         if question is not None:
             found = await find_stored_response(self.services, list(scope["headers"]), caller.one_tenant, question)
             if found is not None:
-                with self._count_request("stored", send) as counted, self.concurrency:
+                with self._count_request("stored", send) as counted, self.concurrency.place(share_owner):
                     await serve_stored_response(counted, self.services, found, question)
                 return
         await self._pass_through(scope, receive, send, path, raw, share_owner)
@@ -355,7 +355,7 @@ class ContextProxy:
             send = _add_path_header(send, shown)
         with (
             self._count_request("passthrough", send) as counted,
-            self.concurrency,
+            self.concurrency.place(share_owner),
             self.body_budget.share(share_owner) as share,
         ):
             await serve_passthrough(
@@ -363,8 +363,8 @@ class ContextProxy:
                 path=raw, share=share, rules=self._rules, on_allowed=lambda: self._count_unmanaged(path, shown),
             )  # fmt: skip
 
-    async def _serve_tunnel(self, scope: Scope, send: Send, path: str, raw: str) -> None:
-        with self._count_request("passthrough", send) as counted, self.concurrency:
+    async def _serve_tunnel(self, scope: Scope, send: Send, path: str, raw: str, share_owner: str) -> None:
+        with self._count_request("passthrough", send) as counted, self.concurrency.place(share_owner):
             await relay_tunnel(
                 scope, counted, self.services.client, self.settings,
                 path=raw, rules=self._rules, on_allowed=lambda: self._count_unmanaged(path, None),
@@ -418,7 +418,7 @@ def split_session(scope: Scope) -> SessionPath:
 
 
 def find_share_owner(tenant: str, key: str) -> str:
-    """Return the owner of a share of the body budget: the tenant, or a key that is for all tenants."""
+    """Return the owner of a share of the body budget and of the places: the tenant, or a key for all tenants."""
     return f"key {key}" if tenant == ALL_TENANTS else tenant
 
 

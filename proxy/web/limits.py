@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, Self
 
 from proxy.errors import BadRequest, HeadersTooLarge, Unavailable
@@ -32,7 +33,7 @@ SLOW_S: Final = 5.0
 """Seconds after which an incomplete body is dropped if others need the room."""
 
 SHARE_THRESHOLD: Final = 7 / 8
-"""Fraction of all places above which an address's share counts."""
+"""Fraction of all places above which the share of an address or of a tenant counts."""
 PROBE_PLACES: Final = 16
 """Places beyond the limit, for probes."""
 PROBE_PATHS: Final = frozenset({"/healthz", "/readyz"})
@@ -87,29 +88,47 @@ class ConcurrencyLimit:
     """A limit of `most` concurrent requests, each in a `with` block. An excess one gets 503 with Retry-After at once.
 
     More requests than the proxy can serve make all of them slow. A client that gets 503 with Retry-After tries again by
-    itself. The proxy's own pages are not counted: an operator gets in when the proxy is full.
+    itself. Once nearly all places are taken, a tenant that holds half of them gets no more, if there are several. So
+    slow requests of one tenant leave places to others. The proxy's own pages are not counted: an operator gets in when
+    the proxy is full.
     """
 
-    __slots__ = ("_metrics", "_most", "broken_off", "taken")
+    __slots__ = ("_by_tenant", "_metrics", "_most", "_several", "broken_off", "taken")
 
-    def __init__(self, most: int, metrics: Metrics) -> None:
+    def __init__(self, most: int, metrics: Metrics, *, several: bool = False) -> None:
+        """several: True if requests may be of several tenants."""
         self.taken = 0
         self.broken_off = 0
         """Requests that the server cancelled, because it stops and no longer waits."""
         self._most = most
         self._metrics = metrics
+        self._several = several
+        self._by_tenant: Counter[str] = Counter()
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def place(self, tenant: str = "") -> Iterator[None]:
         """Hold a place for the time of a request. Raises Unavailable if there is none."""
         if self.taken >= self._most:
             self._metrics.refused_requests_total.inc()
             raise Unavailable(f"{self._most} requests are being worked on", hint="Try again in a moment.")
+        is_nearly_full = self._several and self.taken >= SHARE_THRESHOLD * self._most
+        if is_nearly_full and self._by_tenant[tenant] >= self._most / 2:
+            self._metrics.refused_requests_total.inc()
+            raise Unavailable(
+                "this tenant has half of all requests that may be worked on", hint="Try again in a moment."
+            )
         self.taken += 1
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.taken -= 1
-        if kind is not None and issubclass(kind, asyncio.CancelledError):
+        self._by_tenant[tenant] += 1
+        try:
+            yield
+        except asyncio.CancelledError:
             self.broken_off += 1
+            raise
+        finally:
+            self.taken -= 1
+            self._by_tenant[tenant] -= 1
+            if not self._by_tenant[tenant]:
+                del self._by_tenant[tenant]
 
 
 class BodyBudget:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
@@ -85,14 +86,33 @@ async def test_h4_a_long_url_counts_as_well() -> None:
 def test_one_more_than_there_is_room_for_is_sent_away_and_a_place_that_is_left_is_taken_again() -> None:
     metrics = Metrics()
     room = ConcurrencyLimit(2, metrics)
-    with room:
-        with pytest.raises(ValueError, match="of its own"), room:
+    with room.place():
+        with pytest.raises(ValueError, match="of its own"), room.place():
             raise ValueError("of its own")
-        with room, pytest.raises(Unavailable, match="2 requests"), room:
+        with room.place(), pytest.raises(Unavailable, match="2 requests"), room.place():
             pass
         assert room.taken == 1
     assert room.taken == 0
     assert metrics.registry.get_sample_value("context_proxy_refused_requests_total") == 1
+
+
+def test_a_tenant_with_half_of_the_places_leaves_the_last_ones_to_others() -> None:
+    room = ConcurrencyLimit(16, Metrics(), several=True)
+    with ExitStack() as held:
+        for _ in range(14):
+            held.enter_context(room.place("busy"))
+        with pytest.raises(Unavailable, match="half"), room.place("busy"):
+            pass
+        with room.place("other"), room.place("other"), pytest.raises(Unavailable, match="16 requests"), room.place():
+            pass
+    with ExitStack() as held:
+        for tenant in ("busy", "other") * 7:
+            held.enter_context(room.place(tenant))
+        held.enter_context(room.place("busy"))
+    alone = ConcurrencyLimit(16, Metrics())
+    with ExitStack() as held:
+        for _ in range(16):
+            held.enter_context(alone.place("one"))
 
 
 async def test_what_a_request_held_is_given_back_at_its_end() -> None:

@@ -398,7 +398,7 @@ class held:  # noqa: N801  used as a function
     """The only place that there is is taken."""
 
     def __init__(self, proxy: RunningProxy) -> None:
-        self._place = proxy.app.concurrency
+        self._place = proxy.app.concurrency.place()
 
     async def __aenter__(self) -> None:
         self._place.__enter__()
