@@ -259,6 +259,7 @@ class ToolLoop:
             sandbox=services.sandbox,
             prompt=turn.enriched.spliced.request.messages,
             prompt_keys=turn.enriched.spliced.keys,
+            has_scratchpad=turn.located.has_scratchpad,
             on_memo_saved=lambda memo, merged: publish_events.publish_memo_saved(services, turn, memo, merged=merged),
             offered_tools=self.tool_names,
         )

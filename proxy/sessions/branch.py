@@ -349,7 +349,7 @@ class Branch:
 
     def has_given(self, message: Message) -> bool:
         """True if the calls of an answer that a client sends are those of the last answer here, by their ids. Ids of
-        less than nine characters may be counters."""
+        less than nine characters may be counters; others that only count are not among those of the answer."""
         ids = frozenset(call.id for call in message.calls if len(call.id) >= 9)
         return bool(ids) and self.answer_call_ids.issuperset(ids)
 

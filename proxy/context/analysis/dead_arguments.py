@@ -56,8 +56,11 @@ _NOT_MADE = re.compile(
     re.IGNORECASE,
 )
 """Words with which the same sentence says that nothing, or not all, was done."""
-_NAMES = re.compile(r"\S*[A-Za-z_]\S*[/\\.]\w\S*|\S*[/\\.]\w*[A-Za-z_]\S*|\"errors?\"\s*:\s*(?:null|false|\"\"|\[\])")
-"""Paths, which may have such a word in them, and a field that says that there was no error."""
+_NAMES = re.compile(
+    r"[^\sA-Za-z_]*+[A-Za-z_]\S*[/\\.]\w\S*|\S*[/\\.]\w*[A-Za-z_]\S*|\"errors?\"\s*:\s*(?:null|false|\"\"|\[\])"
+)
+"""Paths, which may have such a word in them, and a field that says that there was no error. Of a path the first letter
+is looked for: tried with each letter, a word of 240 letters held every other request for 23 ms."""
 _SHOWN_CHARS = 12
 """Characters of a line of the new text that a result shows."""
 

@@ -127,13 +127,18 @@ def read_messages_request(
     system = values.raw("system")
     own = (_convert_system(system),) if system not in (None, b"null", b"[]", b'""') else ()
     first, memo, units = 0, HistoryMemo(), tuple([(SYSTEM_PLACE, unit) for unit in own])
+    canonical, bound = tuple([unit.chat for unit in own]), tuple([unit.bound for unit in own])
     if found is not None and before is not None:
         first, memo = before.stable, before.memo.copy(before.stable)
-        units += before.units[find_unit(before.units, 0) : find_unit(before.units, first)]
+        stays = slice(find_unit(before.units, 0), find_unit(before.units, first))
+        units += before.units[stays]
+        canonical, bound = canonical + before.canonical[stays], bound + before.bound[stays]
     new = [convert(body[start:end]) for start, end in places[first:]]
     empty_answers = [n for n, one in enumerate(new, first) if one.is_empty and one.role == "assistant"]
-    units += tuple([(n, unit) for n, one in enumerate(new, first) for unit in one.units])
-    canonical = tuple([unit.chat for _, unit in units])
+    new_units = [(n, unit) for n, one in enumerate(new, first) for unit in one.units]
+    units += tuple(new_units)
+    canonical += tuple([unit.chat for _, unit in new_units])
+    bound += tuple([unit.bound for _, unit in new_units])
     frame = _read_frame(values, before.frame if before is not None else None)
     # An empty answer is cut only if another message follows it.
     stable = _count_stable(body, places[: len(places) - (len(places) - 1 in empty_answers)])
@@ -141,7 +146,7 @@ def read_messages_request(
     return MessagesRequest(
         body,
         frame.write(canonical),
-        tuple([unit.bound for _, unit in units]),
+        bound,
         members,
         places,
         units,

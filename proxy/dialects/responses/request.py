@@ -60,6 +60,8 @@ class ResponsesRequest:
     chat_body: bytes
     bound: tuple[str | None, ...]
     messages: tuple[ItemMessage, ...]
+    canonical: tuple[bytes, ...]
+    """The messages of `chat_body`."""
     members: dict[str, Span]
     elements: tuple[Span, ...]
     """Spans of the items in the body; none if `input` is one text."""
@@ -84,11 +86,6 @@ class ResponsesRequest:
     def frame_bytes(self) -> int:
         """Bytes of `tools`."""
         return sum(map(len, self.tools))
-
-    @property
-    def canonical(self) -> list[bytes]:
-        """The messages of `chat_body`."""
-        return [one.canonical for one in self.messages]
 
     @property
     def has_instructions(self) -> bool:
@@ -157,11 +154,12 @@ def read_wire_request(
         problem = "input is neither a text nor a list, or an empty list"
         elements = spans.find_history(body, members["input"], limits, problem)
         items.read_elements(elements, is_chain=held is not None)
-    chat = _make_chat_body(plain, tools[1], [one.canonical for one in items.messages])
-    read, bound = tuple(items.messages), tuple(items.bound)
+    read, bound, canonical = tuple(items.messages), tuple(items.bound), tuple(items.canonical)
+    chat = _make_chat_body(plain, tools[1], canonical)
     prefix_end, first = (before.prefix_end, before.first_reasoning) if before is not None else (0, -1)
     first = spans.find_again(body, wire.REASONING_NAME, prefix_end, first)
-    return ResponsesRequest(body, chat, bound, read, members, elements, items.is_cut, count, first, memo, tools)
+    cut = items.is_cut
+    return ResponsesRequest(body, chat, bound, read, canonical, members, elements, cut, count, first, memo, tools)
 
 
 def _check_history_is_here(plain: Mapping[str, Any], *, has_input: bool) -> None:
@@ -194,6 +192,7 @@ class _ItemReader:
         self._body = body
         self.messages: list[ItemMessage] = []
         self.bound: list[str | None] = []
+        self.canonical: list[bytes] = []
         self.is_cut = False
         """True if reasoning leads to nothing."""
 
@@ -201,6 +200,7 @@ class _ItemReader:
         """Append a message with its tokens."""
         self.messages.append(message)
         self.bound.append(bound)
+        self.canonical.append(message.canonical)
 
     def continue_from(self, before: ResponsesRequest, elements: Sequence[Span]) -> None:
         """Read the items behind those of an earlier request. If its last message is an answer of the model, that answer
@@ -210,6 +210,7 @@ class _ItemReader:
             end, first = end - 1, before.messages[-1].start
         self.messages += before.messages[own:end]
         self.bound += before.bound[own:end]
+        self.canonical += before.canonical[own:end]
         self.read_elements(elements, first, is_chain=True)
 
     def read_elements(self, elements: Sequence[Span], first: int = 0, *, is_chain: bool = False) -> None:

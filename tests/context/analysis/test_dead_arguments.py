@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from proxy.context.analysis.dead_arguments import DeadText, find_dead_texts
@@ -153,3 +155,11 @@ def test_a_text_that_may_stand_elsewhere_is_not_dead() -> None:
 def test_an_edit_that_was_only_tried_proves_nothing() -> None:
     tried = {"path": "a.py", "edits": [{"oldText": "one", "newText": "two"}], "dryRun": True}
     assert dead(call_tool("edit_file", tried, "The file has been updated.")) == []
+
+
+@pytest.mark.parametrize("of_word", ["a", "an", "_", "/", "1.", "\\"])
+def test_results_of_one_long_word_are_read_in_little_time(of_word: str) -> None:
+    view = history(*[edit(f"old {n}", f"new {n}", text=of_word * 200) for n in range(200)])
+    began = time.thread_time()
+    assert find_dead_texts(view) == {}
+    assert time.thread_time() - began < 2

@@ -79,7 +79,7 @@ function finder(session, show) {
 
 function note(chart) {
   const notices = [];
-  if (chart.refused) notices.push(h("p", { class: "notice bad" }, `The prompt goes out as it came: ${words(chart.refused)}.`));
+  if (chart.refused) notices.push(h("p", { class: "notice bad" }, `The prompt is sent unchanged: ${words(chart.refused)}.`));
   if (chart.earlier && chart.bars.length <= FOLDS_OVER) notices.push(h("p", { class: "soft" }, `${counted(chart.earlier, "earlier group")} not drawn.`));
   return notices;
 }

@@ -17,7 +17,7 @@ export function legend() {
 /** The status of a piece in the next prompt, with its reason, in a line. */
 export function why(piece) {
   const verb = piece.status === "removed" ? "removed for good" : fate(piece.status, piece.tokens, piece.sent);
-  if (piece.status === "in" || piece.status === undefined) return piece.pinned ? "pinned: no policy edits it" : "in the prompt as it came";
+  if (piece.status === "in" || piece.status === undefined) return piece.pinned ? "pinned: no policy edits it" : "in the prompt, unchanged";
   return [verb, piece.reason && `: ${piece.reason}`, piece.stage && ` (${words(piece.stage)})`].filter(Boolean).join("");
 }
 
