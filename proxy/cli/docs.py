@@ -96,6 +96,13 @@ TABLE_HEADS = {
     "limits": ("What", "Bound (default)", "Beyond it"),
 }
 """Column titles of the tables whose rows are in `reference`."""
+NAMED_ROWS = {
+    "request_headers": reference.REQUEST_HEADERS,
+    "response_headers": reference.RESPONSE_HEADERS,
+    "webhook_headers": reference.WEBHOOK_HEADERS,
+    "fallbacks": reference.FALLBACKS,
+}
+"""Rows of these tables that begin with a name. The table of limits is made by `reference.list_limits`."""
 
 ADMIN_ROUTES = RouteTable(route for router in ROUTERS for route in router.routes)
 
@@ -205,12 +212,9 @@ def _list_routes() -> Iterator[str]:
 
 
 def _list_reference_rows(name: str) -> Iterator[str]:
-    """Yield a table whose rows are in `reference`. The first cell is a name in backticks, except in the table of
-    limits."""
-    if name == "limits":
-        rows: Iterable[tuple[str, ...]] = reference.list_limits()
-    else:
-        rows = ((f"`{first}`", *more) for first, *more in getattr(reference, name.upper()))
+    """Yield a table whose rows are in `reference`."""
+    named = ((f"`{first}`", *more) for first, *more in NAMED_ROWS.get(name, ()))
+    rows: Iterable[tuple[str, ...]] = reference.list_limits() if name == "limits" else named
     yield from _render_head(*TABLE_HEADS[name])
     for row in rows:
         yield _render_row(*row)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from proxy.chat import json_spans
 from proxy.dialects.completions.request import append_text, read_message
 from proxy.dialects.compress.request import CompressRequest
-from proxy.errors import BadRequest, NotFound, NotManaged, StoreUnavailable, Unavailable
+from proxy.errors import BadRequest, NotFound, NotManaged, StoreUnavailable
 from proxy.exchange import publish_events, record_outcome
 from proxy.exchange.fallback import count_fallback
 from proxy.exchange.handler import record_gap
@@ -91,9 +91,7 @@ async def compress_rows(services: Services, incoming: Incoming) -> CompressAnswe
             raise BadRequest(f"the rows cannot be read: {problem}") from problem
         return _return_original(services, incoming, problem.reason)
     except StoreUnavailable as problem:
-        if services.settings.store.persist == "required":
-            raise Unavailable("the store is not available", hint="Try again later.") from problem
-        record_gap(services, incoming)
+        record_gap(services, incoming, problem)
         return _return_original(services, incoming, "store")
     except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
         services.metrics.internal_errors_total.labels(where="compress").inc()

@@ -102,9 +102,7 @@ async def _prepare(services: Services, incoming: Incoming) -> tuple[Turn, Target
     except NotManaged as reason:
         return FallbackReason(reason.reason)
     except StoreUnavailable as problem:
-        if services.settings.store.persist == "required":
-            raise Unavailable("the store is not available", hint="Try again later.") from problem
-        record_gap(services, incoming)
+        record_gap(services, incoming, problem)
         return FallbackReason.STORE
     except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
         services.metrics.internal_errors_total.labels(where="prepare").inc()
@@ -137,9 +135,11 @@ async def repair_compaction(services: Services, incoming: Incoming) -> Incoming:
     return incoming if body == incoming.body else replace(incoming, body=body, encoded=None)
 
 
-def record_gap(services: Services, incoming: Incoming) -> None:
+def record_gap(services: Services, incoming: Incoming, problem: StoreUnavailable) -> None:
     """Record and count that nothing of this request will be stored; the row is written as soon as the store can be
-    reached."""
+    reached. Raises Unavailable if storing is required: then the request is refused."""
+    if services.settings.store.persist == "required":
+        raise Unavailable("the store is not available", hint="Try again later.") from problem
     services.metrics.persist_dropped_total.inc()
     tenant, session = locate.find_owner(incoming.headers, incoming.tenant, incoming.session, services.settings.identity)
     services.store.put_deferred([GapRow(tenant, session, "", len(incoming.body), "store not readable", services.now())])

@@ -17,6 +17,7 @@ from proxy.dialects.base import ClearedResults
 from proxy.dialects.completions.stream import (
     Choice,
     Chunk,
+    find_answer_object,
     read_chunk,
     read_error_text,
     read_json,
@@ -347,10 +348,8 @@ def _read_body(body: bytes) -> _Body | None:
     try:
         return _BODY.decode(body)
     except (ValueError, RecursionError):
-        value = read_json(body)
-    if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
-        value = value[0]
-    if not isinstance(value, dict):
+        value = find_answer_object(read_json(body))
+    if value is None:
         return None
     choices = value.get("choices")
     found = []

@@ -88,10 +88,16 @@ def _decode_raw(value: Any) -> Any:
     return read_json(bytes(value))
 
 
-def _read_lenient_chunk(value: Any) -> Chunk | None:
+def find_answer_object(value: Any) -> dict[str, Any] | None:
+    """The object of a decoded answer or chunk; None if it is neither."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]  # Gemini's compatible surface wraps its errors in a list
-    if not isinstance(value, dict):
+    return value if isinstance(value, dict) else None
+
+
+def _read_lenient_chunk(given: Any) -> Chunk | None:
+    value = find_answer_object(given)
+    if value is None:
         return None
     choices = value.get("choices")
     return Chunk(
