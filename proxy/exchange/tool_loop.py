@@ -54,13 +54,11 @@ IDEMPOTENCY_HEADERS = (b"idempotency-key", b"x-idempotency-key")
 """Headers by which an upstream knows a request that comes again."""
 REPEATS = 3
 """Number of times that the same call is made in one answer before no more calls are run."""
-REPEATED_CALL = (
-    "This very call was made before in this turn; its result stands above. Use it, or ask for something else."
-)
+REPEATED_CALL = "You already made this exact call in this turn; its result is above. Use it, or ask for something else."
 LIMIT_RESULTS = {
-    "rounds": "This tool is not answered any more in this turn. Answer with what there is.",
-    "time": "There is no time left for this tool in this turn. Answer with what there is.",
-    "repeats": "This very call was made three times in this turn. Answer with what there is.",
+    "rounds": "This tool is no longer available in this turn. Answer with what you have.",
+    "time": "There is no time left for this tool in this turn. Answer with what you have.",
+    "repeats": "This exact call was made three times in this turn. Answer with what you have.",
 }
 """Results of calls that are not run any more, by the limit that ended the rounds."""
 

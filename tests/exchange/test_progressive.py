@@ -119,7 +119,7 @@ async def test_b5_a_call_made_five_times_is_told_more_strongly() -> None:
             await agent.say()
     last = [model.texts(n)[-1] for n in range(6)]
     assert ["LOOP" in text for text in last] == [False, False, False, True, False, True]
-    assert "has brought nothing new" in last[3], "told of what was, and not of what comes"
+    assert "has returned nothing new" in last[3], "told of what was, and not of what comes"
     assert "5 times" in last[5]
 
 

@@ -17,14 +17,14 @@ from proxy.errors import ConfigError
 
 _FIRM = {
     "theme_loop": "ERROR: You're repeating yourself. Take action immediately.",
-    "same_call_still": "[LOOP: <WHAT> was called <RUN> times with the same arguments and brought the same each time. Do"
-    " not call it like that again: use what it brought, try something else, or say what is in the way.]",
-    "cycle": "[LOOP: the last calls are a round that you have gone through <RUN> times with the same results. Break it:"
-    " use what they brought, try something else, or say what is in the way.]",
-    "same_call": "[LOOP: <WHAT> was called <RUN> times with the same arguments and brought the same each time. Calling"
-    " it again has brought nothing new.]",
+    "same_call_still": "[LOOP: <WHAT> was called <RUN> times with the same arguments and returned the same result each"
+    " time. Do not call it like that again: use the result, try something else, or say what prevents you.]",
+    "cycle": "[LOOP: you have repeated the same sequence of calls <RUN> times with the same results. Break it: use the"
+    " results, try something else, or say what prevents you.]",
+    "same_call": "[LOOP: <WHAT> was called <RUN> times with the same arguments and returned the same result each time."
+    " Calling it again has returned nothing new.]",
     "same_error": '[LOOP: the same error <RUN> times: "<WHAT>". Change what causes it before trying again.]',
-    "same_text": "[LOOP: you have said the same <RUN> times. Take the next step, or say what is in the way.]",
+    "same_text": "[LOOP: you have said the same <RUN> times. Take the next step, or say what prevents you.]",
     "repeated_planning": "[LOOP: <RUN> thoughts in a row without a tool call. Call a tool now, or give your answer.]",
     "no_progress": "[LOOP: <RUN> iterations without a new result. Change the approach, or answer with what you have.]",
 }
@@ -33,7 +33,7 @@ _GENTLE = {
     "theme_loop": "[Note: your last <RUN> thoughts were about <WHAT>. It may be time to act.]",
     "same_call_still": "[Note: <WHAT> was called <RUN> times with the same arguments, with the same result each time."
     " Another way may be better.]",
-    "cycle": "[Note: the last calls are a round gone through <RUN> times with the same results.]",
+    "cycle": "[Note: the same sequence of calls was repeated <RUN> times with the same results.]",
     "same_call": "[Note: <WHAT> was called <RUN> times with the same arguments, with the same result each time.]",
     "same_error": '[Note: the same error came <RUN> times: "<WHAT>"]',
     "same_text": "[Note: you have said the same <RUN> times.]",
