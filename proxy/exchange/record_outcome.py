@@ -37,6 +37,7 @@ from proxy.exchange.turn import ORIGINAL_FALLBACKS, Turn
 from proxy.metrics import Metrics
 from proxy.notes import reflection, state_block
 from proxy.sessions import side_calls
+from proxy.sessions.branch import GivenAnswer
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
 from proxy.store.session_lists import REPLANNED_NOTE
 from proxy.stream.assemble import AssembledAnswer
@@ -208,7 +209,7 @@ def _store_answers(
             first = chain_key
             if branch.tip_key == tip_key:
                 branch.answer_key = chain_key
-                branch.answer_call_ids = frozenset(call.id for call in message.calls if call.id)
+                branch.given_answer = GivenAnswer.remember(message)
     if turn.chain is not None:
         rows += chains.record_names(services, turn, answer, first, is_complete=whole)
     return first
