@@ -217,7 +217,8 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     elif meter.is_unchanged:
         without = estimate(own, max(0, (first.cached or 0) - (first.prompt - own)))
     else:
-        without = estimate(own, count(meter.held))
+        # The provider has been sent what it serves: the client's own prompt shares that prefix, and more of it.
+        without = estimate(own, max(count(meter.held), meter.rounds[0][1]))
     return Bill(paid * scale, without, estimate(*map(count, meter.planned)) if meter.planned is not None else None)
 
 
