@@ -358,7 +358,7 @@ async def test_an_agent_that_sends_its_answers_as_another_text_has_one_session(h
             found = await proxy.post({"model": "m", "messages": messages})
             assert found.status == 200
             messages += [reword(make_answer(n)), {"role": "user", "content": f"Observation: nothing in {n}."}]
-        assert await branches(proxy) == [(found.session, "main")]
+        assert [kind for _, kind in await branches(proxy)] == ["main"]
 
 
 @pytest.mark.parametrize("other", ["Calling tools: call_9876543", "I look", "Nothing."])
