@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,6 +88,8 @@ class UpstreamRound:
     """The headers that hand the trace on."""
     is_alone: bool
     """True if no request's trace ends it."""
+    mark_failed: Callable[[Any], None]
+    """Sets the status of a span to error."""
     status: int = 0
     ended_ns: int = 0
 
@@ -102,12 +104,12 @@ class UpstreamRound:
         self.status = status
         self.span.set_attribute("http.response.status_code", status)
         if status >= 400:
-            self.span.set_attribute("error.type", str(status))
+            self._record_error(str(status))
 
     def record_end(self, error: str = "") -> None:
         """Record the time of the end, and the error's code if it is one. It may be called again."""
         if error:
-            self.span.set_attribute("error.type", error)
+            self._record_error(error)
         if not self.ended_ns:
             self.ended_ns = time.time_ns()
         if self.is_alone:
@@ -116,6 +118,10 @@ class UpstreamRound:
     def finish(self) -> None:
         """End the span at the recorded time."""
         self.span.end(self.ended_ns or None)
+
+    def _record_error(self, error_type: str) -> None:
+        self.span.set_attribute("error.type", error_type)
+        self.mark_failed(self.span)
 
 
 class Telemetry:
@@ -169,7 +175,7 @@ class Telemetry:
         span = self._tracer.start_span(name, parent, kind=self._kinds.CLIENT, attributes=attributes)
         carrier: dict[str, str] = {}
         self._propagate.inject(carrier, self._api.set_span_in_context(span))
-        made = UpstreamRound(span, carrier, is_alone=trace is None)
+        made = UpstreamRound(span, carrier, is_alone=trace is None, mark_failed=self.mark_failed)
         if trace is not None:
             trace.rounds.append(made)
         return made

@@ -15,8 +15,8 @@ from proxy.telemetry import Telemetry, create_telemetry
 from tests.exchange.hidden_calls import TOOLS, make_answer, make_proxy_call, run_proxy_with_tools
 from tests.otlp import Receiver, receiving
 from tests.proxy_server import CHAT, Agent, parse_answer, run_proxy
-from tests.raw_upstream import make_post, run_upstream, send_raw
-from tests.scripted_model import ScriptedModel
+from tests.raw_upstream import Connection, RawRequest, make_post, run_upstream, send_raw
+from tests.scripted_model import ScriptedModel, send_reply
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CLIENTS = b"traceparent: 00-" + TRACE.encode() + b"-" + PARENT.encode() + b"-01"
@@ -84,7 +84,24 @@ async def test_an_upstream_that_is_away_is_an_error_of_both_spans() -> None:
     (server,), (client,) = receiver.server_spans, receiver.client_spans
     assert client.attributes["error.type"] == "unreachable"
     assert server.attributes["error.type"] == "upstream_unreachable"
-    assert server.status == 2
+    assert (server.status, client.status) == (2, 2)
+
+
+async def test_a_refusal_is_an_error_of_the_round_that_asked_and_not_of_the_server() -> None:
+    """As the conventions for HTTP have it: a status of 400 and more for the client, of 500 and more for the server."""
+
+    async def refuse(_: RawRequest, there: Connection) -> None:
+        await send_reply(there, b"400 Bad Request", b'{"error": {"message": "No."}}')
+
+    with receiving() as receiver:
+        async with (
+            run_upstream(ScriptedModel(refuse)) as upstream,
+            run_proxy(upstream.port, policy="thrifty", telemetry=telling(receiver)) as proxy,
+        ):
+            assert (await Agent(proxy, messages=[{"role": "user", "content": "Hi"}]).send()).status == 400
+    (server,), (client,) = receiver.server_spans, receiver.client_spans
+    assert client.attributes["error.type"] == "400"
+    assert (server.status, client.status) == (0, 2)
 
 
 async def test_what_passes_through_is_traced_without_a_model_and_probes_are_not() -> None:

@@ -270,7 +270,8 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     elif meter.is_unchanged:
         without = priced.estimate(own, max(0, (first.cached or 0) - (first.prompt - own)), answer)
     else:
-        without = priced.estimate(own, count(meter.held), answer)
+        # The provider has been sent what it serves: the client's own prompt shares that prefix, and more of it.
+        without = priced.estimate(own, max(count(meter.held), meter.rounds[0][1]), answer)
     planned = None
     if meter.planned is not None:
         tokens, cached = meter.planned

@@ -111,7 +111,7 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
     branch.answer_key = None
     branch.failed = branch.read_back = False
     forms = _add_new_messages(live_sessions, turn, now)
-    branch.answer_call_ids = frozenset()
+    branch.given_answer = None
     return forms
 
 

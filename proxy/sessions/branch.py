@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from proxy.chat.message import Message
+from proxy.chat.message import Call, Message
 from proxy.chat.tokens import TokenCounter
 from proxy.context.branch_state import BranchState, StateRequest, count_losses
 from proxy.context.plan import Edit, RetrievedText
@@ -36,6 +37,16 @@ MAX_POSITIONS = 64
 NODE_BYTES = 250
 """Bytes of memory of a message: its keys, its node, its places in the dictionaries and in the marks of the last
 prompt."""
+MIN_ID_CHARS = 9
+"""Characters of a call's id by which an answer is recognised. Shorter ids may be counters."""
+_COUNTER = re.compile(
+    r"(?:functions?|tools?|toolu|calls?|chatcmpl|fc|id|step|use|[\W_]|0*\d{1,5}(?!\d))*+", re.IGNORECASE
+)
+"""The id of a call without the tool's name, where the rest is the usual words and a small number."""
+MIN_TEXT_CHARS = 16
+"""Characters of an answer that is recognised by its text."""
+REMEMBERED_CHARS = 200
+"""Characters that are remembered of each end of an answer's text."""
 BINDING_BYTES = 500
 """Bytes of memory of a binding: its row with five hashes, and its place in the dictionary."""
 EDIT_BYTES = 400
@@ -190,6 +201,53 @@ class LoadedNotes(NamedTuple):
     memos: tuple[Memo, ...]
 
 
+class GivenAnswer(NamedTuple):
+    """An answer, as far as it is remembered to recognise it where the client returns it in other words."""
+
+    call_ids: frozenset[str]
+    """The ids of its calls, without ids that may be counters."""
+    head: str
+    """The first `REMEMBERED_CHARS` characters of its text; "" for a text that may be chance."""
+    tail: str
+    """The last ones."""
+
+    @classmethod
+    def remember(cls, message: Message) -> GivenAnswer:
+        """Return what is remembered of the message of an answer."""
+        text = message.text.strip()
+        if len(text) < MIN_TEXT_CHARS:
+            text = ""
+        return cls(_select_call_ids(message), text[:REMEMBERED_CHARS], text[-REMEMBERED_CHARS:])
+
+    def is_reworded_in(self, message: Message) -> bool:
+        """True if a client's message shows this answer.
+
+        A message with calls shows it by their ids. A message without calls shows it by the ids in its text, where a
+        client writes calls as text. It also shows it by the text itself: a client may put a text behind the answer, or
+        take the reasoning from its front.
+        """
+        if message.calls:
+            ids = _select_call_ids(message)
+            return bool(ids) and self.call_ids.issuperset(ids)
+        if message.role != "assistant":
+            return False
+        text = message.text.strip()
+        if self.call_ids and all(call_id in text for call_id in self.call_ids):
+            return True
+        if len(text) < MIN_TEXT_CHARS or not self.head:
+            return False
+        return text.startswith(self.head) or text.endswith(self.tail) or self.tail.endswith(text)
+
+
+def _select_call_ids(message: Message) -> frozenset[str]:
+    return frozenset(call.id for call in message.calls if len(call.id) >= MIN_ID_CHARS and not _is_counter(call))
+
+
+def _is_counter(call: Call) -> bool:
+    """True if the id of a call only counts, as `functions.read:0` does: another conversation has the same one."""
+    return _COUNTER.fullmatch(call.id.replace(call.name, "") if call.name else call.id) is not None
+
+
 @dataclass(slots=True, eq=False)
 class Branch:
     """One line of history as this process knows it."""
@@ -207,8 +265,8 @@ class Branch:
     """The chain key of the last request's end."""
     answer_key: bytes | None = None
     """The chain key of our answer to that request."""
-    answer_call_ids: frozenset[str] = frozenset()
-    """The ids of the calls in that answer."""
+    given_answer: GivenAnswer | None = None
+    """That answer, as a client may reword it. None from the next request on, and after the branch was read back."""
     edit_versions: dict[bytes, int] = field(default_factory=dict)
     """The number of edits of each edited message."""
     edit_number: int = 0
@@ -348,10 +406,8 @@ class Branch:
                 return object.__getattribute__(self, name)
 
     def has_given(self, message: Message) -> bool:
-        """True if the calls of an answer that a client sends are those of the last answer here, by their ids. Ids of
-        less than nine characters may be counters; others that only count are not among those of the answer."""
-        ids = frozenset(call.id for call in message.calls if len(call.id) >= 9)
-        return bool(ids) and self.answer_call_ids.issuperset(ids)
+        """True if a message of a client is the last answer here in the client's own words."""
+        return self.given_answer is not None and self.given_answer.is_reworded_in(message)
 
     def record_position(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""

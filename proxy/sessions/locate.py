@@ -337,7 +337,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         return (live_session, at) if at >= 0 else (None, -1)
 
     def _find_reworded(self) -> tuple[LiveSession | None, int]:
-        """Find a branch whose first answer the client has reworded, by the ids of the answer's calls."""
+        """Find a branch whose first answer the client has reworded (`Branch.has_given`)."""
         for n, following in pairwise(self.chained):
             for branch in self.live_sessions.find_branches_by_tip(self.tenant, self.keys[n]):
                 if branch.has_given(self.messages[following]):

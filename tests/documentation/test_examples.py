@@ -212,6 +212,9 @@ def test_json_points_to_the_proxy(block: Block) -> None:
     if block.title == ".mcp.json":
         check_mcp_server(json.loads(block.text)["mcpServers"]["context-proxy"])
         return
+    if block.title == "~/.pi/agent/models.json":
+        assert json.loads(block.text)["providers"]["proxy"]["baseUrl"] == f"http://{ADDRESS}/v1"
+        return
     [(_, provider)] = json.loads(block.text)["provider"].items()
     assert provider["options"]["baseURL"] == f"http://{ADDRESS}/v1"
 
@@ -224,6 +227,8 @@ def test_yaml_is_what_it_stands_for(block: Block) -> None:
         assert told["scrape_configs"] == shipped["scrape_configs"]
     elif block.title == "litellm.yaml":
         assert told["guardrails"][0]["litellm_params"]["api_base"] == f"http://{ADDRESS}"
+    elif "cn --config" in block.title:
+        assert told["models"][0]["apiBase"] == f"http://{ADDRESS}/v1"
     else:
         assert told["model"]["model_kwargs"]["api_base"] == f"http://{ADDRESS}/v1"
 

@@ -108,6 +108,17 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
     assert without > paid
 
 
+@pytest.mark.parametrize(("reported", "held"), [(0, 0), (700, 0), (700, 300), (700, 800)])
+def test_a_prefix_that_the_provider_serves_is_cached_without_the_proxy_too(reported: int, held: int) -> None:
+    """A conversation that was not recognised: the bill told a saving of two thirds where the agent paid a half more."""
+    model = Model(name="priced", input=2.0, output=10.0, w=1.0, r=0.1, min=0, block=1, tokenizer="estimate")
+    meter = Meter(rounds=[(1000, reported)], completion=0, before=1500, held=held, sent=1000, expected=0)
+    bill = compute_bill(model, meter)
+    assert bill is not None
+    cached = max(reported, held)
+    assert bill.without_proxy == pytest.approx(((1500 - cached) * 2.0 + cached * 0.2) / 1e6)
+
+
 async def test_rounds_of_ours_are_paid_for_and_would_not_have_been(prices: str) -> None:
     model = ScriptedModel(make_answer(None, make_proxy_call(1)), make_answer(None, make_proxy_call(2)), "Done.")
     model.usage = usage(1000, 400)

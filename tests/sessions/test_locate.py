@@ -351,6 +351,52 @@ async def test_an_id_that_only_counts_anchors_no_session(counter: str) -> None:
         assert (await other.say()).session != first
 
 
+def flatten_calls(answer: dict[str, Any]) -> dict[str, Any]:
+    """The calls written into the text, as the agents of smolagents send them."""
+    called = f"Calling tools:\n{answer.get('tool_calls')}"
+    return {"role": "assistant", "content": [{"type": "text", "text": f"{answer['content'] or ''}\n{called}"}]}
+
+
+def take_out_thinking(answer: dict[str, Any]) -> dict[str, Any]:
+    """The text without the reasoning in front of it, which some models write into their text."""
+    return answer | {"content": answer["content"].rpartition("</think>")[2].strip()}
+
+
+CODE = "Thought: I look at file {n}.\n<code>\nprint(open('file{n}.py').read())\n</code>"
+REWORDINGS: dict[str, Any] = {
+    "calls as text": (lambda n: make_calls((f"call_12345{n}", "read"), path=f"file{n}.py"), flatten_calls),
+    "text with an addition": (lambda n: {"role": "assistant", "content": CODE.format(n=n)}, flatten_calls),
+    "text without thinking": (
+        lambda n: {"role": "assistant", "content": f"<think>Hm, {n}.</think>\n\nI look at file {n} now."},
+        take_out_thinking,
+    ),
+}
+
+
+@pytest.mark.parametrize("how", REWORDINGS)
+async def test_an_agent_that_sends_its_answers_as_another_text_has_one_session(how: str) -> None:
+    """Each request of smolagents began a session: every prompt was edited anew, and the provider's cache was lost."""
+    make_answer, reword = REWORDINGS[how]
+    model = ScriptedModel(*(make_answer(n) for n in range(6)), "Done.")
+    messages: list[dict[str, Any]] = [SYSTEM, {"role": "user", "content": "Find the fault."}]
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
+        for n in range(7):
+            found = await proxy.post({"model": "m", "messages": messages})
+            assert found.status == 200
+            messages += [reword(make_answer(n)), {"role": "user", "content": f"Observation: nothing in {n}."}]
+        assert [kind for _, kind in await branches(proxy)] == ["main"]
+
+
+@pytest.mark.parametrize("other", ["Calling tools: call_9876543", "I look", "Nothing."])
+async def test_another_text_than_the_answer_begins_a_session(other: str) -> None:
+    step = make_calls(("call_1234567", "read"), text="I look at the first file.", path="a.py")
+    async with run_upstream(ScriptedModel(step, "Done.")) as upstream, run_proxy(upstream.port) as proxy:
+        agent = Agent(proxy)
+        session = (await agent.say("Hello")).session
+        agent.messages[1] = {"role": "assistant", "content": other}
+        assert (await agent.say("Go on")).session != session
+
+
 async def test_without_a_name_an_answer_in_other_words_and_without_calls_is_not_ours() -> None:
     async with run_upstream(ScriptedModel("One.", "Two.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy)
