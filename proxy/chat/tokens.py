@@ -6,8 +6,12 @@ comparison are counted alike."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from proxy.chat.message import Message
 
@@ -20,6 +24,25 @@ PER_CALL = 12
 """Tokens for the JSON around a call's name, id and arguments."""
 PER_MEDIUM = 800
 """Tokens of an image or file: between OpenAI's 85 (low detail) and 1,500 (high detail of a large image)."""
+
+_MEDIA = frozenset(
+    {
+        "audio",
+        "document",
+        "file",
+        "image",
+        "image_url",
+        "input_audio",
+        "input_image",
+        "input_video",
+        "video",
+        "video_url",
+    }
+)
+"""Types of the content parts that are an image, a sound, a video or a file, here or behind an address."""
+_GEMINI_MEDIA = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
+_ENCODED_DATA = re.compile(rb'[",][A-Za-z0-9+/=_\\-]{1000}')
+"""The beginning of a string in Base64. The mark in front of it keeps the search linear."""
 
 MAX_REMEMBERED_TOOLS = 256
 """Number of tools arrays with a remembered size."""
@@ -109,6 +132,21 @@ def estimate_text_tokens(text: str) -> int:
     return (total + 500) // 1000
 
 
+def _is_medium(part: dict[str, Any]) -> bool:
+    """True for a part that is an image, a sound, a video or a file; false for a document that is given as text."""
+    source, inner = part.get("source"), part.get("part")
+    if isinstance(source, dict) and source.get("type") in ("text", "content"):
+        return False
+    return part.get("type") in _MEDIA or (isinstance(inner, dict) and not _GEMINI_MEDIA.isdisjoint(inner))
+
+
+class _ContentParts(msgspec.Struct):
+    content: list[msgspec.Raw]
+
+
+_CONTENT = msgspec.json.Decoder(_ContentParts)
+
+
 @dataclass(frozen=True, eq=False)
 class TokenCounter:
     """Tokens of a message under one counter. Use one instance per counter: the instance is the key of the count
@@ -127,12 +165,24 @@ class TokenCounter:
         return [self(message) for message in messages]
 
     def _weigh(self, message: Message) -> int:
-        total = PER_MESSAGE + self.count_text(message.text) + PER_MEDIUM * message.media_count
+        total = PER_MESSAGE + self.count_text(message.text)
+        if message.media_count:
+            total += sum(self._count_part(bytes(part)) for part in _CONTENT.decode(message.raw).content)
         if message.reasoning:
             total += self.count_text(message.reasoning)
         for call in message.calls:
             total += PER_CALL + self.count_text(call.name) + self.count_text(call.arguments)
         return total
+
+    def _count_part(self, raw: bytes) -> int:
+        """Tokens of a content part that is not text: of a medium, or of JSON that a model reads. Such JSON is the
+        tools that Codex adds, or the output of a program that the provider has run."""
+        if _ENCODED_DATA.search(raw):
+            return PER_MEDIUM
+        part = msgspec.json.decode(raw)
+        if not isinstance(part, dict) or isinstance(part.get("text"), str):
+            return 0  # among the message's text
+        return PER_MEDIUM if _is_medium(part) else self.count_text(raw.decode("utf-8", "replace"))
 
     def has_count(self, message: Message) -> bool:
         """True if the message has been counted before, so that asking is free."""

@@ -204,14 +204,25 @@ def count_cut_results(view: View) -> Mapping[str, int]:
     """Cut results of each sort in this view, without those that were fetched again: nobody misses them any more."""
 
     def more(begin: int, known: Mapping[int, str] | None) -> Mapping[int, str]:
-        lookups = find_result_lookups(view).by_result.items()
-        new = {n: one.result_kind for n, one in lookups if n >= begin and is_cut(view.find_edit(n))}
-        return {**known, **new} if known else new
+        lookups = find_result_lookups(view).by_result
+        places = (n for n in range(begin, len(view.messages)) if n in lookups and is_cut(view.find_edit(n)))
+        return {**(known or {}), **{n: lookups[n].result_kind for n in places}}
 
     cut = view.memo_edited("cut by sort", more)
-    refetches = find_refetches(view).values()
-    again = {one.earlier_index for one in refetches if one.earlier_index in cut and _has_same_text(view, one)}
+    again = _find_fetched_again(view)
     return Counter(sort for n, sort in cut.items() if n not in again)
+
+
+def _find_fetched_again(view: View) -> frozenset[int]:
+    """The indexes of cut results whose text a later result has again."""
+
+    def more(begin: int, known: frozenset[int] | None) -> frozenset[int]:
+        found = find_refetches(view)
+        new = (found[n] for n in range(begin, len(view.messages)) if n in found)
+        again = (one for one in new if is_cut(view.find_edit(one.earlier_index)) and _has_same_text(view, one))
+        return (known or frozenset()).union(one.earlier_index for one in again)
+
+    return view.memo_edited("fetched again", more)
 
 
 def count_exposed_results(view: View) -> Mapping[str, int]:

@@ -156,3 +156,14 @@ def append_member(raw: bytes, span: Span, key: str, value: bytes) -> Replacement
     members = read_members(raw, span)
     at = max((end for _, end in members.values()), default=raw.index(b"{", span[0]) + 1)
     return at, at, (b"," if members else b"") + encode_text(key) + b":" + value
+
+
+def extend_array(body: bytes, members: Mapping[str, Span], name: str, elements: bytes) -> Replacement:
+    """The replacement that puts elements at the end of a body's array, which may be absent or null. members: the spans
+    of the body's members."""
+    span = members.get(name)
+    if span is None:
+        return append_member(body, (0, len(body)), name, b"[" + elements + b"]")
+    if body[span[0] : span[1]] == b"null":
+        return *span, b"[" + elements + b"]"
+    return append_element(body, span, elements)

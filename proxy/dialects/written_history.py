@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress, count
+from operator import ne
 
 from proxy.dialects import spans
 from proxy.dialects.spans import Replacement, Span
@@ -37,7 +39,7 @@ class WrittenHistory:
     """The array of a body that went upstream."""
 
     array: memoryview
-    """It is a view of the body, which is kept for other reasons too."""
+    """A view of the body and no copy: the body is kept in any case."""
     outgoing: Sequence[OutgoingMessage]
     elements: Sequence[WrittenElement]
     stable: int
@@ -115,7 +117,4 @@ def view_array(
 
 def count_equal(one: Sequence[OutgoingMessage], other: Sequence[OutgoingMessage]) -> int:
     """Number of messages that both begin with."""
-    for n, (mine, theirs) in enumerate(zip(one, other, strict=False)):
-        if mine != theirs:
-            return n
-    return min(len(one), len(other))
+    return next(compress(count(), map(ne, one, other)), min(len(one), len(other)))

@@ -50,8 +50,7 @@ def may_be_ours(turn: Turn) -> bool:
 def has_changed_prompts(turn: Turn) -> bool:
     """True if earlier prompts of the branch were others than the client's."""
     branch = turn.located.branch
-    offered = branch.tool_offer is not None and bool(branch.tool_offer.names)
-    return bool(branch.state.edits or branch.refused_reasoning or offered)
+    return bool(branch.state.edits or branch.refused_reasoning) or branch.offers_tools
 
 
 def hash_token(token: str) -> bytes:
@@ -99,9 +98,7 @@ def count_dropped(services: Services, turn: Turn, answer: AssembledAnswer) -> No
     prompt = "changed" if turn.is_prompt_changed else "client"
     for reason, count in Counter(one if one in REASONS else "other" for one in dropped).items():
         services.metrics.dropped_reasoning_total.labels(reason=reason, prompt=prompt).inc(count)
-    tokens = estimate_tokens(turn, len(dropped))
-    if turn.model.output:
-        services.metrics.dropped_reasoning_dollars_total.inc(tokens * turn.model.output / 1e6)
+    _count_dollars(services, turn, len(dropped))
     if prompt == "changed" and any(one.startswith("prefix") for one in dropped):
         log.warning("an upstream left out %d pieces of reasoning behind a prompt of ours", len(dropped))
 
@@ -109,6 +106,11 @@ def count_dropped(services: Services, turn: Turn, answer: AssembledAnswer) -> No
 def count_left_out(services: Services, turn: Turn, count: int) -> None:
     """Count the reasoning that the proxy itself leaves out of a prompt, and the price of thinking it again."""
     services.metrics.dropped_reasoning_total.labels(reason="left_out", prompt="changed").inc(count)
+    _count_dollars(services, turn, count)
+
+
+def _count_dollars(services: Services, turn: Turn, count: int) -> None:
+    """Count the price of thinking so many pieces of reasoning again, for a model with a price."""
     if turn.model.output:
         dollars = estimate_tokens(turn, count) * turn.model.output / 1e6
         services.metrics.dropped_reasoning_dollars_total.inc(dollars)

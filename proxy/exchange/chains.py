@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from proxy.chat import json_spans
+from proxy.dialects.base import check_grown_body
 from proxy.dialects.responses import chained, rules
 from proxy.dialects.responses.chained import ChainFacts
 from proxy.dialects.responses.request import ResponsesRequest
@@ -26,7 +27,7 @@ from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.refusals import peek_refusal, remember_model
 from proxy.exchange.services import TURN_BYTES, Headers, Incoming, ModelKey, ResponseWriter, Services
 from proxy.exchange.turn import Turn, make_model_key
-from proxy.sessions.locate import decode_headers, derive_tenant
+from proxy.sessions import locate
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
 from proxy.store.base import Row
 from proxy.store.response_names import ResponseNameRow, is_storable
@@ -48,10 +49,10 @@ DIALECT: Final = "responses"
 _T = TypeVar("_T")
 
 
-async def follow(services: Services, incoming: Incoming, *, takes: bool, counts: bool = False) -> Incoming:
+async def follow(services: Services, incoming: Incoming, *, may_take_over: bool, has_answer: bool = True) -> Incoming:
     """Return the request with its place in a chain, completed from the store where the proxy takes the chain over.
 
-    takes: the proxy may complete it. counts: it asks for a count or a compaction, and has no answer of its own.
+    may_take_over: the proxy may complete it. has_answer: False if it asks for a count or a compaction.
     """
     if incoming.dialect != DIALECT:
         return incoming
@@ -60,24 +61,24 @@ async def follow(services: Services, incoming: Incoming, *, takes: bool, counts:
         return incoming
     tenant = find_tenant(services, incoming.headers, incoming.tenant)
     history = await find_history(services, tenant, facts.name) if facts.name else None
-    made = Chain(facts, incoming.body, history or NOTHING_KNOWN)
-    takes = takes and facts.is_whole and not facts.conversation
+    chain = Chain(facts, incoming.body, history or NOTHING_KNOWN)
+    may_take_over = may_take_over and facts.is_whole and not facts.conversation
     try:
         whole = incoming
-        if (takes or not made.history.at_provider) and b"item_reference" in incoming.body:
+        if (may_take_over or not chain.history.at_provider) and b"item_reference" in incoming.body:
             body = await resolve_references(services, tenant, incoming.body)
             whole = incoming if body is None else msgspec.structs.replace(incoming, body=body, encoded=None)
-            made = replace(made, is_resolved=body is not None)
+            chain = replace(chain, is_resolved=body is not None)
         if not facts.name:
-            return await _begin(services, whole, made, takes=takes and not counts)
-        if history is not None and facts.previous and _may_take(history, takes=takes):
+            return await _begin(services, whole, chain, may_take_over=may_take_over and has_answer)
+        if history is not None and facts.previous and _may_complete(history, may_take_over=may_take_over):
             # What the provider does not know can be left out in no case.
-            made = made if history.at_provider else replace(made, original=whole.body)
-            return await _take_over(services, whole, made, counts=counts)
+            chain = chain if history.at_provider else replace(chain, original=whole.body)
+            return await _take_over(services, whole, chain, has_answer=has_answer)
     except (ValueError, KeyError, RecursionError, msgspec.DecodeError):
         services.metrics.internal_errors_total.labels(where="takeover").inc()
         log.exception("a chain cannot be completed from the store; the request goes on as received")
-    return msgspec.structs.replace(incoming, chain=replace(made, is_resolved=False))
+    return msgspec.structs.replace(incoming, chain=replace(chain, is_resolved=False))
 
 
 async def _read_facts(services: Services, body: bytes) -> ChainFacts | None:
@@ -88,8 +89,7 @@ async def _read_facts(services: Services, body: bytes) -> ChainFacts | None:
 
     def read() -> ChainFacts | None:
         try:
-            if cache.limits is not None:
-                cache.limits.check_body(body, *((before.prefix_end, before.value_count) if before is not None else ()))
+            check_grown_body(body, cache.limits, before)
         except NotManaged:
             return None
         return chained.read_chain_facts(body, before)
@@ -97,57 +97,57 @@ async def _read_facts(services: Services, body: bytes) -> ChainFacts | None:
     return await run_in_worker(services, len(body) - len(old or ()), read)
 
 
-def _may_take(history: KnownHistory, *, takes: bool) -> bool:
+def _may_complete(history: KnownHistory, *, may_take_over: bool) -> bool:
     """True if the proxy completes a request with this history. It always does where the provider does not know it."""
-    return history.is_known and history.is_whole and (takes or not history.at_provider)
+    return history.is_known and history.is_whole and (may_take_over or not history.at_provider)
 
 
-async def _begin(services: Services, incoming: Incoming, made: Chain, *, takes: bool) -> Incoming:
+async def _begin(services: Services, incoming: Incoming, chain: Chain, *, may_take_over: bool) -> Incoming:
     """Return a request that names nothing, and whose answer a later request may name."""
-    if not takes:
-        return msgspec.structs.replace(incoming, chain=replace(made, history=replace(NOTHING_KNOWN, is_known=True)))
+    if not may_take_over:
+        return msgspec.structs.replace(incoming, chain=replace(chain, history=replace(NOTHING_KNOWN, is_known=True)))
     is_whole = await run_in_worker(services, len(incoming.body), lambda: chained.can_restore(incoming.body))
-    made = replace(made, history=replace(NOTHING_KNOWN, is_known=True), is_whole=is_whole)
-    if made.facts.asks_encrypted or not _may_ask(services, incoming):
-        return msgspec.structs.replace(incoming, chain=made)
+    chain = replace(chain, history=replace(NOTHING_KNOWN, is_known=True), is_whole=is_whole)
+    if chain.facts.asks_encrypted or not _may_ask_for_encrypted(services, incoming):
+        return msgspec.structs.replace(incoming, chain=chain)
     body = chained.ask_for_encrypted(incoming.body)
-    return msgspec.structs.replace(incoming, body=body, encoded=None, chain=replace(made, adds_encrypted=True))
+    return msgspec.structs.replace(incoming, body=body, encoded=None, chain=replace(chain, adds_encrypted=True))
 
 
-async def _take_over(services: Services, incoming: Incoming, made: Chain, *, counts: bool) -> Incoming:
+async def _take_over(services: Services, incoming: Incoming, chain: Chain, *, has_answer: bool) -> Incoming:
     """Return the request with the whole history. The provider is to store the answer only where the items of the
     request cannot be written again by a later one."""
-    messages, facts = made.history.messages, made.facts
+    messages, facts = chain.history.messages, chain.facts
 
     def complete() -> tuple[bytes, bool]:
         body = chained.write_whole_request(incoming.body, chained.restore_items(messages))
         # An answer that was cut off may end in reasoning, which a request must not do.
         return rules.remove_orphan_reasoning(body), chained.can_restore(incoming.body, messages)
 
-    if chained.has_bare_reasoning(messages) and made.history.at_provider:
-        return msgspec.structs.replace(incoming, chain=made)
-    body, is_whole = await run_in_worker(services, len(incoming.body) + made.history.size, complete)
-    if counts:
-        return msgspec.structs.replace(incoming, body=body, encoded=None, chain=replace(made, is_taken_over=True))
+    if chained.has_bare_reasoning(messages) and chain.history.at_provider:
+        return msgspec.structs.replace(incoming, chain=chain)
+    body, is_whole = await run_in_worker(services, len(incoming.body) + chain.history.size, complete)
+    if not has_answer:
+        return msgspec.structs.replace(incoming, body=body, encoded=None, chain=replace(chain, is_taken_over=True))
     is_whole = is_whole and facts.is_whole
-    adds = not facts.asks_encrypted and _may_ask(services, incoming)
+    adds = not facts.asks_encrypted and _may_ask_for_encrypted(services, incoming)
     body = chained.ask_for_encrypted(body) if adds else body
     body = chained.write_unstored(body) if is_whole else body
     at_provider = facts.is_stored and not is_whole
-    made = replace(made, is_taken_over=True, adds_encrypted=adds, is_whole=is_whole, at_provider=at_provider)
-    return msgspec.structs.replace(incoming, body=body, encoded=None, chain=made)
+    chain = replace(chain, is_taken_over=True, adds_encrypted=adds, is_whole=is_whole, at_provider=at_provider)
+    return msgspec.structs.replace(incoming, body=body, encoded=None, chain=chain)
 
 
 def return_unplanned(incoming: Incoming) -> Incoming:
     """Return the request as it goes out without a plan. These are the client's own bytes if the provider knows the
     history. Otherwise they are the whole history, with an answer that the provider stores."""
-    made = incoming.chain
-    if made is None:
+    chain = incoming.chain
+    if chain is None:
         return incoming
-    body = made.original
+    body = chain.original
     if repeats_other_values(incoming):
         try:
-            body = chained.write_whole_request(made.original, chained.restore_items(made.history.messages))
+            body = chained.write_whole_request(chain.original, chained.restore_items(chain.history.messages))
         except (ValueError, RecursionError, msgspec.DecodeError):
             body = incoming.body  # it was written in the same way a moment ago
     return msgspec.structs.replace(incoming, body=body, chain=None)
@@ -156,13 +156,13 @@ def return_unplanned(incoming: Incoming) -> Incoming:
 def repeats_other_values(incoming: Incoming) -> bool:
     """True if the answer to a request that goes out without a plan has values of the proxy, not the client's: it has to
     be read."""
-    made = incoming.chain
-    return made is not None and made.is_taken_over and not made.history.at_provider
+    chain = incoming.chain
+    return chain is not None and chain.is_taken_over and not chain.history.at_provider
 
 
 def find_tenant(services: Services, headers: Headers, tenant: str | None) -> str:
     """The tenant of a request. tenant: that of the client's key; None if no keys are configured."""
-    return tenant or derive_tenant(decode_headers(headers), services.settings.identity.salt.get_secret_value())
+    return locate.find_tenant(locate.decode_headers(headers), tenant, services.settings.identity)
 
 
 async def run_in_worker(services: Services, size: int, work: Callable[[], _T]) -> _T:
@@ -244,7 +244,7 @@ def record_names(
     return [msgspec.structs.replace(row, name=name) for name in names]
 
 
-def _may_ask(services: Services, incoming: Incoming) -> bool:
+def _may_ask_for_encrypted(services: Services, incoming: Incoming) -> bool:
     """True if the model of a request is not known to refuse encrypted reasoning."""
     return not services.refused_encrypted or _find_model_key(services, incoming) not in services.refused_encrypted
 
@@ -276,7 +276,7 @@ async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) ->
 def drop_refused(services: Services, incoming: Incoming, body: bytes) -> bytes:
     """A body to send, without the question for encrypted reasoning where the model refuses it."""
     chain = incoming.chain
-    if chain is None or not chain.adds_encrypted or _may_ask(services, incoming):
+    if chain is None or not chain.adds_encrypted or _may_ask_for_encrypted(services, incoming):
         return body
     return chained.drop_encrypted(body)
 
@@ -336,8 +336,8 @@ class ChainWriter(ResponseWriter):
         requests get their turn between."""
         at = 0
         while len(data) - at > TURN_BYTES:
-            if made := self._echo.feed(data[at : at + TURN_BYTES]):
-                await self._out.write(made)
+            if ready := self._echo.feed(data[at : at + TURN_BYTES]):
+                await self._out.write(ready)
             await asyncio.sleep(0)
             at += TURN_BYTES
         return self._echo.feed(data[at:])

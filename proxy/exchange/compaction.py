@@ -19,7 +19,9 @@ COMPACTION_PATHS: Final = ("/responses/compact",)
 async def handle_compaction(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
     """Pass a compaction on as received, except for reasoning that led to a withheld call: it would be refused."""
     if not (is_off(incoming) or incoming.unmanaged_reason):
-        incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming), counts=True)
+        incoming = await chains.follow(
+            services, incoming, may_take_over=may_take_over(services, incoming), has_answer=False
+        )
         incoming = await repair_compaction(services, incoming)
     reason = FallbackReason.OFF if is_off(incoming) else FallbackReason.COMPACTION
     await forward_original(services, incoming, out, reason)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from proxy.context.models import Model
-from proxy.context.prices import estimate_usage, price_usage
+from proxy.context.prices import Dollars, estimate_usage, price_usage
 from proxy.dialects.usage import Usage
 from proxy.exchange.turn import Turn
 
@@ -189,41 +189,58 @@ def count_cacheable(model: Model, tokens: int) -> int:
     return held if held >= model.min and model.cache != "none" else 0
 
 
-def compute_bill(model: Model, meter: Meter) -> Bill | None:
-    """Return the cost of an exchange; None without prices.
+class _PricedExchange(msgspec.Struct, frozen=True):
+    """An exchange with the prices of its model.
 
-    If the provider reports dollars, these were paid. The other two are then scaled by the quotient of the paid dollars
-    and the dollars of our table. A model without prices has prices in proportion."""
+    If the provider reports dollars, these were paid. All others are then scaled by the quotient of the paid dollars and
+    the dollars of our table. A model without prices has prices in proportion."""
+
+    model: Model
+    meter: Meter
+    usages: list[Usage]
+    """The usage of each round."""
+    costs: list[Dollars]
+    """The dollars of each round by our table."""
+    compacting: float
+    """Dollars of the provider's compactions by our table. They take place with the proxy and without it."""
+    scale: float
+    """The quotient of the dollars that were paid and those of our table."""
+    count: Callable[[int], int]
+    """Tokens by the count of the provider, from tokens of a prompt by our count."""
+
+    @property
+    def paid(self) -> float:
+        """Dollars of the exchange."""
+        return (sum(cost.total for cost in self.costs) + self.compacting) * self.scale
+
+    def estimate(self, prompt: int, cached: int, completion: int) -> float:
+        """Dollars of another prompt and its answer, in tokens by the count of the provider."""
+        return self._scale(estimate_usage(self.usages[0], prompt, cached, completion))
+
+    def estimate_unwritten(self) -> float:
+        """Dollars of the client's own prompt and the answer, where only `Meter.held` is cached and nothing more is
+        written."""
+        prompt, completion = self.count(self.meter.before), self.usages[-1].completion
+        cached = min(self.count(self.meter.held), prompt)
+        return self._scale(Usage(prompt, completion, prompt + completion, cached, 0))
+
+    def _scale(self, usage: Usage) -> float:
+        return (price_usage(self.model, usage, self.meter.rate).total + self.compacting) * self.scale
+
+
+def _price_exchange(model: Model, meter: Meter) -> _PricedExchange | None:
+    """Return the exchange with its prices; None without prices."""
     if not meter.rounds or (model.input is None and not meter.dollars):
         return None
     count = _find_provider_count(model, meter)
     if model.input is None:
         model = replace(model, input=1.0, output=model.output_ratio)
     usages = meter.list_usages()
-    first, costs = usages[0], [price_usage(model, usage, meter.rate) for usage in usages]
-    compacting = _price_compactions(model, meter)
-    paid = sum(cost.total for cost in costs) + compacting
-    scale = sum(meter.dollars) / paid if meter.dollars and paid else 1.0
-
-    def estimate(tokens: int, cached: int) -> float:
-        usage = estimate_usage(first, tokens, cached, usages[-1].completion)
-        return (price_usage(model, usage, meter.rate).total + compacting) * scale
-
-    own = count(meter.before)
-    if meter.writes_nothing:
-        without = (_price_unwritten(model, meter, own, count(meter.held)) + compacting) * scale
-    elif meter.sent == meter.before:
-        without = (costs[0].prompt + costs[-1].answer + compacting) * scale
-    elif meter.is_unchanged:
-        without = estimate(own, max(0, (first.cached or 0) - (first.prompt - own)))
-    else:
-        without = estimate(own, count(meter.held))
-    return Bill(paid * scale, without, estimate(*map(count, meter.planned)) if meter.planned is not None else None)
-
-
-def _price_compactions(model: Model, meter: Meter) -> float:
-    """Dollars of the provider's compactions, which take place with the proxy and without it."""
-    return sum(price_usage(model, one, meter.rate).total for one in meter.compactions)
+    costs = [price_usage(model, usage, meter.rate) for usage in usages]
+    compacting = sum(price_usage(model, one, meter.rate).total for one in meter.compactions)
+    listed = sum(cost.total for cost in costs) + compacting
+    scale = sum(meter.dollars) / listed if meter.dollars and listed else 1.0
+    return _PricedExchange(model, meter, usages, costs, compacting, scale, count)
 
 
 def _find_provider_count(model: Model, meter: Meter) -> Callable[[int], int]:
@@ -239,11 +256,26 @@ def _find_provider_count(model: Model, meter: Meter) -> Callable[[int], int]:
     return lambda tokens: round(tokens * factor)
 
 
-def _price_unwritten(model: Model, meter: Meter, prompt: int, held: int) -> float:
-    """Dollars of the client's own prompt and the answer, where only `held` is cached and nothing more is written."""
-    completion = meter.list_usages()[-1].completion
-    usage = Usage(prompt, completion, prompt + completion, min(held, prompt), 0)
-    return price_usage(model, usage, meter.rate).total
+def compute_bill(model: Model, meter: Meter) -> Bill | None:
+    """Return the cost of an exchange; None without prices."""
+    priced = _price_exchange(model, meter)
+    if priced is None:
+        return None
+    first, answer, count = priced.usages[0], priced.usages[-1].completion, priced.count
+    own = count(meter.before)
+    if meter.writes_nothing:
+        without = priced.estimate_unwritten()
+    elif meter.sent == meter.before:
+        without = (priced.costs[0].prompt + priced.costs[-1].answer + priced.compacting) * priced.scale
+    elif meter.is_unchanged:
+        without = priced.estimate(own, max(0, (first.cached or 0) - (first.prompt - own)), answer)
+    else:
+        without = priced.estimate(own, count(meter.held), answer)
+    planned = None
+    if meter.planned is not None:
+        tokens, cached = meter.planned
+        planned = priced.estimate(count(tokens), count(cached), answer)
+    return Bill(priced.paid, without, planned)
 
 
 class Prediction(NamedTuple):
@@ -259,28 +291,17 @@ class Prediction(NamedTuple):
 
 def predict_bill(model: Model, meter: Meter) -> Prediction | None:
     """Return the predicted cost of an exchange, scaled as its bill is; None where it has no bill."""
-    bill = compute_bill(model, meter)
-    if bill is None:
+    priced = _price_exchange(model, meter)
+    if priced is None:
         return None
-    count = _find_provider_count(model, meter)
-    if model.input is None:
-        model = replace(model, input=1.0, output=model.output_ratio)
-    usages = meter.list_usages()
-    costs = [price_usage(model, usage, meter.rate).total for usage in usages]
-    compacting = _price_compactions(model, meter)
-    first, scale = usages[0], bill.paid / (sum(costs) + compacting or 1.0)
-
-    def predict(tokens: int, cached: int, completion: int) -> float:
-        usage = estimate_usage(first, count(tokens), count(cached), completion)
-        return (price_usage(model, usage, meter.rate).total + compacting) * scale
-
-    sent = predict(meter.sent, meter.expected, first.completion)
+    count, answer = priced.count, priced.usages[-1].completion
+    sent = priced.estimate(count(meter.sent), count(meter.expected), priced.usages[0].completion)
     own = (
-        (_price_unwritten(model, meter, count(meter.before), count(meter.held)) + compacting) * scale
+        priced.estimate_unwritten()
         if meter.writes_nothing
-        else predict(meter.before, meter.held, usages[-1].completion)
+        else priced.estimate(count(meter.before), count(meter.held), answer)
     )
-    return Prediction(sent, own, sum(costs[1:]) * scale)
+    return Prediction(sent, own, sum(cost.total for cost in priced.costs[1:]) * priced.scale)
 
 
 def write_meter(meter: Meter) -> str:

@@ -60,7 +60,9 @@ async def handle_count(services: Services, incoming: Incoming, out: ResponseWrit
     reason = "off" if is_off(incoming) else incoming.unmanaged_reason
     planned: tuple[Turn, Target] | None = None
     if not reason:
-        incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming), counts=True)
+        incoming = await chains.follow(
+            services, incoming, may_take_over=may_take_over(services, incoming), has_answer=False
+        )
         reason = "chain" if incoming.chain is not None and incoming.chain.is_held else ""
     if not reason:
         try:

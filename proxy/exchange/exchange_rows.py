@@ -458,9 +458,6 @@ def _make_edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
 # Rows of messages that an operator has removed permanently: the client resends the text, and the rows do not store it.
 
 
-ERASED_TEXT = "[removed by the operator]"
-
-
 def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
     """Blank the forms of removed messages in the turn's rows, so that a client that resends the messages in other bytes
     does not restore them."""
@@ -470,16 +467,15 @@ def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
     raws = {m.form: m.raw for m, k in zip(messages, turn.keys, strict=True) if k in removed and not m.is_system}
     start, end = turn.request.spans["messages"]
     whole = chain.compute_form(turn.request.body[start:end])
-    chained = [m for m in messages if not m.is_system]
-    positions = {at: m.raw for at, m in enumerate(chained) if m.form in raws}
+    positions = {at for at, n in enumerate(turn.request.find_chained_indices()) if messages[n].form in raws}
     for n, row in enumerate(turn.pending.rows):
         if isinstance(row, FormRow) and row.form in raws:
-            turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form], ERASED_TEXT))
+            turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form]))
         elif isinstance(row, FormRow) and row.form == whole:
             turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_in_array(row.body, positions))
 
 
-def erase_in_array(array: bytes, positions: dict[int, bytes]) -> bytes:
+def erase_in_array(array: bytes, positions: Container[int]) -> bytes:
     """Return an array of messages with these positions blanked; system messages are not counted."""
     raws: list[bytes] = []
     at = 0
@@ -488,6 +484,6 @@ def erase_in_array(array: bytes, positions: dict[int, bytes]) -> bytes:
         if read_message(raw).is_system:
             raws.append(raw)
             continue
-        raws.append(erase_content(raw, ERASED_TEXT) if at in positions else raw)
+        raws.append(erase_content(raw) if at in positions else raw)
         at += 1
     return b"[" + b",".join(raws) + b"]"

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,12 +36,13 @@ from proxy.exchange import (
     record_outcome,
     result_clearing,
 )
+from proxy.exchange.client_stream import keep_alive, relay_to_client
 from proxy.exchange.dialect import DIALECTS, AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.prepare_request import prepare_request
 from proxy.exchange.send_prompt import send_prompt
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
-from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
+from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
@@ -69,7 +71,7 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         await fallback.forward_original(services, incoming, out, FallbackReason(incoming.unmanaged_reason))
         return
     if incoming.dialect == chains.DIALECT:
-        incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming))
+        incoming = await chains.follow(services, incoming, may_take_over=may_take_over(services, incoming))
         out = chains.wrap_writer(incoming, out)
     if is_off(incoming):
         await _forward(services, incoming, out, FallbackReason.OFF)
@@ -231,7 +233,7 @@ async def _relay_stream(
     try:
         # Its length may change in any case: an error or a comment of the proxy may follow.
         await out.start(reply.status, _make_response_headers(turn, reply, changed=True))
-        broken = await relay_stream(reply, relay, out)
+        broken = await relay_to_client(reply, relay, out)
         if tool_loop is not None and broken is None:
             relay, broken = await tool_loop.run_stream(relay, out, make)
             turn = tool_loop.turn
@@ -316,49 +318,81 @@ async def _relay_body(
     except AnswerTooLong:
         await _relay_unread(services, turn, reply, out, "too long to be stored")
         return
-    visible, answer = body, None
+    if not reply.is_readable:
+        made: _ClientBody | None = _ClientBody(turn, body)
+    elif turn.request.stream and begins_stream(body):
+        reply.give_again(body)  # a stream under another media type
+        await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
+        return
+    else:
+        made = await _make_client_body(services, turn, body, tool_loop)
+    if made is not None:
+        await _record_and_respond(services, made, reply, out, first_byte_ms, changed=made.visible != body)
+    elif tool_loop is not None:
+        await _answer_with_original(services, tool_loop.turn, tool_loop, out, first_byte_ms)
+
+
+class _ClientBody(NamedTuple):
+    """An answer in one body, as the client gets it."""
+
+    turn: Turn
+    """The turn with the rounds of the answer."""
+    visible: bytes
+    answer: AssembledAnswer | None = None
+    """None for a body that is not read."""
+    blocks: Sequence[NoteBlock] = ()
+    """The blocks that the model was asked for."""
+
+
+async def _make_client_body(
+    services: Services, turn: Turn, body: bytes, tool_loop: ToolLoop | None
+) -> _ClientBody | None:
+    """Run the rounds of an answer, and take out what the client must not see. None where a round has failed."""
+    visible = body
     blocks: list[NoteBlock] = []
-    if reply.is_readable:
-        if turn.request.stream and begins_stream(body):
-            reply.give_again(body)  # a stream under another media type
-            await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
-            return
-        withheld = record_outcome.find_withheld_headings(services, turn)
-        if tool_loop is not None:
-            joined = await _join_rounds(services, tool_loop, body, withheld)
-            turn = tool_loop.turn
-            if joined is None:
-                await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
-                return
-            visible, blocks = joined
-        elif withheld:
-            visible, blocks = turn.dialect.answers.remove_blocks(body, withheld)
-        if _shows_state(turn, withheld) and turn.prompt.fallback != "upstream_reject":
-            blocks = [*blocks, *turn.dialect.answers.remove_blocks(visible, (state_block.HEADING,))[1]]
-        if turn.prompt.outgoing != turn.original:
-            visible = _restore_echo(turn, visible)
-        answer = _read_answer(turn, body, visible)
-    state_blocks = [block.body for block in blocks if block.heading == state_block.HEADING]
+    withheld = record_outcome.find_withheld_headings(services, turn)
+    if tool_loop is not None:
+        joined = await _join_rounds(services, tool_loop, body, withheld)
+        if joined is None:
+            return None
+        turn, (visible, blocks) = tool_loop.turn, joined
+    elif withheld:
+        visible, blocks = turn.dialect.answers.remove_blocks(body, withheld)
+    if _shows_state(turn, withheld) and turn.prompt.fallback != "upstream_reject":
+        blocks = [*blocks, *turn.dialect.answers.remove_blocks(visible, (state_block.HEADING,))[1]]
+    if turn.prompt.outgoing != turn.original:
+        visible = _restore_echo(turn, visible)
+    answer = turn.dialect.answers.read(visible)
+    if visible != body:  # the report of cleared results was taken out of it
+        answer.cleared_results = turn.dialect.answers.read(body).cleared_results
+    return _ClientBody(turn, visible, answer, blocks)
+
+
+async def _record_and_respond(
+    services: Services, made: _ClientBody, reply: Reply, out: ResponseWriter, first_byte_ms: float, *, changed: bool
+) -> None:
+    """Store the exchange and send its body. changed: the body differs from the one that came."""
+    turn, answer = made.turn, made.answer
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
     rows = record_outcome.record_outcome(
         services,
         turn,
         answer,
-        state_blocks,
+        [block.body for block in made.blocks if block.heading == state_block.HEADING],
         "complete" if complete else _find_status_without_answer(reply.status),
         reply.status,
         first_byte_ms=first_byte_ms,
         note=None if complete else f"http {reply.status}",
     )
     if complete:
-        reflections = [block.body for block in blocks if block.heading != state_block.HEADING]
+        reflections = [block.body for block in made.blocks if block.heading != state_block.HEADING]
         rows += _make_iteration_rows(services, turn, reflections)
-    headers = _make_response_headers(turn, reply, changed=visible != body)
-    if visible != body:
-        headers.append((b"content-length", b"%d" % len(visible)))
+    headers = _make_response_headers(turn, reply, changed=changed)
+    if changed:
+        headers.append((b"content-length", b"%d" % len(made.visible)))
     if not await record_outcome.store_and_wait(services, turn, rows):
         headers.append((b"x-context-persist", b"deferred"))
-    await out.respond(reply.status, headers, visible)
+    await out.respond(reply.status, headers, made.visible)
 
 
 def _shows_state(turn: Turn, withheld: tuple[str, ...]) -> bool:
@@ -371,14 +405,6 @@ def _find_status_without_answer(http_status: int) -> ExchangeStatus:
     if http_status in BODILESS_STATUSES or 300 <= http_status < 400:
         return "complete"  # no answer is due
     return "rejected" if http_status >= 400 else "partial"
-
-
-def _read_answer(turn: Turn, body: bytes, visible: bytes) -> AssembledAnswer:
-    """The answer that the client gets, with the report of cleared results that was taken out of it."""
-    answer = turn.dialect.answers.read(visible)
-    if visible != body:
-        answer.cleared_results = turn.dialect.answers.read(body).cleared_results
-    return answer
 
 
 def _restore_echo(turn: Turn, body: bytes) -> bytes:

@@ -46,4 +46,4 @@ async def _note_length(services: Services, item: SessionItem, branch: BranchLeng
         request = read_request(insert_messages(branch.envelope, b"[%s]" % (first or _NO_SYSTEM_MESSAGE)))
     except NotManaged:
         return  # what was erased of it has left no request
-    services.conversation_lengths.note_length(item.tenant, request, item.session, branch.answers)
+    services.known_agents.find(item.tenant, request).note_length(item.session, branch.answers)

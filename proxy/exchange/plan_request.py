@@ -162,7 +162,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
     notes = lookups.find_prompt_notes(turn)
-    session = turn.located.branch.live_session.session
+    agent, session = services.known_agents.find(turn.tenant, turn.request), turn.located.branch.live_session.session
 
     inputs = RewriteInputs(
         token_counter=turn.token_counter, keys=spliced.keys, strategy=turn.strategy, strategies=strategies,
@@ -170,11 +170,8 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
         sent_count=_count_sent(turn),
         guarded_keys=splice_rounds.find_guarded_results(turn) if spliced.hidden_at else frozenset(),
         options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
-        agent_faults=services.agent_faults.count_elsewhere(turn.tenant, turn.request, session),
-        conversation_lengths=(
-            services.conversation_lengths.list_lengths(turn.tenant, turn.request)
-            if turn.enriched.policy.predicted_rent else ()
-        ), **notes,
+        agent_faults=agent.sum_other_faults(session),
+        conversation_lengths=agent.list_lengths() if turn.enriched.policy.predicted_rent else (), **notes,
     )  # fmt: skip
     conversation = (spliced.request, state, turn.enriched.policy, turn.model, turn.started_at, inputs)
 

@@ -153,7 +153,7 @@ def _find_stored(turn: Turn, tokens: Iterable[str]) -> dict[str, Binding]:
 
 
 def _find_ours(turn: Turn, broken: Sequence[str], own: Mapping[str, Binding]) -> list[str]:
-    """The broken tokens that the client has in front of the same prompt as ever: the change is the proxy's."""
+    """The broken tokens whose prompt the client has not changed: the proxy has changed it."""
     known = turn.located.branch.live_session.bindings
     return [
         token
@@ -171,9 +171,8 @@ def costs_less_without_edits(turn: Turn, judged: Judgement) -> bool:
     """True if the branch should go on without its edits and tools: they save less in a request than the reasoning
     takes that would have to leave for them."""
     branch = turn.located.branch
-    offered = branch.tool_offer is not None and bool(branch.tool_offer.names)
     lost = len(judged.left_out) - len(find_run(judged.tokens, judged.broken_without_plan))
-    if turn.prompt.outgoing == turn.original or lost <= 0 or not (branch.state.edits or offered):
+    if turn.prompt.outgoing == turn.original or lost <= 0 or not (branch.state.edits or branch.offers_tools):
         return False
     saved = turn.prompt.plan.before - turn.prompt.plan.after
     return bound_reasoning.estimate_tokens(turn, lost) > saved

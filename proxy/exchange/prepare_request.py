@@ -82,7 +82,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
 
 async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, str]) -> tuple[Turn, Target]:
     """Read the request, find its session and branch, and choose its upstream. headers: with lower-case names."""
-    tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
+    tenant = locate.find_tenant(headers, incoming.tenant, services.settings.identity)
     dialect, options = DIALECTS[incoming.dialect], read_options(headers)
     wire = await read_wire(services, dialect, incoming)
     request, prefix_cache, keys = await _read_request(

@@ -93,13 +93,13 @@ def record_sent(services: Services, turn: Turn) -> None:
     """Update the branch's state once the plan's bytes have gone out."""
     branch = turn.located.branch
     branch.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
-    agent, session = (turn.tenant, turn.request), branch.live_session.session
+    agent, session = services.known_agents.find(turn.tenant, turn.request), branch.live_session.session
     if branch.kind != "side":
-        services.conversation_lengths.note_length(*agent, session, turn.prompt.plan.request_count)
+        agent.note_length(session, turn.prompt.plan.request_count)
     if turn.enriched.policy.mode == "rewrite":
         marked = bool(turn.prompt.unmarked)
         branch.state = branch.state.after_sending(turn.prompt.plan, services.now(), has_breakpoints=marked)
-        services.agent_faults.note_counts(*agent, session, branch.state)
+        agent.note_faults(session, branch.state)
     if turn.prompt.is_simulated:
         branch.simulated_state = find_simulated_state(branch).after_sending(turn.prompt.plan, services.now())
 

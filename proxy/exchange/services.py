@@ -19,7 +19,7 @@ from proxy.exchange.message_cache import MessageCache
 from proxy.helper.budget import Budget, CircuitBreaker
 from proxy.helper.queue import HelperQueue
 from proxy.metrics import Metrics
-from proxy.sessions.live import AgentFaults, ConversationLengths, LiveSessions
+from proxy.sessions.live import KnownAgents, LiveSessions
 from proxy.sessions.provider_chains import Chain, HistoryMemory, ItemMemory
 from proxy.settings.load import Settings
 from proxy.store.base import Store
@@ -149,10 +149,8 @@ class Services:
     """Sandbox for SQL of models; one for all, since it bounds the number of child processes."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
     """Worker threads for long work in pure Python, beside the event loop. Tokens are counted in them too."""
-    agent_faults: AgentFaults = field(default_factory=AgentFaults)
-    """Tools whose results the sessions of each tenant have fetched again."""
-    conversation_lengths: ConversationLengths = field(default_factory=ConversationLengths)
-    """Requests of the last conversations of each agent."""
+    known_agents: KnownAgents = field(default_factory=KnownAgents)
+    """Each agent's page faults and the lengths of its conversations."""
     now: Callable[[], float] = time.time
     learned_windows: dict[ModelKey, LearnedWindow] = field(default_factory=dict)
     """Context windows that upstreams have named, by tenant, upstream and model (`exchange.learned_windows`)."""

@@ -6,6 +6,7 @@ Branches that offer no tools have no hidden rounds either, and no cost for both.
 from __future__ import annotations
 
 import logging
+from itertools import filterfalse
 
 from proxy.context.branch_state import count_losses
 from proxy.context.plan import Plan
@@ -87,13 +88,11 @@ async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
     """Return the rounds behind the answers in this request, read from the store where this process does not know
     them."""
     live_session = turn.located.branch.live_session
-    keys, answers = turn.keys, turn.request.find_indices("answers", lambda m: m.role == "assistant")
-    asked = {keys[n - 1]: None for n in answers if n}
-    if turn.located.known_until == len(keys) - 1:
-        asked[turn.tip_key] = None  # a new answer to a known request must not hide the earlier ones
-    missing = [k for k in asked if k not in live_session.hidden_rounds]
+    missing = dict.fromkeys(filterfalse(live_session.hidden_rounds.__contains__, _list_answered_tips(turn)))
+    if turn.located.known_until == len(turn.keys) - 1 and turn.tip_key not in live_session.hidden_rounds:
+        missing[turn.tip_key] = None  # a new answer to a known request must not hide the earlier ones
     if missing:
-        rows = await services.store.read_hidden_rounds(turn.tenant, live_session.session, missing)
+        rows = await services.store.read_hidden_rounds(turn.tenant, live_session.session, [*missing])
         found: dict[bytes, tuple[HiddenRound, ...]] = dict.fromkeys(missing, ())
         for row in rows:
             if row.tip in found:
@@ -104,6 +103,17 @@ async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
     return live_session.hidden_rounds
 
 
+def _list_answered_tips(turn: Turn) -> list[bytes]:
+    """Return the key of the message in front of each answer."""
+
+    def extend(begin: int, known: list[bytes] | None) -> list[bytes]:
+        messages = turn.request.messages
+        new = (turn.keys[n - 1] for n in range(max(begin, 1), len(messages)) if messages[n].role == "assistant")
+        return [*(known or ()), *new]
+
+    return turn.request.memo("answered tips", extend, turn.tenant)
+
+
 def _find_conversation_kind(turn: Turn) -> tuple[str, int]:
     """Key of one kind of conversations: the tenant, and a hash of the names of the client's tools."""
     return turn.tenant, hash(frozenset(turn.request.tool_names))
@@ -112,7 +122,7 @@ def _find_conversation_kind(turn: Turn) -> tuple[str, int]:
 def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
     """Add the tools that come with the first edit, once an edit takes out something that is nowhere else in the
     prompt; the branch keeps them."""
-    if plan.refusal or not count_losses(plan.edits):
+    if plan.refusal or not any(edit.is_lossy for edit in plan.edits.values()):
         return turn
     services.conversations_with_edits[_find_conversation_kind(turn)] = None
     if len(services.conversations_with_edits) > MAX_CONVERSATION_KINDS:

@@ -6,6 +6,7 @@ Results that the plan leaves to the provider's own clearing go out as received.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from proxy.chat.message import Request
 from proxy.context.plan import Plan
@@ -20,14 +21,13 @@ def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[O
 
     An answer that hidden rounds stand in for is one of the proxy: upstream gets it back as it was.
     """
-    indices: Sequence[int | None]
-    if spliced.request.messages is client.messages:
-        indices = range(len(client.messages))
-    else:
-        indices = _find_client_indices(spliced, client)
+    messages, count = spliced.request.messages, len(spliced.request.messages)
+    is_own = messages is client.messages
+    indices = range(count) if is_own else _find_client_indices(spliced, client)
     if plan.messages is None:
-        return [(n, m.raw) for n, m in zip(indices, spliced.request.messages, strict=True)]
-    count = len(indices)
+        return [(n, m.raw) for n, m in zip(indices, messages, strict=True)]
+    if is_own and max(plan.sources, default=0) < count:  # no message of the proxy's, as in most prompts
+        return [*zip(plan.sources, plan.messages, strict=True)]
     return [(indices[n] if n < count else None, raw) for n, raw in zip(plan.sources, plan.messages, strict=True)]
 
 
@@ -46,7 +46,7 @@ def _find_client_indices(spliced: SplicedRequest, client: Request) -> list[int |
 
 def leaves_clearing(plan: Plan) -> bool:
     """True if a plan leaves results to the provider's own clearing."""
-    return CLEARING in [edit.stage for edit in plan.edits.values()]
+    return CLEARING in map(attrgetter("stage"), plan.edits.values())
 
 
 def list_uncleared(

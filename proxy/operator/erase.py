@@ -13,7 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from proxy.dialects.completions.request import erase_content
-from proxy.exchange.exchange_rows import ERASED_TEXT, MessageForms, erase_in_array
+from proxy.exchange.exchange_rows import MessageForms, erase_in_array
 from proxy.exchange.services import Services
 from proxy.operator.find_session import SelectedBranch, iter_exchanges
 from proxy.operator.response_models import RemovalResult
@@ -26,17 +26,15 @@ async def erase_messages(services: Services, selected: SelectedBranch, chosen: S
     """Blank the text of these messages of the history in the store, in every form. StoreUnavailable passes through."""
     place = (selected.record.tenant, selected.record.session)
     messages = selected.request.messages
-    rows: list[Row] = [
-        EraseMessageRow(*place, selected.keys[n], erase_content(messages[n].raw, ERASED_TEXT)) for n in chosen
-    ]
+    rows: list[Row] = [EraseMessageRow(*place, selected.keys[n], erase_content(messages[n].raw)) for n in chosen]
     keys = {selected.keys[n] for n in chosen}
     for row in await services.store.read_hidden_rounds(*place, sorted(keys)):
         if row.key in keys:
             one = decode_round(row.key, row.tip, row.body, row.created_at)
             silent = replace(
                 one,
-                replaces=tuple(erase_content(raw, ERASED_TEXT) for raw in one.replaces),
-                results=tuple(erase_content(raw, ERASED_TEXT) for raw in one.results),
+                replaces=tuple(erase_content(raw) for raw in one.replaces),
+                results=tuple(erase_content(raw) for raw in one.results),
             )
             rows.append(EraseRoundRow(*place, row.key, encode_round(silent)))
     positions = {sum(not m.is_system for m in messages[:n]): messages[n].raw for n in chosen}
@@ -71,7 +69,7 @@ async def _erase_forms(services: Services, selected: SelectedBranch, positions: 
         forms = msgspec.json.decode(one.forms, type=MessageForms)
         for at, form in forms.other:
             if form and at in positions:
-                made[form] = EraseFormRow(*place, bytes.fromhex(form), erase_content(positions[at], ERASED_TEXT))
+                made[form] = EraseFormRow(*place, bytes.fromhex(form), erase_content(positions[at]))
         if forms.whole and forms.whole not in made:
             array = await services.store.read_form(*place, bytes.fromhex(forms.whole))
             if array is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -20,8 +20,8 @@ from proxy.exchange import cost, lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.operator.compare_arms import MAIN_FIGURE, FigureComparison, SessionMeasures, compare_arms, describe_verdict
-from proxy.operator.find_session import read_newest_exchanges
-from proxy.operator.session_stats import MAX_EXCHANGES, build_meter, count_sent_tokens, is_request
+from proxy.operator.session_cache import SessionCache
+from proxy.operator.session_stats import build_meter, count_sent_tokens, is_request
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionFilter, SessionItem
 
@@ -30,6 +30,7 @@ MAX_SESSIONS = 2000
 LIST_SIZE = 200
 MAX_LOSSES = 20
 MAX_CACHED = 4000
+"""Limit on the sessions whose sums are kept."""
 LOSS = 1.005
 """A session has cost money if its dollars are this many times those that it would have cost without the proxy."""
 
@@ -78,32 +79,20 @@ class ExperimentReport(Struct, frozen=True):
     losses: list[SessionLoss]
 
 
-class MeasureCache:
-    """Measures of sessions that were not used since."""
+MeasureCache = SessionCache[SessionMeasures | None]
+"""The sums of sessions; None for a session that was in no arm. The arm is `mixed` for one that was in both."""
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], SessionMeasures | None]] = OrderedDict()
 
-    async def find_measures(self, services: Services, item: SessionItem) -> SessionMeasures | None:
-        """Return the measures of a session; None if it was in no arm. The arm is `mixed` if it was in both."""
-        name, stamp = (item.tenant, item.session), (item.last_at, item.exchanges)
-        found = self._known.get(name)
-        if found is None or found[0] != stamp:
-            exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
-            found = stamp, await measure_session(services, *name, exchanges)
-            if not exchanges or exchanges[-1].status != "open":
-                self._known[name] = found
-        if name in self._known:
-            self._known.move_to_end(name)
-        while len(self._known) > MAX_CACHED:
-            self._known.popitem(last=False)
-        return found[1]
+def make_measure_cache() -> MeasureCache:
+    """Make an empty cache of the sums of sessions."""
+    return SessionCache(measure_session, MAX_CACHED)
 
 
 async def measure_session(
-    services: Services, tenant: str, session: str, exchanges: Sequence[ExchangeRecord]
+    services: Services, item: SessionItem, exchanges: Sequence[ExchangeRecord]
 ) -> SessionMeasures | None:
-    """Return the sums of these exchanges, oldest first; None if they were in no arm."""
+    """Return the sums of these exchanges of a session, oldest first; None if they were in no arm."""
+    tenant, session = item.tenant, item.session
     arms = {msgspec.json.decode(one.inserts, type=SentTexts).arm for one in exchanges if b'"arm"' in one.inserts}
     if not arms:
         return None
@@ -115,8 +104,8 @@ async def measure_session(
         for tip in tips.values()
         for message in await services.store.read_chain(tenant, session, tip)
     }
-    calls, repeats, results, errors = await asyncio.to_thread(count_calls, bodies.values())
-    return msgspec.structs.replace(sums, calls=calls, repeats=repeats, results=results, tool_errors=errors)
+    counts = await asyncio.to_thread(count_calls, bodies.values())
+    return msgspec.structs.replace(sums, **counts._asdict())
 
 
 def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterable[ExchangeRecord]) -> SessionMeasures:
@@ -154,8 +143,19 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
     return SessionMeasures(**made)
 
 
-def count_calls(bodies: Collection[bytes]) -> tuple[int, int, int, int]:
-    """Return (calls, calls made before with the same arguments, results, results that report a failure)."""
+class CallCounts(NamedTuple):
+    """The calls of a session and their results, under the names of `SessionMeasures`."""
+
+    calls: int
+    repeats: int
+    """Calls that were made before with the same arguments."""
+    results: int
+    tool_errors: int
+    """Results that report a failure."""
+
+
+def count_calls(bodies: Collection[bytes]) -> CallCounts:
+    """Count the calls in messages of a session, and their results."""
     messages: list[Message] = []
     for body in bodies:
         try:
@@ -171,7 +171,7 @@ def count_calls(bodies: Collection[bytes]) -> tuple[int, int, int, int]:
     for n, call in pair_results(messages):
         results += 1
         errors += read_outcome(messages[n], parse_call(call)).verdict == "failed"
-    return calls, repeats, results, errors
+    return CallCounts(calls, repeats, results, errors)
 
 
 async def build_report(
@@ -183,7 +183,7 @@ async def build_report(
     while more and seen < MAX_SESSIONS:
         page = await services.store.list_sessions(tenant, after, LIST_SIZE, SessionFilter("", since, None, ""))
         for item in page:
-            measured = await cache.find_measures(services, item)
+            measured = await cache.find(services, item)
             if measured is not None:
                 found.append(measured)
         seen, more = seen + len(page), len(page) == LIST_SIZE

@@ -6,8 +6,7 @@ until the session is used again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
@@ -20,7 +19,8 @@ from proxy.exchange.publish_events import LOOP_SOURCE
 from proxy.exchange.services import Services
 from proxy.exchange.turn import make_model_key
 from proxy.operator import find_session
-from proxy.operator.session_stats import MAX_EXCHANGES, SessionTotals, count_sent_tokens, is_request
+from proxy.operator.session_cache import SessionCache
+from proxy.operator.session_stats import SessionTotals, count_sent_tokens, is_request
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionItem
 
@@ -169,33 +169,27 @@ class SessionTimeline(Struct, frozen=True):
     periods: list[SessionPeriod]
 
 
-class TimelineCache:
-    """Cache of the figures of sessions that were not used since."""
+TimelineCache = SessionCache[SessionTimeline | None]
+"""The figures of sessions; None for a session without an exchange."""
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], SessionTimeline | None]] = OrderedDict()
 
-    async def find_timeline(self, services: Services, item: SessionItem) -> SessionTimeline | None:
-        """Return the session's figures; None if it has no exchange."""
-        name, stamp = (item.tenant, item.session), (item.last_at, item.exchanges)
-        found = self._known.get(name)
-        if found is not None and found[0] == stamp:
-            self._known.move_to_end(name)
-            return found[1]
-        exchanges = await find_session.read_newest_exchanges(services, *name, MAX_EXCHANGES)
-        several = len({one.branch for one in exchanges}) > 1
-        kinds = await services.store.read_branch_kinds(*name) if several else []
-        side_calls = {one.branch for one in kinds if one.kind == "side"}
-        work = partial(build_timeline, services, exchanges, side_calls)
-        made = await find_session.run_off_loop(len(exchanges), work) if exchanges else None
-        if made is not None and item.exchanges > len(exchanges):
-            made = msgspec.structs.replace(made, figures=msgspec.structs.replace(made.figures, more=True))
-        if not exchanges or exchanges[-1].status != "open":
-            self._known[name] = (stamp, made)
-            self._known.move_to_end(name)
-            while len(self._known) > MAX_CACHED_SESSIONS:
-                self._known.popitem(last=False)
-        return made
+def make_timeline_cache() -> TimelineCache:
+    """Make an empty cache of the figures of sessions."""
+    return SessionCache(_read_timeline, MAX_CACHED_SESSIONS)
+
+
+async def _read_timeline(
+    services: Services, item: SessionItem, exchanges: Sequence[ExchangeRecord]
+) -> SessionTimeline | None:
+    """Return the figures of a session. item: its row in the list, which counts exchanges that were not read too."""
+    if not exchanges:
+        return None
+    several = len({one.branch for one in exchanges}) > 1
+    kinds = await services.store.read_branch_kinds(item.tenant, item.session) if several else []
+    side_calls = {one.branch for one in kinds if one.kind == "side"}
+    made = await find_session.run_off_loop(len(exchanges), partial(build_timeline, services, exchanges, side_calls))
+    more = item.exchanges > len(exchanges)
+    return msgspec.structs.replace(made, figures=msgspec.structs.replace(made.figures, more=more))
 
 
 def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tuple[list[ExchangePoint], SessionTotals]:
@@ -237,7 +231,7 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
 
 
 def build_timeline(
-    services: Services, exchanges: list[ExchangeRecord], side_calls: AbstractSet[str] = frozenset()
+    services: Services, exchanges: Sequence[ExchangeRecord], side_calls: AbstractSet[str] = frozenset()
 ) -> SessionTimeline:
     """Return the figures of a session with these exchanges, oldest first; there is at least one. side_calls: names of
     its branches that are side calls."""

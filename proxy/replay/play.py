@@ -31,7 +31,7 @@ from proxy.replay.cache import ProviderCache
 from proxy.replay.read import RecordedConversation
 from proxy.replay.score import PriceScale, PromptScorer, ReplayTotals
 from proxy.replay.wanted_references import RecordedRequest, WantedReferences
-from proxy.sessions.live import ConversationLengths
+from proxy.sessions.live import KnownAgents
 from proxy.tokenizers import get_token_counter
 from proxy.tools.registry import choose_tool_names, join_definitions
 
@@ -114,14 +114,14 @@ class LengthHistory:
     """The lengths of the conversations that were played before, by agent: what the proxy would have seen of them."""
 
     def __init__(self) -> None:
-        self._lengths = ConversationLengths()
+        self._agents = KnownAgents()
 
     def list_earlier(self, conversation: RecordedConversation) -> tuple[int, ...]:
         """Return the lengths of earlier conversations of the same agent, in requests, and note that of this one."""
-        request = _make_first_request(conversation, conversation.tools)
-        earlier = self._lengths.list_lengths(conversation.tenant, request)
+        agent = self._agents.find(conversation.tenant, _make_first_request(conversation, conversation.tools))
+        earlier = agent.list_lengths()
         length = sum(read_message(raw).role == "assistant" for raw in conversation.messages)
-        self._lengths.note_length(conversation.tenant, request, f"{conversation.source}\n{conversation.id}", length)
+        agent.note_length(f"{conversation.source}\n{conversation.id}", length)
         return earlier
 
 

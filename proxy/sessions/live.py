@@ -147,9 +147,16 @@ class LiveSessions:
                 index[key] = [*([found] if isinstance(found, str) else found), live_session.session]
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
-        """The sessions that hold this node behind an answer of the proxy, newest last."""
+        """The sessions that hold this node behind an answer of the proxy, newest last. Behind the others are those that
+        have not gone on from it: conversations that begin alike keep a session each."""
         found = self._by_node.get(tenant, {}).get(key, [])
-        return [found] if isinstance(found, str) else found
+        if isinstance(found, str):
+            return [found]
+        return sorted(found, key=lambda session: self._ends_at(self._sessions[tenant, session], key))
+
+    @staticmethod
+    def _ends_at(live_session: LiveSession, key: bytes) -> bool:
+        return any(branch.answer_key == key for branch in live_session.branches.values())
 
     def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
         """The branches whose first request ended with this node, newest last."""
@@ -338,52 +345,56 @@ MAX_SORTS = 200
 """Limit on the sorts of results of a session that are remembered: clients choose the names of tools."""
 
 
-class AgentFaults:
-    """Page faults of the last sessions of each agent."""
+MAX_LENGTHS = 100
+"""Limit on the conversations of an agent whose lengths are remembered, the last used."""
+
+
+class AgentStatistics:
+    """Page faults of the last sessions of an agent, and the lengths of its last conversations."""
 
     def __init__(self) -> None:
-        self._by_agent: OrderedDict[int, OrderedDict[int, dict[str, tuple[int, int]]]] = OrderedDict()
-        """(cut results added up over requests, cut results that were fetched again), by agent, session and sort."""
+        self._faults: OrderedDict[int, dict[str, tuple[int, int]]] = OrderedDict()
+        """(cut results added up over requests, cut results that were fetched again), by session and sort."""
+        self._lengths: OrderedDict[int, int] = OrderedDict()
+        """Requests by session."""
 
-    def note_counts(self, tenant: str, request: Request, session: str, state: BranchState) -> None:
+    def note_faults(self, session: str, state: BranchState) -> None:
         """Note the counts of a session, those of a session without any too. Of its branches the last one counts."""
-        sessions = _use_entry(self._by_agent, _hash_agent(tenant, request), OrderedDict(), MAX_AGENTS)
         key = hash(session)
-        counts = _use_entry(sessions, key, {}, MAX_FAULT_SESSIONS)
+        counts = _use_entry(self._faults, key, {}, MAX_FAULT_SESSIONS)
         if state.exposed or state.refetched or counts:
             sorts = islice({**state.exposed, **state.refetched}, MAX_SORTS)
-            sessions[key] = {sort: (state.exposed.get(sort, 0), state.refetched.get(sort, 0)) for sort in sorts}
+            self._faults[key] = {sort: (state.exposed.get(sort, 0), state.refetched.get(sort, 0)) for sort in sorts}
 
-    def count_elsewhere(self, tenant: str, request: Request, session: str) -> Mapping[str, tuple[int, int]]:
+    def sum_other_faults(self, session: str) -> Mapping[str, tuple[int, int]]:
         """The sums of the agent's other sessions, by sort."""
         sums: dict[str, tuple[int, int]] = {}
-        for key, counts in self._by_agent.get(_hash_agent(tenant, request), {}).items():
+        for key, counts in self._faults.items():
             if counts and key != hash(session):
                 for sort, (cut, fetched) in counts.items():
                     before = sums.get(sort, (0, 0))
                     sums[sort] = before[0] + cut, before[1] + fetched
         return sums
 
+    def note_length(self, session: str, length: int) -> None:
+        """Note that a session has come to so many requests. Of its branches the longest counts."""
+        key = hash(session)
+        self._lengths[key] = max(length, _use_entry(self._lengths, key, 0, MAX_LENGTHS))
 
-MAX_LENGTHS = 100
-"""Limit on the conversations of an agent whose lengths are remembered, the last used."""
+    def list_lengths(self) -> tuple[int, ...]:
+        """Requests of the last `MAX_LENGTHS` conversations, for `schedule.estimate_requests_left`."""
+        return tuple(self._lengths.values())
 
 
-class ConversationLengths:
-    """Requests of the last conversations of each agent, for `schedule.estimate_requests_left`."""
+class KnownAgents:
+    """The statistics of each agent, bounded; those of the agents used last stay."""
 
     def __init__(self) -> None:
-        self._by_agent: OrderedDict[int, OrderedDict[int, int]] = OrderedDict()
+        self._agents: OrderedDict[int, AgentStatistics] = OrderedDict()
 
-    def note_length(self, tenant: str, request: Request, session: str, length: int) -> None:
-        """Note that a session has come to so many requests. Of its branches the longest counts."""
-        lengths = _use_entry(self._by_agent, _hash_agent(tenant, request), OrderedDict(), MAX_AGENTS)
-        key = hash(session)
-        lengths[key] = max(length, _use_entry(lengths, key, 0, MAX_LENGTHS))
-
-    def list_lengths(self, tenant: str, request: Request) -> tuple[int, ...]:
-        """The lengths of the last `MAX_LENGTHS` conversations of the agent that sends this request."""
-        return tuple(self._by_agent.get(_hash_agent(tenant, request), {}).values())
+    def find(self, tenant: str, request: Request) -> AgentStatistics:
+        """Return the statistics of the agent that sends this request; those of an unknown agent are empty."""
+        return _use_entry(self._agents, _hash_agent(tenant, request), AgentStatistics(), MAX_AGENTS)
 
 
 def _hash_agent(tenant: str, request: Request) -> int:

@@ -38,6 +38,8 @@ from proxy.store.branch_positions import BranchKind
 from proxy.store.expected_reads import ExpectedReads
 
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
+_MADE_NAME = re.compile(f"[{ID_DIGITS}]{{16}}")
+"""A name of `make_id`."""
 MAX_NAME_BYTES = 256
 """Limit in bytes on a session's name as the client gives it; a longer name is hashed."""
 MAX_NORMALIZED_CHARS = 16 * 1024
@@ -61,6 +63,13 @@ class Located(msgspec.Struct, frozen=True):
         """True if the session has just got its name from us, so that nothing of it can be stored yet."""
         return self.known_until < 0 and not self.explicit
 
+    @property
+    def has_scratchpad(self) -> bool:
+        """True if the session's scratchpad is of this conversation. Without a name, a fork may be another conversation
+        that begins alike, and so may any request that was found in a session that a client has named."""
+        is_made = _MADE_NAME.fullmatch(self.branch.session) is not None
+        return self.explicit or (is_made and self.branch.kind == "main")
+
 
 def derive_tenant(headers: Mapping[str, str], salt: str) -> str:
     """Return one tenant for each credential, as an HMAC of it: the credential itself is never kept."""
@@ -68,6 +77,12 @@ def derive_tenant(headers: Mapping[str, str], salt: str) -> str:
     credential = next(filter(None, map(headers.get, names)), "")
     made = hmac.digest(b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), "sha256")
     return made.hex()[:32]
+
+
+def find_tenant(headers: Mapping[str, str], key_tenant: str | None, settings: IdentitySettings) -> str:
+    """Return the tenant of a request: that of its verified key, else that of its credential. key_tenant: None without
+    keys."""
+    return key_tenant or derive_tenant(headers, settings.salt.get_secret_value())
 
 
 def decode_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -130,7 +145,7 @@ def find_owner(
     without one. session: the session that the path names."""
     headers = decode_headers(raw_headers)
     name = find_session_name(session, headers, None, settings)
-    return tenant or derive_tenant(headers, settings.salt.get_secret_value()), name or ""
+    return find_tenant(headers, tenant, settings), name or ""
 
 
 _PAIRS = [one + other for one in ID_DIGITS for other in ID_DIGITS]
@@ -340,7 +355,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         new = chained[bisect_right(chained, at) :]
         is_moved = branch is None or any(messages[n].role == "assistant" for n in new)
         rounds = []
-        if branch is None or (branch.tool_offer is not None and branch.tool_offer.names):
+        if branch is None or branch.offers_tools:
             tips = [keys[n - 1] for n in chained if n and messages[n].role == "assistant"]
             rounds = [key for key in tips if is_moved or key not in live_session.hidden_rounds]
         is_prompted = branch is None or any(messages[n].role == "user" for n in new)

@@ -11,6 +11,8 @@ rounds. Each round has a `Relay`, made with the relay of the round before as `pr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from proxy.dialects.completions.stream import read_chunk
 from proxy.dialects.usage import Usage
 from proxy.stream.assemble import AssembledAnswer
@@ -28,11 +30,19 @@ _DONE = b"[DONE]"
 """The beginning of the data of the event that ends a stream."""
 
 
-class RewrittenStream:
-    """The facts about a round that the rewriter of its events has."""
+class RewrittenStream(ABC):
+    """The part that the relays of chat completions and of Responses share.
 
-    __slots__ = ()
+    It has the facts about a round that the rewriter of its events finds, and the bytes of a stream that goes out
+    unedited."""
+
+    __slots__ = ("_given", "_kept", "_parser")
     _rewriter: EventRewriter | ItemRewriter
+    _parser: SseParser
+    _given: int
+    """Bytes of the unfinished event that were sent, in a stream without edits."""
+    _kept: bytes
+    """All bytes of that event, if none were sent."""
 
     @property
     def hidden_calls(self) -> list[HiddenCall]:
@@ -61,6 +71,27 @@ class RewrittenStream:
         """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
         self._rewriter.drop_held_text()
 
+    @abstractmethod
+    def _may_be_end(self, begun: bytearray) -> bool:
+        """True if an unfinished event may be the last one. begun: its bytes so far."""
+
+    def _hold_possible_end(self, data: bytes, *, has_events: bool) -> bytes:
+        """Return the bytes that go out of an unedited stream: all but an unfinished event that may be the last one.
+        has_events: these bytes have ended an event."""
+        pending = self._parser.pending
+        if self._kept:
+            data = self._kept + data
+            self._kept = b""
+        if not pending:
+            self._given = 0
+        elif (has_events or not self._given) and self._may_be_end(pending):
+            self._given = 0
+            self._kept = bytes(pending)
+            return data[: len(data) - len(pending)]
+        else:
+            self._given = len(pending)
+        return data
+
 
 class Relay(RewrittenStream):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
@@ -78,8 +109,8 @@ class Relay(RewrittenStream):
     """
 
     __slots__ = (
-        "_cutting", "_given", "_is_unedited", "_kept", "_limit", "_parser", "_previous", "_rewriter", "answer",
-        "has_ended", "is_unfinished", "terminal",
+        "_cutting", "_is_unedited", "_limit", "_previous", "_rewriter", "answer", "has_ended", "is_unfinished",
+        "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -101,8 +132,8 @@ class Relay(RewrittenStream):
         """True once the end of the round has come: nothing of the answer follows it."""
         self._is_unedited = not (withheld or drop_usage or hidden_tools or previous)
         self._parser = SseParser(limit, drops_mark=previous is not None)
-        self._given = 0  # bytes of the unfinished event that were sent (without edits)
-        self._kept = b""  # or, if none were sent, all of that event
+        self._given = 0
+        self._kept = b""
         self._cutting = False  # within an event that is too large and may hold hidden calls
         self._rewriter: EventRewriter = EventRewriter(
             self.answer,
@@ -287,19 +318,10 @@ class Relay(RewrittenStream):
                 answer.unparsed += 1
             else:
                 answer.add_chunk(chunk)
-        pending = self._parser.pending
-        if self._kept:
-            data = self._kept + data
-            self._kept = b""
-        if not pending:
-            self._given = 0
-        elif (events or not self._given) and len(pending) < _PROBE and not pending.startswith(_JSON):
-            self._given = 0
-            self._kept = bytes(pending)
-            return data[: len(data) - len(pending)]
-        else:
-            self._given = len(pending)
-        return data
+        return self._hold_possible_end(data, has_events=bool(events))
+
+    def _may_be_end(self, begun: bytearray) -> bool:
+        return len(begun) < _PROBE and not begun.startswith(_JSON)
 
 
 def _is_done(event: SseEvent) -> bool:

@@ -32,8 +32,7 @@ class ResponsesRelay(RewrittenStream):
     """
 
     __slots__ = (
-        "_given", "_is_unedited", "_kept", "_limit", "_parser", "_previous", "_rewriter", "answer",
-        "has_ended", "is_unfinished", "terminal",
+        "_is_unedited", "_limit", "_previous", "_rewriter", "answer", "has_ended", "is_unfinished", "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -55,8 +54,8 @@ class ResponsesRelay(RewrittenStream):
         self.has_ended = False
         """True once the end of the round has come: nothing of the answer follows it."""
         self._parser = SseParser(limit, drops_mark=previous is not None)
-        self._given = 0  # bytes of the unfinished event that were sent (without edits)
-        self._kept = b""  # or, if none were sent, all of that event
+        self._given = 0
+        self._kept = b""
         self._is_unedited = not (withheld or hidden_tools or previous or instructions is not None)
         self._rewriter: ItemRewriter = ItemRewriter(
             self.answer,
@@ -190,19 +189,10 @@ class ResponsesRelay(RewrittenStream):
                 rest = b"".join([one.raw for one in events[position:]]) + bytes(self._parser.pending)
                 self.terminal = rest[self._given :] if position == 0 else rest
                 return ready[self._given :]
-        pending = self._parser.pending
-        if self._kept:
-            data = self._kept + data
-            self._kept = b""
-        if not pending:
-            self._given = 0
-        elif (events or not self._given) and _may_end(bytes(pending[:64])):
-            self._given = 0
-            self._kept = bytes(pending)
-            return data[: len(data) - len(pending)]
-        else:
-            self._given = len(pending)
-        return data
+        return self._hold_possible_end(data, has_events=bool(events))
+
+    def _may_be_end(self, begun: bytearray) -> bool:
+        return any(head.startswith(begun[: len(head)]) for head in _HEADS)
 
     def _end_unchanged(self, rest: list[SseEvent]) -> bytes:
         kept, self._kept = self._kept, b""
@@ -215,8 +205,3 @@ class ResponsesRelay(RewrittenStream):
             self.is_unfinished = not kept
             return b""
         return kept
-
-
-def _may_end(begun: bytes) -> bool:
-    """True if the beginning of an event may be that of an event which ends the answer."""
-    return any(head.startswith(begun[: len(head)]) for head in _HEADS)

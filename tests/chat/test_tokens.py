@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,6 +123,47 @@ def test_a_message_weighs_its_text_calls_reasoning_and_media() -> None:
     assert COUNTER(make_message(assistant("ab", reasoning_content="because"))) == PER_MESSAGE + 2 + 7
     picture = {"type": "image_url", "image_url": {"url": "https://x/1.png"}}
     assert COUNTER(make_message(user([{"type": "text", "text": "ab"}, picture]))) == PER_MESSAGE + 2 + PER_MEDIUM
+
+
+def count_part(part: Any) -> int:
+    """Tokens that a content part adds to a message, with a token for each character."""
+    return COUNTER(make_message(user([{"type": "text", "text": "ab"}, part]))) - PER_MESSAGE - 2
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://x/1.png"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0K" * 200}},
+        {"type": "input_audio", "input_audio": {"data": "UklG" * 300, "format": "wav"}},
+        {"type": "document", "source": {"type": "url", "url": "https://x/1.pdf"}},
+        {"type": "gemini", "part": {"fileData": {"fileUri": "https://x/1.pdf"}}},
+        {"type": "image_generation_call", "image_generation_call": {"result": "iVBORw0K" * 200}},
+        {"type": "web_search_tool_result", "content": [{"title": "A page", "encrypted_content": "Eo4F" * 400}]},
+    ],
+)
+def test_a_medium_has_a_fixed_number_of_tokens(part: dict[str, Any]) -> None:
+    assert count_part(part) == PER_MEDIUM
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {
+            "type": "additional_tools",
+            "additional_tools": {"tools": [{"name": "exec", "description": "Run it. " * 900}]},
+        },
+        {"type": "refusal", "refusal": "I cannot help with that."},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "A line of it\n" * 400}},
+        {"type": "gemini", "part": {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "42 of them"}}},
+    ],
+)
+def test_a_part_that_a_model_reads_as_text_counts_as_its_json(part: dict[str, Any]) -> None:
+    assert count_part(part) == len(json.dumps(part))
+
+
+def test_a_bare_string_among_the_parts_counts_once() -> None:
+    assert count_part("abc") == 3
 
 
 def test_each_message_is_counted_once_a_counter() -> None:

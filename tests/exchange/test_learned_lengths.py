@@ -31,7 +31,7 @@ async def list_lengths(proxy: RunningProxy, request: Request) -> list[int]:
     tasks = [task for task in proxy.app.services.background_tasks if task.get_name() == "learned-lengths"]
     await asyncio.gather(*tasks)
     ((tenant,),) = await proxy.rows("SELECT DISTINCT tenant FROM sessions")
-    return sorted(proxy.app.services.conversation_lengths.list_lengths(tenant, request))
+    return sorted(proxy.app.services.known_agents.find(tenant, request).list_lengths())
 
 
 async def test_after_a_restart_the_next_task_is_shortened_as_early_as_before(tmp_path: Path) -> None:

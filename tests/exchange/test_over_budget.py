@@ -65,7 +65,7 @@ async def test_a_prompt_that_cannot_be_brought_under_its_budget_says_so() -> Non
         assert rows == [(f"{sent - 6_400} tokens over the budget of 6400",), (None,)]
         ((tenant,), *_) = await proxy.rows("SELECT tenant FROM sessions WHERE session = 'a'")
         item = SessionItem(tenant, "a", True, 0.0, 0.0, "", "{}", 0, 1, 1)
-        told = await timeline.TimelineCache().find_timeline(proxy.app.services, item)
+        told = await timeline.make_timeline_cache().find(proxy.app.services, item)
         assert told is not None
         assert told.figures.over_budget == sent - 6_400
         stats = await session_stats.compute_stats(proxy.app.services, tenant, "a")

@@ -9,7 +9,7 @@ import pytest
 from proxy.chat import chain
 from proxy.dialects.completions.request import read_message
 from proxy.operator.session_stats import compute_stats
-from proxy.operator.timeline import TimelineCache
+from proxy.operator.timeline import make_timeline_cache
 from tests.exchange.hidden_calls import (
     TOOLS,
     PlayedConversation,
@@ -189,7 +189,7 @@ async def test_cached_tokens_of_every_round_are_counted_beside_its_prompt() -> N
         assert proxy.count("cached_tokens_total", kind="reported") == 8
         (item,) = await proxy.app.store.list_sessions(None)
         stats = await compute_stats(proxy.app.services, item.tenant, item.session)
-        timeline = await TimelineCache().find_timeline(proxy.app.services, item)
+        timeline = await make_timeline_cache().find(proxy.app.services, item)
         assert (stats.prompt_tokens, stats.cached_reported) == (22, 8)
         assert timeline is not None
         period = timeline.periods[0].figures

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.exchange.exchange_rows import ERASED_TEXT
+from proxy.dialects.completions.request import ERASED_TEXT
 from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.operator import edit_messages, show
 from tests.operator.agent import find_messages, list_group_messages, run_conversation

@@ -11,11 +11,11 @@ import pytest
 
 from proxy.operator.compare_arms import SessionMeasures
 from proxy.operator.experiment_report import (
-    MeasureCache,
     build_report,
     count_calls,
     explain_loss,
     find_losses,
+    make_measure_cache,
 )  # fmt: skip
 from tests.proxy_server import Agent, run_proxy
 from tests.raw_upstream import run_upstream
@@ -71,7 +71,7 @@ async def test_the_report_has_both_arms_and_what_each_session_did(tmp_path: Path
                 agent.brings("a result")
                 await agent.say()
         await there.outcomes()
-        cache = MeasureCache()
+        cache = make_measure_cache()
         found = await build_report(there.app.services, cache, None)
         again = await build_report(there.app.services, cache, None)
         other = await build_report(there.app.services, cache, "nobody")

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.exchange.import_conversations import import_conversation, read_conversation
 from proxy.operator import savings, session_stats
-from proxy.operator.timeline import TimelineCache
+from proxy.operator.timeline import make_timeline_cache
 from tests.operator.agent import run_conversation
 
 
@@ -48,7 +48,7 @@ async def test_an_imported_conversation_is_no_request() -> None:
         await import_conversation(talk.parts, talk.tenant, read_conversation("old", old))
         assert await savings.sum_savings(talk.parts, talk.tenant, 0.0) == before
         items = await talk.parts.store.list_sessions(talk.tenant)
-        told = await TimelineCache().find_timeline(talk.parts, next(one for one in items if one.session == "old"))
+        told = await make_timeline_cache().find(talk.parts, next(one for one in items if one.session == "old"))
         assert told is not None
         assert told.periods == [], "the page Money adds up periods"
 

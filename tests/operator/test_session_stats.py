@@ -121,7 +121,7 @@ async def test_the_policys_own_budget_is_what_a_prompt_is_measured_by() -> None:
         assert found.utilisation == found.sent / 16_000
         assert found.level_budgets == {"permanent": 2_000, "session": 4_000, "working": 8_000}
         assert not found.needs_pruning
-        line = await timeline.TimelineCache().find_timeline(
+        line = await timeline.make_timeline_cache().find(
             talk.parts, SessionItem(talk.tenant, "s", True, 0.0, 0.0, "", "{}", 0, 0, 1)
         )
         assert line is not None

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.operator import session_stats, timeline
-from proxy.operator.timeline import HOUR_S, PeriodFigures, TimelineCache
+from proxy.operator import session_cache, session_stats, timeline
+from proxy.operator.timeline import HOUR_S, PeriodFigures, make_timeline_cache
 from tests.operator.agent import run_conversation
 from tests.operator.test_session_stats import exchange
 
@@ -41,43 +41,27 @@ def test_a_period_takes_in_exchanges_and_other_periods() -> None:
 
 async def test_a_session_that_is_used_again_is_told_anew() -> None:
     async with run_conversation("thrifty") as talk:
-        remembered = TimelineCache()
+        remembered = make_timeline_cache()
         (item,) = await talk.parts.store.list_sessions(talk.tenant)
-        told = await remembered.find_timeline(talk.parts, item)
+        told = await remembered.find(talk.parts, item)
         assert told is not None
-        assert await remembered.find_timeline(talk.parts, item) is told
+        assert await remembered.find(talk.parts, item) is told
         stats = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
         assert (told.figures.exchanges, told.figures.cost) == (stats.exchanges, stats.cost)
         await talk.ask()
         await talk.proxy.outcome()
         (item,) = await talk.parts.store.list_sessions(talk.tenant)
-        again = await remembered.find_timeline(talk.parts, item)
+        again = await remembered.find(talk.parts, item)
         assert again is not None
         assert again.figures.exchanges == told.figures.exchanges + 1
 
 
-async def test_only_so_many_sessions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "MAX_CACHED_SESSIONS", 1)
-    async with run_conversation("thrifty") as talk:
-        remembered = TimelineCache()
-        (item,) = await talk.parts.store.list_sessions(talk.tenant)
-        await remembered.find_timeline(talk.parts, item)
-        talk.agent.lines = (b"x-context-session: other",)
-        await talk.ask()
-        await talk.proxy.outcome()
-        items = await talk.parts.store.list_sessions(talk.tenant)
-        assert len(items) == 2
-        for one in items:
-            assert await remembered.find_timeline(talk.parts, one) is not None
-        assert len(remembered._known) == 1
-
-
 async def test_a_long_session_has_the_same_sums_in_the_list_and_on_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (session_stats, timeline):
+    for module in (session_stats, session_cache):
         monkeypatch.setattr(module, "MAX_EXCHANGES", 3)
     async with run_conversation("passthrough") as talk:
         (item,) = await talk.parts.store.list_sessions(talk.tenant)
-        listed = await TimelineCache().find_timeline(talk.parts, item)
+        listed = await make_timeline_cache().find(talk.parts, item)
         stats = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
         assert listed is not None
         sums = ("exchanges", "cost", "cost_without", "cached_reported", "cached_predicted", "more")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.context.branch_state import BranchState
-from proxy.sessions.live import MAX_AGENTS, MAX_FAULT_SESSIONS, MAX_SORTS, AgentFaults
+from proxy.sessions.live import MAX_AGENTS, MAX_FAULT_SESSIONS, MAX_SORTS, KnownAgents
 from tests.conversations import make_request, system, user
 from tests.exchange.test_page_faults import HITS, asks
 from tests.proxy_server import Agent, run_proxy
@@ -14,35 +14,35 @@ REQUEST = make_request([system("You search."), user("x")])
 
 
 def test_what_a_session_counts_is_there_for_others_of_its_agent_and_not_for_itself() -> None:
-    faults = AgentFaults()
-    faults.note_counts("a", REQUEST, "one", BranchState(exposed={"grep": 5}))
-    faults.note_counts("a", REQUEST, "one", BranchState(exposed={"grep": 8}, refetched={"grep": 1}))
-    faults.note_counts("a", REQUEST, "two", BranchState(exposed={"grep": 3, "read": 1}))
-    assert faults.count_elsewhere("a", REQUEST, "three") == {"grep": (11, 1), "read": (1, 0)}
-    assert faults.count_elsewhere("a", REQUEST, "one") == {"grep": (3, 0), "read": (1, 0)}
-    assert faults.count_elsewhere("b", REQUEST, "three") == {}
+    agents = KnownAgents()
+    agents.find("a", REQUEST).note_faults("one", BranchState(exposed={"grep": 5}))
+    agents.find("a", REQUEST).note_faults("one", BranchState(exposed={"grep": 8}, refetched={"grep": 1}))
+    agents.find("a", REQUEST).note_faults("two", BranchState(exposed={"grep": 3, "read": 1}))
+    assert agents.find("a", REQUEST).sum_other_faults("three") == {"grep": (11, 1), "read": (1, 0)}
+    assert agents.find("a", REQUEST).sum_other_faults("one") == {"grep": (3, 0), "read": (1, 0)}
+    assert agents.find("b", REQUEST).sum_other_faults("three") == {}
     other = make_request([system("You write."), user("x")])
-    assert faults.count_elsewhere("a", other, "three") == {}, "another agent of the tenant"
+    assert agents.find("a", other).sum_other_faults("three") == {}, "another agent of the tenant"
 
 
 def test_what_an_agent_showed_is_forgotten_after_so_many_sessions_that_show_nothing() -> None:
-    faults = AgentFaults()
-    faults.note_counts("a", REQUEST, "one", BranchState(exposed={"grep": 5}, refetched={"grep": 4}))
+    agents = KnownAgents()
+    agents.find("a", REQUEST).note_faults("one", BranchState(exposed={"grep": 5}, refetched={"grep": 4}))
     for n in range(MAX_FAULT_SESSIONS - 1):
-        faults.note_counts("a", REQUEST, f"later {n}", BranchState())
-    assert faults.count_elsewhere("a", REQUEST, "new") == {"grep": (5, 4)}
-    faults.note_counts("a", REQUEST, "last", BranchState())
-    assert faults.count_elsewhere("a", REQUEST, "new") == {}
+        agents.find("a", REQUEST).note_faults(f"later {n}", BranchState())
+    assert agents.find("a", REQUEST).sum_other_faults("new") == {"grep": (5, 4)}
+    agents.find("a", REQUEST).note_faults("last", BranchState())
+    assert agents.find("a", REQUEST).sum_other_faults("new") == {}
 
 
 def test_agents_and_sorts_are_bounded() -> None:
-    faults = AgentFaults()
+    agents = KnownAgents()
     for n in range(MAX_AGENTS + 5):
-        faults.note_counts(f"t{n}", REQUEST, "one", BranchState(exposed={"grep": 1}))
-    assert faults.count_elsewhere("t4", REQUEST, "two") == {}
+        agents.find(f"t{n}", REQUEST).note_faults("one", BranchState(exposed={"grep": 1}))
+    assert agents.find("t4", REQUEST).sum_other_faults("two") == {}
     many = BranchState(exposed={f"tool{n}": 1 for n in range(MAX_SORTS + 5)})
-    faults.note_counts("many", REQUEST, "one", many)
-    assert len(faults.count_elsewhere("many", REQUEST, "two")) == MAX_SORTS
+    agents.find("many", REQUEST).note_faults("one", many)
+    assert len(agents.find("many", REQUEST).sum_other_faults("two")) == MAX_SORTS
 
 
 async def test_the_proxy_remembers_them_by_agent() -> None:
@@ -56,7 +56,7 @@ async def test_the_proxy_remembers_them_by_agent() -> None:
             await agent.say()
         [(tenant,)] = await proxy.rows("SELECT tenant FROM sessions")
         asked = make_request([user("Look for it")])
-        [(cut, fetched)] = proxy.app.services.agent_faults.count_elsewhere(tenant, asked, "b").values()
+        [(cut, fetched)] = proxy.app.services.known_agents.find(tenant, asked).sum_other_faults("b").values()
         assert cut >= 1
         assert fetched == 1
-        assert proxy.app.services.agent_faults.count_elsewhere("another", asked, "b") == {}
+        assert proxy.app.services.known_agents.find("another", asked).sum_other_faults("b") == {}

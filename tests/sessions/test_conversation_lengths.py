@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.chat.message import Request
 from proxy.dialects.completions.request import read_request
-from proxy.sessions.live import MAX_AGENTS, MAX_LENGTHS, ConversationLengths
+from proxy.sessions.live import MAX_AGENTS, MAX_LENGTHS, KnownAgents
 from tests.exchange.test_page_faults import asks
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
@@ -24,34 +24,34 @@ def make_request(*tools: str, system: str = "") -> Request:
 
 
 def test_tenants_and_tools_and_the_beginning_of_the_system_prompt_tell_agents_apart() -> None:
-    lengths = ConversationLengths()
-    lengths.note_length("a", make_request("grep", "read"), "s1", 5)
-    lengths.note_length("a", make_request("read", "grep"), "s2", 7)
-    assert sorted(lengths.list_lengths("a", make_request("grep", "read"))) == [5, 7]
-    assert lengths.list_lengths("a", make_request("read")) == ()
-    assert lengths.list_lengths("b", make_request("grep", "read")) == ()
-    assert lengths.list_lengths("a", make_request("grep", "read", system="You play chess.")) == ()
+    agents = KnownAgents()
+    agents.find("a", make_request("grep", "read")).note_length("s1", 5)
+    agents.find("a", make_request("read", "grep")).note_length("s2", 7)
+    assert sorted(agents.find("a", make_request("grep", "read")).list_lengths()) == [5, 7]
+    assert agents.find("a", make_request("read")).list_lengths() == ()
+    assert agents.find("b", make_request("grep", "read")).list_lengths() == ()
+    assert agents.find("a", make_request("grep", "read", system="You play chess.")).list_lengths() == ()
     long = "You are an agent. " * 10
-    lengths.note_length("a", make_request("grep", system=long + "The folder is /one."), "s3", 9)
-    assert lengths.list_lengths("a", make_request("grep", system=long + "The folder is /two.")) == (9,)
+    agents.find("a", make_request("grep", system=long + "The folder is /one.")).note_length("s3", 9)
+    assert agents.find("a", make_request("grep", system=long + "The folder is /two.")).list_lengths() == (9,)
 
 
 def test_of_a_session_the_longest_branch_counts_once() -> None:
-    lengths = ConversationLengths()
+    agents = KnownAgents()
     for length in (3, 9, 4):
-        lengths.note_length("a", make_request(), "s", length)
-    assert lengths.list_lengths("a", make_request()) == (9,)
+        agents.find("a", make_request()).note_length("s", length)
+    assert agents.find("a", make_request()).list_lengths() == (9,)
 
 
 def test_agents_and_conversations_are_bounded_and_the_last_used_stay() -> None:
-    lengths = ConversationLengths()
+    agents = KnownAgents()
     for n in range(MAX_LENGTHS + 5):
-        lengths.note_length("a", make_request(), f"s{n}", n + 1)
-        lengths.note_length("a", make_request(), "s0", 1)
-    assert lengths.list_lengths("a", make_request()) == (*range(7, MAX_LENGTHS + 6), 1)
+        agents.find("a", make_request()).note_length(f"s{n}", n + 1)
+        agents.find("a", make_request()).note_length("s0", 1)
+    assert agents.find("a", make_request()).list_lengths() == (*range(7, MAX_LENGTHS + 6), 1)
     for n in range(MAX_AGENTS):
-        lengths.note_length("b", make_request(f"tool{n}"), "s", 1)
-    assert lengths.list_lengths("a", make_request()) == ()
+        agents.find("b", make_request(f"tool{n}")).note_length("s", 1)
+    assert agents.find("a", make_request()).list_lengths() == ()
 
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]

@@ -221,17 +221,9 @@ class ActivityRecord:
                     self.files_created.pop(change.path, None)
         else:
             self.current_directory = moved_files.follow_cd(command.text, self.current_directory)
-            changes = moved_files.read_shell_changes(command.core) + self._read_shell_writes(call, command)
+            changes = call.derive(_read_shell_changes)
         self._apply(changes, stands=stands)
         return True if changes and command.kind == "call" else None
-
-    def _read_shell_writes(self, call: Call, command: ShellCommand) -> list[FileChange]:
-        """Return the file that a shell command writes by redirection, or `*` if it edits or formats files."""
-        source = refetch.find_source(call)
-        if source.action == "writes" and source.path:
-            in_place = re.search(r"(?:^| )(?:sed|perl) ", command.core) is not None
-            return [FileChange("placed", "*" if in_place else source.path)]
-        return [FileChange("placed", "*")] if provenance.rewrites_files(command) else []
 
     def _apply(self, changes: Iterable[FileChange], *, stands: bool) -> None:
         for kind, path, _ in changes:
@@ -353,6 +345,17 @@ def build_activity_record(
             else:
                 found.supersede_call(call, command, outcome.read_outcome(message, command), lines)
     return found
+
+
+def _read_shell_changes(call: Call) -> list[FileChange]:
+    """Return the files that a shell command removes, moves or restores, and the file that it writes by redirection: `*`
+    if it edits or formats files."""
+    command, source = shell_commands.parse_call(call), refetch.find_source(call)
+    changes = moved_files.read_shell_changes(command.core)
+    if source.action == "writes" and source.path:
+        in_place = re.search(r"(?:^| )(?:sed|perl) ", command.core) is not None
+        return [*changes, FileChange("placed", "*" if in_place else source.path)]
+    return [*changes, FileChange("placed", "*")] if provenance.rewrites_files(command) else changes
 
 
 def _describe_call(

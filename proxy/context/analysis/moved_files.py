@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import normalize_path, resolve_path
-from proxy.context.analysis.shell_commands import DECIDING, PATH_ARGUMENTS, ShellCommand, is_trial
+from proxy.context.analysis.shell_commands import DECIDING, PATH_ARGUMENTS, ShellCommand, is_trial, parse_call
 
 _REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
 _MOVES = frozenset(("move", "rename", "mv"))
@@ -176,12 +176,18 @@ def read_changes(call: Call, command: ShellCommand, *, has_wandered: bool) -> li
         return changes
     if command.kind == "call":
         return read_tool_changes(identifiers.split_tool_name(call.name), identifiers.parse_arguments(call.arguments))
-    found = read_shell_changes(command.core, read_directory(identifiers.parse_arguments(call.arguments)))
+    found = call.derive(_read_call_changes)
     return (
         [one._replace(certain=one.path.startswith("/")) if one.certain else one for one in found]
         if has_wandered
         else found
     )
+
+
+def _read_call_changes(call: Call) -> list[FileChange]:
+    """Return the changes of a shell command, as seen from the directory that its call names."""
+    directory = read_directory(identifiers.parse_arguments(call.arguments))
+    return read_shell_changes(parse_call(call).core, directory)
 
 
 def changes_directory(command: ShellCommand) -> bool:

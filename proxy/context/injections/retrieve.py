@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from proxy.chat.chain import public_id
-from proxy.chat.group import Step
 from proxy.chat.message import Message
 from proxy.context.analysis import bm25
 from proxy.context.plan import Insert, RetrievedText, View
@@ -200,12 +199,14 @@ class Retrieve(Injection):
     def _find_error_items(self, view: View) -> Iterator[Quotation]:
         """Yield hidden steps that ended in the same error as the last step, each with the next action."""
         step = view.steps[-1]
-        errors = {_mask_numbers(e) for e in _find_failures(view, step)}
+        errors = {_mask_numbers(e) for e in extracts.find_step_failures(view, step)}
         if not errors:
             return
         for before, after in zip(reversed(view.steps[:-1]), reversed(view.steps[1:]), strict=True):
             hidden = any(_is_hidden(view, n) for n in range(before.start, before.end))
-            same = [e for e in _find_failures(view, before) if _mask_numbers(e) in errors] if hidden else []
+            same = (
+                [e for e in extracts.find_step_failures(view, before) if _mask_numbers(e) in errors] if hidden else []
+            )
             if same:
                 then = extracts.extract_step(view, after)
                 lines = [extracts.extract_step(view, before).call, *same, f"then: {then.call} -> {then.first_line}"]
@@ -223,13 +224,6 @@ def has_topic(injection: Retrieve, message: Message) -> bool:
 def _is_hidden(view: View, n: int) -> bool:
     edit = view.find_edit(n)
     return edit is not None and edit.action in ("gone", "text")
-
-
-def _find_failures(view: View, step: Step) -> list[str]:
-    """Return the lines that say why calls of a step have failed."""
-    calls = {call.id: call for call in view.messages[step.start].calls}
-    results = (view.messages[n] for n in range(step.start, step.end) if view.is_result[n])
-    return [line for one in results for line in extracts.find_failures(one, calls.get(one.call_id or ""))]
 
 
 def _mask_numbers(error: str) -> str:

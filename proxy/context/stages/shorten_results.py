@@ -42,6 +42,8 @@ class StubEstimate(NamedTuple):
 
 _UNKNOWN = StubEstimate(0, False)
 """In place of an estimate that was not made yet."""
+_NEVER = 1 << 62
+"""The request at which a result becomes stale that only later user turns can make stale."""
 _FILE = frozenset(
     ("read", "view", "open", "cat", "file", "edit", "write", "create", "insert", "replace", "str", "patch", "notebook")
 )
@@ -120,15 +122,18 @@ class ShortenResults(Stage):
         again = refetch.find_refetches(view)
         results_by_step = self._count_step_results(view)
         estimates = view.memo_edited("stub estimates", _copy_estimates, self)
+        due_requests = view.memo("due requests", turns.copy_due_requests, self).by_result
         referred = find_referred_lines(view)
         for n, kind, command in view.memo_edited("shorten_results", partial(self._find_open, view), self):
-            stub = estimates.get(n, _UNKNOWN)
-            if stub is None:
+            stub, age = estimates.get(n, _UNKNOWN), now - view.request_counts[n]
+            if stub is None or (age < self.again and n in again and again[n].kind == "repeat"):
                 continue
-            since = turns.stale_since(n, self._rules(view, n, kind, results_by_step))
-            age = now - view.request_counts[n]
-            if age < self.again and n in again and again[n].kind == "repeat":
-                continue
+            due = due_requests.get(n)
+            if due is None:
+                due = turns.find_due_request(n, self._rules(view, n, kind, results_by_step))
+                if age:  # no more results come to a step that the model has answered
+                    due_requests[n] = due
+            since = due if due <= now else None
             if since is None and age < (self.along_other if kind == "other" else self.along_view):
                 continue
             if stub is _UNKNOWN:  # only now: a result that is not stale yet may never be looked at
@@ -209,18 +214,33 @@ def _copy_estimates(_: int, known: dict[int, StubEstimate | None] | None) -> dic
     return dict(known or {})
 
 
+class _DueRequests(NamedTuple):
+    """The requests at which results become stale. A new user turn may bring them forward, so that they are found again
+    then."""
+
+    turn_starts: Sequence[int]
+    """The index of the first message of each user turn."""
+    by_result: dict[int, int]
+    """The number of the request, by the index of the result."""
+
+
 class _Turns:
     """Counts of steps and user turns of a view. A step is a request and is counted by its answer."""
 
     def __init__(self, view: View) -> None:
         self._requests = view.request_counts
-        self._now = view.request_counts[-1]
         self._answers = view.history.assistant_indexes
         self._starts = [group.start for group in view.groups]
 
-    def stale_since(self, n: int, rules: Sequence[Sequence[int]]) -> int | None:
-        """Return the number of the request at which messages[n] became stale, None if it is not stale yet."""
-        best = None
+    def copy_due_requests(self, _: int, known: _DueRequests | None) -> _DueRequests:
+        """The due requests that are known, as long as there is no other user turn. It is a copy, as of the
+        estimates."""
+        is_known = known is not None and known.turn_starts == self._starts
+        return _DueRequests(self._starts, dict(known.by_result) if known is not None and is_known else {})
+
+    def find_due_request(self, n: int, rules: StalenessRules) -> int:
+        """Return the number of the request at which messages[n] becomes stale, by the user turns that there are."""
+        due = _NEVER
         turn = bisect_right(self._starts, n) - 1
         for turns, steps in rules:
             later = turn + turns
@@ -229,9 +249,8 @@ class _Turns:
             at = self._requests[n] + steps
             if turns:
                 at = max(at, self._requests[self._starts[later]])
-            if at <= self._now and (best is None or at < best):
-                best = at
-        return best
+            due = min(due, at)
+        return due
 
     def index_of(self, request: int) -> int:
         """Return the index of the answer to that request (counted from 1), 0 before the first request.

@@ -7,7 +7,7 @@ listed was there. It is made once for each step and kept with the step's message
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from proxy.chat.chain import public_id
 from proxy.chat.group import Step
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import identifiers, outcome, output_wrappers, refetch, shell_commands
-from proxy.context.analysis.shell_commands import PLAIN_CALL
+from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.plan import Ask, View
 from proxy.context.summaries import placeholders
 from proxy.context.summaries.stub import find_reported_errors, find_unlike_lines, render_recall_call
@@ -106,17 +106,25 @@ def _render_calls(calls: Sequence[Call]) -> str:
     return f"{text}; {len(named) - fit} more calls" if len(named) > fit else text
 
 
-def _find_step_lines(view: View, step: Step, excluded: str) -> tuple[str, ...]:
+def _list_results(view: View, step: Step) -> Iterator[tuple[Message, Call | None]]:
+    """Yield the results of a step, each with its call; None for a result of a call that is not in the step."""
     calls = {call.id: call for call in view.messages[step.start].calls}
-    results = (view.messages[n] for n in range(step.start, step.end) if view.is_result[n])
-    found = [line for m in results for line in find_telling_lines(m, calls.get(m.call_id or ""), excluded)]
+    for n in range(step.start, step.end):
+        if view.is_result[n]:
+            yield view.messages[n], calls.get(view.messages[n].call_id or "")
+
+
+def _find_step_lines(view: View, step: Step, excluded: str) -> tuple[str, ...]:
+    found = [line for m, call in _list_results(view, step) for line in find_telling_lines(m, call, excluded)]
     return tuple(identifiers.remove_duplicates(found))[:MAX_ERRORS]
 
 
 def _has_failed(view: View, step: Step) -> bool:
-    commands = shell_commands.parse_calls(view.messages[step.start])
-    results = (view.messages[n] for n in range(step.start, step.end) if view.is_result[n])
-    return any(outcome.read_outcome(m, commands.get(m.call_id or "", PLAIN_CALL)).verdict == "failed" for m in results)
+    return any(outcome.read_outcome(m, _parse_call(call)).verdict == "failed" for m, call in _list_results(view, step))
+
+
+def _parse_call(call: Call | None) -> ShellCommand:
+    return shell_commands.parse_call(call) if call is not None else PLAIN_CALL
 
 
 def find_telling_lines(message: Message, call: Call | None, excluded: str = "") -> tuple[str, ...]:
@@ -125,7 +133,7 @@ def find_telling_lines(message: Message, call: Call | None, excluded: str = "") 
     The text of a file and the hits of a search tell of an error only where a program has reported one. Of a result
     without errors these are the lines that are unlike all others.
     """
-    command = shell_commands.parse_call(call) if call is not None else PLAIN_CALL
+    command = _parse_call(call)
     source = refetch.find_source(call) if call is not None else None
     ended = outcome.read_outcome(message, command)
     if command.kind == "run":
@@ -146,10 +154,14 @@ def find_telling_lines(message: Message, call: Call | None, excluded: str = "") 
     return tuple(one for one in identifiers.remove_duplicates(found) if one and one != excluded)
 
 
-def find_failures(message: Message, call: Call | None) -> tuple[str, ...]:
+def find_step_failures(view: View, step: Step) -> list[str]:
+    """The lines that say why calls of a step have failed."""
+    return [line for m, call in _list_results(view, step) for line in _find_failures(m, call)]
+
+
+def _find_failures(message: Message, call: Call | None) -> tuple[str, ...]:
     """The first lines of a result that tell of an error; none if its call succeeded."""
-    command = shell_commands.parse_call(call) if call is not None else PLAIN_CALL
-    ended = outcome.read_outcome(message, command)
+    ended = outcome.read_outcome(message, _parse_call(call))
     return () if ended.verdict == "succeeded" else message.derive(_find_errors)
 
 

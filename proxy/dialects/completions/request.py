@@ -306,8 +306,8 @@ def write_request(request: Request, messages: Sequence[bytes] | None = None, *, 
 
 
 def list_array_pieces(members: Sequence[bytes]) -> list[bytes]:
-    """The pieces of an array of these members, at least one. They are joined with what stands around it: a long history
-    is copied once."""
+    """The pieces of an array of these members, at least one. The caller joins them with the rest of the body, so that a
+    long history is copied only once."""
     pieces = [b","] * (2 * len(members))
     pieces[::2] = members
     pieces[-1:] = [b"]"]
@@ -460,11 +460,22 @@ def make_user_message(text: str) -> bytes:
     return msgspec.json.encode({"role": "user", "content": text})
 
 
-def erase_content(raw: bytes, text: str) -> bytes:
-    """The message with `text` in place of its content. The role stays, and the ids and names of its calls or of the
-    call that it answers."""
+def read_tool_function(tool: Any) -> dict[str, Any]:
+    """The function that a decoded tool definition describes; it has a name. Raises ValueError if the tool is none."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ValueError("a tool that is no function")
+    return function
+
+
+ERASED_TEXT = "[removed by the operator]"
+
+
+def erase_content(raw: bytes) -> bytes:
+    """The message with `ERASED_TEXT` in place of its content. The role stays, and the ids and names of its calls or of
+    the call that it answers."""
     message = read_message(raw)
-    made: dict[str, Any] = {"role": message.role, "content": text}
+    made: dict[str, Any] = {"role": message.role, "content": ERASED_TEXT}
     if message.call_id is not None and message.role == "tool":
         made["tool_call_id"] = message.call_id
     if message.calls:

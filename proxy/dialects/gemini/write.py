@@ -16,7 +16,7 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.completions.request import read_changed_arguments, read_message
+from proxy.dialects.completions.request import read_changed_arguments, read_message, read_tool_function
 from proxy.dialects.gemini.contents import (
     convert_part,
     find_span,
@@ -359,9 +359,7 @@ def _add_tools(body: bytes, members: dict[str, spans.Span], tools: bytes) -> lis
 
 def _convert_tool(tool: Any, *, is_json_schema: bool) -> bytes:
     """A chat definition as a function declaration. Raises ValueError if it is none of a function."""
-    function = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise ValueError("a tool that is no function")
+    function = read_tool_function(tool)
     made: dict[str, Any] = {"name": function["name"], "description": function.get("description") or ""}
     schema = function.get("parameters") or {"type": "object"}
     made["parametersJsonSchema" if is_json_schema else "parameters"] = (

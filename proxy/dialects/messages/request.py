@@ -15,6 +15,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
+from proxy.dialects.base import check_grown_body
 from proxy.dialects.completions.request import TopLevelFields, list_array_pieces
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
@@ -111,10 +112,7 @@ def read_messages_request(
 
     before: an earlier request whose bytes up to its `prefix_end` this body begins with; only the rest is converted.
     """
-    count = 0
-    if limits is not None:
-        known = (before.prefix_end, before.value_count) if before is not None else ()
-        count = limits.check_body(body, *known)
+    count = check_grown_body(body, limits, before)
     prefix_end, first_mark = (before.prefix_end, before.first_mark) if before is not None else (0, -1)
     found = None
     if before is not None and before.stable and not before.is_cut:
@@ -129,13 +127,18 @@ def read_messages_request(
     system = values.raw("system")
     own = (_convert_system(system),) if system not in (None, b"null", b"[]", b'""') else ()
     first, memo, units = 0, HistoryMemo(), tuple([(SYSTEM_PLACE, unit) for unit in own])
+    canonical, bound = tuple([unit.chat for unit in own]), tuple([unit.bound for unit in own])
     if found is not None and before is not None:
         first, memo = before.stable, before.memo.copy(before.stable)
-        units += before.units[find_unit(before.units, 0) : find_unit(before.units, first)]
+        stays = slice(find_unit(before.units, 0), find_unit(before.units, first))
+        units += before.units[stays]
+        canonical, bound = canonical + before.canonical[stays], bound + before.bound[stays]
     new = [convert(body[start:end]) for start, end in places[first:]]
     empty_answers = [n for n, one in enumerate(new, first) if one.is_empty and one.role == "assistant"]
-    units += tuple([(n, unit) for n, one in enumerate(new, first) for unit in one.units])
-    canonical = tuple([unit.chat for _, unit in units])
+    new_units = [(n, unit) for n, one in enumerate(new, first) for unit in one.units]
+    units += tuple(new_units)
+    canonical += tuple([unit.chat for _, unit in new_units])
+    bound += tuple([unit.bound for _, unit in new_units])
     frame = _read_frame(values, before.frame if before is not None else None)
     # An empty answer is cut only if another message follows it.
     stable = _count_stable(body, places[: len(places) - (len(places) - 1 in empty_answers)])
@@ -143,7 +146,7 @@ def read_messages_request(
     return MessagesRequest(
         body,
         frame.write(canonical),
-        tuple([unit.bound for _, unit in units]),
+        bound,
         members,
         places,
         units,

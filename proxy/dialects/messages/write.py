@@ -18,7 +18,7 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.completions.request import read_changed_arguments
+from proxy.dialects.completions.request import read_changed_arguments, read_tool_function
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import (
     MessageUnit,
@@ -391,19 +391,12 @@ def _append_to_system(old: bytes, chat: bytes) -> bytes:
 
 def _add_tools(body: bytes, members: dict[str, spans.Span], tools: bytes) -> spans.Replacement:
     made = b",".join(_convert_tool(one) for one in msgspec.json.decode(b"[" + tools + b"]"))
-    span = members.get("tools")
-    if span is None:
-        return spans.append_member(body, (0, len(body)), "tools", b"[" + made + b"]")
-    if body[span[0] : span[1]] == b"null":
-        return (*span, b"[" + made + b"]")
-    return spans.append_element(body, span, made)
+    return spans.extend_array(body, members, "tools", made)
 
 
 def _convert_tool(tool: Any) -> bytes:
     """A chat definition as this wire format has it. Raises ValueError if it is none of a function."""
-    function = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise ValueError("a tool that is no function")
+    function = read_tool_function(tool)
     made = {"name": function["name"]}
     if "description" in function:
         made["description"] = function["description"]

@@ -12,16 +12,18 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from proxy.chat.json_spans import has_more_values
 from proxy.errors import BadRequest, ProxyError, TooLarge
 from proxy.exchange.services import Services
-from proxy.operator.experiment_report import MeasureCache
-from proxy.operator.timeline import TimelineCache
+from proxy.operator.experiment_report import make_measure_cache
+from proxy.operator.timeline import make_timeline_cache
 from proxy.web.api import (
     context,
     events,
     experiment,
+    figures,
     messages,
     operator_actions,
     overview,
     replay,
+    search_sessions,
     sessions,
     tool_calls,
     transfer,
@@ -33,8 +35,8 @@ from proxy.web.routes import READ
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router, operator_actions.router, replay.router, transfer.router, messages.router, sessions.records_router,
-    messages.exchanges_router, context.router, overview.router, overview.figures_router, experiment.router,
-    events.router, tool_calls.router,
+    messages.exchanges_router, context.router, overview.router, figures.router, search_sessions.router,
+    experiment.router, events.router, tool_calls.router,
 )  # fmt: skip
 
 DESCRIPTION: Final = (
@@ -56,9 +58,9 @@ def create_api(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.replaying = asyncio.Lock()
-    app.state.timeline_cache = TimelineCache()
+    app.state.timeline_cache = make_timeline_cache()
     app.state.reporting = asyncio.Lock()
-    app.state.measure_cache = MeasureCache()
+    app.state.measure_cache = make_measure_cache()
     for router in ROUTERS:
         # The routes themselves, not a nested router: the access check reads their patterns.
         app.router.routes.extend(router.routes)

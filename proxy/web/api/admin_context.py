@@ -83,7 +83,7 @@ async def find_tenant(admin: AdminContext) -> str:
     """Return the tenant of a request that needs exactly one, also where the store has none yet. Without keys it is then
     the tenant of agents that send this request's credential, or none. Raises Conflict."""
     if admin.tenant is None and admin.caller is LOCAL_CALLER and not await read_tenants(admin.services.store, "", 1):
-        return locate.derive_tenant(admin.headers, admin.services.settings.identity.salt.get_secret_value())
+        return locate.find_tenant(admin.headers, None, admin.services.settings.identity)
     return await require_tenant(admin)
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from proxy.chat.message import Message
+from proxy.chat import chain
+from proxy.chat.message import Message, Request
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import Edit, Proposal, RewriteInputs, View
+from proxy.context.policy import Policy
 from proxy.context.stages.shorten_results import (
     ShortenResults,
     classify_call,
@@ -20,7 +22,9 @@ from proxy.context.stages.shorten_results import (
     is_path_listing,
 )
 from proxy.context.summaries.stub import StubWriter
-from tests.conversations import COUNTER, Json, assistant, build_view, call, result, user
+from proxy.context.view import build_view as build_known_view
+from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
+from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, build_view, call, encode_json, result, user
 
 LONG = "\n".join(f"line {n} of an output that nobody needs any more" for n in range(400))
 
@@ -142,6 +146,32 @@ def test_a_new_prompt_makes_a_view_stale_sooner() -> None:
     assert stale(build_view(values)) == [2], "eight steps, one prompt later"
     values = [*talk("read_file", 1), assistant("1."), user("b"), assistant("2."), user("c"), *talk("read_file", 2)[1:]]
     assert stale(build_view(values)) == [2], "four steps, two prompts later"
+
+
+def test_results_are_due_at_the_same_requests_whether_or_not_the_history_is_known() -> None:
+    """The history grows by one message at a time: results that come beside a view, and new prompts, change what is
+    known."""
+    calls = [call(str(n), "read_file", json.dumps({"path": f"{n}.py"})) for n in range(3)]
+    at_once = [{**assistant(None), "tool_calls": calls}, *(result(str(n), LONG) for n in range(3))]
+    prompts = [assistant("Done."), user("b"), *talk("bash", 4)[1:], assistant("Done."), user("c")]
+    values = [*talk("read_file", 3), *prompts, *at_once, *talk("think", 26, "Done.")[1:]]
+    before: Request | None = None
+    stage = ShortenResults()
+    for end in range(3, len(values) + 1):
+        body = encode_json({"model": "m", "messages": values[:end]})
+        before = read_request(body, read_message, build_prefix_cache(before) if before is not None else None)
+        known, fresh = build_view_of(before), build_view_of(read_request(body, read_message))
+        assert [describe(p) for p in stage(known)] == [describe(p) for p in stage(fresh)]
+
+
+def build_view_of(asked: Request) -> View:
+    keys = chain.compute_keys("", asked.messages)
+    inputs = RewriteInputs(COUNTER, keys, strategies=["openai"] * len(keys))
+    return build_known_view(asked, BranchState(), Policy("test"), PLAIN_MODEL, 0.0, inputs)
+
+
+def describe(proposal: Proposal) -> tuple[int, int, bool, str, int]:
+    return proposal.index, proposal.since, proposal.rider, proposal.reason, proposal.after
 
 
 def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() -> None:

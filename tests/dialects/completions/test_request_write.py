@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import (
+    ERASED_TEXT,
     append_text,
     erase_content,
     extend_text,
@@ -230,11 +231,9 @@ def test_a_user_message_of_ours_is_plain() -> None:
 def test_a_blanked_message_says_nothing_and_still_pairs() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"secret":1}'}}
     raw = msgspec.json.encode({"role": "assistant", "content": "secret", "tool_calls": [call], "reasoning": "secret"})
-    out = erase_content(raw, "[removed]")
+    out = erase_content(raw)
     assert b"secret" not in out
     message = read_message(out)
-    assert (message.role, message.text, [c.id for c in message.calls]) == ("assistant", "[removed]", ["c1"])
-    result = erase_content(
-        b'{"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"secret"}]}', "[removed]"
-    )
-    assert (read_message(result).call_id, read_message(result).text) == ("c1", "[removed]")
+    assert (message.role, message.text, [c.id for c in message.calls]) == ("assistant", ERASED_TEXT, ["c1"])
+    result = erase_content(b'{"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"secret"}]}')
+    assert (read_message(result).call_id, read_message(result).text) == ("c1", ERASED_TEXT)

@@ -14,11 +14,11 @@ export class Problem extends Error {
   }
 }
 
-const told = new Set();
+const reachListeners = new Set();
 
 /** Register a function that is called with true if the proxy answers, else with false. */
 export function onReach(listener) {
-  told.add(listener);
+  reachListeners.add(listener);
 }
 
 export const key = {
@@ -36,10 +36,10 @@ async function send(method, path, body, signal) {
     answer = await fetch(`${ROOT}/api${path}`, { method, headers, body: text, signal, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    for (const listener of told) listener(false);
+    for (const listener of reachListeners) listener(false);
     throw new Problem(0, "The proxy does not answer.", "It is asked again every few seconds.");
   }
-  for (const listener of told) listener(true);
+  for (const listener of reachListeners) listener(true);
   if (answer.ok) return answer;
   let problem = {};
   try {

@@ -3,7 +3,7 @@ import { ask, at } from "./api.js";
 import { button, h, swap } from "./dom.js";
 import { counted, fate, inserted, short, whole, words } from "./format.js";
 import { message } from "./message.js";
-import { act, sure } from "./say.js";
+import { act, askToConfirm } from "./notices.js";
 import { hints, legend, strip, why } from "./strip.js";
 
 const LINES = 60;
@@ -78,10 +78,10 @@ function finder(session, show) {
 }
 
 function note(chart) {
-  const told = [];
-  if (chart.refused) told.push(h("p", { class: "notice bad" }, `The prompt goes out as it came: ${words(chart.refused)}.`));
-  if (chart.earlier && chart.bars.length <= FOLDS_OVER) told.push(h("p", { class: "soft" }, `${counted(chart.earlier, "earlier group")} not drawn.`));
-  return told;
+  const notices = [];
+  if (chart.refused) notices.push(h("p", { class: "notice bad" }, `The prompt is sent unchanged: ${words(chart.refused)}.`));
+  if (chart.earlier && chart.bars.length <= FOLDS_OVER) notices.push(h("p", { class: "soft" }, `${counted(chart.earlier, "earlier group")} not drawn.`));
+  return notices;
 }
 
 function lines(chart, open, choose, view, group, all, showAll) {
@@ -125,7 +125,7 @@ function line(bar, largest, isOpen, choose, view, group) {
       h("div", { class: "bar" }, bar.pieces.map((p) => {
         const out = ["out", "dropped", "removed"].includes(p.status);
         const kept = p.status === "changed" ? `${Math.round((100 * p.sent) / Math.max(p.tokens, 1))}%` : "100%";
-        return h("i", { class: `piece k-${p.kind} ${out ? "out" : p.status === "changed" ? "part" : ""}`, vars: { "--size": String(Math.max(p.tokens, 1)), "--kept": kept }, "data-told": `${p.kind} · ${short(p.tokens)} tokens\n${why(p)}` });
+        return h("i", { class: `piece k-${p.kind} ${out ? "out" : p.status === "changed" ? "part" : ""}`, vars: { "--size": String(Math.max(p.tokens, 1)), "--kept": kept }, "data-tooltip": `${p.kind} · ${short(p.tokens)} tokens\n${why(p)}` });
       }))),
     isOpen && reasons.size > 0 && h("p", { class: "facts" }, [...reasons].map(([text, count]) => h("span", {}, `${whole(count)} ${text}`))),
     isOpen && group);
@@ -135,12 +135,12 @@ function line(bar, largest, isOpen, choose, view, group) {
 export function actions(one, view, what = "groups") {
   const { session } = view;
   const noun = what === "groups" ? "group" : "message";
-  const run = (action, said) => async () => {
-    await act(() => ask("POST", at(session.place, `/${what}/${encodeURIComponent(one.id)}/${action}`, { branch: view.branch })), said);
+  const run = (action, done) => async () => {
+    await act(() => ask("POST", at(session.place, `/${what}/${encodeURIComponent(one.id)}/${action}`, { branch: view.branch })), done);
     view.done();
   };
   const remove = async () => {
-    const yes = await sure(`Remove this ${noun} for good?`, "It leaves every prompt, and what it said is taken out of the store. Nobody gets it back.", "Remove for good");
+    const yes = await askToConfirm(`Remove this ${noun} for good?`, "It leaves every prompt, and what it said is taken out of the store. Nobody gets it back.", "Remove for good");
     if (yes) await run("remove", (made) => `${counted(made.messages.length, "message")} removed for good.`)();
   };
   const name = (verb) => ({ kind: "quiet small", label: `${verb} this ${noun}`, focus: `${verb}-${what}-${one.id}` });

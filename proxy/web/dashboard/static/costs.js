@@ -4,7 +4,7 @@ import { chart, running } from "./chart.js";
 import { button, h, swap } from "./dom.js";
 import { counted, dollars, percent, saved, short, whole } from "./format.js";
 import { newestRequests, part, withoutSideCalls } from "./latency.js";
-import { act } from "./say.js";
+import { act } from "./notices.js";
 
 const COMPARED = 5;
 

@@ -69,9 +69,9 @@ let numbers = 0;
 /** A control with its label, one above the other. */
 export function field(label, control, hint) {
   control.id ||= `field-${(numbers += 1)}`;
-  const told = hint && h("p", { class: "hint", id: `${control.id}-hint` }, hint);
-  if (told) control.setAttribute("aria-describedby", told.id);
-  return h("div", { class: "field" }, h("label", { for: control.id }, label), control, told);
+  const described = hint && h("p", { class: "hint", id: `${control.id}-hint` }, hint);
+  if (described) control.setAttribute("aria-describedby", described.id);
+  return h("div", { class: "field" }, h("label", { for: control.id }, label), control, described);
 }
 
 /** A choice. options: [value, text] pairs. */

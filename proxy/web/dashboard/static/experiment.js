@@ -3,7 +3,7 @@ import { ask, query } from "./api.js";
 import { choice, field, h, swap } from "./dom.js";
 import { counted, dollars, milliseconds, percent, short, whole } from "./format.js";
 import { every } from "./live.js";
-import { panel } from "./say.js";
+import { panel } from "./notices.js";
 
 const SPANS = [["604800", "Last week"], ["2592000", "Last 30 days"], ["7776000", "Last 90 days"], ["0", "All time"]];
 const SHARES = new Set(["repeated calls", "tool errors", "refused requests"]);

@@ -7,7 +7,7 @@ import { showHealth } from "./health.js";
 import { showMemos } from "./memos.js";
 import { showMoney } from "./money.js";
 import { showOverview } from "./overview.js";
-import { panel, trouble, unseenHeading } from "./say.js";
+import { panel, trouble, unseenHeading } from "./notices.js";
 import { showSearch } from "./search.js";
 import { showSession } from "./session.js";
 

@@ -2,7 +2,7 @@
 import { ask, query } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
 import { ago, tenantName } from "./format.js";
-import { act, panel, sure } from "./say.js";
+import { act, askToConfirm, panel } from "./notices.js";
 
 export function showMemos(view) {
   const list = h("div", { class: "memos" });
@@ -70,7 +70,7 @@ function memo(view, one, tenant, again) {
     text.focus();
   };
   const remove = async () => {
-    if (!(await sure("Delete this memo?", "No session is told of it again, and it does not come back.", "Delete memo"))) return;
+    if (!(await askToConfirm("Delete this memo?", "No session is told of it again, and it does not come back.", "Delete memo"))) return;
     await act(() => ask("DELETE", path), "Memo deleted.");
     again();
   };

@@ -4,7 +4,7 @@ import { chart, running } from "./chart.js";
 import { choice, field, h, swap } from "./dom.js";
 import { counted, dollars, percent, saved, short, tenantName, whole } from "./format.js";
 import { every } from "./live.js";
-import { panel } from "./say.js";
+import { panel } from "./notices.js";
 
 const SPANS = [["86400", "Last day"], ["604800", "Last week"], ["2592000", "Last 30 days"], ["0", "All time"]];
 const DAY_S = 86400;

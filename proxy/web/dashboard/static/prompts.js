@@ -6,7 +6,7 @@ import { diff } from "./diff.js";
 import { ago, clock, counted, fate, outcome, percent, short, words } from "./format.js";
 import { marksOf, newestRequests, part, withoutSideCalls } from "./latency.js";
 import { reason, textOf } from "./message.js";
-import { act } from "./say.js";
+import { act } from "./notices.js";
 
 const LINES = 60;
 const CONTEXT_LINES = 3;
@@ -76,7 +76,7 @@ function draw(session, prompt, fetchPage) {
       h("p", { class: "facts" }, h("span", {}, prompt.policy), h("bdi", {}, prompt.model),
         h("span", {}, `${short(prompt.tokens_before)} → ${short(prompt.tokens_after)} tokens${share > 0.005 ? `, ${percent(share)} less` : ""}`),
         h("span", {}, counted(prompt.count, "message")), h("span", {}, counted(prompt.changes, "change"))),
-      prompt.refused && h("p", { class: "notice bad" }, `It went out as it came: ${words(prompt.refused)}.`),
+      prompt.refused && h("p", { class: "notice bad" }, `It was sent unchanged: ${words(prompt.refused)}.`),
       prompt.exchange && h("p", { class: "row" }, button("Save what was sent", bytes("sent"), { kind: "quiet small" }), button("Save the original", bytes("original"), { kind: "quiet small" }))),
     changes(prompt, fetchPage, session.fail),
   ];

@@ -2,7 +2,7 @@
 import { ask, query } from "./api.js";
 import { button, field, h, swap } from "./dom.js";
 import { ago, counted, whole } from "./format.js";
-import { panel } from "./say.js";
+import { panel } from "./notices.js";
 
 /** Sessions that are searched without being asked for more; a page of the answer ends early where a store is slow. */
 const AT_ONCE = 20;

@@ -3,16 +3,16 @@ import { ask, at } from "./api.js";
 import { button, choice, h, swap } from "./dom.js";
 import { ago, counted, dollars, fewer, owner, percent, saved, short, whole, words } from "./format.js";
 import { every } from "./live.js";
-import { act } from "./say.js";
+import { act } from "./notices.js";
 import { showContext } from "./context.js";
 import { showCosts } from "./costs.js";
 import { showLatency } from "./latency.js";
 import { showPrompts } from "./prompts.js";
 import { showSettings } from "./settings.js";
-import { showTold } from "./told.js";
+import { showNotes } from "./notes.js";
 
 const TABS = [
-  ["", "Context", showContext], ["prompts", "Requests", showPrompts], ["told", "State & notes", showTold],
+  ["", "Context", showContext], ["prompts", "Requests", showPrompts], ["told", "State & notes", showNotes],
   ["costs", "Money", showCosts], ["latency", "Latency & errors", showLatency], ["settings", "Settings", showSettings],
 ];
 
@@ -118,8 +118,8 @@ function toolbar(session) {
   const { place } = session;
   const post = (rest, body) => ask("POST", at(place, rest), body);
   const branch = () => (session.branch ? { branch: session.branch } : {});
-  const run = (rest, body, said) => async () => {
-    await act(() => post(rest, typeof body === "function" ? body() : body), said);
+  const run = (rest, body, done) => async () => {
+    await act(() => post(rest, typeof body === "function" ? body() : body), done);
     session.refresh();
   };
   const window = h("input", { type: "number", min: 0, max: 1000000, required: true, placeholder: "auto", "aria-label": "Newest groups that stay in the prompt, 0 for all" });

@@ -2,7 +2,7 @@
 import { ask, query } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
 import { ago, counted, dollars, outcome, owner, percent, saved, short } from "./format.js";
-import { panel } from "./say.js";
+import { panel } from "./notices.js";
 
 const SPANS = [["0", "Any time"], ["3600", "Last hour"], ["86400", "Last day"], ["604800", "Last week"]];
 

@@ -2,7 +2,7 @@
 import { ask, at, save } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
 import { counted, moment, whole, words } from "./format.js";
-import { act, sure } from "./say.js";
+import { act, askToConfirm } from "./notices.js";
 
 const SCHEDULES = [["", "As the policy says"], ["when_it_pays", "When it pays"], ["on_overflow", "On overflow"], ["every_turn", "Every turn"], ["literal", "Literal"]];
 /** The kinds of stored rows, as the API counts them. */
@@ -75,7 +75,7 @@ function data(session, record) {
   const rows = Object.entries(record.rows).filter(([, count]) => count).sort((a, b) => place(a) - place(b));
   const name = record.session.replaceAll(/[^\w.-]+/g, "_").slice(0, 60) || "session";
   const remove = async () => {
-    const yes = await sure("Delete this session?", `All ${counted(record.rows.messages || 0, "message")} of it leave the store for good. Memos stay, without its name. A client that goes on with it begins a new one.`, "Delete session");
+    const yes = await askToConfirm("Delete this session?", `All ${counted(record.rows.messages || 0, "message")} of it leave the store for good. Memos stay, without its name. A client that goes on with it begins a new one.`, "Delete session");
     if (!yes) return;
     const made = await act(() => ask("DELETE", at(session.place)), (one) => `Deleted: ${counted(one.removed, "row")}${one.verified ? ", verified." : "."}`);
     if (made) location.hash = "#/";

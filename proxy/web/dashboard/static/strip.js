@@ -17,15 +17,15 @@ export function legend() {
 /** The status of a piece in the next prompt, with its reason, in a line. */
 export function why(piece) {
   const verb = piece.status === "removed" ? "removed for good" : fate(piece.status, piece.tokens, piece.sent);
-  if (piece.status === "in" || piece.status === undefined) return piece.pinned ? "pinned: no policy edits it" : "in the prompt as it came";
+  if (piece.status === "in" || piece.status === undefined) return piece.pinned ? "pinned: no policy edits it" : "in the prompt, unchanged";
   return [verb, piece.reason && `: ${piece.reason}`, piece.stage && ` (${words(piece.stage)})`].filter(Boolean).join("");
 }
 
 function piece(one) {
   const kept = one.status === "changed" ? `${Math.round((100 * one.sent) / Math.max(one.tokens, 1))}%` : "100%";
   const look = OUT.has(one.status) ? "out" : one.status === "changed" ? "part" : "";
-  const told = `${NAMES[one.kind] || one.kind} · ${one.status === "changed" ? `${short(one.tokens)} → ${short(one.sent)}` : short(one.tokens)} tokens\n${one.source ? inserted(one.source) : why(one)}`;
-  return h("i", { class: `piece k-${one.kind} ${look}`, vars: { "--size": String(Math.max(one.tokens, 1)), "--kept": kept }, "data-told": told });
+  const tooltip = `${NAMES[one.kind] || one.kind} · ${one.status === "changed" ? `${short(one.tokens)} → ${short(one.sent)}` : short(one.tokens)} tokens\n${one.source ? inserted(one.source) : why(one)}`;
+  return h("i", { class: `piece k-${one.kind} ${look}`, vars: { "--size": String(Math.max(one.tokens, 1)), "--kept": kept }, "data-tooltip": tooltip });
 }
 
 function summary(bar) {
@@ -71,9 +71,9 @@ function addedUp(run) {
 function foldedBar({ run, open, chosen }, choose, first) {
   const pieces = addedUp(run);
   const [before, sent] = ["tokens", "sent"].map((key) => run.reduce((sum, one) => sum + one.group[key], 0));
-  const told = [`Groups ${whole(first + 1)} to ${whole(first + run.length)}`, `${counted(run.reduce((sum, one) => sum + one.group.messages, 0), "message")}, ${before === sent ? short(before) : `${short(before)} → ${short(sent)}`} tokens`,
+  const tooltip = [`Groups ${whole(first + 1)} to ${whole(first + run.length)}`, `${counted(run.reduce((sum, one) => sum + one.group.messages, 0), "message")}, ${before === sent ? short(before) : `${short(before)} → ${short(sent)}`} tokens`,
     ...pieces.filter((one) => one.status !== "in").map((one) => `${NAMES[one.kind] || one.kind}: ${short(one.tokens)} → ${OUT.has(one.status) ? "0" : short(one.sent)} tokens`), `Begins with: ${chosen.group.title || "(no user prompt)"}`].join("\n");
-  return h("button", { type: "button", class: "bar run", "data-focus": `bar-${chosen.group.id}`, "data-told": told, "aria-label": told.replaceAll("\n", ". "), "aria-expanded": String(open), tabindex: "-1",
+  return h("button", { type: "button", class: "bar run", "data-focus": `bar-${chosen.group.id}`, "data-tooltip": tooltip, "aria-label": tooltip.replaceAll("\n", ". "), "aria-expanded": String(open), tabindex: "-1",
     vars: { "--size": String(pieces.reduce((sum, one) => sum + Math.max(one.tokens, 1), 0)) }, on: { click: () => choose(chosen.group.id) } }, pieces.map((one) => piece(one)));
 }
 
@@ -88,9 +88,9 @@ export function strip(chart, open, choose) {
   const buttons = (chart.bars.length > FOLD_AT ? folded(chart.bars, open) : chart.bars).map((bar) => {
     passed += bar.run ? bar.run.length : 1;
     if (bar.run) return foldedBar(bar, choose, passed - bar.run.length);
-    const told = summary(bar);
+    const tooltip = summary(bar);
     const made = h("button", {
-      type: "button", class: `bar s-${bar.group.status}`, "data-focus": `bar-${bar.group.id}`, "data-told": told, "aria-label": told.replaceAll("\n", ". "),
+      type: "button", class: `bar s-${bar.group.status}`, "data-focus": `bar-${bar.group.id}`, "data-tooltip": tooltip, "aria-label": tooltip.replaceAll("\n", ". "),
       "aria-expanded": String(bar.group.id === open), tabindex: "-1", vars: { "--size": String(size(bar.pieces)) },
       on: { click: () => choose(bar.group.id) },
     }, bar.pieces.map(piece));
@@ -128,12 +128,12 @@ export function hints(root) {
   const tip = h("div", { class: "tip", role: "tooltip", hidden: true });
   root.append(tip);
   const show = (from) => {
-    const target = from && from.closest ? from.closest("[data-told]") : null;
+    const target = from && from.closest ? from.closest("[data-tooltip]") : null;
     if (!target || !root.contains(target)) {
       tip.hidden = true;
       return;
     }
-    tip.textContent = target.dataset.told;
+    tip.textContent = target.dataset.tooltip;
     tip.hidden = false;
     const [frame, box] = [root.getBoundingClientRect(), target.getBoundingClientRect()];
     const left = box.left + box.width / 2 - frame.left - tip.offsetWidth / 2;

@@ -2,25 +2,25 @@
 import { ask, at } from "./api.js";
 import { button, h, swap } from "./dom.js";
 import { ago, counted, short, words } from "./format.js";
-import { act } from "./say.js";
+import { act } from "./notices.js";
 
-export function showTold(session) {
+export function showNotes(session) {
   const root = h("div", { class: "columns" });
   swap(session.root, root);
   const state = editor(session, "State", "What the model has to keep in mind: it stands in every prompt in the place of what left.", {
     get: () => ask("GET", at(session.place, "/state", { branch: session.branch }), undefined, session.signal),
     put: (text) => ask("PUT", at(session.place, "/state", { branch: session.branch }), { text }),
-    told: (got) => (got.text ? `by the ${got.by} · ${counted(got.versions, "version")}` : "none yet"),
+    describe: (got) => (got.text ? `by the ${got.by} · ${counted(got.versions, "version")}` : "none yet"),
     empty: false,
   });
   const pad = editor(session, "Scratchpad", "Notes and open items in Markdown, kept by the model and by you.", {
     get: () => ask("GET", at(session.place, "/scratchpad"), undefined, session.signal),
     put: (text) => ask("PUT", at(session.place, "/scratchpad"), { text }),
-    told: (got) => (got.number ? `version ${got.number}, by the ${got.author || "model"}, ${ago(got.created_at)}` : "empty"),
+    describe: (got) => (got.number ? `version ${got.number}, by the ${got.author || "model"}, ${ago(got.created_at)}` : "empty"),
     empty: true,
   });
-  const notes = said(session, "Your notes", "Each stands at the end of every prompt until you withdraw it.", "/notes", "Add note", true);
-  const feedback = said(session, "Feedback", "What the user thinks of the work so far: it goes into the record of the next iteration.", "/feedback", "Add feedback", false);
+  const notes = noteList(session, "Your notes", "Each stands at the end of every prompt until you withdraw it.", "/notes", "Add note", true);
+  const feedback = noteList(session, "Feedback", "What the user thinks of the work so far: it goes into the record of the next iteration.", "/feedback", "Add feedback", false);
   const summaries = h("section", { class: "panel" });
   swap(root, h("div", { class: "stack" }, state.element, notes.element), h("div", { class: "stack" }, pad.element, feedback.element), summaries);
   session.changed = async () => {
@@ -29,7 +29,7 @@ export function showTold(session) {
 }
 
 /** A text that can be read and, with an admin's key, replaced. A text that is being written is not overwritten. */
-function editor(session, title, about, { get, put, told, empty }) {
+function editor(session, title, about, { get, put, describe, empty }) {
   const name = title.toLowerCase();
   const area = h("textarea", { rows: 12, spellcheck: "false", "aria-label": title, readonly: !session.may });
   const facts = h("p", { class: "facts" });
@@ -38,24 +38,25 @@ function editor(session, title, about, { get, put, told, empty }) {
     const touched = area.value !== stored;
     stored = got.text || "";
     if (!touched) area.value = stored;
-    swap(facts, h("span", {}, told(got)));
+    swap(facts, h("span", {}, describe(got)));
     check();
   };
   const write = () => act(async () => set(await put(area.value)), `${title} stored: the next prompt has it.`);
-  const put_ = button(`Save ${name}`, async () => { stored = area.value; await write(); session.refresh(); }, { kind: "main", focus: `save-${name}` });
+  const save = button(`Save ${name}`, async () => { stored = area.value; await write(); session.refresh(); }, { kind: "main", focus: `save-${name}` });
   const back = button("Discard", () => { area.value = stored; check(); }, { kind: "quiet", focus: `discard-${name}` });
   const check = () => {
     const same = area.value === stored;
-    put_.disabled = same || (!empty && !area.value.trim());
+    save.disabled = same || (!empty && !area.value.trim());
     back.disabled = same;
   };
   area.addEventListener("input", check);
   check();
-  const element = h("section", { class: "panel" }, h("h2", {}, title), h("p", { class: "soft" }, about), facts, area, session.may && h("div", { class: "row" }, put_, back));
+  const element = h("section", { class: "panel" }, h("h2", {}, title), h("p", { class: "soft" }, about), facts, area, session.may && h("div", { class: "row" }, save, back));
   return { element, load: async () => set(await get()) };
 }
 
-function said(session, title, about, path, verb, withdraw) {
+/** A list of notes, to which a person can add one. withdraw: each can be withdrawn again. */
+function noteList(session, title, about, path, verb, withdraw) {
   const list = h("ul", { class: "notes" });
   const area = h("textarea", { rows: 2, "aria-label": title });
   const load = async () => {

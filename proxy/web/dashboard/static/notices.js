@@ -10,7 +10,7 @@ export function toast(text, kind = "good") {
 }
 
 /** Ask before an action that cannot be undone. Resolves to true if the person agrees. */
-export function sure(title, text, yes) {
+export function askToConfirm(title, text, yes) {
   return new Promise((resolve) => {
     const done = (answer) => {
       dialog.close();
@@ -28,11 +28,11 @@ export function sure(title, text, yes) {
   });
 }
 
-/** Run an action of the person: its result, or its error, is shown as a toast. */
-export async function act(action, said) {
+/** Run an action of the person. A toast shows `done`, a text or a function of the result, or the error. */
+export async function act(action, done) {
   try {
     const result = await action();
-    const text = typeof said === "function" ? said(result) : said;
+    const text = typeof done === "function" ? done(result) : done;
     if (text) toast(text);
     return result;
   } catch (problem) {
