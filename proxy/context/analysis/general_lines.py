@@ -30,14 +30,15 @@ ERROR_LINES = (
     r"|.*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied|\bNo module named )"
     r"|.*: (?:fatal )?error: |\S+: +can(?:not|'t) |\S+\.\w+:\d+:\d+: \S"
     r"|Traceback \(most recent call last\):"
-    r"|curl: \(\d+\) |(?:\S+ ){2}ERROR \d{3}: |denied: requested access"
-    r"|An error occurred \(\w+\) when calling |.*\bConnection refused$"
+    r"|[-\d\s:.]{0,120}curl: \(\d+\) |(?:\S+ ){2}ERROR \d{3}: |denied: requested access"
+    r"|An error occurred \(\w+\) when calling |.*\bConnection refused\.?$"
     r"|\S*: line \d+: +\d+ (?:Killed|Bus error|Illegal instruction)\b|(?:[a-z]+ ){1,5}failed: (?!\d|none)\S"
     r"|.*\bexit(?:ed)? (?:with )?(?:status|code) [1-9]\d*\.?$"
     r"|(?:Add|Clear|Connect|ConvertFrom|ConvertTo|Copy|Disable|Enable|Enter|Expand|Export|Find|Get|Import|Install|Invoke"
     r"|Join|Mount|Move|New|Out|Publish|Receive|Register|Remove|Rename|Resolve|Restart|Restore|Resume|Save|Select|Send"
     r"|Set(?!-Cookie)|Split|Start|Stop|Suspend|Test|Uninstall|Unregister|Update|Wait|Write)-[A-Z]\w+ ?: \S"
-    r"|Node\.js v\d+\.\d+\.\d+$|(?:ERRO|FATA)\[\d+\] "
+    r"|Node\.js v\d+\.\d+\.\d+$|Bun v\d+\.\d+\.\d+ \(|https://www\.shellcheck\.net/wiki/SC\d+ -- "
+    r"|package \S+ is not a main package$|There are no \.py\[i\] files in |(?:ERRO|FATA)\[\d+\] "
     r"|.*: (?:Kommando nicht gefunden|Befehl nicht gefunden|commande introuvable|orden no encontrada"
     r"|comando non trovato|Datei oder Verzeichnis nicht gefunden|Aucun fichier ou dossier de ce type"
     r"|No existe el \w+ o el directorio"
@@ -47,7 +48,8 @@ ERROR_LINES = (
     r"|\u0627\u0644\u0623\u0645\u0631 \u063a\u064a\u0631 \u0645\u0648\u062c\u0648\u062f"
     r"|\u672a\u627e\u5230\u547d\u4ee4|\u6ca1\u6709\u90a3\u4e2a\u6587\u4ef6\u6216\u76ee\u5f55)"
 )
-"""Last lines that report an error. Node.js writes its version after an exception that nobody caught."""
+"""Last lines that report an error. Node.js and Bun write their version after an exception that nobody caught. curl
+writes its error behind its progress."""
 
 REMARK_LINES = (
     r"A new (?:minor |major |patch )?(?:release|version) of |To update, run: |npm notice\b|npm (?:WARN|warn) "
@@ -106,13 +108,14 @@ BROKEN_END = (
 
 NO_TESTS = (
     r"=* ?(?!.*\b[1-9]\d* passed)[1-9]\d* (?:skipped|deselected)\b.*\bin [\d.]+|collected 0 items$"
-    r"|\W*(?:[Nn]o tests? (?:to run|ran|found|executed|were|matche?[sd]?|is available|files? found)"
+    r"|\W*(?:[Nn]o (?:suitable )?tests? (?:to run|ran|found|executed|were|defined|matche?[sd]?|is available"
+    r"|files? found)"
     r"|No test files found)\b|NO TESTS RAN$"
     r"|Ran 0 tests?\b|(?:\[\w+\] )?Tests run: 0,|\W*Executed 0 (?:tests?,|of \d+ )"
-    r"|0 (?:tests?|examples?|runs|scenarios?)\b"
+    r"|0 (?:tests?|examples?|runs|scenarios?|specs?)\b"
     r"|\?\s+\S+\s+\[no test files\]|ok\s+\S+\s.*\[no tests to run\]|test result: ok\. 0 passed|running 0 tests$"
     r"|Test(?: Suites|s| Files):?\s+(?!.*\bpassed)[1-9]\d* (?:skipped|todo)\b|0 passing\b|[#\u2139] (?:tests|pass) 0$"
-    r"|ok \| 0 passed|0 pass$|All (?:examples were filtered out|tests have been excluded)|1\.\.0\b"
+    r"|ok \| 0 passed|0 pass$|ok \d+ .*# SKIP\b|All (?:examples were filtered out|tests have been excluded)|1\.\.0\b"
     r"|([1-9]\d*) (?:tests?|examples?), 0 failures, \1 (?:excluded|skipped|pending)"
     r"|\[  PASSED  \] 0 tests|\d\d:\d\d \+0: All tests passed|Tests: succeeded 0, failed 0"
     r"|Tests Passed: 0, Failed: 0\b|Summary \[.*\b0 tests run"
@@ -120,20 +123,25 @@ NO_TESTS = (
 )
 """Lines that report that no test ran: none was there, or all were skipped, left out or deselected."""
 
-NO_TESTS_WORDS = r"\b0\b|[Nn]o test|NO TESTS|skipped|deselected|todo|excluded|filtered|NO-SOURCE|\.\.0"
+NO_TESTS_WORDS = (
+    r"\b0\b|# SKIP|[Nn]o (?:suitable )?test|NO TESTS|skipped|deselected|todo|excluded|filtered|NO-SOURCE|\.\.0"
+)
 """A pattern of a word that each of these lines has."""
 
 TESTS_RAN = (
     r"(?:\[\w+\] )?Tests run: [1-9]|[#\u2139] pass [1-9]|> Task :\S*[tT]est(?: UP-TO-DATE| FROM-CACHE)?$"
-    r"|<testsuites?\b[^>]*\btests=\"[1-9]"
+    r"|<testsuites?\b[^>]*\btests=\"[1-9]|Tests:\s.*\b[1-9]\d* passed"
 )
 """Lines that report that a test ran, where the line of success says nothing of tests."""
 
-BUILT = r"(?:\[\w+\] )?BUILD SUCCESS|Build succeeded|[#\u2139] fail 0$|NX +Successfully|\*\* BUILD SUCCEEDED"
+BUILT = (
+    r"(?:\[\w+\] )?BUILD SUCCESS|Build succeeded|[#\u2139] fail 0$|NX +Successfully|\*\* BUILD SUCCEEDED|Test Suites:"
+)
 """Lines of success that are printed without a test, too."""
 
-FAILURE_COUNT = r"(?<![\w.])[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
-"""A count of failures other than 0, anywhere in a line: it turns a line that begins like a success into a failure."""
+FAILURE_COUNT = r"(?<![\w.])(?<!\bok )[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
+"""A count of failures other than 0, anywhere in a line: it turns a line that begins like a success into a failure. In
+`ok 1 error is shown` of TAP the number is that of the test."""
 
 CONSOLE_LINE = r"console\.\w+(?: \S+)?$"
 """The line with which jest and vitest begin the log of a test; the log is indented below it."""

@@ -106,13 +106,16 @@ _COUNTER = re.compile(
 _OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
 _SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
 _CLIENT_FAILED = re.compile(
-    r"curl: \(\d+\) |\w+: error: |An error occurred \(\w+\) when calling |ERROR: \(gcloud\.|Error from server \("
+    r"[-\d\s:.]{0,120}curl: \(\d+\) |\w+: error: |An error occurred \(\w+\) when calling |ERROR: \(gcloud\."
+    r"|Error from server \("
     r"|ERROR:  \S|ERROR \d+ \(\w+\)|error: the server doesn't have |(?:Parse e|E)rror: (?:near |no such |in prepare)"
     r"|(?:Catalog|Binder|Parser) Error: "
     r"|Error response from daemon: |Cannot connect to the Docker daemon |The connection to the server \S+ was refused"
     r"|Unable to connect to the server: |ssh: |Permission denied \(publickey|kex_exchange_identification: "
 )
 """The first or last line of a client of a server or a database that could not do what it was asked for."""
+_FILTER = re.compile(r"(?<!\|)\|&?\s*(?!tee\b|cat\b|ts\b)\w")
+"""A pipe into a program that may show a part of its input."""
 _BRIEF = 300
 """Characters of a call's result above which the result is content and no message."""
 
@@ -395,6 +398,9 @@ def _judge_run(
     passed = bool(found.passed) or (not command.output_cut and bool(found.part or found.last))
     if not passed or runner_patterns.compile_patterns().repeating_command.search(command.text):
         return "unknown"
+    # Of a script's output a filter may show the last total alone, and hide one that failed.
+    if _FILTER.search(command.text) and not _names_runner(command):
+        return "unknown"
     # A script may go on after the run that it started, and not pass on its failure.
     if command.text and not found.ends_last and not (command.output_cut or _ends_with_runner(command)):
         return "unknown"
@@ -410,6 +416,11 @@ def _ends_with_runner(command: ShellCommand) -> bool:
     patterns = runner_patterns.compile_patterns()
     last = command.core.rpartition("&&")[2].strip()
     return bool(patterns.runner_command.match(last) or patterns.starting_command.match(last))
+
+
+def _names_runner(command: ShellCommand) -> bool:
+    """True if a runner is named in the command, or starts it: then the total in its output is its own."""
+    return _ends_with_runner(command) or bool(runner_patterns.compile_patterns().runner_command.search(command.core))
 
 
 def _is_chain(command: ShellCommand) -> bool:
@@ -526,7 +537,7 @@ def _read_look_outcome(
     has_failed = code not in (None, 0, 1) or ((code == 1 or given.failed) and not command.is_search)
     if has_failed or (only_errors and code != 0):
         verdict = "failed"
-    elif code == 0 and command.exit_code_proves and not only_errors:
+    elif code == 0 and command.exit_code_proves and not only_errors and not any(map(error.match, starts)):
         verdict = "succeeded"
     return ToolOutcome(
         verdict, code, False, tuple(shown), (), failures, (), tuple(sorted({*shown, *failures, *tail})), first

@@ -32,14 +32,15 @@ OUTCOME_WORDS = (
     "status", "timed out", "file or dir", "offense", "solving", "detected", "resolved", "exception in thread", "lua",
     "sanitizer", "fullyqualified", "recognized", "scenario", "installed", "konflikt", "conflit", "\u51b2\u7a81",
     "fehler", "erreur", "errore", "\u9519\u8bef", "targets", "diagnostic", "too many warnings", "something went wrong",
-    ".go:", "below", "terminated", "timeout", "requirements", "did not run", "congratulations", "complete", "satisfied",
+    ".go:", "below", "terminate", "diff in ", "timeout", "requirements", "did not run", "congratulations",
+    "complete", "satisfied",
     "=== run", "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
     ".dll", "--only", ".dart:", "line |", "traceback (", "unreachable!",
     "\u043a\u043e\u043d\u0444\u043b\u0438\u043a\u0442",
 )  # fmt: skip
 """Words in lower case. Each line that reports an outcome holds at least one of them."""
-_COUNTED_TESTS = re.compile(r"Ran [1-9]")
-"""The line with which unittest reports that it ran any tests."""
+_COUNTED_TESTS = re.compile(r"Ran ([1-9]\d*)")
+"""The line with which unittest reports the number of its tests. It counts those that it skipped, too."""
 
 
 class OutcomeLines(NamedTuple):
@@ -111,12 +112,17 @@ def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
         told[:] = [n for n in told if n > max(begins, cut)]
     found.failed[:] = [n for n in found.failed if n > ends or not patterns.printed.match(strip_line(rows[n]))]
     # `OK` is a line of unittest only after the number of tests that it ran.
-    if found.passed and all(strip_line(rows[n]).startswith("OK") for n in found.passed):
-        counted = any(_COUNTED_TESTS.match(strip_line(line)) for n in found.passed for line in rows[max(0, n - 4) : n])
-        if not counted:
-            found.words[:0] = [n for n in found.passed if "test" not in rows[n]]
-            found.passed[:] = [n for n in found.passed if "test" in rows[n]]
+    is_ok = bool(found.passed) and all(strip_line(rows[n]).startswith("OK") for n in found.passed)
+    if is_ok and not any(_ran_counted_tests(rows, n) for n in found.passed):
+        found.words[:0] = [n for n in found.passed if "test" not in rows[n]]
+        found.passed[:] = [n for n in found.passed if "test" in rows[n]]
     return found
+
+
+def _ran_counted_tests(rows: Sequence[str], n: int) -> bool:
+    """True if unittest reports above a line of success that it ran tests, and skipped not all of them."""
+    counts = (found[1] for row in rows[max(0, n - 4) : n] if (found := _COUNTED_TESTS.match(strip_line(row))))
+    return any(f"skipped={count})" not in rows[n] for count in counts)
 
 
 def ran_no_tests(rows: Sequence[str], found: OutcomeLines) -> bool:

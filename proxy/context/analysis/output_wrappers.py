@@ -51,6 +51,8 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 """A line of the wrapper around an output."""
+_OUTPUT_END = "</output>"
+"""The end of a wrapper. It is on the last line of an output that has no line end of its own."""
 _TELLS = re.compile(r"[^\W_]{2}")
 _TIMED_OUT = re.compile(
     r"\W*(?:error\W+)?(?:the\s+)?(?:last\s+)?(?:tool\s+)?(?:command|call|process|execution|operation|request|script)\b"
@@ -86,11 +88,11 @@ class CommandState(NamedTuple):
 
 def strip_line(line: str) -> str:
     """Return the beginning of a line, without colours, indentation, and text that a carriage return has overwritten.
-    The name of a task or the label of an observation in front is removed too."""
+    The name of a task or the label of an observation in front is removed too, and the end of a wrapper behind."""
     if "\r" in line:
         line = line.rstrip("\r").rpartition("\r")[2]
     line = line.lstrip()[:MAX_LINE_CHARS]
-    line = remove_colours(line).strip()
+    line = remove_colours(line).strip().removesuffix(_OUTPUT_END)
     found = _TASK.match(line)
     return line[found.end() :].lstrip() if found is not None else line
 

@@ -25,7 +25,7 @@ REPEATING_COMMANDS = (
     r"\b(?:for|while|until)\s.*\bdone\b|\bxargs\b|\s-exec(?:dir)?\b|\bparallel\b"
     r"|\b(?:npm|pnpm|yarn|bun)\b.*\s(?:-ws|--workspaces|-r|--recursive|workspaces|--filter)\b"
     r"|\b(?:lerna|turbo) run\b|\bnx run-many\b|\bmake\b.*\s(?:-k|-i|--keep-going|--ignore-errors)\b"
-    r"|\bdotnet test\b.*\|\s*tail\b"
+    r"|\b(?:dotnet test|tap|bats)\b.*\|\s*tail\b"
 )
 """Commands that may run one program many times: the success of the last run proves nothing of the others. `dotnet test`
-reports each project in a line of its own, of which `tail` may show the last one alone."""
+reports each project in a line of its own, and TAP each test. Of these `tail` may show the last one alone."""

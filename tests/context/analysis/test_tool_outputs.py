@@ -1,4 +1,4 @@
-"""Outputs of many tools, written from knowledge of the tools before the table of runners had them.
+"""Outputs of many tools: most written from knowledge of the tools, the last ones printed by the tools themselves.
 
 Each line of `tool_outputs.jsonl` has a command, its output, the outcomes that are right, and parts of lines that a
 shortened result keeps. Where "unknown" is right too, a person could not tell for certain.
