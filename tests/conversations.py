@@ -53,6 +53,11 @@ def result(call: str, text: Any, **more: Any) -> Json:
     return {"role": "tool", "tool_call_id": call, "content": text, **more}
 
 
+def call_tool(tool: str, arguments: Json, text: str = "The file has been updated.") -> list[Json]:
+    """One step: an answer that calls a tool, and its result."""
+    return [{**assistant(None), "tool_calls": [call("c", tool, json.dumps(arguments))]}, result("c", text)]
+
+
 def encode_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 

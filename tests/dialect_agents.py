@@ -22,6 +22,11 @@ def read_listing(name: str, arguments: Json) -> str:
     return LISTING
 
 
+def read_words(_: str, arguments: Json) -> str:
+    """A text without anything that a policy would shorten before it is sent."""
+    return " ".join(f"{arguments['path']} has word {n * n}," for n in range(600))
+
+
 @dataclass
 class MessagesAgent:
     """An agent in the form of Claude Code: `thinking` on, tools, all results of a step in one message."""

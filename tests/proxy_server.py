@@ -180,6 +180,10 @@ class RunningProxy:
         name = f"context_proxy_{metric}"
         return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
+    def read_dollars(self) -> tuple[float, float]:
+        """The dollars that were paid, and those without the proxy."""
+        return self.count("cost_dollars_total", kind="paid"), self.count("cost_dollars_total", kind="without")
+
 
 PATIENT_LIMITS: dict[str, dict[str, Any]] = {
     "store": {"read_s": HANGS_S},

@@ -40,7 +40,7 @@ class CommandModule:
 BEFORE_ACTIONS: Final = (
     *(CommandModule(name, f"proxy.cli.{name}", name, ITSELF) for name in ("serve", "check", "doctor", "key", "replay")),
     CommandModule("mcp", "proxy.cli.mcp", "mcp", ITSELF),
-    CommandModule("stats", "proxy.cli.sessions", "stats", LOOK_ON),
+    CommandModule("stats", "proxy.cli.stats", "stats", LOOK_ON),
     CommandModule("report", "proxy.cli.experiment", "report", LOOK_ON),
     *(CommandModule(name, f"proxy.cli.{name}", name, LOOK_ON) for name in ("shell", "tail")),
     CommandModule("wrap", "proxy.cli.wrap", "wrap", ITSELF, takes_foreign_options=True),
@@ -122,9 +122,10 @@ def _add_command(app: typer.Typer, one: CommandModule) -> None:
 
 
 def _add_actions(app: typer.Typer) -> None:
-    from proxy.cli import operator_actions, sessions  # noqa: PLC0415  models of all actions, a third of a second
+    # The models of all actions take a third of a second.
+    from proxy.cli import messages, operator_actions, sessions  # noqa: PLC0415
 
-    groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": sessions.messages_app}
+    groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": messages.app}
     app.command(rich_help_panel=STEER)(operator_actions.build)
     operator_actions.add_commands(app, groups, STEER)
     for name, several in groups.items():

@@ -215,7 +215,7 @@ def _end_sentence(text: str) -> str:
 SHORT_HASH: Final = 8
 """Digits of a tenant's hash that a table shows. The option --tenant takes them too."""
 LEAST_HASH: Final = 6
-"""Digits from which --tenant is completed. A shorter one is taken as a name."""
+"""Digits of a hash that --tenant needs to complete it. A shorter value is taken as a name."""
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 Url = Annotated[str, typer.Option("--url", envvar="CONTEXT_PROXY_URL", help="Where the proxy is.")]

@@ -59,10 +59,10 @@ class TableColumn:
     is_never_cut: bool = False
     """True if the column is never cut, since people copy its values."""
     is_folded: bool = False
-    """True if a text that is too long goes on in the next line, and is not cut."""
+    """True if a text that is too long is continued on the next line and not cut."""
     style: str = ""
     whole: Callable[[Any], Cell] | None = None
-    """Returns the content of the cell where it is not cut, in a pipe or a file, if `make_cell` abbreviates it."""
+    """For a column whose `make_cell` abbreviates: returns the whole content, for a pipe or a file."""
 
 
 def escape_controls(text: object) -> str:

@@ -36,7 +36,7 @@ from proxy.settings.load import Settings, copy_environment, find_data_folder
 from proxy.store.sqlite_files import FileLock
 
 START_S: Final = 30.0
-"""Seconds in which the proxy of an agent has to start, and in which it has to end."""
+"""Limit in seconds on the start of an agent's proxy, and on its end."""
 SETTLE_S: Final = 5.0
 """Seconds for which the last requests of an agent that has ended are waited for."""
 FORWARDED_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

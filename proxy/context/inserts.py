@@ -42,9 +42,9 @@ def make_inserts(view: View, state: BranchState, policy: Policy, lossy_edits: in
 
 
 def _has_new_losses(view: View, state: BranchState, lossy_edits: int) -> bool:
-    """True if more was taken out of the prompt than by the edits of the session.
+    """True if this request takes out more than the session's edits did before. lossy_edits: those of this request.
 
-    The edits in force are among them and are counted already, so that most requests count no others.
+    The number of edits in force is known already. Most requests have no more, so that nothing has to be counted.
     """
     return lossy_edits > view.edited_history.lossy_edit_count and lossy_edits > count_losses(state.edits)
 
@@ -52,9 +52,9 @@ def _has_new_losses(view: View, state: BranchState, lossy_edits: int) -> bool:
 def _is_worth_asking(view: View) -> bool:
     """True if a model that has not answered yet is asked once more.
 
-    The model is asked with each prompt of the user's. Behind results it is asked ever more seldom: at the 1st, 2nd, 4th
-    and 8th step of a prompt, and so on. A text at the tail moves. So the provider caches the message in front of the
-    text once with the text and once without it.
+    The model is asked with each prompt of the user's. After results it is asked less and less often: at the 1st, 2nd,
+    4th and 8th step of a prompt, and so on. A text at the tail moves. So the provider caches the message in front of
+    the text once with the text and once without it.
     """
     if view.messages[-1].role == "user":
         return True

@@ -118,6 +118,8 @@ DISABLED_SETTINGS: Mapping[str, str] = {"warn_of_loops": "loops"}
 FORMER_KEYS = {"voices": "injections"}
 """Names that keys of a policy file had before 0.1.0 was released."""
 _TOOL_KEYS = ("enabled", "offer")
+_KEYS_OF_OTHERS = frozenset({"offer", "stands_for"})
+"""Fields of `Policy` that no key of a policy file sets: the table `tools` and the exchange set them."""
 _CHOICES: dict[str, tuple[object, ...]] = {
     "schedule": get_args(ScheduleName),
     "mode": get_args(Mode),
@@ -136,44 +138,56 @@ def read_policy(
     source: str = "",
 ) -> Policy:
     """The policy in a parsed TOML file. Raises ConfigError with the key, the value and the allowed values."""
-    known = {f.name for f in fields(Policy) if f.init} - {
-        "offer",
-        "stands_for",
-    }  # the table `tools`, and the exchange, set them
     values: dict[str, Any] = {}
-    for key, given in table.items():
-        value = given
+    for key, value in table.items():
         if key == "tools":
             values["tools"], values["offer"] = _read_tools(value, source)
-            continue
-        if key not in known:
-            names = FORMER_KEYS[key] + ", its name now" if key in FORMER_KEYS else "one of " + ", ".join(sorted(known))
-            raise ConfigError(key, value, names, source=source)
-        if key in _CHOICES and value not in _CHOICES[key]:
-            raise ConfigError(
-                key, value, "one of " + ", ".join(str(one).lower() for one in _CHOICES[key]), source=source
-            )
-        if key in ("budget", "low") and (not isinstance(value, int | float) or value is True or not 0 < value <= 1):
-            raise ConfigError(key, value, "a share between 0 and 1", source=source)
-        if key == "window" and (not isinstance(value, int) or value is True or value < 0):
-            raise ConfigError(key, value, "a number of tokens, or 0", source=source)
-        if key in ("name", "guidelines", "remark") and not isinstance(value, str):
-            raise ConfigError(key, value, "a text", source=source)
-        if key == "stages":
-            if not isinstance(value, list):
-                raise ConfigError(key, value, "a list of tables [[stages]]", source=source)
-            value = tuple(make_stage(row, built_in, source=source) for row in value)
-        if key == "injections":
-            if not isinstance(value, list):
-                raise ConfigError(key, value, "a list of tables [[injections]]", source=source)
-            value = tuple(make_injection(row, injections or {}, source=source) for row in value)
-        if key == "observation":
-            value = compile_patterns(value, source=source)
-        values[key] = value
+        elif key == "stages":
+            rows = _check_tables(key, value, source)
+            values[key] = tuple(make_stage(row, built_in, source=source) for row in rows)
+        elif key == "injections":
+            rows = _check_tables(key, value, source)
+            values[key] = tuple(make_injection(row, injections or {}, source=source) for row in rows)
+        elif key == "observation":
+            values[key] = compile_patterns(value, source=source)
+        else:
+            allowed = _find_allowed_keys(key) or _find_allowed_values(key, value)
+            if allowed:
+                raise ConfigError(key, value, allowed, source=source)
+            values[key] = value
     if "name" not in values:
         raise ConfigError("name", None, "the policy's name", source=source)
     values["stages"] = _add_argument_stage(values, built_in, source)
     return _with_shared(Policy(**values), [*table.get("stages", []), *table.get("injections", [])], source)
+
+
+def _check_tables(key: str, value: Any, source: str) -> list[Any]:
+    """The value, which has to be an array of tables. Raises ConfigError."""
+    if not isinstance(value, list):
+        raise ConfigError(key, value, f"a list of tables [[{key}]]", source=source)
+    return value
+
+
+def _find_allowed_keys(key: str) -> str:
+    """The keys that a policy file may have, in words, if this is none of them; else an empty text."""
+    known = {f.name for f in fields(Policy) if f.init} - _KEYS_OF_OTHERS
+    if key in known:
+        return ""
+    return FORMER_KEYS[key] + ", its name now" if key in FORMER_KEYS else "one of " + ", ".join(sorted(known))
+
+
+def _find_allowed_values(key: str, value: Any) -> str:
+    """The values that this key may have, in words, if this is none of them; else an empty text."""
+    is_number = isinstance(value, int | float) and value is not True
+    if key in _CHOICES and value not in _CHOICES[key]:
+        return "one of " + ", ".join(str(one).lower() for one in _CHOICES[key])
+    if key in ("budget", "low") and not (is_number and 0 < value <= 1):
+        return "a share between 0 and 1"
+    if key == "window" and not (is_number and isinstance(value, int) and value >= 0):
+        return "a number of tokens, or 0"
+    if key in ("name", "guidelines", "remark") and not isinstance(value, str):
+        return "a text"
+    return ""
 
 
 def _add_argument_stage(values: Mapping[str, Any], built_in: Mapping[str, type], source: str) -> tuple[Stage, ...]:

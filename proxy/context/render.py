@@ -170,52 +170,52 @@ def render_prompt(
         validate.check(made.outs, seen.messages, seen.model)
         return made
 
-    def go_on(begin: int, front: Rendering | None) -> Rendering:
-        return render_plain(seen.messages, seen.keys, edits, seen.original_tokens, begin, front)
+    def render_rest(begin: int, known: Rendering | None) -> Rendering:
+        return render_plain(seen.messages, seen.keys, edits, seen.original_tokens, begin, known)
 
-    without = seen.memo_edited("rendering", go_on)
-    made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts, without)
+    plain = seen.memo_edited("rendering", render_rest)
+    made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts, plain)
     if edits or inserts or own_inserts:
-        _check_rules(seen, without, made, inserts)
+        _check_rules(seen, plain, made, inserts)
     return made
 
 
-def _check_rules(seen: View, without: Rendering, made: Rendering, inserts: Mapping[int, Sequence[Insert]]) -> None:
-    """Check the same as `validate.check`, incrementally.
+def _check_rules(seen: View, plain: Rendering, made: Rendering, inserts: Mapping[int, Sequence[Insert]]) -> None:
+    """Check the same as `validate.check`, incrementally. plain: the rendering without inserts.
 
     Among the inserts, only a message of the proxy at the end can break a rule of order. System prompts, prompts and
     results have a text already."""
 
     model = seen.model
 
-    def walk(_: int, front: validate.RuleChecker | None) -> validate.RuleChecker:
-        front = front or validate.RuleChecker(model)
-        return front.extend(without.outs[front.count :])
+    def check_planned(_: int, known: validate.RuleChecker | None) -> validate.RuleChecker:
+        known = known or validate.RuleChecker(model)
+        return known.extend(plain.outs[known.count :])
 
-    def walk_received(begin: int, front: validate.RuleChecker | None) -> validate.RuleChecker:
-        return (front or validate.RuleChecker(model)).extend(validate.as_outgoing(seen.messages[begin:]))
+    def check_received(begin: int, known: validate.RuleChecker | None) -> validate.RuleChecker:
+        return (known or validate.RuleChecker(model)).extend(validate.as_outgoing(seen.messages[begin:]))
 
-    broken = seen.memo_edited("walk", walk, model).extend(made.outs[len(without.outs) :]).find_violations()
+    broken = seen.memo_edited("walk", check_planned, model).extend(made.outs[len(plain.outs) :]).find_violations()
     if broken:
-        validate.raise_new_violations(broken, seen.memo("walk", walk_received, model).find_violations())
+        validate.raise_new_violations(broken, seen.memo("walk", check_received, model).find_violations())
 
-    def kept(n: int) -> None:
+    def check_kept(n: int) -> None:
         at = made.find_position(n)
         out = None if at is None else made.outs[at]
         validate.check_message_kept(seen.messages[n], out, is_prompt=n == seen.history.last_user_index)
 
-    def systems(begin: int, _: bool | None) -> bool:
+    def check_systems_kept(begin: int, _: bool | None) -> bool:
         for n in range(begin, len(seen.messages)):
             if seen.messages[n].is_system:
-                kept(n)
+                check_kept(n)
         return True
 
-    seen.memo_edited("kept", systems)
+    seen.memo_edited("kept", check_systems_kept)
     if inserts and seen.messages[0].is_system:
-        kept(0)
+        check_kept(0)
     if seen.history.last_user_index >= 0:
-        kept(seen.history.last_user_index)
-    kept(len(seen.messages) - 1)
+        check_kept(seen.history.last_user_index)
+    check_kept(len(seen.messages) - 1)
 
 
 def predict_cached_tokens(seen: View, state: BranchState, rendering: Rendering, *, tools_added: bool) -> int:

@@ -72,8 +72,21 @@ class GrowingRequest(WireRequest, Protocol):
         """The end of the part that the next body of the history is expected to begin with; 0 if none is expected."""
 
     @property
+    def value_count(self) -> int:
+        """A bound of the JSON values of its body, as `SizeLimits.check_body`."""
+
+    @property
     def frame_bytes(self) -> int:
         """Bytes of the values beside the history, as far as the request keeps copies of them."""
+
+
+def check_grown_body(body: bytes, limits: SizeLimits | None, before: GrowingRequest | None) -> int:
+    """Check the size of a body; only what has come behind an earlier request is counted. Return a bound of its JSON
+    values, as `SizeLimits.check_body`; 0 without limits. Raises NotManaged."""
+    if limits is None:
+        return 0
+    begin, known = (before.prefix_end, before.value_count) if before is not None else (0, 0)
+    return limits.check_body(body, begin, known)
 
 
 W = TypeVar("W", bound=GrowingRequest)

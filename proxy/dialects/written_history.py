@@ -39,7 +39,7 @@ class WrittenHistory:
     """The array of a body that went upstream."""
 
     array: memoryview
-    """It is a view of the body, which is kept for other reasons too."""
+    """A view of the body and no copy: the body is kept in any case."""
     outgoing: Sequence[OutgoingMessage]
     elements: Sequence[WrittenElement]
     stable: int

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from proxy.chat import json_spans
+from proxy.dialects.base import check_grown_body
 from proxy.dialects.responses import chained, rules
 from proxy.dialects.responses.chained import ChainFacts
 from proxy.dialects.responses.request import ResponsesRequest
@@ -88,8 +89,7 @@ async def _read_facts(services: Services, body: bytes) -> ChainFacts | None:
 
     def read() -> ChainFacts | None:
         try:
-            if cache.limits is not None:
-                cache.limits.check_body(body, *((before.prefix_end, before.value_count) if before is not None else ()))
+            check_grown_body(body, cache.limits, before)
         except NotManaged:
             return None
         return chained.read_chain_facts(body, before)

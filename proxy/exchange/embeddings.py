@@ -45,15 +45,15 @@ async def load_vectors(
     found = {form: _unpack(raw) for form, raw in stored.items()}
     missing = [form for form in wanted if form not in found]
     breaker = services.embeddings_breaker
-    if missing and (breaker.is_open or breaker.open_calls >= services.settings.helper.concurrency):
-        _count(services, "resting" if breaker.is_open else "queue_full")
+    if missing and (breaker.is_open(tenant) or breaker.open_calls >= services.settings.helper.concurrency):
+        _count(services, "resting" if breaker.is_open(tenant) else "queue_full")
         return found
     breaker.open_calls += 1
     try:
         for at in range(0, len(missing), settings.batch):
             batch = missing[at : at + settings.batch]
             made = await _embed_batch(services, tenant, target, [wanted[form] for form in batch], headers or [])
-            breaker.record_call(made.outcome)
+            breaker.record_call(made.outcome, tenant)
             if made.outcome != "answered":
                 break  # the next batch would fare no better, and nobody should wait for it
             # Unpack the stored form, so that a relevance does not depend on the process that made the vector.

@@ -467,8 +467,7 @@ def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
     raws = {m.form: m.raw for m, k in zip(messages, turn.keys, strict=True) if k in removed and not m.is_system}
     start, end = turn.request.spans["messages"]
     whole = chain.compute_form(turn.request.body[start:end])
-    chained = [m for m in messages if not m.is_system]
-    positions = {at: m.raw for at, m in enumerate(chained) if m.form in raws}
+    positions = {at for at, n in enumerate(turn.request.find_chained_indices()) if messages[n].form in raws}
     for n, row in enumerate(turn.pending.rows):
         if isinstance(row, FormRow) and row.form in raws:
             turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form]))
@@ -476,7 +475,7 @@ def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
             turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_in_array(row.body, positions))
 
 
-def erase_in_array(array: bytes, positions: dict[int, bytes]) -> bytes:
+def erase_in_array(array: bytes, positions: Container[int]) -> bytes:
     """Return an array of messages with these positions blanked; system messages are not counted."""
     raws: list[bytes] = []
     at = 0

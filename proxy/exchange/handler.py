@@ -36,12 +36,13 @@ from proxy.exchange import (
     record_outcome,
     result_clearing,
 )
+from proxy.exchange.client_stream import keep_alive, relay_to_client
 from proxy.exchange.dialect import DIALECTS, AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.prepare_request import prepare_request
 from proxy.exchange.send_prompt import send_prompt
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
-from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
+from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
@@ -232,7 +233,7 @@ async def _relay_stream(
     try:
         # Its length may change in any case: an error or a comment of the proxy may follow.
         await out.start(reply.status, _make_response_headers(turn, reply, changed=True))
-        broken = await relay_stream(reply, relay, out)
+        broken = await relay_to_client(reply, relay, out)
         if tool_loop is not None and broken is None:
             relay, broken = await tool_loop.run_stream(relay, out, make)
             turn = tool_loop.turn

@@ -37,6 +37,7 @@ PIECE_CHARS = 400
 _FIRST_WORDS = tuple([word] for word in COMMAND_WORDS)
 _ENCODED_WORDS = tuple(word.encode() for word in COMMAND_WORDS)
 _NO_USAGE = DemoUsage(0, 0, 0)
+_EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +166,19 @@ async def _reply_in_dialect(
     pieces = [text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS)]
     answer = DemoAnswer(locate.make_id(), request.model, ScriptedTurn(text), pieces, is_cut=False, usage=_NO_USAGE)
     if request.stream:
-        await out.start(200, [(b"content-type", b"text/event-stream; charset=utf-8"), *headers])
+        await out.start(200, [_EVENT_STREAM, *headers])
         for event in wire.write_events(answer):
             await out.write(event)
         await out.end()
         return
     made: Any = wire.write(answer)
     body = msgspec.json.encode([made] if wire.is_list else made)
+    await _respond_json(out, headers, body)
+
+
+async def _respond_json(out: ResponseWriter, headers: Headers, body: bytes) -> None:
     length = (b"content-length", b"%d" % len(body))
-    await out.start(200, [(b"content-type", b"application/json"), length, *headers])
-    await out.end(body)
+    await out.respond(200, [(b"content-type", b"application/json"), length, *headers], body)
 
 
 async def _reply(services: Services, request: Request, headers: Headers, text: str, out: ResponseWriter) -> None:
@@ -185,11 +189,9 @@ async def _reply(services: Services, request: Request, headers: Headers, text: s
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
         body = msgspec.json.encode({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
-        length = (b"content-length", b"%d" % len(body))
-        await out.start(200, [(b"content-type", b"application/json"), length, *headers])
-        await out.end(body)
+        await _respond_json(out, headers, body)
         return
-    await out.start(200, [(b"content-type", b"text/event-stream; charset=utf-8"), *headers])
+    await out.start(200, [_EVENT_STREAM, *headers])
     for event in _stream_reply(head, text, usage if request.usage_wanted else None):
         await out.write(event)
     await out.end(b"data: [DONE]\n\n")

@@ -90,11 +90,8 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
     A new message gets the present time and the turn's format. A hidden message gets the format of the message before
     it.
     """
-    live_session, hidden, keys = (
-        turn.located.branch.live_session,
-        turn.enriched.spliced.hidden_at,
-        turn.enriched.spliced.keys,
-    )
+    live_session, spliced = turn.located.branch.live_session, turn.enriched.spliced
+    hidden, keys = spliced.hidden_at, spliced.keys
 
     def extend(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
         times, strategies = (list(known[0]), list(known[1])) if known else ([], [])
@@ -229,7 +226,7 @@ def find_prompt_notes(turn: Turn) -> PromptNotes:
     found = turn.located.branch.loaded_notes
     if found is None or not find_wanted_notes(turn.enriched.policy):
         return {"scratchpad": "", "memos": ()}
-    return {"scratchpad": found.scratchpad, "memos": found.memos}
+    return {"scratchpad": found.scratchpad if turn.located.has_scratchpad else "", "memos": found.memos}
 
 
 def find_wanted_notes(policy: Policy) -> frozenset[str]:
@@ -276,7 +273,7 @@ async def load_notes(services: Services, turn: Turn, task: Task | None, project:
     if fits or not turn.located.is_new:  # a session that has no name yet cannot have been written to
         try:
             async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
-                if "scratchpad" in names:
+                if "scratchpad" in names and turn.located.has_scratchpad:
                     row = await services.store.read_scratchpad(turn.tenant, branch.session)
                     pad = row.text if row is not None else ""
                 if known is None or known.prompt_key != prompt:  # memos that fit a message are loaded when it comes

@@ -153,7 +153,7 @@ def _find_stored(turn: Turn, tokens: Iterable[str]) -> dict[str, Binding]:
 
 
 def _find_ours(turn: Turn, broken: Sequence[str], own: Mapping[str, Binding]) -> list[str]:
-    """The broken tokens that the client has in front of the same prompt as ever: the change is the proxy's."""
+    """The broken tokens whose prompt the client has not changed: the proxy has changed it."""
     known = turn.located.branch.live_session.bindings
     return [
         token

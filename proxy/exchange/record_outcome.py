@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from proxy.chat import chain
 from proxy.chat.group import list_group_ids
-from proxy.chat.message import Message
+from proxy.chat.message import Call, Message
 from proxy.context.injections.reflect import ASK_SOURCE
 from proxy.context.plan import Plan
 from proxy.dialects.completions.request import read_message
@@ -44,6 +45,11 @@ from proxy.stream.block_filter import CUT_REASONS
 from proxy.telemetry import CURRENT
 
 log = logging.getLogger(__name__)
+
+_COUNTER = re.compile(
+    r"(?:functions?|tools?|toolu|calls?|chatcmpl|fc|id|step|use|[\W_]|0*\d{1,5}(?!\d))*+", re.IGNORECASE
+)
+"""The id of a call without the tool's name, where the rest is the usual words and a small number."""
 
 
 def find_reflected_keys(turn: Turn) -> tuple[bytes, ...]:
@@ -208,10 +214,15 @@ def _store_answers(
             first = chain_key
             if branch.tip_key == tip_key:
                 branch.answer_key = chain_key
-                branch.answer_call_ids = frozenset(call.id for call in message.calls if call.id)
+                branch.answer_call_ids = frozenset(call.id for call in message.calls if not _is_counter(call))
     if turn.chain is not None:
         rows += chains.record_names(services, turn, answer, first, is_complete=whole)
     return first
+
+
+def _is_counter(call: Call) -> bool:
+    """True if the id of a call only counts, as `functions.read:0` does: another conversation has the same one."""
+    return _COUNTER.fullmatch(call.id.replace(call.name, "") if call.name else call.id) is not None
 
 
 def _read_choice(

@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
-from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
+from proxy.errors import NotManaged, UpstreamBroken, UpstreamError
 from proxy.exchange import (
     bound_reasoning,
     cache_breakpoints,
@@ -29,9 +29,10 @@ from proxy.exchange import (
     publish_events,
     result_clearing,
 )
+from proxy.exchange.client_stream import relay_to_client
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.services import ERROR_BODY_BYTES, TURN_BYTES, Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import tool_offer as offers
@@ -45,13 +46,8 @@ from proxy.upstream.client import SERVER_ERRORS_FROM, TOO_MANY_REQUESTS, Reply, 
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_S = 10.0
-"""Seconds of silence after which a stream gets a comment: some clients, and proxies before them, give up on silence."""
 READ_SHARE = 0.5
 """Share of the client's announced read timeout that rounds may take where nothing is streamed."""
-
-REST_S = 0.1
-"""Seconds for which the rest of a stream is read behind the end of its answer. The end of the answer waits for it."""
 MAX_NOTE_ERROR_CHARS = 300
 """Characters of the provider's own error that the note of an exchange keeps."""
 IDEMPOTENCY_HEADERS = (b"idempotency-key", b"x-idempotency-key")
@@ -120,7 +116,7 @@ class ToolLoop:
         try:
             reply = await self._send_results(message, before.hidden_calls)
             relay = make(before)
-            broken = await relay_stream(reply, relay, out)
+            broken = await relay_to_client(reply, relay, out)
         except UpstreamError as problem:
             broken = problem
         if relay is not None and broken is None and (relay.goes_on or not relay.answer.is_truncated):
@@ -134,7 +130,7 @@ class ToolLoop:
             return relay or before, problem
         relay = make(relay or before)
         relay.drop_held_text()
-        return relay, await relay_stream(reply, relay, out)
+        return relay, await relay_to_client(reply, relay, out)
 
     async def run_body(self, body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[NoteBlock]] | None:
         """Run the rounds of answers that come in one body each. Return (the body for the client, the blocks that were
@@ -263,6 +259,7 @@ class ToolLoop:
             sandbox=services.sandbox,
             prompt=turn.enriched.spliced.request.messages,
             prompt_keys=turn.enriched.spliced.keys,
+            has_scratchpad=turn.located.has_scratchpad,
             on_memo_saved=lambda memo, merged: publish_events.publish_memo_saved(services, turn, memo, merged=merged),
             offered_tools=self.tool_names,
         )
@@ -379,95 +376,3 @@ def _has_output(relay: AnswerRelay) -> bool:
         return False
     found = msgspec.json.decode(raw)
     return any(value for name, value in found.items() if name != "role")
-
-
-async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
-    """Relay one stream to the client, up to its end. Return the error that broke it, or None.
-
-    A fault behind the end of the answer breaks nothing: the client has nothing more to get.
-    """
-    broken: UpstreamError | None = None
-    try:
-        try:
-            async for data in reply.iter_bytes():
-                if len(data) > TURN_BYTES:
-                    await _relay_in_turns(data, relay, out)
-                elif visible := relay.feed(data):
-                    await out.write(visible)
-                if relay.has_ended:
-                    await _read_rest(reply, relay)
-                    break
-        except (UpstreamBroken, UpstreamTimeout) as problem:
-            broken = problem.with_traceback(None)  # it has this frame, whose variable would hold the error
-        rest = relay.end()
-        if rest:
-            await out.write(rest)
-    finally:
-        await reply.close()
-    return None if relay.terminal and relay.answer.is_done else broken
-
-
-async def _relay_in_turns(data: bytes, relay: AnswerRelay, out: ResponseWriter) -> None:
-    """Relay many bytes received at once. Other requests get their turn between."""
-    for at in range(0, len(data), TURN_BYTES):
-        if visible := relay.feed(data[at : at + TURN_BYTES]):
-            await out.write(visible)
-        await asyncio.sleep(0)
-
-
-async def _read_rest(reply: Reply, relay: AnswerRelay) -> None:
-    """Read what follows the end of an answer, for `REST_S` at most. Mostly this is the end of the body, after which the
-    connection can be used again."""
-    with suppress(TimeoutError, UpstreamBroken, UpstreamTimeout):
-        async with asyncio.timeout(REST_S):
-            async for data in reply.iter_bytes():
-                relay.feed(data)
-
-
-class _KeepaliveWriter(ResponseWriter):
-    """A client with one writer at a time, and the time of its last bytes."""
-
-    def __init__(self, out: ResponseWriter, keepalive: bytes) -> None:
-        self._out = out
-        self._keepalive = keepalive
-        self._lock = asyncio.Lock()
-        self._clock = asyncio.get_running_loop().time
-        self.last_write_at = self._clock()
-
-    async def start(self, status: int, headers: Headers) -> None:
-        await self._out.start(status, headers)
-
-    async def write(self, data: bytes) -> None:
-        async with self._lock:
-            await self._out.write(data)
-        self.last_write_at = self._clock()
-
-    async def end(self, data: bytes = b"") -> None:
-        async with self._lock:
-            await self._out.end(data)
-
-    async def abort(self) -> None:
-        await self._out.abort()
-
-    async def send_keepalives(self) -> None:
-        """Send a comment or a blank line when nothing has gone out for KEEPALIVE_S; it goes between two events, since
-        only whole events go out."""
-        while True:
-            silent = self._clock() - self.last_write_at
-            if silent >= KEEPALIVE_S:
-                await self.write(self._keepalive)
-                silent = 0.0
-            await asyncio.sleep(KEEPALIVE_S - silent)
-
-
-@asynccontextmanager
-async def keep_alive(out: ResponseWriter, *, has_comments: bool = True) -> AsyncIterator[ResponseWriter]:
-    """Wrap the client's stream: while it is silent, comments are sent, or blank lines to clients that fail at them."""
-    writer = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")
-    task = asyncio.create_task(writer.send_keepalives())
-    try:
-        yield writer
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError, ClientGone):
-            await task

@@ -17,7 +17,8 @@ from proxy.store.derived import NO_CONVERSATION, NO_SESSION, SpendingRow
 
 DAY_S = 86_400
 
-DOWN_OUTCOMES = frozenset({"unreachable", "timeout", "broken", "refused", "failed", "garbage"})
+REFUSED = "refused"
+DOWN_OUTCOMES = frozenset({"unreachable", "timeout", "broken", REFUSED, "failed", "garbage"})
 """Outcomes (see `helper_client.HelperAnswer`) that say more about the helper than about the question."""
 DOWN_AFTER = 3
 """Number of these outcomes in a row after which nothing is asked for `BREAK_S` seconds: not every request should meet
@@ -26,7 +27,10 @@ BREAK_S = 30.0
 
 
 MAX_TENANTS = 1000
-"""Limit on the tenants whose spending is kept in memory. That of others is read from the store again."""
+"""Limit on the tenants whose spending and failures are kept in memory. The spending of others is read from the store
+again."""
+EVERYBODY = NO_CONVERSATION[0]
+"""In place of a tenant: what counts for all of them."""
 
 
 @dataclass(slots=True)
@@ -112,24 +116,38 @@ class Budget:
 
 
 class CircuitBreaker:
-    """Circuit breaker for a helper that fails. open_calls: calls under way, for callers that bound them."""
+    """Circuit breaker for a helper that fails. open_calls: calls under way, for callers that bound them.
+
+    A refusal may be due to the tenant's credential or text, so it counts for that tenant alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.open_calls = 0
         self._clock = clock
-        self._failures = 0
-        self._until = 0.0
+        self._failures: dict[str, int] = {}
+        """Failures in a row of each tenant, and of all together."""
+        self._until: dict[str, float] = {}
 
-    @property
-    def is_open(self) -> bool:
-        """True if the helper has failed so often of late that nothing is to be asked."""
-        return self._clock() < self._until
+    def is_open(self, tenant: str) -> bool:
+        """True if the helper has failed so often of late that nothing is to be asked for this tenant."""
+        return self._clock() < max(self._until.get(one, 0.0) for one in (EVERYBODY, tenant))
 
-    def record_call(self, outcome: str) -> bool:
+    def record_call(self, outcome: str, tenant: str) -> bool:
         """Record the outcome of a call. True if a pause begins with it."""
-        self._failures = self._failures + 1 if outcome in DOWN_OUTCOMES else 0
-        if self._failures < DOWN_AFTER:
+        is_down = outcome in DOWN_OUTCOMES
+        begins = self._count(tenant, is_down=is_down)
+        return (outcome != REFUSED and self._count(EVERYBODY, is_down=is_down)) or begins
+
+    def _count(self, tenant: str, *, is_down: bool) -> bool:
+        if not is_down:
+            self._failures.pop(tenant, None)
             return False
-        self._failures = 0
-        self._until = self._clock() + BREAK_S
-        return True
+        failures = self._failures.pop(tenant, 0) + 1
+        begins = failures >= DOWN_AFTER
+        if begins:
+            self._until[tenant] = self._clock() + BREAK_S
+        else:
+            self._failures[tenant] = failures
+        for table in (self._failures, self._until):
+            if len(table) > MAX_TENANTS:
+                del table[next(iter(table))]
+        return begins

@@ -162,7 +162,7 @@ class HelperQueue:
         loop = asyncio.get_running_loop()
         if self._closed or self._retry_at.get(key, 0.0) > loop.time():
             return None
-        if self._breaker.is_open:
+        if self._breaker.is_open(key[0]):
             self._count(ask, "resting")
             return None
         most = self._limits.concurrency + self._limits.queue
@@ -204,7 +204,7 @@ class HelperQueue:
             if found is not None:
                 self._deliver_answer(question, found)
                 return "stored"
-            if self._breaker.is_open:
+            if self._breaker.is_open(question.key[0]):
                 return "resting"
             reserved = self._helper_client.estimate_max_cost(question.ask.prompt)
             if not await self._budget.reserve(store, question.key[0], reserved):
@@ -218,7 +218,7 @@ class HelperQueue:
             tokens = (answer.prompt_tokens, answer.completion_tokens)
             store.put(self._budget.settle_reserve(question.key[0], question.ask.kind, reserved, tokens, answer.dollars))
             self._count_cost(question.ask, answer)
-        if self._breaker.record_call(answer.outcome):
+        if self._breaker.record_call(answer.outcome, question.key[0]):
             log.warning(
                 "the helper at upstream %s is down: nothing is asked for %g s", self._helper_client.target.name, BREAK_S
             )

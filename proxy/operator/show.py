@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -76,11 +77,10 @@ async def read_past_prompt(
     for index, source, form in sent.inserts:
         text = await services.store.read_form(tenant, session, bytes.fromhex(form)) or b""
         inserts.append(PromptInsert(index, source, text.decode("utf-8", "replace")))
-    changes = _find_changes(request, found.keys, edits, inserts)
+    history = _EditedHistory(request, found.keys, edits, token_counter, known, since, services.policies.get(row.policy))
+    changes = history.find_changes(inserts)
     page = _select_page(len(found.keys), first, limit, changes if changed else None)
-    policy = services.policies.get(row.policy)
-    work = partial(_build_messages, request, found.keys, edits, token_counter, known, since, policy, page)
-    messages = await find_session.run_off_loop(len(found.keys), work)
+    messages = await history.build_messages(page)
     shown = PromptDetails(
         session=session,
         branch=row.branch,
@@ -119,11 +119,12 @@ async def preview_next_prompt(
     edits = {} if turn.prompt.observed else seen.edits
     since = await _read_edit_rows(services, selected)
     inserts = _place_inserts(turn)
-    changes = _find_changes(turn.request, turn.keys, edits, inserts)
+    history = _EditedHistory(
+        turn.request, turn.keys, edits, turn.token_counter, selected.operator_decisions, since, turn.enriched.policy
+    )
+    changes = history.find_changes(inserts)
     page = _select_page(len(turn.keys), first, limit, changes if changed else None)
-    shared = (turn.token_counter, selected.operator_decisions, since, turn.enriched.policy)
-    work = partial(_build_messages, turn.request, turn.keys, edits, *shared, page)
-    messages = await find_session.run_off_loop(len(turn.keys), work)
+    messages = await history.build_messages(page)
     known = len(turn.keys) - seen.stand_ins
     shown = PromptDetails(
         session=session,
@@ -159,14 +160,6 @@ def _cut_page(whole: PromptDetails, page: range) -> PromptDetails:
     is_last = page.stop == whole.count
     inserts = [one for one in whole.inserts if one.index in page or (is_last and not 0 <= one.index < whole.count)]
     return msgspec.structs.replace(whole, inserts=inserts, body="", original="", next=None if is_last else page.stop)
-
-
-def _find_changes(
-    request: Request, keys: Sequence[bytes], edits: Mapping[bytes, Edit], inserts: Sequence[PromptInsert]
-) -> set[int]:
-    """Return the indexes of the messages that differ from what the client sent."""
-    edited = {n for n, (m, k) in enumerate(zip(request.messages, keys, strict=True)) if k in edits and not m.is_system}
-    return edited | {one.index for one in inserts if 0 <= one.index < len(keys)}
 
 
 def _count_own_messages(keys: Sequence[bytes], inserts: Sequence[PromptInsert]) -> int:
@@ -213,10 +206,12 @@ async def read_group(
         raise NotFound(f"this branch has no group {group!r}", hint="List its groups.")
     seen = await preview_prompt(services, selected)
     since = await _read_edit_rows(services, selected)
-    edits = {} if seen.turn.prompt.observed else seen.edits
-    shared = (seen.turn.token_counter, selected.operator_decisions, since, seen.turn.enriched.policy)
-    work = partial(_build_messages, selected.request, selected.keys, edits, *shared, range(found.start, found.end))
-    return await find_session.run_off_loop(len(selected.keys), work)
+    turn, edits = seen.turn, {} if seen.turn.prompt.observed else seen.edits
+    history = _EditedHistory(
+        selected.request, selected.keys, edits, turn.token_counter, selected.operator_decisions, since,
+        turn.enriched.policy,
+    )  # fmt: skip
+    return await history.build_messages(range(found.start, found.end))
 
 
 async def _read_edit_rows(services: Services, selected: SelectedBranch) -> EditRows:
@@ -229,40 +224,54 @@ async def _read_edit_rows(services: Services, selected: SelectedBranch) -> EditR
     return found
 
 
-def _build_messages(
-    request: Request,
-    keys: Sequence[bytes],
-    edits: Mapping[bytes, Edit],
-    token_counter: TokenCounter,
-    decisions: StoredDecisions,
-    since: EditRows,
-    policy: Policy | None,
-    page: range,
-) -> list[PromptMessage]:
-    """Return one item for each message of the page. edits: those in force in the prompt."""
-    names = _list_group_names(request, keys, policy)
-    pins = decisions.find_pins(frozenset())
-    made = []
-    for n in page:
-        m, k = request.messages[n], keys[n]
-        edit = None if m.is_system else edits.get(k)
-        status = find_status(edit, k, decisions)
+@dataclass(frozen=True, slots=True)
+class _EditedHistory:
+    """A history, and the edits of the prompt that is made of it."""
+
+    request: Request
+    keys: Sequence[bytes]
+    """The chain key of each message."""
+    edits: Mapping[bytes, Edit]
+    """The edits in force in the prompt."""
+    token_counter: TokenCounter
+    decisions: StoredDecisions
+    since: EditRows
+    """The rows of edits, which say when they were made."""
+    policy: Policy | None
+    """The policy, by which messages are joined to groups; None if it is not known any more."""
+
+    def find_changes(self, inserts: Sequence[PromptInsert]) -> set[int]:
+        """Return the indexes of the messages that differ from what the client sent."""
+        named = enumerate(zip(self.request.messages, self.keys, strict=True))
+        edited = {n for n, (m, k) in named if k in self.edits and not m.is_system}
+        return edited | {one.index for one in inserts if 0 <= one.index < len(self.keys)}
+
+    async def build_messages(self, page: range) -> list[PromptMessage]:
+        """Return one item for each message of the page."""
+        return await find_session.run_off_loop(len(self.keys), partial(self._build_messages, page))
+
+    def _build_messages(self, page: range) -> list[PromptMessage]:
+        names = _list_group_names(self.request, self.keys, self.policy)
+        pins = self.decisions.find_pins(frozenset())
+        return [self._build_message(n, names[n], pins) for n in page]
+
+    def _build_message(self, n: int, group: str, pins: AbstractSet[bytes]) -> PromptMessage:
+        m, k = self.request.messages[n], self.keys[n]
+        edit = None if m.is_system else self.edits.get(k)
+        status = find_status(edit, k, self.decisions)
         raw = render_message(m, edit)
-        made.append(
-            PromptMessage(
-                index=n,
-                id="" if m.is_system else public_id(k),
-                group=names[n],
-                role=m.role,
-                status=status,
-                tokens=token_counter(m) if edit is None else edit.after,
-                pinned=not m.is_system and (k in pins or has_pin_mark(m)),
-                why=_explain_edit(edit, k, since.get(k), status),
-                content=None if raw is None else _decode_json(raw),
-                whole=None if edit is None else _decode_json(m.raw),
-            )
+        return PromptMessage(
+            index=n,
+            id="" if m.is_system else public_id(k),
+            group=group,
+            role=m.role,
+            status=status,
+            tokens=self.token_counter(m) if edit is None else edit.after,
+            pinned=not m.is_system and (k in pins or has_pin_mark(m)),
+            why=_explain_edit(edit, k, self.since.get(k), status),
+            content=None if raw is None else _decode_json(raw),
+            whole=None if edit is None else _decode_json(m.raw),
         )
-    return made
 
 
 def _decode_json(raw: bytes) -> object:

@@ -349,7 +349,7 @@ class Branch:
 
     def has_given(self, message: Message) -> bool:
         """True if the calls of an answer that a client sends are those of the last answer here, by their ids. Ids of
-        less than nine characters may be counters."""
+        less than nine characters may be counters; others that only count are not among those of the answer."""
         ids = frozenset(call.id for call in message.calls if len(call.id) >= 9)
         return bool(ids) and self.answer_call_ids.issuperset(ids)
 
@@ -384,11 +384,12 @@ def find_simulated_state(branch: Branch) -> BranchState:
 def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_edits: Mapping[bytes, Edit]) -> bool:
     """Put the stored edits, with their numbers, into the branch. True if an edit that this process has made (by chain
     key) is stored as another process made it, or not at all."""
-    edits, branch.edit_versions, pins, branch.edit_number = _read_edits(rows)
-    branch.refused_reasoning |= _read_refused(rows)
-    if all(edits.get(k) == edit for k, edit in own_edits.items()):
+    stored = _read_edits(rows)
+    branch.edit_versions, branch.edit_number = stored.versions, stored.number
+    branch.refused_reasoning |= stored.refused
+    if all(stored.edits.get(k) == edit for k, edit in own_edits.items()):
         return False
-    branch.state = msgspec.structs.replace(branch.state, edits=edits, pins=pins)
+    branch.state = msgspec.structs.replace(branch.state, edits=stored.edits, pins=stored.pins)
     return True
 
 
@@ -399,36 +400,44 @@ def read_edit(row: EditRow) -> Edit | None:
     return Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
 
 
-def _read_edits(
-    rows: Sequence[tuple[EditRow, int]],
-) -> tuple[dict[bytes, Edit], dict[bytes, int], frozenset[bytes], int]:
-    """(edits, the newest version of each message, pins, the highest number) of a branch's stored rows."""
+class _StoredEdits(NamedTuple):
+    """The edits of a branch as its stored rows have them. Keys are chain keys of messages."""
+
+    edits: dict[bytes, Edit]
+    versions: dict[bytes, int]
+    """The newest version of each edited message."""
+    pins: frozenset[bytes]
+    refused: frozenset[bytes]
+    """Hashes of the tokens of refused reasoning."""
+    number: int
+    """The highest number of a row; 0 for none."""
+
+
+def _read_edits(rows: Sequence[tuple[EditRow, int]]) -> _StoredEdits:
+    """Read the rows of a branch's edits, each with its number."""
     edits: dict[bytes, Edit] = {}
     versions: dict[bytes, int] = {}
-    pins: set[bytes] = set()
-    number = 0
-    for row, at in rows:
-        number = max(number, at)
+    pins, refused = set[bytes](), set[bytes]()
+    for row, _ in rows:
         versions[row.key] = max(row.version, versions.get(row.key, 0))
         if row.action == "pin":
             pins.add(row.key)
+        elif row.action == "strip":
+            refused.add(row.key)
         elif (edit := read_edit(row)) is not None:
             edits[row.key] = edit
-    return edits, versions, frozenset(pins), number
-
-
-def _read_refused(rows: Sequence[tuple[EditRow, int]]) -> frozenset[bytes]:
-    return frozenset(row.key for row, _ in rows if row.action == "strip")
+    number = max((at for _, at in rows), default=0)
+    return _StoredEdits(edits, versions, frozenset(pins), frozenset(refused), number)
 
 
 def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolOffer | None) -> Branch:
     """Return the branch as it was stored."""
-    edits, versions, pins, number = _read_edits(record.edits)
+    stored = _read_edits(record.edits)
     states = tuple((state.key, state.text) for state in record.states)
-    lasting = None if record.lasting is None else _read_edits(record.lasting)[0]
+    lasting = None if record.lasting is None else _read_edits(record.lasting).edits
     asked = StateRequest.parse(record.asked)
     if asked is None:  # the state was written after the last edits, or is asked for after the next
-        asked = StateRequest(count_losses(edits if lasting is None else lasting) if states else 0)
+        asked = StateRequest(count_losses(stored.edits if lasting is None else lasting) if states else 0)
     live_session.stored = True
     return Branch(
         tenant=live_session.tenant,
@@ -438,25 +447,25 @@ def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolO
         system=record.system,
         live_session=live_session,
         state=BranchState(
-            edits=edits,
+            edits=stored.edits,
             states=states,
             sent_at=record.last_at,
             last_state_request=asked,
             stopped=record.stopped or None,
             helper_answers=record.helper_answers,
-            pins=pins,
+            pins=stored.pins,
             lasting_edits=lasting,
         ),
         parent=record.parent,
         fork_key=record.fork_key,
         tip_key=record.tip or None,
         answer_key=record.answer,
-        edit_versions=versions,
-        edit_number=number,
+        edit_versions=stored.versions,
+        edit_number=stored.number,
         stored=True,
         read_back=True,
         positions=deque([(record.tip, record.answer, record.last_at)], MAX_POSITIONS),
         is_confirmed=True,
         tool_offer=offer,
-        refused_reasoning=_read_refused(record.edits),
+        refused_reasoning=stored.refused,
     )

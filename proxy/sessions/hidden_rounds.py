@@ -8,8 +8,10 @@ both give the same bytes. Where the client has changed its history, nothing is p
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -111,11 +113,12 @@ def splice_hidden_rounds(
     messages, names, hidden = request.messages, keys, dict[bytes, float]()
     if found:
         read = (lambda raw: message_reader(drop_wire(raw))) if is_plain else message_reader
-        messages, names, hidden = _put_back(request.messages, keys, found, read)
+        made = _put_back(request.messages, keys, found, read)
+        messages, names, hidden = tuple(made.messages), made.keys, made.hidden_at
     array = _add_tools(request, tools) if tools else request.tools
     is_spliced = request.is_spliced or bool(found)
-    made = replace(request, messages=messages, tools=array, known_messages=(), prefix_bytes=0, is_spliced=is_spliced)
-    return SplicedRequest(made, names, len(found), hidden, tools if array is not request.tools else b"")
+    spliced = replace(request, messages=messages, tools=array, known_messages=(), prefix_bytes=0, is_spliced=is_spliced)
+    return SplicedRequest(spliced, names, len(found), hidden, tools if array is not request.tools else b"")
 
 
 def _add_tools(request: Request, tools: bytes) -> bytes | None:
@@ -168,51 +171,80 @@ def match_rounds(request: Request, keys: Sequence[bytes], rounds_by_tip: RoundsB
     return found
 
 
-def _put_back(
-    messages: Sequence[Message], keys: Sequence[bytes], found: Mapping[int, HiddenRound], read: MessageReader
-) -> tuple[tuple[Message, ...], list[bytes], dict[bytes, float]]:
-    made: list[Message] = []
-    names: list[bytes] = []
-    hidden: dict[bytes, float] = {}
+class _SplicedHistory:
+    """A history with hidden messages put back."""
 
-    def hide(raw: bytes, after: bytes, at: float) -> bytes:
-        # A separate chain within the round. It is the same whatever the client adds.
-        message = read(raw)
+    __slots__ = ("_read", "hidden_at", "keys", "messages")
+
+    def __init__(self, read: MessageReader) -> None:
+        self._read = read
+        self.messages: list[Message] = []
+        self.keys: list[bytes] = []
+        self.hidden_at: dict[bytes, float] = {}
+        """As `SplicedRequest.hidden_at`."""
+
+    def add(self, messages: Sequence[Message], keys: Sequence[bytes]) -> None:
+        """Add messages of the client."""
+        self.messages += messages
+        self.keys += keys
+
+    def add_answer(self, found: HiddenRound, chain_key: bytes) -> Message:
+        """Add what a round has in the place of the client's answer: hidden messages, then the answer, which is
+        returned. chain_key: that of the client's answer, which it keeps."""
+        after = found.request_tip
+        for raw in found.replaces[:-1]:
+            after = self._hide(raw, after, found.stored_at)
+        answer = self._read(found.replaces[-1])
+        self.add((answer,), (chain_key,))
+        return answer
+
+    def add_results(
+        self, found: HiddenRound, answer: Message, messages: Sequence[Message], keys: Sequence[bytes], begin: int
+    ) -> int:
+        """Add the results of the answer's calls: ours, and those of the client, which begin at index `begin`. Return
+        the index behind them.
+
+        Ours stand where their calls stand among all of the answer's, and the client's keep their own order.
+        """
+        places = {call.id: place for place, call in enumerate(answer.calls)}
+        placed = [(places.get(self._read(raw).call_id or "", 0), raw) for raw in found.results]
+        ours = deque(sorted(placed, key=itemgetter(0)))
+        after = found.answer_key
+        end = begin
+        while end < len(messages) and messages[end].is_result:
+            place = places.get(messages[end].call_id or "", -1)
+            while ours and ours[0][0] < place:
+                after = self._hide(ours.popleft()[1], after, found.stored_at)
+            self.add((messages[end],), (keys[end],))
+            end += 1
+        for _, raw in ours:
+            after = self._hide(raw, after, found.stored_at)
+        return end
+
+    def _hide(self, raw: bytes, after: bytes, at: float) -> bytes:
+        """Add a message that the client does not have. Return its key, in a chain of the round's own that is the same
+        whatever the client adds. after: the key before it in that chain."""
+        message = self._read(raw)
         name = chain.derive_next_key(after, message.digest)
-        hidden[name] = at
-        made.append(message)
-        names.append(name)
+        self.hidden_at[name] = at
+        self.add((message,), (name,))
         return name
 
+
+def _put_back(
+    messages: Sequence[Message], keys: Sequence[bytes], found: Mapping[int, HiddenRound], read: MessageReader
+) -> _SplicedHistory:
+    """Put rounds back. found: the rounds by the index of the answer that they belong to."""
+    made = _SplicedHistory(read)
     done = 0
     for n, one in found.items():
         if n < done:
             continue
-        made += messages[done:n]
-        names += keys[done:n]
-        last = one.request_tip
-        for raw in one.replaces[:-1]:
-            last = hide(raw, last, one.stored_at)
-        answer = read(one.replaces[-1])
-        made.append(answer)
-        names.append(keys[n])
-        done = n + 1
-        # Our results stand where their calls stand among all of the answer's, and the client's keep their own order.
-        places = {call.id: place for place, call in enumerate(answer.calls)}
-        ours = sorted(((places.get(read(raw).call_id or "", 0), raw) for raw in one.results), key=lambda pair: pair[0])
-        last = one.answer_key
-        while done < len(messages) and messages[done].is_result:
-            place = places.get(messages[done].call_id or "", -1)
-            while ours and ours[0][0] < place:
-                last = hide(ours.pop(0)[1], last, one.stored_at)
-            made.append(messages[done])
-            names.append(keys[done])
-            done += 1
-        for _, raw in ours:
-            last = hide(raw, last, one.stored_at)
-    made += messages[done:]
-    names += keys[done:]
-    return tuple(made), names, hidden
+        made.add(messages[done:n], keys[done:n])
+        answer = made.add_answer(one, keys[n])
+        done = made.add_results(one, answer, messages, keys, n + 1)
+    made.add(messages[done:], keys[done:])
+    return made
 
 
 def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:

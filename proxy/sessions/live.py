@@ -147,9 +147,16 @@ class LiveSessions:
                 index[key] = [*([found] if isinstance(found, str) else found), live_session.session]
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
-        """The sessions that hold this node behind an answer of the proxy, newest last."""
+        """The sessions that hold this node behind an answer of the proxy, newest last. Behind the others are those that
+        have not gone on from it: conversations that begin alike keep a session each."""
         found = self._by_node.get(tenant, {}).get(key, [])
-        return [found] if isinstance(found, str) else found
+        if isinstance(found, str):
+            return [found]
+        return sorted(found, key=lambda session: self._ends_at(self._sessions[tenant, session], key))
+
+    @staticmethod
+    def _ends_at(live_session: LiveSession, key: bytes) -> bool:
+        return any(branch.answer_key == key for branch in live_session.branches.values())
 
     def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
         """The branches whose first request ended with this node, newest last."""

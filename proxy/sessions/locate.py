@@ -38,6 +38,8 @@ from proxy.store.branch_positions import BranchKind
 from proxy.store.expected_reads import ExpectedReads
 
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
+_MADE_NAME = re.compile(f"[{ID_DIGITS}]{{16}}")
+"""A name of `make_id`."""
 MAX_NAME_BYTES = 256
 """Limit in bytes on a session's name as the client gives it; a longer name is hashed."""
 MAX_NORMALIZED_CHARS = 16 * 1024
@@ -60,6 +62,13 @@ class Located(msgspec.Struct, frozen=True):
     def is_new(self) -> bool:
         """True if the session has just got its name from us, so that nothing of it can be stored yet."""
         return self.known_until < 0 and not self.explicit
+
+    @property
+    def has_scratchpad(self) -> bool:
+        """True if the session's scratchpad is of this conversation. Without a name, a fork may be another conversation
+        that begins alike, and so may any request that was found in a session that a client has named."""
+        is_made = _MADE_NAME.fullmatch(self.branch.session) is not None
+        return self.explicit or (is_made and self.branch.kind == "main")
 
 
 def derive_tenant(headers: Mapping[str, str], salt: str) -> str:

@@ -82,8 +82,8 @@ def mark_working(branch: Branch) -> list[Row]:
 
 
 def mark_side_call(branch: Branch) -> list[Row]:
-    """Note that an answer without calls has come to the first request of a branch that may become a side call: return
-    the rows; memory is updated."""
+    """Mark a branch as a side call, since its first answer has no calls (see `Branch.may_become_side_call`). Return the
+    rows that say so; memory is updated."""
     if branch.is_working or branch.kind != "main":
         return []
     branch.kind, branch.may_become_side_call = "side", False

@@ -280,7 +280,7 @@ def mask_password(url: str) -> str:
 
 
 def load_settings(config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
-    """Return the settings in force. overrides: flags by key path (`port`, `state_block.build_prompt`); None means not
+    """Return the settings in force. overrides: flags by key path (`port`, `state.ask`); None means not
     given.
 
     Raises ConfigError for the first setting that cannot be used, with the place it comes from.

@@ -31,8 +31,10 @@ _DONE = b"[DONE]"
 
 
 class RewrittenStream(ABC):
-    """The part that the relays of chat completions and of Responses share: the facts about a round, which the rewriter
-    of its events has, and an unedited stream."""
+    """The part that the relays of chat completions and of Responses share.
+
+    It has the facts about a round that the rewriter of its events finds, and the bytes of a stream that goes out
+    unedited."""
 
     __slots__ = ("_given", "_kept", "_parser")
     _rewriter: EventRewriter | ItemRewriter

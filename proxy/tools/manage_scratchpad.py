@@ -24,8 +24,10 @@ class ManageScratchpadArguments(msgspec.Struct, frozen=True):
 
 
 async def manage_scratchpad(arguments: ManageScratchpadArguments, context: ToolContext) -> str:
-    """Return the text, or the result of the change. Raises ToolRefused if it would be too long, or if others keep
-    changing it."""
+    """Return the text, or the result of the change. Raises ToolRefused if there is no scratchpad, if it would be too
+    long, or if others keep changing it."""
+    if not context.has_scratchpad:
+        raise ToolRefused("this conversation has no scratchpad: keep your notes in your answers.")
     if arguments.action == "read":
         row = await context.store.read_scratchpad(context.tenant, context.session)
         return row.text if row is not None and row.text else "[the scratchpad is empty]"

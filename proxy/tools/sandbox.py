@@ -24,12 +24,11 @@ from proxy.errors import ToolRefused
 
 CHILD_FILE = Path(__file__).with_name("sandbox_child.py")
 WALL_S = 20.0
-"""Seconds from when a child is ready until it must have answered. The real bound of a query is processor time, which
-the system counts. On a busy machine a child may get no processor time for long. This limit ends a child that never gets
-counted."""
+"""Seconds within which a child that is ready must answer. The real limit of a query is its processor time, which the
+system counts. This limit is for a busy machine, where a child may wait for a processor and reach no other limit."""
 START_S = 20.0
-"""Seconds within which a child must be ready. It takes milliseconds, unless the machine stands still. Also the seconds
-within which an earlier child must have made room for it."""
+"""Seconds within which a child must be ready. It takes milliseconds on a machine that is not overloaded. A child also
+waits for this time at most until an earlier one has ended."""
 MAX_SQL_BYTES = 10_000
 """Bytes of a statement."""
 MAX_REPLY_BYTES = 1 << 20

@@ -89,12 +89,17 @@ def read_hidden_messages(row: HiddenRoundRow) -> Iterator[tuple[str, Message]]:
 
 
 async def find_message(context: ToolContext, name: str) -> tuple[str, str] | None:
-    """Return (role, all that it says) of the message with this id, of this session alone; None if there is none."""
-    place = (context.tenant, context.session)
-    stored = await context.store.find_message(*place, name)
+    """Return (role, all that it says) of the message with this id, of this session alone; None if there is none, or if
+    it may be another conversation's."""
+    place, own = (context.tenant, context.session), context.readable_keys
+    is_known = own is None or name in map(chain.public_id, own)
+    stored = await context.store.find_message(*place, name) if is_known else None
     if stored is not None:
         return stored.role, await asyncio.to_thread(format_stored_message, stored.body)
-    return await asyncio.to_thread(_find_hidden_message, await context.store.read_hidden_rounds(*place), name)
+    rounds = await context.store.read_hidden_rounds(*place)
+    if own is not None and not is_known:  # rounds that are not in this prompt, behind answers that are
+        rounds = [row for row in rounds if row.key in own]
+    return await asyncio.to_thread(_find_hidden_message, rounds, name)
 
 
 def _find_hidden_message(rounds: Sequence[HiddenRoundRow], name: str) -> tuple[str, str] | None:
@@ -136,8 +141,10 @@ def _find_stored_origin(records: Sequence[MessageRecord], index: int) -> Provena
 
 
 async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -> tuple[list[MessageRecord], bool]:
-    """Return (the session's messages, newest first; True if these are all): as many as fit into `max_bytes` bytes."""
+    """Return (the session's messages that tools may read, newest first; True if these are all): as many as fit into
+    `max_bytes` bytes."""
     found: list[MessageRecord] = []
+    own = context.readable_keys
     size, after = 0, 0
     while True:
         page = await context.store.read_messages(context.tenant, context.session, after, PAGE_SIZE, newest=True)
@@ -145,7 +152,8 @@ async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -
             size += len(record.body) + 200
             if size > max_bytes and found:
                 return found, False
-            found.append(record)
+            if own is None or record.key in own:
+                found.append(record)
         if len(page) < PAGE_SIZE:
             return found, True
         after = page[-1].seq

@@ -26,7 +26,8 @@ class ToolContext:
     session: str
     branch: str
     explicit: bool
-    """True if the client named the session: memos need that, or `memos.scope = "tenant"`."""
+    """True if the client named the session: memos need that, or `memos.scope = "tenant"`. Conversations that begin
+    alike may share a session that nobody has named."""
     project: str
     """The namespace of memos that the client named; "": the tenant's own."""
     store: Store
@@ -39,7 +40,14 @@ class ToolContext:
     """The messages that the model sees in this request: they tell what need not be saved and how old a message is."""
     prompt_keys: Sequence[bytes] = ()
     """The chain keys of these messages."""
+    has_scratchpad: bool = True
+    """False if the session's scratchpad may be another conversation's."""
     on_memo_saved: Callable[[str, bool], None] = _ignore_memo
     """Called for each memo that is saved, with its id and True if it replaced another."""
     offered_tools: frozenset[str] | None = None
     """The tools that this request offers; None: all. No other tool is ever run."""
+
+    @property
+    def readable_keys(self) -> frozenset[bytes] | None:
+        """The chain keys of the messages that tools may read; None: those of the whole session."""
+        return None if self.explicit else frozenset(self.prompt_keys)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from proxy.chat.json_spans import SizeLimits
@@ -237,7 +237,7 @@ class ContextProxy:
             await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
             await self._app(scope, receive, send)
-        elif split_session(scope)[1] in SOCKET_PATHS:
+        elif split_session(scope).path in SOCKET_PATHS:
             socket = ResponseSocket(
                 scope, receive, send,
                 app=self._app, admit=self._admit, histories=self._histories,
@@ -308,10 +308,14 @@ class ContextProxy:
         if route.kind not in ("data", "gateway"):
             await self.probes(scope, receive, send)
             return
+        await self._route_data(scope, receive, send, is_gateway=route.kind == "gateway")
+
+    async def _route_data(self, scope: Scope, receive: Receive, send: Send, *, is_gateway: bool) -> None:
+        """Serve a request of an agent or a gateway: by the proxy where it knows the path, else by the upstream."""
         session, path, raw = split_session(scope)
         caller: Caller = scope[CALLER_KEY]
         share_owner = find_share_owner(caller.tenant, caller.name)
-        if route.kind == "gateway":
+        if is_gateway:
             with (
                 self._count_request("compress", send) as counted,
                 self.concurrency,
@@ -394,14 +398,23 @@ class ContextProxy:
             log.warning("requests to %s are passed on unmanaged: their format is not rewritten", shown)
 
 
-def split_session(scope: Scope) -> tuple[str | None, str, str]:
-    """Return (the session that the path names, the path without it, the same percent-encoded)."""
+class SessionPath(NamedTuple):
+    """The path of a request without the session that it may name."""
+
+    session: str | None
+    path: str
+    raw_path: str
+    """The path, percent-encoded."""
+
+
+def split_session(scope: Scope) -> SessionPath:
+    """Split the path of a request into a session's name and the rest."""
     path: str = scope["path"]
     raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
     if not raw.startswith("/s/") or raw.count("/") < 3:  # still encoded: a name may hold a slash
-        return None, path, raw
+        return SessionPath(None, path, raw)
     _, _, name, rest = raw.split("/", 3)
-    return unquote(name), unquote("/" + rest), "/" + rest
+    return SessionPath(unquote(name), unquote("/" + rest), "/" + rest)
 
 
 def find_share_owner(tenant: str, key: str) -> str:

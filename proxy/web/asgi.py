@@ -129,7 +129,7 @@ async def run_while_connected(scope: Scope, receive: Receive, work: Coroutine[An
     """Return the result of `work`. Raises ClientGone once it has ended after the client left.
 
     No other code may call `receive` meanwhile; further bytes of a request body are dropped (`Upload` keeps them). If
-    the work ends by itself at the moment in which the client leaves, its own result counts.
+    the work has ended when the client leaves, its own result counts.
     """
     disconnect: Disconnect | None = scope.get(DISCONNECT_KEY)
     if disconnect is not None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from proxy.cli.main import app
 from proxy.cli.remote import shorten_tenant
-from proxy.cli.sessions import TENANT_COLUMN, _describe_cost, _format_figure
+from proxy.cli.sessions import TENANT_COLUMN
 from proxy.cli.terminal import print_table
 from tests.cli.conftest import CommandRunner
 from tests.proxy_server import run_proxy_in_thread
@@ -81,14 +81,6 @@ def test_a_question_that_nobody_answers_names_the_option(shop: CommandRunner) ->
     assert shop.json("sessions", "show", "talk")["session"] == "talk"
 
 
-def test_a_look_at_the_figures_is_no_request_of_a_client(shop: CommandRunner) -> None:
-    before = shop.json("stats", key="cp-all-read")["figures"]["requests"]
-    shop.ok("sessions", "list")
-    assert shop.json("stats", key="cp-all-read")["figures"]["requests"] == before
-    shop.fresh()
-    assert shop.json("stats", key="cp-all-read")["figures"]["requests"] > before
-
-
 def test_a_session_is_shown_with_its_branches(shop: CommandRunner) -> None:
     found = shop.json("sessions", "show", "talk")
     assert found["session"] == "talk"
@@ -137,80 +129,6 @@ def test_what_was_recorded_of_a_session_is_listed(shop: CommandRunner, what: str
         assert "newest" in told
 
 
-def test_messages_are_listed_filtered_and_found(shop: CommandRunner) -> None:
-    found = shop.json("messages", "list", "talk")
-    assert [m["seq"] for m in shop.json("messages", "list", "talk", "--newest", "-n", "2")] == [
-        m["seq"] for m in found[:-3:-1]
-    ]
-    assert {m["role"] for m in shop.json("messages", "list", "talk", "--role", "tool")} == {"tool"}
-    assert [m["text"] for m in shop.json("messages", "list", "talk", "--text", "other one", "--role", "user")]
-    best = shop.json("messages", "search", "talk", "other one")[0]
-    assert "other one" in best["text"]
-    assert best["id"] in shop.ok("messages", "search", "talk", "other one").out
-    assert "nothing has these words" in shop.ok("messages", "search", "talk", "zebra").out
-
-
-def test_a_message_is_shown_whole_with_what_was_decided(shop: CommandRunner) -> None:
-    name = shop.fresh()
-    one = shop.json("messages", "list", name, "--role", "tool")[0]
-    shop.ok("context", "pin", name, one["group"])
-    told = shop.ok("messages", "show", name, one["id"]).out
-    assert told.count("a line of the log") == 40
-    assert "pin by operator" in told
-    assert shop.run("messages", "show", name, "nonesuch").code == 1
-
-
-def test_what_is_removed_is_gone_for_good(shop: CommandRunner) -> None:
-    name = shop.fresh()
-    group = shop.groups(name)[1]
-    assert shop.run("messages", "remove", name, group["id"], given="n\n").code == 1
-    assert shop.groups(name)[1]["status"] == "in"
-    assert "removed for good" in shop.ok("messages", "remove", name, group["id"], "--yes").out
-    assert "And the other one?" not in json.dumps(shop.json("messages", "list", name, "--group", group["id"]))
-
-
-def test_what_steers_a_terminal_is_shown_and_not_done(shop: CommandRunner) -> None:
-    text = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil"
-    shop.world.chat("steering", [{"role": "user", "content": text}])
-    one = shop.json("messages", "list", "steering")[0]
-    for words in (("messages", "list"), ("context", "show"), ("groups", "list"), ("messages", "show", one["id"])):
-        told = shop.ok(*words[:2], "steering", *words[2:]).out
-        assert not set(told) & set("\x1b\x07\x9b\u202e")
-        assert "\\x1b" in told
-    assert shop.ok("messages", "list", "steering", "--json").out.isascii()
-
-
-def test_where_a_session_stands_is_told_as_the_source_tells_it(shop: CommandRunner) -> None:
-    found = shop.json("stats", "talk")
-    told = shop.ok("stats", "talk").out
-    assert f"{found['sent']:,} / {found['limit']:,}" in told
-    for line in ("total tokens used", "messages stored", "summaries", "compression ratio", "last compression",
-                 "retrieved items", "fetched again"):  # fmt: skip
-        assert line in told
-
-
-def test_levels_stand_there_where_the_policy_has_them(shop: CommandRunner) -> None:
-    name = shop.fresh()
-    shop.ok("sessions", "settings", name, "--policy", "hierarchical")
-    levels = shop.json("stats", name)["levels"]
-    told = shop.ok("stats", name).out
-    assert levels
-    assert all(f"{level}" in told for level in levels)
-
-
-def test_the_whole_proxy_is_told_without_a_session(shop: CommandRunner) -> None:
-    assert "healthy" in shop.ok("stats").out
-    assert shop.json("stats")["healthy"] is True
-    assert "since it started" not in shop.ok("stats").out
-    assert "since it started" in shop.ok("stats", key="cp-all-read").out
-
-
-def test_an_observed_plan_is_told_beside_what_was_paid() -> None:
-    found = {"cost": 0.21, "cost_without": 0.21, "cost_planned": 0.03, "planned_as": "thrifty"}
-    assert _describe_cost(found) == "paid $0.2100; thrifty would have paid about $0.0300"
-    assert _describe_cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy $0.2100"
-
-
 LISTS = (
     ("sessions", "list"), ("sessions", "show", "talk"), ("groups", "list", "talk"), ("messages", "list", "talk"),
     ("stats",), ("stats", "talk"),
@@ -240,11 +158,6 @@ def test_no_color_takes_the_colours_out_of_a_terminal(shop: CommandRunner) -> No
     assert "\x1b[32m" in shop.run(*words, TTY_COMPATIBLE="1", TERM="xterm").out
     plain = shop.run(*words, TTY_COMPATIBLE="1", TERM="xterm", NO_COLOR="1").out
     assert not re.findall(r"\x1b\[[0-9;]*[34]\d[0-9;]*m", plain)
-
-
-def test_dollars_of_the_proxy_have_more_than_two_places() -> None:
-    shown = [_format_figure(*one) for one in (("cost_dollars.paid", 0.0004), ("requests", 12.0), ("cpu_seconds", 1.5))]
-    assert shown == ["$0.0004", "12", "1.50"]
 
 
 @pytest.mark.parametrize(

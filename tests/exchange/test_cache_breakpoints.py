@@ -7,19 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.dialect_agents import MessagesAgent
-from tests.proxy_server import RunningProxy, run_proxy
+from tests.dialect_agents import MessagesAgent, read_words
+from tests.proxy_server import run_proxy
 from tests.raw_upstream import run_upstream
 from tests.strict_messages import StrictMessages, WithoutMember, read_step
 
 Json = dict[str, Any]
 LONG: Json = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 STEPS = 6
-
-
-def read(name: str, arguments: Json) -> str:
-    """A text without anything that a policy would shorten before it is sent."""
-    return " ".join(f"{arguments['path']} has word {n * n}," for n in range(600))
 
 
 def make_model(kind: type[StrictMessages] = StrictMessages, steps: int = STEPS) -> StrictMessages:
@@ -31,17 +26,13 @@ def count_marks(body: Json) -> int:
     return json.dumps(body).count('"cache_control"')
 
 
-def read_dollars(there: RunningProxy) -> tuple[float, float]:
-    return there.count("cost_dollars_total", kind="paid"), there.count("cost_dollars_total", kind="without")
-
-
 async def test_a_client_without_marks_is_served_from_the_cache() -> None:
     model = make_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        agent = MessagesAgent(proxy, read)
+        agent = MessagesAgent(proxy, read_words)
         assert await agent.work("Find the fault.") == "Done."
         await proxy.outcomes()
-        paid, without = read_dollars(proxy)
+        paid, without = proxy.read_dollars()
         used = [answer["usage"] for answer in agent.answers]
         predicted, reported = (proxy.count("cached_tokens_total", kind=kind) for kind in ("predicted", "reported"))
     assert model.refusals == []
@@ -58,9 +49,9 @@ async def test_passthrough_observe_and_the_setting_leave_a_prompt_as_it_came() -
     for tree in trees:
         model = make_model(steps=2)
         async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
-            await MessagesAgent(proxy, read).work("Find the fault.")
+            await MessagesAgent(proxy, read_words).work("Find the fault.")
             await proxy.outcomes()
-            paid, without = read_dollars(proxy)
+            paid, without = proxy.read_dollars()
         assert [count_marks(body) for body in model.bodies] == [0, 0, 0]
         assert paid == pytest.approx(without)
 
@@ -83,7 +74,7 @@ async def test_an_upstream_that_refuses_marks_gets_them_once(kind: type[WithoutM
     model = make_model(kind)
     assert isinstance(model, WithoutMarks)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        assert await MessagesAgent(proxy, read).work("Find the fault.") == "Done."
+        assert await MessagesAgent(proxy, read_words).work("Find the fault.") == "Done."
         outcomes = await proxy.outcomes()
         (line,) = await proxy.app.store.list_sessions(None)
         live = proxy.app.services.live_sessions.find_session(line.tenant, line.session)
@@ -98,13 +89,13 @@ async def test_a_lifetime_that_the_client_asks_for_counts_from_the_first_request
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         now = [1000.0]
         model.now = proxy.app.services.now = lambda: now[0]
-        agent = MessagesAgent(proxy, read, more=LONG)
+        agent = MessagesAgent(proxy, read_words, more=LONG)
         await agent.work("Find the fault.")
         await proxy.outcomes()
         now[0] += 1800  # longer than five minutes, shorter than an hour
         await agent.work("Go on.")
         await proxy.outcomes()
-        paid, without = read_dollars(proxy)
+        paid, without = proxy.read_dollars()
         used = agent.answers[-1]["usage"]
         expected = await proxy.rows("SELECT predicted FROM exchanges ORDER BY started_at DESC LIMIT 1")
     assert used["cache_read_input_tokens"] > 1000
@@ -129,10 +120,10 @@ async def test_metrics_statistics_and_savings_are_what_the_provider_bills(
     model = make_model(steps=4)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         more: Json = {"cache_control": {"type": "ephemeral", "ttl": ttl}}
-        agent = MessagesAgent(proxy, read, stream=stream, more=more, lines=(b"x-context-session: a",))
+        agent = MessagesAgent(proxy, read_words, stream=stream, more=more, lines=(b"x-context-session: a",))
         await agent.work("Find the fault.")
         await proxy.outcomes()
-        paid, without = read_dollars(proxy)
+        paid, without = proxy.read_dollars()
         stats = (await proxy.get("/api/sessions/a/stats")).json()
         sums = (await proxy.get("/api/savings?since=0")).json()
         names = ("prompt_tokens_total", "completion_tokens_total")
@@ -162,7 +153,7 @@ async def test_a_reported_write_for_five_minutes_outweighs_the_client() -> None:
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         now = [1000.0]
         proxy.app.services.now = lambda: now[0]
-        agent = MessagesAgent(proxy, read, more=LONG)
+        agent = MessagesAgent(proxy, read_words, more=LONG)
         await agent.work("Find the fault.")
         await proxy.outcomes()
         now[0] += 1800

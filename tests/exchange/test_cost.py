@@ -56,10 +56,6 @@ def prices(tmp_path: Path) -> str:
     return str(file)
 
 
-def read_dollars(there: RunningProxy) -> tuple[float, float]:
-    return there.count("cost_dollars_total", kind="paid"), there.count("cost_dollars_total", kind="without")
-
-
 def usage(prompt: int, cached: int) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": cached}}
 
@@ -73,7 +69,7 @@ async def test_an_untouched_prompt_costs_what_it_would_have_cost(prices: str) ->
     model.usage = usage(1000, 400)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await there.post({"model": "priced", "messages": HISTORY})
-        paid, without = read_dollars(there)
+        paid, without = there.read_dollars()
     # 600 tokens at 1.25 x 2 dollars a million, 400 at a tenth of 2, and 100 of the answer at 10
     assert paid == pytest.approx((600 * 2.5 + 400 * 0.2 + 100 * 10) / 1e6)
     assert without == pytest.approx(paid)
@@ -82,7 +78,7 @@ async def test_an_untouched_prompt_costs_what_it_would_have_cost(prices: str) ->
 async def test_a_model_without_prices_has_no_bill(prices: str) -> None:
     async with run_upstream(ScriptedModel("Done.")) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await there.post({"model": "nobody-knows", "messages": HISTORY})
-        assert read_dollars(there) == (0.0, 0.0)
+        assert there.read_dollars() == (0.0, 0.0)
 
 
 async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cache(prices: str) -> None:
@@ -91,7 +87,7 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
     model.usage = usage(1000, 0)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices, policy="rolling") as there:
         first = await there.post({"model": "priced", "messages": HISTORY})
-        before = read_dollars(there)
+        before = there.read_dollars()
         history = [*HISTORY, first.message]
         for n in range(6):
             history += [
@@ -101,7 +97,7 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
         history.append({"role": "user", "content": "And now?"})
         answer = await there.post({"model": "priced", "messages": history})
         before_tokens, after_tokens = map(int, (answer.header("x-context-tokens") or "").split(","))
-        paid, without = (now - then for now, then in zip(read_dollars(there), before, strict=True))
+        paid, without = (now - then for now, then in zip(there.read_dollars(), before, strict=True))
     assert after_tokens < before_tokens
     assert paid == pytest.approx((1000 * 2.5 + 100 * 10) / 1e6)
     # The first prompt and its short answer would have come from the cache; the upstream counts by another measure.
@@ -117,7 +113,7 @@ async def test_rounds_of_ours_are_paid_for_and_would_not_have_been(prices: str) 
     model.usage = usage(1000, 400)
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
         answer = await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS})
-        paid, without = read_dollars(there)
+        paid, without = there.read_dollars()
     prompt = 600 * 2.5 + 400 * 0.2
     assert paid == pytest.approx((3 * prompt + 300 * 10) / 1e6)
     before, after = map(int, (answer.header("x-context-tokens") or "").split(","))
@@ -273,7 +269,7 @@ async def test_messages_are_billed_by_what_was_read_written_and_for_how_long(pri
         agent = MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"})
         await agent.work("Look around.")
         await there.outcomes()
-        paid, without = read_dollars(there)
+        paid, without = there.read_dollars()
         (line,) = await there.app.store.list_sessions(None)
         live = there.app.services.live_sessions.find_session(line.tenant, line.session)
         assert live is not None
@@ -303,7 +299,7 @@ async def test_a_compaction_of_the_provider_is_paid_with_the_proxy_and_without_i
     ):
         await MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"}).work("Look around.")
         await there.outcomes()
-        paid, without = read_dollars(there)
+        paid, without = there.read_dollars()
         ((text,),) = await there.rows("SELECT meter FROM exchanges")
     output = len(json.dumps([{"type": "text", "text": "Done."}])) // 4
     prompt = 50 * 2 + 9000 * 0.2 + 300 * 2.5 + 100 * 4
@@ -327,11 +323,11 @@ async def test_responses_are_billed_by_the_same_function(prices: str, stream: bo
         agent = ResponsesAgent(there, no_tool, stream=stream, more={"model": "priced"})
         await agent.work("Look around.")
         await there.outcomes()
-        paid, _ = read_dollars(there)
+        paid, _ = there.read_dollars()
         agent.more["service_tier"] = "flex"
         await agent.work("Once more, slowly.")
         await there.outcomes()
-        slow = read_dollars(there)[0] - paid
+        slow = there.read_dollars()[0] - paid
     assert paid == pytest.approx((50 * 2 + 9000 * 0.2 + 400 * 2.5 + 70 * 10) / 1e6)
     assert slow == pytest.approx(paid / 2)
 
@@ -346,7 +342,7 @@ async def test_a_fast_answer_of_anthropic_costs_what_that_costs(prices: str, str
     async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"}).work("Look around.")
         await there.outcomes()
-        paid, without = read_dollars(there)
+        paid, without = there.read_dollars()
     output = len(json.dumps([{"type": "text", "text": "Done."}])) // 4
     assert paid == pytest.approx((9450 * 2.5 + output * 10) * 3 * 1.1 / 1e6)
     assert without == pytest.approx(paid)
@@ -372,7 +368,7 @@ async def test_an_answer_of_openai_costs_what_its_service_tier_costs(
     async with run_upstream(answer) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
         await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS, "stream": stream})
         await there.outcomes()
-        paid, _ = read_dollars(there)
+        paid, _ = there.read_dollars()
     assert paid == pytest.approx(factor * (600 * 2.5 + 400 * 0.2 + 100 * 10) / 1e6)
 
 
@@ -381,9 +377,9 @@ async def test_dollars_that_the_provider_reports_are_what_was_paid(prices: str) 
     model.usage = {**usage(1000, 400), "cost": 0.5}
     async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
         await there.post({"model": "priced", "messages": HISTORY})
-        assert read_dollars(there) == pytest.approx((0.5, 0.5))
+        assert there.read_dollars() == pytest.approx((0.5, 0.5))
         await there.post({"model": "nobody-knows", "messages": HISTORY})
-        assert read_dollars(there) == pytest.approx((1.0, 1.0)), "a price is told even of an unknown model"
+        assert there.read_dollars() == pytest.approx((1.0, 1.0)), "a price is told even of an unknown model"
 
 
 def test_the_prompt_that_was_not_sent_is_scaled_by_what_the_provider_asked() -> None:

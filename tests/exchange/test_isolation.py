@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proxy.chat.chain import public_id
 from proxy.notes.state_block import build_prompt
 from tests.proxy_server import Agent, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
@@ -212,6 +213,56 @@ async def mixed(dice: random.Random) -> None:
             sent.append(json.dumps(agent.messages) + said)
             await agent.say(said, stream=dice.random() < 0.5)
     assert foreign == 0
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_conversations_that_begin_alike_read_nothing_of_each_other(first: bool) -> None:
+    """Many people may use one credential, and greetings are answered alike. Without a name one session may hold two of
+    their conversations. first: the other one has asked its first question through the proxy too."""
+    model = ScriptedModel("Hello! How can I help?")
+    tools = {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]}
+    greeted = [SYSTEM, {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello! How can I help?"}]
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
+        mine, theirs = (Agent(proxy, messages=[SYSTEM], more=tools) for _ in range(2))
+        await mine.say("Hello")
+        if first:
+            await theirs.say("Hello")
+        theirs.messages = greeted
+        model.answers = [make_calls(("call_k3y0w1", "manage_scratchpad"), action="update", content="canary"), "Noted."]
+        session = (await mine.say("It is the canary.")).session
+        (secret,) = await proxy.rows("SELECT key FROM messages WHERE role = 'user' ORDER BY seq DESC LIMIT 1")
+        before = len(model.received)
+        model.answers = [
+            make_calls(("call_k3y0w2", "query_db"), sql="SELECT content FROM messages"),
+            make_calls(("call_k3y0w3", "recall"), id=public_id(secret[0])),
+            make_calls(("call_k3y0w4", "manage_scratchpad"), action="read"),
+            make_calls(("call_k3y0w5", "manage_scratchpad"), action="append", content="More."),
+            "Done.",
+        ]
+        assert ((await theirs.say("What do you know?")).session == session) is not first
+        assert [b"canary" in request.body for request in model.received[before:]] == [False] * 5
+        model.answers = [make_calls(("call_k3y0w6", "query_db"), sql="SELECT content FROM messages"), "Done."]
+        await mine.say("And now?")
+        assert b"canary" in model.received[-1].body, "of its own conversation the model reads all"
+        assert b"What do you know?" not in model.received[-1].body
+        assert b"More." not in model.received[-1].body
+
+
+async def test_a_conversation_without_a_name_reads_no_notes_of_a_session_that_has_one() -> None:
+    model = ScriptedModel("Hello! How can I help?")
+    tools = {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
+        named = (b"x-context-session: mine",)
+        model.answers = [make_calls(("call_k3y0w1", "manage_scratchpad"), action="update", content="canary"), "Noted."]
+        await Agent(proxy, named, messages=[SYSTEM], more=tools).say("It is the canary.")
+        model.answers = ["Hello! How can I help?"]
+        mine = Agent(proxy, named, messages=[SYSTEM], more=tools)
+        await mine.say("Hello")
+        theirs = Agent(proxy, messages=[*mine.messages], more=tools)
+        before = len(model.received)
+        model.answers = [make_calls(("call_k3y0w2", "manage_scratchpad"), action="read"), "Done."]
+        assert (await theirs.say("What do you know?")).session == "mine"
+        assert [b"canary" in request.body for request in model.received[before:]] == [False] * 2
 
 
 async def test_one_name_under_two_credentials_shares_nothing() -> None:

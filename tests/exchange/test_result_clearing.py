@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.dialect_agents import MessagesAgent
+from tests.dialect_agents import MessagesAgent, read_words
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
@@ -18,10 +18,6 @@ from tests.strict_messages import StrictMessages, WithoutMember, clear_tool_uses
 Json = dict[str, Any]
 STEPS = 30
 THINKING: Json = {"thinking": {"type": "adaptive"}}
-
-
-def read(name: str, arguments: Json) -> str:
-    return " ".join(f"{arguments['path']} has word {n * n}," for n in range(600))
 
 
 def make_model(kind: type[StrictMessages] = StrictMessages, steps: int = STEPS) -> StrictMessages:
@@ -57,7 +53,7 @@ async def read_notes(proxy: RunningProxy) -> list[Any]:
 async def test_the_provider_clears_in_batches_and_reasoning_stays_valid(tree: Json, stream: bool) -> None:
     model = make_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
-        agent = MessagesAgent(proxy, read, stream=stream, more=THINKING)
+        agent = MessagesAgent(proxy, read_words, stream=stream, more=THINKING)
         assert await agent.work("Find the fault.") == "Done."
         await proxy.outcomes()
         notes = await read_notes(proxy)
@@ -92,7 +88,7 @@ async def test_what_is_cleared_stays_cleared_after_a_restart(tree: Json, tmp_pat
     tree["db"] = str(tmp_path / "a.sqlite3")
     async with run_upstream(model) as upstream:
         async with run_proxy(upstream.port, **tree) as proxy:
-            agent = MessagesAgent(proxy, read, more=THINKING)
+            agent = MessagesAgent(proxy, read_words, more=THINKING)
             await agent.work("Find the fault.")
         before = count_uses(model.bodies[-1]) - (find_kept(model.bodies[-1]) or 0)
         async with run_proxy(upstream.port, **tree) as proxy:
@@ -108,7 +104,7 @@ async def test_a_clients_own_context_management_is_left_as_it_is(tree: Json) -> 
     own: Json = {"edits": [{"type": "clear_tool_uses_20250919", "keep": {"type": "tool_uses", "value": 20}}]}
     line = b"anthropic-beta: context-management-2025-06-27"
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
-        agent = MessagesAgent(proxy, read, more={"context_management": own}, lines=(line,))
+        agent = MessagesAgent(proxy, read_words, more={"context_management": own}, lines=(line,))
         await agent.work("Find the fault.")
         used = {found.header("x-context-policy-used") for found in agent.heard}
         warned = {found.header("x-context-warning") for found in agent.heard}
@@ -125,7 +121,7 @@ async def test_a_client_that_keeps_its_thinking_gets_ours_behind_it(tree: Json) 
     own = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
     line = b"anthropic-beta: context-management-2025-06-27,another-beta"
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
-        agent = MessagesAgent(proxy, read, more={"context_management": own, **THINKING}, lines=(line,))
+        agent = MessagesAgent(proxy, read_words, more={"context_management": own, **THINKING}, lines=(line,))
         await agent.work("Find the fault.")
     last = model.bodies[-1]["context_management"]["edits"]
     assert [one["type"] for one in last] == ["clear_thinking_20251015", "clear_tool_uses_20250919"]
@@ -152,8 +148,8 @@ class WithoutClearing(WithoutMember):
 async def test_an_upstream_that_refuses_is_not_asked_again(tree: Json) -> None:
     model = make_model(WithoutClearing)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
-        assert await MessagesAgent(proxy, read).work("Find the fault.") == "Done."
-        agent = MessagesAgent(proxy, read)
+        assert await MessagesAgent(proxy, read_words).work("Find the fault.") == "Done."
+        agent = MessagesAgent(proxy, read_words)
         agent.messages.append({"role": "user", "content": "Something else."})
         await agent.ask()
         fallbacks = [fallback for _, _, fallback in await proxy.outcomes()]
@@ -176,7 +172,7 @@ async def test_a_history_that_only_names_the_field_asks_for_no_clearing(stream: 
     steps = [[{"type": "tool_use", "id": f"t{n}", "name": "read", "input": arguments}] for n in range(6)]
     model = Reporting(*steps, [{"type": "text", "text": "Done."}])
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
-        agent = MessagesAgent(proxy, read, stream=stream)
+        agent = MessagesAgent(proxy, read_words, stream=stream)
         await agent.work("Find the fault.")
     assert model.bodies[-1]["messages"] != agent.messages[:-1], "the prompt was changed"
     assert [found.all(b"anthropic-beta") for found in model.received] == [[]] * 7

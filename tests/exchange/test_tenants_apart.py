@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.chat.chain import public_id
+from tests.exchange.helper_setup import run_proxy_with_helper, wait_for_helper
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import ScriptedModel, make_calls, send_reply
@@ -72,3 +73,21 @@ async def test_p7_a_result_that_two_tenants_got_alike_is_shortened_for_each_by_i
             (message_id,) = re.findall(r"\[extract of message (\w+),", model.texts()[2])
             own = await proxy.rows("SELECT key FROM messages WHERE session = ?", name)
             assert message_id in [public_id(key) for (key,) in own]
+
+
+async def test_p7_a_credential_that_the_helper_refuses_stops_the_helper_for_one_tenant_alone(tmp_path: Path) -> None:
+    model = ScriptedModel("In short.")
+
+    async def check_key(request: RawRequest, there: Connection) -> None:
+        if request.all(b"authorization") == [b"Bearer sk-wrong"]:
+            await send_reply(there, b"401 Unauthorized", b'{"error":{"message":"no such key"}}', JSON)
+        else:
+            await model(request, there)
+
+    async with run_proxy_with_helper(tmp_path, check_key) as there:
+        for n in range(4):
+            for key in ("sk-wrong",) if n < 3 else ("sk-wrong", "sk-right"):
+                body = {"model": "m", "messages": [{"role": "user", "content": f"Read {n}"}]}
+                assert (await there.proxy.post(body, b"x-context-session: s%d" % n, key=key)).status == 200
+                await wait_for_helper(there.proxy)
+        assert (there.told("refused"), there.told("resting"), there.told("kept")) == (3, 1, 1)

@@ -26,7 +26,7 @@ from tests.exchange.hidden_calls import (
     run_proxy_with_tools,
 )
 from tests.raw_upstream import STREAM, Connection, RawRequest, connect, make_post, run_upstream, wait_until
-from tests.scripted_model import ScriptedModel, make_chunk, make_events, send_reply
+from tests.scripted_model import ScriptedModel, make_chunk, send_reply
 
 JSON = b"content-type: application/json"
 CLIENTS = ["look", "write_file"]
@@ -357,26 +357,6 @@ async def test_a_client_that_leaves_ends_the_process_that_runs_sql_for_it() -> N
             proxy.count("tools_total", tool="query_db", outcome=one) == 0 for one in ("done", "limited", "failed")
         )
     assert len(model.received) == 1
-
-
-async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_loop, "KEEPALIVE_S", 0.05)
-
-    async def slow(request: RawRequest, there: Connection) -> None:
-        model.received.append(request)
-        await asyncio.sleep(0.4)
-        await there.send(STREAM)
-        for event in make_events({"content": "It is so."}):
-            await there.chunk(event)
-        await there.chunk(b"")
-
-    model = ScriptedModel(make_answer("Look. ", make_proxy_call(1)), slow)
-    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
-        played = PlayedConversation(proxy, model, stream=True)
-        found = await played.turn("Hello")
-    assert 1 <= found.body.count(b": keepalive\n\n") <= 9
-    assert found.message["content"] == "Look. It is so."
-    assert_hidden(played.heard)
 
 
 @pytest.mark.parametrize("before", [[], [make_answer("Look. ", make_proxy_call(2))]])

@@ -112,19 +112,38 @@ def test_three_failures_in_a_row_begin_a_rest() -> None:
     clock = Clock(0.0)
     breaker = CircuitBreaker(clock)
     begun = [
-        breaker.record_call(outcome) for outcome in ("timeout", "failed", "answered", "timeout", "refused", "garbage")
+        breaker.record_call(outcome, "t")
+        for outcome in ("timeout", "failed", "answered", "timeout", "refused", "garbage")
     ]
     assert begun == [False] * 5 + [True]
-    assert breaker.is_open
+    assert breaker.is_open("t")
     clock.at = BREAK_S - 0.1
-    assert breaker.is_open
+    assert breaker.is_open("t")
     clock.at = BREAK_S
-    assert not breaker.is_open
+    assert not breaker.is_open("t")
 
 
 def test_answers_that_do_not_fit_and_a_spent_budget_are_no_failures_of_the_helper() -> None:
     breaker = CircuitBreaker(Clock(0.0))
     assert not any(
-        breaker.record_call(outcome) for outcome in ("cut", "over_budget", "store") for _ in range(DOWN_AFTER)
+        breaker.record_call(outcome, "t") for outcome in ("cut", "over_budget", "store") for _ in range(DOWN_AFTER)
     )
-    assert not breaker.is_open
+    assert not breaker.is_open("t")
+
+
+def test_refusals_begin_a_rest_of_their_tenant_and_other_failures_one_of_all() -> None:
+    breaker = CircuitBreaker(Clock(0.0))
+    assert [breaker.record_call("refused", "t") for _ in range(DOWN_AFTER)] == [False, False, True]
+    assert (breaker.is_open("t"), breaker.is_open("other")) == (True, False)
+    assert [breaker.record_call("timeout", name) for name in ("a", "b", "c")] == [False, False, True]
+    assert breaker.is_open("other")
+
+
+def test_failures_of_any_number_of_tenants_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MAX_TENANTS", 2)
+    breaker = CircuitBreaker(Clock(0.0))
+    for n in range(10):
+        for _ in range(DOWN_AFTER + 1):
+            breaker.record_call("refused", f"t{n}")
+    assert [breaker.is_open(f"t{n}") for n in range(10)] == [False] * 8 + [True] * 2
+    assert len(breaker._failures) <= 2

@@ -325,6 +325,32 @@ async def test_an_agent_that_writes_every_answer_in_its_own_way_has_one_session(
         assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)]
 
 
+async def test_conversations_that_begin_alike_have_a_session_each() -> None:
+    """A greeting and its answer are the same for many. The second request of one forked off the session of another."""
+    async with run_upstream(ScriptedModel("Hello!")) as upstream, run_proxy(upstream.port) as proxy:
+        agents = [Agent(proxy) for _ in range(3)]
+        for agent in agents:
+            await agent.say("Hello")
+        found: list[str] = []
+        for _ in range(2):
+            found = [(await agent.say(f"I am {n}")).session for n, agent in enumerate(agents)]
+        assert len(set(found)) == 3
+        assert [kind for _, kind in await branches(proxy)] == ["main"] * 3
+
+
+@pytest.mark.parametrize("counter", ["functions.list_dir:0", "call_0_list_dir", "list_dir-000001", "ToolCall_12"])
+async def test_an_id_that_only_counts_anchors_no_session(counter: str) -> None:
+    """Two people may ask the same under one credential, and some models count their calls from 0."""
+    model = ScriptedModel(make_calls((counter, "list_dir"), path="."), make_calls((counter, "list_dir"), path="src"))
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
+        one, other = Agent(proxy), Agent(proxy)
+        first = (await one.say("Look")).session
+        await other.say("Look")
+        other.brings("Nothing.")
+        other.messages[1] = make_calls((counter, "list_dir"), path="src", all=False)
+        assert (await other.say()).session != first
+
+
 async def test_without_a_name_an_answer_in_other_words_and_without_calls_is_not_ours() -> None:
     async with run_upstream(ScriptedModel("One.", "Two.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy)

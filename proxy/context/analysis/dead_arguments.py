@@ -56,8 +56,11 @@ _NOT_MADE = re.compile(
     re.IGNORECASE,
 )
 """Words with which the same sentence says that nothing, or not all, was done."""
-_NAMES = re.compile(r"\S*[A-Za-z_]\S*[/\\.]\w\S*|\S*[/\\.]\w*[A-Za-z_]\S*|\"errors?\"\s*:\s*(?:null|false|\"\"|\[\])")
-"""Paths, which may have such a word in them, and a field that says that there was no error."""
+_NAMES = re.compile(
+    r"[^\sA-Za-z_]*+[A-Za-z_]\S*[/\\.]\w\S*|\S*[/\\.]\w*[A-Za-z_]\S*|\"errors?\"\s*:\s*(?:null|false|\"\"|\[\])"
+)
+"""Paths, which may have such a word in them, and a field that says that there was no error. Of a path the first letter
+is looked for: tried with each letter, a word of 240 letters held every other request for 23 ms."""
 _SHOWN_CHARS = 12
 """Characters of a line of the new text that a result shows."""
 
@@ -198,7 +201,7 @@ def _forget_moved(texts: _Texts, call: Call) -> None:
 
 
 def _find_edits(arguments: Mapping[str, Any]) -> Iterator[tuple[JsonPath, Mapping[str, Any]]]:
-    """Yield (its place, itself) of each edit in the arguments of a call: the arguments, or the items of `edits`."""
+    """Yield (place, edit) for the arguments of a call, which may be an edit, and for each item of their `edits`."""
     yield (), arguments
     several = arguments.get("edits")
     for n, one in enumerate(several if isinstance(several, list) else ()):

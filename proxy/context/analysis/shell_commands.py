@@ -86,7 +86,7 @@ _CLOUDS = frozenset(
     ("gcloud", "aws", "az", "doctl", "fly", "flyctl", "vercel", "netlify", "railway", "nomad", "argocd")
 )
 _CLOUD_SHOWING = re.compile(r"(?:describe|get|list|ls|show|logs?|inspect|status|history)(?:-[\w-]+)?")
-"""A word among the first ones of a cloud's client with which it only shows what is there."""
+"""A word of a cloud client's command, among the first ones, by which the command only shows something."""
 _DATABASES = frozenset(("psql", "mysql", "mariadb", "sqlite3", "duckdb", "clickhouse-client"))
 _ASKING = frozenset(("curl", "ssh", *_OTHER_SHOWING, *_CLOUDS, *_DATABASES))
 """Clients of another program or machine."""

@@ -306,8 +306,8 @@ def write_request(request: Request, messages: Sequence[bytes] | None = None, *, 
 
 
 def list_array_pieces(members: Sequence[bytes]) -> list[bytes]:
-    """The pieces of an array of these members, at least one. They are joined with what stands around it: a long history
-    is copied once."""
+    """The pieces of an array of these members, at least one. The caller joins them with the rest of the body, so that a
+    long history is copied only once."""
     pieces = [b","] * (2 * len(members))
     pieces[::2] = members
     pieces[-1:] = [b"]"]

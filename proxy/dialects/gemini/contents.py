@@ -193,10 +193,10 @@ def _names_error(response: bytes) -> bool:
 
 
 def read_result_text(response: bytes) -> tuple[spans.Span | None, bytes]:
-    """(where the text of a `functionResponse` stands in it, the JSON string of the text).
+    """(the span of the text in a `functionResponse`, the JSON string of the text).
 
-    A response of one member that is a string has this text. The text of any other one is its JSON, which stands
-    nowhere.
+    The text of a response with one member that is a string is this string. The text of any other response is its JSON,
+    which has no span.
     """
     span = spans.read_members(response).get("response")
     if span is None:

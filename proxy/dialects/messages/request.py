@@ -15,6 +15,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
+from proxy.dialects.base import check_grown_body
 from proxy.dialects.completions.request import TopLevelFields, list_array_pieces
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
@@ -111,10 +112,7 @@ def read_messages_request(
 
     before: an earlier request whose bytes up to its `prefix_end` this body begins with; only the rest is converted.
     """
-    count = 0
-    if limits is not None:
-        known = (before.prefix_end, before.value_count) if before is not None else ()
-        count = limits.check_body(body, *known)
+    count = check_grown_body(body, limits, before)
     prefix_end, first_mark = (before.prefix_end, before.first_mark) if before is not None else (0, -1)
     found = None
     if before is not None and before.stable and not before.is_cut:

@@ -16,7 +16,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
-from proxy.dialects.base import BOUND_SEPARATOR
+from proxy.dialects.base import BOUND_SEPARATOR, check_grown_body
 from proxy.dialects.completions.request import list_array_pieces, read_changed_arguments
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.responses import items as wire
@@ -124,40 +124,37 @@ def read_wire_request(
     held: the canonical messages that the provider holds, as far as they are known. Then no `chain` is raised, and the
     request may be read but not changed.
     """
-    count = 0
-    if limits is not None:
-        known = (before.prefix_end, before.value_count) if before is not None else ()
-        count = limits.check_body(body, *known)
+    count = check_grown_body(body, limits, before)
     found = None
     if before is not None and before.elements and not before.is_cut and held is None:
         found = spans.find_longer_history(body, "input", before.members, before.elements, limits)
     members = spans.find_body_members(body, limits) if found is None else found[0]
-    plain = {name: _read(body, members, name) for name in members if name not in ("input", "tools")}
+    plain = {name: _read_member(body, members, name) for name in members if name not in ("input", "tools")}
     tools = _convert_tools(body, members, before.tools if before is not None else (b"", b""))
     start, end = members.get("input", (0, 0))
     has_input = start < end and not (end - start <= len(b"null") and body[start:end] in (b"null", b"[]"))
     if held is None:
         _check_history_is_here(plain, has_input=has_input)
-    items, memo = _Items(body), HistoryMemo()
+    items, memo = _ItemReader(body), HistoryMemo()
     if isinstance(plain.get("instructions"), str):
-        items.add(ItemMessage(_message("system", plain["instructions"]), _INSTRUCTIONS, 0))
+        items.add(ItemMessage(_make_chat_message("system", plain["instructions"]), _INSTRUCTIONS, 0))
     for raw in held or ():
         items.add(ItemMessage(raw, _HELD, 0))
     elements: tuple[Span, ...] = ()
     if not has_input:
-        if not items.read:
+        if not items.messages:
             raise NotManaged("shape", "no input, and nothing is known of the history")
     elif body[members["input"][0]] == _QUOTE:
-        items.add(ItemMessage(_message("user", _read(body, members, "input")), _TEXT_INPUT, 0))
-    elif found is not None and before is not None and before.has_instructions == bool(items.read):
+        items.add(ItemMessage(_make_chat_message("user", _read_member(body, members, "input")), _TEXT_INPUT, 0))
+    elif found is not None and before is not None and before.has_instructions == bool(items.messages):
         elements = found[1]
-        items.go_on(before, elements)
+        items.continue_from(before, elements)
         memo = before.memo.copy(len(before.elements))
     else:
         problem = "input is neither a text nor a list, or an empty list"
         elements = spans.find_history(body, members["input"], limits, problem)
         items.read_elements(elements, is_chain=held is not None)
-    read, bound, canonical = tuple(items.read), tuple(items.bound), tuple(items.canonical)
+    read, bound, canonical = tuple(items.messages), tuple(items.bound), tuple(items.canonical)
     chat = _make_chat_body(plain, tools[1], canonical)
     prefix_end, first = (before.prefix_end, before.first_reasoning) if before is not None else (0, -1)
     first = spans.find_again(body, wire.REASONING_NAME, prefix_end, first)
@@ -176,7 +173,7 @@ def _check_history_is_here(plain: Mapping[str, Any], *, has_input: bool) -> None
         raise NotManaged("shape", "no input")
 
 
-def _read(body: bytes, members: Mapping[str, Span], name: str) -> Any:
+def _read_member(body: bytes, members: Mapping[str, Span], name: str) -> Any:
     start, end = members[name]
     try:
         return spans.read_any(body[start:end])
@@ -184,16 +181,16 @@ def _read(body: bytes, members: Mapping[str, Span], name: str) -> Any:
         raise NotManaged("unreadable", f"{name} cannot be read: {problem}") from problem
 
 
-def _message(role: str, text: str) -> bytes:
+def _make_chat_message(role: str, text: str) -> bytes:
     return msgspec.json.encode({"role": role, "content": text})
 
 
-class _Items:
-    """Reader of the items of `input` into messages."""
+class _ItemReader:
+    """Reads the items of `input` into messages."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
-        self.read: list[ItemMessage] = []
+        self.messages: list[ItemMessage] = []
         self.bound: list[str | None] = []
         self.canonical: list[bytes] = []
         self.is_cut = False
@@ -201,17 +198,17 @@ class _Items:
 
     def add(self, message: ItemMessage, bound: str | None = None) -> None:
         """Append a message with its tokens."""
-        self.read.append(message)
+        self.messages.append(message)
         self.bound.append(bound)
         self.canonical.append(message.canonical)
 
-    def go_on(self, before: ResponsesRequest, elements: Sequence[Span]) -> None:
+    def continue_from(self, before: ResponsesRequest, elements: Sequence[Span]) -> None:
         """Read the items behind those of an earlier request. If its last message is an answer of the model, that answer
-        is read again: its run of items may go on."""
-        own, end, first = len(self.read), len(before.messages), len(before.elements)
+        is read again: more items of it may have come."""
+        own, end, first = len(self.messages), len(before.messages), len(before.elements)
         if before.messages[-1].canonical.startswith(b'{"role":"assistant"'):
             end, first = end - 1, before.messages[-1].start
-        self.read += before.messages[own:end]
+        self.messages += before.messages[own:end]
         self.bound += before.bound[own:end]
         self.canonical += before.canonical[own:end]
         self.read_elements(elements, first, is_chain=True)
@@ -263,7 +260,7 @@ def _convert_tools(body: bytes, members: Mapping[str, Span], known: tuple[bytes,
     start, end = members.get("tools", (0, 0))
     if body[start:end] == known[0]:
         return known
-    tools = _read(body, members, "tools") if start < end else None
+    tools = _read_member(body, members, "tools") if start < end else None
     made = [wire.make_chat_tool(tool) for tool in tools] if isinstance(tools, list) else []
     return body[start:end], msgspec.json.encode(made) if made else b""
 
@@ -541,7 +538,7 @@ def find_session_names(headers: Mapping[str, str], request: ResponsesRequest) ->
     """The names that the client gives its session, the most specific one first. headers: by lower-case name."""
     found = [headers.get(name, "").strip() for name in SESSION_HEADERS]
     for member, inner in (("conversation", "id"), ("client_metadata", "thread_id")):
-        value = _read(request.body, request.members, member) if member in request.members else None
+        value = _read_member(request.body, request.members, member) if member in request.members else None
         if isinstance(value, dict):
             value = value.get(inner)
         found.append(value if isinstance(value, str) else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -593,3 +594,11 @@ def test_a_line_of_success_is_no_error_of_a_run_that_failed(end: str, told: str)
     assert lines[0].startswith("Commands: `pytest -q` failed")
     assert "60 passed" not in "\n".join(lines)
     assert not told or told in lines[1]
+
+
+@pytest.mark.parametrize("of_word", ["a", "_", "/a", "1"])
+def test_results_of_one_long_word_are_read_in_little_time(of_word: str) -> None:
+    calls = [("Edit", {"file_path": f"{n}.py", "old": "x"}, of_word * 3000) for n in range(200)]
+    began = time.thread_time()
+    noted(*calls)
+    assert time.thread_time() - began < 2

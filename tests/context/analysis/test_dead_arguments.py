@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import time
 
 import pytest
 
 from proxy.context.analysis.dead_arguments import DeadText, find_dead_texts
 from proxy.context.plan import View
-from tests.conversations import Json, assistant, build_view, call, result, user
+from tests.conversations import Json, build_view, call_tool, user
 
 OK = "The file has been updated."
 
 
-def step(name: str, arguments: Json, text: str = OK) -> list[Json]:
-    return [{**assistant(None), "tool_calls": [call("c", name, json.dumps(arguments))]}, result("c", text)]
-
-
 def edit(old: str, new: str, path: str = "a.py", text: str = OK) -> list[Json]:
-    return step("Edit", {"file_path": path, "old_string": old, "new_string": new}, text)
+    return call_tool("Edit", {"file_path": path, "old_string": old, "new_string": new}, text)
 
 
 def write(content: str, path: str = "a.py") -> list[Json]:
-    return step("Write", {"file_path": path, "content": content})
+    return call_tool("Write", {"file_path": path, "content": content})
 
 
 def history(*steps: list[Json]) -> View:
@@ -69,7 +65,7 @@ def test_a_file_that_is_written_again_has_none_of_its_earlier_texts() -> None:
 
 def test_several_edits_in_one_call_are_told_by_their_places() -> None:
     edits = [{"old_string": "one", "new_string": "two"}, {"old_string": "two", "new_string": "three"}]
-    found = find_dead_texts(history(step("MultiEdit", {"file_path": "a.py", "edits": edits})))
+    found = find_dead_texts(history(call_tool("MultiEdit", {"file_path": "a.py", "edits": edits})))
     assert found == {
         1: (
             DeadText(0, ("edits", 0, "old_string"), 2, "replaced"),
@@ -81,10 +77,10 @@ def test_several_edits_in_one_call_are_told_by_their_places() -> None:
 
 def test_arguments_of_tools_that_write_no_file_are_never_dead() -> None:
     shown = {"command": "view", "path": "a.py", "content": "x"}
-    assert dead(step("Read", {"file_path": "a.py", "old_string": "one"}), step("send_mail", shown)) == []
-    assert dead(step("Bash", {"command": "cat > a.py", "old_string": "one"})) == []
-    assert dead(step("Edit", {"file_path": "a.py", "old_string": "", "new_string": "two"})) == []
-    assert dead(step("Edit", {"old_string": "one", "new_string": "two"})) == [], "no file is named"
+    assert dead(call_tool("Read", {"file_path": "a.py", "old_string": "one"}), call_tool("send_mail", shown)) == []
+    assert dead(call_tool("Bash", {"command": "cat > a.py", "old_string": "one"})) == []
+    assert dead(call_tool("Edit", {"file_path": "a.py", "old_string": "", "new_string": "two"})) == []
+    assert dead(call_tool("Edit", {"old_string": "one", "new_string": "two"})) == [], "no file is named"
 
 
 def test_a_longer_history_gives_what_the_whole_one_gives() -> None:
@@ -138,24 +134,32 @@ def test_an_edit_is_made_where_its_result_says_so_or_shows_the_new_text(text: st
     "more", [{"mode": "append"}, {"append": True}, {"offset": 9}, {"start_line": 3, "end_line": 4}]
 )
 def test_a_part_that_is_written_leaves_the_rest_of_the_file(more: Json) -> None:
-    assert dead(write("one"), step("Write", {"file_path": "a.py", "content": "two", **more})) == []
-    whole = step("Write", {"file_path": "a.py", "content": "two", "mode": "overwrite", "append": False})
+    assert dead(write("one"), call_tool("Write", {"file_path": "a.py", "content": "two", **more})) == []
+    whole = call_tool("Write", {"file_path": "a.py", "content": "two", "mode": "overwrite", "append": False})
     assert dead(write("one"), whole) == [(1, "content", "overwritten")]
 
 
 def test_a_text_that_may_stand_elsewhere_is_not_dead() -> None:
     assert dead(write("one", path="src/a.py"), write("two", path="a.py")) == [], "another folder"
-    assert dead(write("one"), step("Bash", {"command": "mv a.py b.py"}, ""), write("two")) == []
-    assert dead(write("one"), step("move_file", {"from": "a.py", "to": "b.py"}), write("two")) == []
+    assert dead(write("one"), call_tool("Bash", {"command": "mv a.py b.py"}, ""), write("two")) == []
+    assert dead(write("one"), call_tool("move_file", {"from": "a.py", "to": "b.py"}), write("two")) == []
     assert dead(edit("A", "one"), edit("B", "one"), edit("x one", "y")) == [
         (1, "old_string", "replaced"),
         (3, "old_string", "replaced"),
         (5, "old_string", "replaced"),
     ], "it was written at two places"
     noted = {"path": "n", "content": "one"}
-    assert dead(step("save_note", noted), step("save_note", {**noted, "content": "two"})) == []
+    assert dead(call_tool("save_note", noted), call_tool("save_note", {**noted, "content": "two"})) == []
 
 
 def test_an_edit_that_was_only_tried_proves_nothing() -> None:
     tried = {"path": "a.py", "edits": [{"oldText": "one", "newText": "two"}], "dryRun": True}
-    assert dead(step("edit_file", tried, "The file has been updated.")) == []
+    assert dead(call_tool("edit_file", tried, "The file has been updated.")) == []
+
+
+@pytest.mark.parametrize("of_word", ["a", "an", "_", "/", "1.", "\\"])
+def test_results_of_one_long_word_are_read_in_little_time(of_word: str) -> None:
+    view = history(*[edit(f"old {n}", f"new {n}", text=of_word * 200) for n in range(200)])
+    began = time.thread_time()
+    assert find_dead_texts(view) == {}
+    assert time.thread_time() - began < 2

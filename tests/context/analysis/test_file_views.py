@@ -8,14 +8,10 @@ from proxy.chat.message import Call
 from proxy.context.analysis.file_views import find_newest_lines, find_spans, make_state_test, read_edit_lines
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, View
-from tests.conversations import Json, assistant, build_view, call, result, user
+from tests.conversations import Json, build_view, call_tool, user
 
 BODY = [f"def function_{n}(argument): return {n}00000" for n in range(9)]
 OLD, NEW = BODY[4], "def function_4(argument): return 999999"
-
-
-def step(name: str, arguments: Json, text: str) -> list[Json]:
-    return [{**assistant(None), "tool_calls": [call("c", name, json.dumps(arguments))]}, result("c", text)]
 
 
 def history(*more: list[Json]) -> list[Json]:
@@ -23,9 +19,9 @@ def history(*more: list[Json]) -> list[Json]:
     after = [line if line != OLD else NEW for line in BODY]
     return [
         user("go"),
-        *step("read_file", {"path": "a.py"}, "\n".join(BODY)),
-        *step("grep", {"pattern": "function_4"}, f"a.py:5:{OLD}"),
-        *step("edit_file", {"path": "a.py", "old": OLD, "new": NEW}, "\n".join(after[2:7])),
+        *call_tool("read_file", {"path": "a.py"}, "\n".join(BODY)),
+        *call_tool("grep", {"pattern": "function_4"}, f"a.py:5:{OLD}"),
+        *call_tool("edit_file", {"path": "a.py", "old": OLD, "new": NEW}, "\n".join(after[2:7])),
         *[message for one in more for message in one],
     ]
 
@@ -47,7 +43,7 @@ def test_the_newest_sight_keeps_its_lines_as_long_as_an_untrue_one_stands() -> N
 
 
 def test_an_older_sight_may_go_where_a_newer_one_stays() -> None:
-    values = history(step("read_file", {"path": "a.py"}, f"x\n    12\t  {NEW}"))
+    values = history(call_tool("read_file", {"path": "a.py"}, f"x\n    12\t  {NEW}"))
     assert find_newest_lines(build_view(values), frozenset({6})) == {}
     assert find_newest_lines(build_view(values), frozenset({8})) == {8: frozenset({NEW})}
     assert find_spans(f"x\n    12\t  {NEW}", frozenset({NEW})) == [(1, 2)]
@@ -65,19 +61,19 @@ def test_a_stub_that_shows_an_old_line_is_a_sight_as_well() -> None:
 
 def test_of_several_edits_of_one_line_only_the_last_one_is_true() -> None:
     third = "def function_4(argument): return 111111"
-    again = step("edit_file", {"path": "a.py", "old": NEW, "new": third}, f"edited\n{third}")
+    again = call_tool("edit_file", {"path": "a.py", "old": NEW, "new": third}, f"edited\n{third}")
     values = history(again)
     assert find_newest_lines(build_view(values), frozenset({6, 8})) == {8: frozenset({third})}, (
         "the first read still stands"
     )
-    back = step("edit_file", {"path": "a.py", "old": third, "new": OLD}, f"edited\n{OLD}")
+    back = call_tool("edit_file", {"path": "a.py", "old": third, "new": OLD}, f"edited\n{OLD}")
     assert find_newest_lines(build_view(history(again, back)), frozenset({6, 8, 10})) == {}, (
         "the first read is true again"
     )
 
 
 def test_without_edits_nothing_has_to_stay() -> None:
-    values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]
+    values = [user("go"), *call_tool("read_file", {"path": "a.py"}, "\n".join(BODY))]
     assert find_newest_lines(build_view(values), frozenset({2})) == {}
 
 
@@ -95,7 +91,7 @@ def test_a_view_is_outdated_once_its_file_was_changed() -> None:
     state = make_state_test(build_view(history()))
     # The file at 2; the search at 4 shows no one file, and the echo at 6 is newer than the edit.
     assert [n for n in range(7) if state(n) == "changed"] == [2]
-    again = history(step("edit_file", {"path": "./a.py", "old": NEW, "new": OLD}, OLD))
+    again = history(call_tool("edit_file", {"path": "./a.py", "old": NEW, "new": OLD}, OLD))
     assert [n for n in range(9) if make_state_test(build_view(again))(n) == "changed"] == [2, 6]
 
 
@@ -104,16 +100,20 @@ def test_a_file_of_the_same_name_in_another_folder_is_another_file(path: str, st
     """Tools read relative paths from one folder."""
     arguments = {"path": path, "old": OLD, "new": NEW}
     view = build_view(
-        [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY)), *step("edit_file", arguments, NEW)]
+        [
+            user("go"),
+            *call_tool("read_file", {"path": "a.py"}, "\n".join(BODY)),
+            *call_tool("edit_file", arguments, NEW),
+        ]
     )
     assert make_state_test(view)(2) == state
 
 
 def test_a_change_of_another_file_and_one_that_failed_leave_a_view_current() -> None:
     arguments = {"path": "a.py", "old": "nothing", "new": NEW}
-    values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]
+    values = [user("go"), *call_tool("read_file", {"path": "a.py"}, "\n".join(BODY))]
     for name, text in (("b.py", "edited"), ("a.py", "Error: nothing was not found in a.py")):
-        view = build_view([*values, *step("edit_file", {**arguments, "path": name}, text)])
+        view = build_view([*values, *call_tool("edit_file", {**arguments, "path": name}, text)])
         assert make_state_test(view)(2) == "current"
 
 
@@ -157,7 +157,11 @@ PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-old\n+new\n*** End Pat
 def test_a_patch_a_shell_command_or_a_deletion_changes_a_view(
     name: str, arguments: dict[str, object], text: str, state: str
 ) -> None:
-    values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY)), *step(name, arguments, text)]
+    values = [
+        user("go"),
+        *call_tool("read_file", {"path": "src/a.py"}, "\n".join(BODY)),
+        *call_tool(name, arguments, text),
+    ]
     assert make_state_test(build_view(values))(2) == state
 
 
@@ -165,8 +169,8 @@ def test_a_folder_of_the_same_name_elsewhere_is_not_the_file_s() -> None:
     for path in ("tools/build/main.py", "/r/build/main.py"):
         values = [
             user("go"),
-            *step("read_file", {"path": path}, "\n".join(BODY)),
-            *step("bash", {"command": "rm -rf build"}, ""),
+            *call_tool("read_file", {"path": path}, "\n".join(BODY)),
+            *call_tool("bash", {"command": "rm -rf build"}, ""),
         ]
         assert make_state_test(build_view(values))(2) == "current"
 
@@ -181,15 +185,15 @@ def test_a_folder_of_the_same_name_elsewhere_is_not_the_file_s() -> None:
     ],
 )
 def test_a_shell_that_went_elsewhere_may_have_removed_another_file(earlier: str, removal: str, state: str) -> None:
-    values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
-    values += [*step("bash", {"command": earlier}, ""), *step("bash", {"command": removal}, "")]
+    values = [user("go"), *call_tool("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
+    values += [*call_tool("bash", {"command": earlier}, ""), *call_tool("bash", {"command": removal}, "")]
     assert make_state_test(build_view(values))(2) == state
 
 
 def test_a_file_that_was_deleted_and_restored_is_there_again() -> None:
-    values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
+    values = [user("go"), *call_tool("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
     for command in ("rm src/a.py", "git checkout src/a.py"):
-        values += step("bash", {"command": command}, "")
+        values += call_tool("bash", {"command": command}, "")
     assert make_state_test(build_view(values))(2) == "changed"
 
 
@@ -207,5 +211,5 @@ def test_a_call_that_changes_the_object_of_a_look_up_makes_its_result_old(
     name: str, arguments: dict[str, object], text: str, state: str
 ) -> None:
     """A shortened result that named its recall alone was recalled, was said to be old, and was asked for again."""
-    looked = step("query", {"table": "sales_1", "page": "1", "area": "north"}, "R1005 | 3\nR1006 | 4")
-    assert make_state_test(build_view([user("go"), *looked, *step(name, arguments, text)]))(2) == state
+    looked = call_tool("query", {"table": "sales_1", "page": "1", "area": "north"}, "R1005 | 3\nR1006 | 4")
+    assert make_state_test(build_view([user("go"), *looked, *call_tool(name, arguments, text)]))(2) == state
