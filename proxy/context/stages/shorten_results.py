@@ -115,6 +115,9 @@ class ShortenResults(Stage):
         """Yield a proposal for each stale result, and riders for results that are no longer new."""
         if True not in view.is_result:
             return
+        open_results = view.memo_edited("shorten_results", partial(self._find_open, view), self)
+        if not open_results:
+            return
         share = self.recalled_share if "recall" in view.offered_tools else self.share
         batch = _Batch(self, view, StubLimits(self.errors, self.chars, share))
         now = view.request_counts[-1]
@@ -124,7 +127,7 @@ class ShortenResults(Stage):
         estimates = view.memo_edited("stub estimates", _copy_estimates, self)
         due_requests = view.memo("due requests", turns.copy_due_requests, self).by_result
         referred = find_referred_lines(view)
-        for n, kind, command in view.memo_edited("shorten_results", partial(self._find_open, view), self):
+        for n, kind, command in open_results:
             stub, age = estimates.get(n, _UNKNOWN), now - view.request_counts[n]
             if stub is None or (age < self.again and n in again and again[n].kind == "repeat"):
                 continue
