@@ -38,6 +38,8 @@ RETURN_AGE = 4
 """Requests after which a return to a result counts as needing it again. Results go stale at that age."""
 SAME_TEXT_OVERLAP = 0.5
 """Share of a new result's lines that the earlier result had, from which the same text was fetched again."""
+MAX_TASK_CHARS = 600
+"""Characters up to which a result may be a task that names old results, as a message of the user does."""
 MAX_SAMPLES = 8
 """Names or lines of a new result that are searched for in cut results."""
 MAX_SORT_CHARS = 128
@@ -46,7 +48,8 @@ MAX_KEY_CHARS = 60
 """Characters above which an argument is a text and not a lookup key."""
 PRIOR_RATES: Mapping[ContentKind, float] = {"view": 1 / 1_000, "other": 1 / 10_000}
 """Page faults of a cut result in one request, by its content, before any were counted. In every second recorded coding
-session there were 9 in 10,600 for file views, and none in 10,400 for searches and command output."""
+session there were 9 in 10,600 for file views, and none in 10,400 for searches and command output. Agents that work on
+no files begin with `UNKNOWN_TOOL_RATE`."""
 PRIOR_WEIGHT = 1_000
 """Requests of a cut result that this prior is worth. The first page fault of a session more than doubles the prior."""
 UNKNOWN_TOOL_RATE = 1 / 20
@@ -107,6 +110,8 @@ def find_result_lookups(view: View) -> ResultLookups:
             checkpoint()
             message = view.messages[n]
             if n in calls:
+                if len(message.text) <= MAX_TASK_CHARS:
+                    _count_uses(found, view, n, find_call_keys(calls[n]))
                 _add_lookup(found, n, calls[n], sources[n], calling)
                 if sources[n].action == "recalls" and n in refetches:
                     _give_recalled_kind(found, n, refetches[n].earlier_index)
@@ -147,13 +152,13 @@ def _find_call_keys(call: Call) -> frozenset[str]:
     return frozenset(text for text in texts if 4 <= len(text) <= MAX_KEY_CHARS)
 
 
-def _count_uses(found: ResultLookups, view: View, n: int) -> None:
-    """Count the old results that the user or the model comes back to in this message."""
+def _count_uses(found: ResultLookups, view: View, n: int, own_keys: frozenset[str] = frozenset()) -> None:
+    """Count the old results that the user, the model or a short result comes back to in this message."""
     message = view.messages[n]
-    if message.role == "user":
-        words = {word.strip(".,;:!?()'\"`") for word in message.text.split()}
-    else:
+    if message.role == "assistant":
         words = {key for call in message.calls for key in find_call_keys(call)}
+    else:
+        words = {word.strip(".,;:!?()'\"`") for word in message.text.split()} - own_keys
     used = {found.by_key.get(word, SHARED) for word in words} - {SHARED}
     found.return_counts.update(
         found.by_result[k].result_kind for k in used if view.request_counts[n] - view.request_counts[k] >= RETURN_AGE
@@ -356,13 +361,18 @@ def _rate(view: View, known: ResultLookups, sort: str, content: ContentKind) -> 
     The rate begins with the prior, and is adjusted by the agent's other sessions, then by this session.
     """
     rate, weight = PRIOR_RATES.get(content), PRIOR_WEIGHT
-    if rate is None:
+    if rate is None or not _works_on_files(view):
         rate, weight = _rate_of_use(view, known, sort), UNKNOWN_TOOL_WEIGHT
     exposed, refetched = view.agent_faults.get(sort, (0, 0))
     rate = (weight * rate + refetched) / (weight + exposed)
     rate = (weight * rate + view.refetched.get(sort, 0)) / (weight + view.exposed.get(sort, 0))
     exposed, refetched = _count_all(view, sort)
     return max(rate, (refetched - 1) / max(1, exposed))  # no more cuts until these have paid for all faults but one
+
+
+def _works_on_files(view: View) -> bool:
+    """True if a call names a file or is a shell command: `PRIOR_RATES` were counted in such sessions."""
+    return any(source.path or source.by_shell for source in find_sources(view).values())
 
 
 def _rate_of_excerpts(view: View, sort: str) -> float:

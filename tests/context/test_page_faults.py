@@ -224,6 +224,27 @@ def test_a_record_that_the_user_comes_back_to_is_dearer_to_cut() -> None:
     assert page_faults.make_fault_cost(named)(shorten(2)) > 1.9 * page_faults.make_fault_cost(quiet)(shorten(2))
 
 
+def test_a_short_result_that_names_an_old_record_is_a_return_as_a_message_of_the_user_is() -> None:
+    """An agent may get its tasks from a tool."""
+    values = [user("x"), *lookup("fetch", 1, key="C1001"), *chatter(5)]
+
+    def count(*more: Json) -> dict[str, int]:
+        return dict(page_faults.find_result_lookups(build_view([*values, *more])).return_counts)
+
+    assert count(*lookup("next_task", 2, "Refund C1001.")) == {"fetch looks": 1}
+    assert count(*lookup("next_task", 2, "Refund C1001." + " and so on" * 60)) == {}
+    assert count(*lookup("close", 2, "C1001 is closed", of="C1001")) == {"fetch looks": 1}, "the call alone counts"
+
+
+def test_searches_and_views_of_an_agent_without_files_begin_with_the_chance_of_an_unknown_tool() -> None:
+    sheet = [user("x"), *lookup("read_sheet", 1, part="part-01"), *chatter(8)]
+    unknown = page_faults.make_fault_cost(build_view(sheet))(shorten(2))
+    for kind in ("view", "other"):
+        assert page_faults.make_fault_cost(build_view(sheet))(replace(shorten(2), content=kind)) == unknown
+        with_file = build_view([*sheet, *lookup("read_file", 2, "text", path="a.py")])
+        assert page_faults.make_fault_cost(with_file)(replace(shorten(2), content=kind)) < unknown / 10
+
+
 def test_a_key_that_different_calls_share_names_none_of_them() -> None:
     calls = [*lookup("fetch", 1, key="C1001", form="full"), *lookup("fetch", 2, key="C1002", form="full")]
     found = page_faults.find_result_lookups(
