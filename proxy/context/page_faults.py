@@ -371,8 +371,8 @@ def _rate(view: View, known: ResultLookups, sort: str, content: ContentKind) -> 
 
 
 def _works_on_files(view: View) -> bool:
-    """True if a call names a file or is a shell command: `PRIOR_RATES` were counted in such sessions."""
-    return any(source.path or source.by_shell for source in find_sources(view).values())
+    """True if a call names a file or runs something: `PRIOR_RATES` were counted in such sessions."""
+    return any(one.path or one.by_shell or one.action == "runs" for one in find_sources(view).values())
 
 
 def _rate_of_excerpts(view: View, sort: str) -> float:
