@@ -319,8 +319,9 @@ class Metrics:
         self.refetch_total = self._counter(
             "refetch_total",
             ("kind",),
-            "Cut results that the model fetched again: `repeat` (the same call), `reread` (of the file) or `recall`.",
-            values=("repeat", "reread", "recall"),
+            "Cut results that the model fetched again: `repeat` (the same call), `reread` (of the file), `recall`, or"
+            " `excerpt` (a part, by another call).",
+            values=("repeat", "reread", "recall", "excerpt"),
         )
         self.retrieved_items_total = self._counter(
             "retrieved_items_total", (), "Messages that were quoted in a prompt after they had left it."

@@ -89,7 +89,7 @@ def test_the_first_fault_is_an_increase() -> None:
     places |= set(re.findall(r'on_lookup_failed\("(\w+)"\)', code))
     assert series(metrics, "internal_errors_total", "where") == places
     assert series(metrics, "refusals_total", "rule") == set(re.findall(r'setdefault\("(W\d+)"', code))
-    assert series(metrics, "refetch_total", "kind") == {"repeat", "reread", "recall"}
+    assert series(metrics, "refetch_total", "kind") == {"repeat", "reread", "recall", "excerpt"}
     assert series(metrics, "over_budget_total", "kind") == {"prompt", "level"}
 
 

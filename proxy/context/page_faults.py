@@ -6,6 +6,9 @@ cost, and the saving of a proposal. The chance is a rate for each sort of result
 one cut result in one request. The rate starts with a prior, continues with the counts of the agent's other sessions,
 and ends with the counts of this session. For an unknown tool, the prior is the rate at which the conversation comes
 back to the subject of its old results.
+
+An agent may also fetch a part of a cut result by another call. Such an excerpt is known by its text. It has a rate of
+its own, without a prior.
 """
 
 from __future__ import annotations
@@ -19,7 +22,14 @@ from msgspec.structs import replace
 
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers
-from proxy.context.analysis.refetch import Refetch, ResultSource, find_refetches, find_sources, pair_results
+from proxy.context.analysis.refetch import (
+    Refetch,
+    ResultSource,
+    find_refetches,
+    find_sources,
+    has_same_file,
+    pair_results,
+)
 from proxy.context.plan import REFERENCE_STAGES, THINNED, ContentKind, Edit, Proposal, View
 
 MAX_REFETCH_RATE = 0.02
@@ -28,13 +38,18 @@ RETURN_AGE = 4
 """Requests after which a return to a result counts as needing it again. Results go stale at that age."""
 SAME_TEXT_OVERLAP = 0.5
 """Share of a new result's lines that the earlier result had, from which the same text was fetched again."""
+MAX_TASK_CHARS = 600
+"""Characters up to which a result may be a task that names old results, as a message of the user does."""
+MAX_SAMPLES = 8
+"""Names or lines of a new result that are searched for in cut results."""
 MAX_SORT_CHARS = 128
 """Characters of a tool's name by which its results are counted. Providers allow 64 or 128, a client may send more."""
 MAX_KEY_CHARS = 60
 """Characters above which an argument is a text and not a lookup key."""
 PRIOR_RATES: Mapping[ContentKind, float] = {"view": 1 / 1_000, "other": 1 / 10_000}
 """Page faults of a cut result in one request, by its content, before any were counted. In every second recorded coding
-session there were 9 in 10,600 for file views, and none in 10,400 for searches and command output."""
+session there were 9 in 10,600 for file views, and none in 10,400 for searches and command output. Agents that work on
+no files begin with `UNKNOWN_TOOL_RATE`."""
 PRIOR_WEIGHT = 1_000
 """Requests of a cut result that this prior is worth. The first page fault of a session more than doubles the prior."""
 UNKNOWN_TOOL_RATE = 1 / 20
@@ -44,6 +59,11 @@ the rate."""
 UNKNOWN_TOOL_WEIGHT = 20
 """Requests of an old result that `UNKNOWN_TOOL_RATE` is worth: one return."""
 
+IN_PART = " in part"
+"""The end of a second key of each sort: cut results of which a part was fetched again, and the tokens of all cut ones.
+The more text a result has, the more often a part is wanted. A part is short, so it costs a turn alone."""
+TIME_FACTOR = 3
+"""Weight of such a turn: it is cheap, and takes as long as any other."""
 REFERENCE_SORT = "reference"
 """The sort of results whose text was replaced by references to an earlier message."""
 
@@ -90,6 +110,8 @@ def find_result_lookups(view: View) -> ResultLookups:
             checkpoint()
             message = view.messages[n]
             if n in calls:
+                if len(message.text) <= MAX_TASK_CHARS:
+                    _count_uses(found, view, n, find_call_keys(calls[n]))
                 _add_lookup(found, n, calls[n], sources[n], calling)
                 if sources[n].action == "recalls" and n in refetches:
                     _give_recalled_kind(found, n, refetches[n].earlier_index)
@@ -130,13 +152,13 @@ def _find_call_keys(call: Call) -> frozenset[str]:
     return frozenset(text for text in texts if 4 <= len(text) <= MAX_KEY_CHARS)
 
 
-def _count_uses(found: ResultLookups, view: View, n: int) -> None:
-    """Count the old results that the user or the model comes back to in this message."""
+def _count_uses(found: ResultLookups, view: View, n: int, own_keys: frozenset[str] = frozenset()) -> None:
+    """Count the old results that the user, the model or a short result comes back to in this message."""
     message = view.messages[n]
-    if message.role == "user":
-        words = {word.strip(".,;:!?()'\"`") for word in message.text.split()}
-    else:
+    if message.role == "assistant":
         words = {key for call in message.calls for key in find_call_keys(call)}
+    else:
+        words = {word.strip(".,;:!?()'\"`") for word in message.text.split()} - own_keys
     used = {found.by_key.get(word, SHARED) for word in words} - {SHARED}
     found.return_counts.update(
         found.by_result[k].result_kind for k in used if view.request_counts[n] - view.request_counts[k] >= RETURN_AGE
@@ -168,19 +190,75 @@ def _count_all(view: View, sort: str) -> tuple[int, int]:
 
 def find_new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
     """Return (the refetch, its sort) of each result in messages[since:] that was fetched again while the earlier one
-    stood there cut."""
+    stood there cut. It was fetched again as a whole, or in part by another call."""
     found = []
-    known = find_result_lookups(view).by_result
-    for n, one in find_refetches(view).items():
-        if n >= since and is_cut(view.find_edit(one.earlier_index)) and _has_same_text(view, one):
+    known, refetches = find_result_lookups(view).by_result, find_refetches(view)
+    for n, call in pair_results(view.messages, since):
+        one = refetches.get(n)
+        if one is None or not (is_cut(view.find_edit(one.earlier_index)) and _has_same_text(view, one)):
+            one = _find_excerpt(view, n, call)
+        if one is not None:
             found.append((one, known[one.earlier_index].result_kind if one.earlier_index in known else ""))
     return found
+
+
+def _find_excerpt(view: View, n: int, call: Call) -> Refetch | None:
+    """Return the newest cut result whose missing part has most of this new result, if no other message has that.
+    Examples are `grep` after `cat`, and one row after a table."""
+    sources = find_sources(view)
+    if sources[n].action == "writes":
+        return None
+    arguments = identifiers.read_argument_texts(call.arguments)
+    samples = _sample_result(view.messages[n], arguments)
+    for k in sorted(_find_cut_results(view), reverse=True):
+        if k >= n or not _can_show_same(view, k, n):
+            continue
+        text, stub = view.messages[k].text, _read_sent_text(view, k)
+        again = [sample for sample in samples if sample in text and sample not in stub]
+        if 2 * len(again) > len(samples):
+            missing = [one for one in again if not any(one in _read_sent_text(view, m) for m in range(n))]
+            steps = view.request_counts[n] - view.request_counts[k]
+            return Refetch("excerpt", n, k, steps, 0) if 2 * len(missing) > len(samples) else None
+    return None
+
+
+def _can_show_same(view: View, old: int, new: int) -> bool:
+    """False if the new result cannot be a second sight of the old one: it shows another file, a written one, or a run
+    after a change."""
+    sources = find_sources(view)
+    first, second = sources[old], sources[new]
+    if first.action == "writes" or first.canonical_call == second.canonical_call:
+        return False
+    if second.action == "runs" and any(old < n < new and one.action == "writes" for n, one in sources.items()):
+        return False
+    if first.action == "shows" and second.action == "shows":
+        return has_same_file(first, second)
+    return True
+
+
+def _sample_result(message: Message, arguments: str) -> list[str]:
+    """Return at most `MAX_SAMPLES` names from all parts of a result, and lines if it has less than two names. Paths are
+    no content, and the texts of the call's own arguments are nothing new."""
+    lines = [line for line in message.text.splitlines() if len(line) >= identifiers.MIN_LINE_CHARS]
+    bare = [identifiers.strip_line_number(line) for line in lines[:: 1 + len(lines) // MAX_SAMPLES]]
+    parts = (name.rpartition(":")[2] for name in identifiers.find_names("\n".join(bare)))
+    names = sorted({part for part in parts if len(part) >= 4 and "/" not in part and part not in arguments})
+    if len(names) < 2:
+        names += [line for line in bare if line not in arguments]
+    return names[:: 1 + len(names) // MAX_SAMPLES]
+
+
+def _read_sent_text(view: View, n: int) -> str:
+    """The text of a message as it is sent."""
+    edit = view.find_edit(n)
+    whole = edit is None or edit.action in ("append", "arguments")
+    return view.messages[n].text if whole or edit is None else edit.text or ""
 
 
 def count_faults(view: View, found: Sequence[tuple[Refetch, str]]) -> Mapping[str, int]:
     """`View.refetched` with these page faults. Those of references count for references too."""
     counts = Counter(view.refetched)
-    counts.update(sort for _, sort in found)
+    counts.update(sort + IN_PART if one.kind == "excerpt" else sort for one, sort in found)
     counts.update(REFERENCE_SORT for one, _ in found if is_reference(view.find_edit(one.earlier_index)))
     return dict(counts)
 
@@ -201,16 +279,25 @@ def _strip_lines(message: Message) -> frozenset[str]:
 
 
 def count_cut_results(view: View) -> Mapping[str, int]:
-    """Cut results of each sort in this view, without those that were fetched again: nobody misses them any more."""
+    """Cut results of each sort in this view, without those that were fetched again: nobody misses them any more. Under
+    the sort with `IN_PART` their tokens."""
+    again = _find_fetched_again(view)
+    missed = [(n, sort) for n, sort in _find_cut_results(view).items() if n not in again]
+    counts = Counter(sort for _, sort in missed)
+    for n, sort in missed:
+        counts[sort + IN_PART] += view.original_tokens[n]
+    return counts
+
+
+def _find_cut_results(view: View) -> Mapping[int, str]:
+    """The sort of each cut result, by its index."""
 
     def more(begin: int, known: Mapping[int, str] | None) -> Mapping[int, str]:
         lookups = find_result_lookups(view).by_result
         places = (n for n in range(begin, len(view.messages)) if n in lookups and is_cut(view.find_edit(n)))
         return {**(known or {}), **{n: lookups[n].result_kind for n in places}}
 
-    cut = view.memo_edited("cut by sort", more)
-    again = _find_fetched_again(view)
-    return Counter(sort for n, sort in cut.items() if n not in again)
+    return view.memo_edited("cut by sort", more)
 
 
 def _find_fetched_again(view: View) -> frozenset[int]:
@@ -269,9 +356,10 @@ def make_fault_cost(view: View) -> Callable[[Proposal], float]:
         if rate is None:
             rate = rates[kind] = _rate(view, known, *kind)
         call = view.original_tokens[one.call_index] if one.call_index >= 0 else 0
-        return rate * (
-            model.r * total + model.output_ratio * call + model.w * (call + view.original_tokens[proposal.index])
-        )
+        turn = model.r * total + model.output_ratio * call + model.w * call
+        whole = view.original_tokens[proposal.index]
+        excerpts = TIME_FACTOR * whole * _rate_of_excerpts(view, one.result_kind)
+        return (rate + excerpts) * turn + rate * model.w * whole
 
     return loss
 
@@ -282,13 +370,25 @@ def _rate(view: View, known: ResultLookups, sort: str, content: ContentKind) -> 
     The rate begins with the prior, and is adjusted by the agent's other sessions, then by this session.
     """
     rate, weight = PRIOR_RATES.get(content), PRIOR_WEIGHT
-    if rate is None:
+    if rate is None or not _works_on_files(view):
         rate, weight = _rate_of_use(view, known, sort), UNKNOWN_TOOL_WEIGHT
     exposed, refetched = view.agent_faults.get(sort, (0, 0))
     rate = (weight * rate + refetched) / (weight + exposed)
     rate = (weight * rate + view.refetched.get(sort, 0)) / (weight + view.exposed.get(sort, 0))
     exposed, refetched = _count_all(view, sort)
     return max(rate, (refetched - 1) / max(1, exposed))  # no more cuts until these have paid for all faults but one
+
+
+def _works_on_files(view: View) -> bool:
+    """True if a call names a file or runs something: `PRIOR_RATES` were counted in such sessions."""
+    return any(one.path or one.by_shell or one.action == "runs" for one in find_sources(view).values())
+
+
+def _rate_of_excerpts(view: View, sort: str) -> float:
+    """Parts of cut results of this sort that were fetched again, for each of their tokens and each request. The first
+    one does not count."""
+    exposed, refetched = _count_all(view, sort + IN_PART)
+    return max(0, refetched - 1) / max(1, exposed)
 
 
 def _rate_of_use(view: View, known: ResultLookups, sort: str) -> float:

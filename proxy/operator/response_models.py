@@ -229,7 +229,7 @@ class SessionStats(Struct, frozen=True):
     retrieved: int = 0
     planned_as: str = ""
     refetched: dict[str, int] = {}
-    """Cut results that the model fetched again, by kind: repeat, reread, recall."""
+    """Cut results that the model fetched again, by kind: repeat, reread, recall, excerpt."""
     prunable: bool = False
     """True if pruning would make the next prompt smaller."""
     more: bool = False

@@ -341,8 +341,8 @@ AGENT_CHARS = 100
 MAX_FAULT_SESSIONS = 20
 """Limit on the sessions of an agent whose page faults count, the last used. An agent whose results are not cut any more
 shows nothing new: after so many sessions they are tried again."""
-MAX_SORTS = 200
-"""Limit on the sorts of results of a session that are remembered: clients choose the names of tools."""
+MAX_SORTS = 400
+"""Limit on the sorts of results of a session that are remembered: clients choose the names of tools. A tool has two."""
 
 
 MAX_LENGTHS = 100

@@ -84,6 +84,92 @@ def test_a_recalled_text_is_of_the_sort_of_the_result_that_it_is_of() -> None:
     assert page_faults.find_result_lookups(unknown).by_result[10].result_kind == "recall"
 
 
+ROWS = [f"opt_{n:02d}_max = {n * 7919 + 100_003}" for n in range(60)]
+
+
+def shell(command: str, number: int, text: str) -> list[Json]:
+    return lookup("bash", number, text, command=command)
+
+
+def cut_file(*more: Json) -> View:
+    """A session that has cut a file of rows, and what it does later."""
+    return with_cut([user("x"), *shell("cat a/b.ini", 1, "\n".join(ROWS)), *chatter(3), *more])
+
+
+def find_kinds(view: View) -> list[tuple[str, int, str]]:
+    return [(one.kind, one.earlier_index, sort) for one, sort in page_faults.find_new_faults(view, 0)]
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("grep -n opt_07 a/b.ini", f"8:{ROWS[7]}"),
+        ("grep -rn opt_07 a", f"a/b.ini:8:{ROWS[7]}\na/c.ini:1:[first section]"),
+        ("sort -r a/b.ini | head -3", "\n".join(ROWS[:-4:-1])),
+    ],
+)
+def test_a_part_of_a_cut_result_by_another_call_is_an_excerpt(command: str, text: str) -> None:
+    view = cut_file(*shell(command, 2, text))
+    assert find_kinds(view) == [("excerpt", 2, "bash shows")]
+
+
+def test_a_row_of_a_table_in_another_layout_is_an_excerpt() -> None:
+    table = "\n".join(f"{k} north-{k:03d}   {k * 7919 + 10_007}   {k * 104_729}" for k in range(40))
+    row = f"{{'of': 'north-011', 'sold': {11 * 7919 + 10_007}, 'made': {11 * 104_729}}}"
+    made = lookup("run_python", 1, table, code="print(df)"), lookup("run_python", 2, row, code="df.loc['north-011']")
+    assert find_kinds(with_cut([user("x"), *made[0], *chatter(3), *made[1]])) == [("excerpt", 2, "run_python runs")]
+
+
+def test_a_sentence_of_a_page_is_an_excerpt() -> None:
+    page = "\n".join(f"The {word} of the river moves the sand to the delta." for word in ("flow", "tide", "storm") * 9)
+    found = shell("grep tide page.txt", 2, "The tide of the river moves the sand to the delta.")
+    values = [user("x"), *lookup("fetch_page", 1, page, url="page"), *chatter(3), *found]
+    assert find_kinds(with_cut(values)) == [("excerpt", 2, "fetch_page looks")]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        shell("grep -n opt_07 a/c.ini", 2, f"8:{ROWS[7].replace('=', '= 4 *')[:14]}"),  # has nothing new of it
+        shell("cat a/c.ini", 2, ROWS[7]),  # another file
+        shell("ls", 2, "a/b.ini a/c.ini and some more"),
+        shell("echo 5 > a/b.ini", 2, ROWS[7]),
+        [*shell("cat n.txt", 2, "\n".join(ROWS)), *shell("grep -n opt_07 n.txt", 3, f"8:{ROWS[7]}")],  # it is there
+        [*shell("sed -i s/a/b/ x.py", 2, ""), *shell("make rows", 3, ROWS[7])],  # a run after a change
+    ],
+    ids=["other value", "other file", "paths", "written", "in plain sight", "run again"],
+)
+def test_what_shows_no_missing_part_again_is_no_excerpt(later: list[Json]) -> None:
+    assert find_kinds(cut_file(*later)) == []
+
+
+def test_what_the_stub_still_has_is_no_excerpt() -> None:
+    view = build_view(values := [user("x"), *shell("cat a", 1, "\n".join(ROWS)), *shell("grep opt_07 a", 2, ROWS[7])])
+    edit = Edit(view.keys[2], "text", ROWS[7], "shorten_results", "", view.original_tokens[2], 5)
+    assert find_kinds(build_view(values, state=BranchState(edits={edit.key: edit}))) == []
+
+
+def test_excerpts_cost_turns_by_the_tokens_of_what_was_cut_and_stop_no_sort() -> None:
+    values = [user("x"), *shell("cat a/b.ini", 1, "\n".join(ROWS)), *chatter(48)]
+    proposal = replace(shorten(2), content="other")
+    view = build_view(values)
+    quiet = page_faults.make_fault_cost(view)(proposal)
+    turn = (page_faults.make_fault_cost(view)(proposal) / page_faults.PRIOR_RATES["other"]) - (
+        PLAIN_MODEL.w * view.original_tokens[2]
+    )
+    tokens = view.original_tokens[2]
+    sort = "bash shows" + page_faults.IN_PART
+    for own, others, parts in (
+        ((9 * tokens, 1), (0, 0), 0),
+        ((9 * tokens, 4), (0, 0), 3),
+        ((0, 0), (9 * tokens, 4), 3),
+    ):
+        seen = replace(view, exposed={sort: own[0]}, refetched={sort: own[1]}, agent_faults={sort: others})
+        wanted = quiet + page_faults.TIME_FACTOR * turn * parts / 9
+        assert page_faults.make_fault_cost(seen)(proposal) == pytest.approx(wanted)
+        assert "bash shows" not in page_faults.find_stopped_kinds(seen)
+
+
 def referred(*, again: bool) -> View:
     """A record, the same one by reference, and once more if the agent does not follow the reference."""
     values = [*FIRST, *lookup("get_customer", 2, customer="C1001"), *chatter(3)]
@@ -96,8 +182,11 @@ def referred(*, again: bool) -> View:
 def test_references_count_once_and_not_with_each_request() -> None:
     view = referred(again=False)
     first = page_faults.count_exposed_results(view)
-    assert first == {"get_customer looks": 1, "reference": 1}
-    assert page_faults.count_exposed_results(replace(view, exposed=first)) == {"get_customer looks": 2, "reference": 1}
+    tokens = view.original_tokens[10]
+    part = "get_customer looks" + page_faults.IN_PART
+    assert first == {"get_customer looks": 1, part: tokens, "reference": 1}
+    again = page_faults.count_exposed_results(replace(view, exposed=first))
+    assert again == {"get_customer looks": 2, part: 2 * tokens, "reference": 1}
 
 
 def test_an_agent_that_fetches_most_texts_again_to_which_it_was_referred_is_referred_to_none() -> None:
@@ -133,6 +222,27 @@ def test_a_record_that_the_user_comes_back_to_is_dearer_to_cut() -> None:
         [user("x"), *lookup("fetch", 1, key="C1001"), *chatter(5), assistant("fine"), user("and C1001?")]
     )
     assert page_faults.make_fault_cost(named)(shorten(2)) > 1.9 * page_faults.make_fault_cost(quiet)(shorten(2))
+
+
+def test_a_short_result_that_names_an_old_record_is_a_return_as_a_message_of_the_user_is() -> None:
+    """An agent may get its tasks from a tool."""
+    values = [user("x"), *lookup("fetch", 1, key="C1001"), *chatter(5)]
+
+    def count(*more: Json) -> dict[str, int]:
+        return dict(page_faults.find_result_lookups(build_view([*values, *more])).return_counts)
+
+    assert count(*lookup("next_task", 2, "Refund C1001.")) == {"fetch looks": 1}
+    assert count(*lookup("next_task", 2, "Refund C1001." + " and so on" * 60)) == {}
+    assert count(*lookup("close", 2, "C1001 is closed", of="C1001")) == {"fetch looks": 1}, "the call alone counts"
+
+
+def test_searches_and_views_of_an_agent_without_files_begin_with_the_chance_of_an_unknown_tool() -> None:
+    sheet = [user("x"), *lookup("read_sheet", 1, part="part-01"), *chatter(8)]
+    unknown = page_faults.make_fault_cost(build_view(sheet))(shorten(2))
+    for kind in ("view", "other"):
+        assert page_faults.make_fault_cost(build_view(sheet))(replace(shorten(2), content=kind)) == unknown
+        with_file = build_view([*sheet, *lookup("read_file", 2, "text", path="a.py")])
+        assert page_faults.make_fault_cost(with_file)(replace(shorten(2), content=kind)) < unknown / 10
 
 
 def test_a_key_that_different_calls_share_names_none_of_them() -> None:
@@ -209,7 +319,7 @@ def test_a_session_counts_its_page_faults_once() -> None:
     assert (new, notes) == (["shorten_results"], [])
     values += chatter(1)
     state, _, _ = played(values, state)
-    assert state.exposed == {"fetch_report looks": 1}
+    assert state.exposed["fetch_report looks"] == 1
     values += lookup("fetch_report", 2, big, of="north")
     state, _, notes = played(values, state)
     assert notes == [{"repeat": 1}]
@@ -217,7 +327,7 @@ def test_a_session_counts_its_page_faults_once() -> None:
     state, _, notes = played([*values, *chatter(1)], state)
     assert notes == []
     assert state.refetched == {"fetch_report looks": 1}
-    assert state.exposed == {"fetch_report looks": 1}, "its new copy stands whole: nobody misses it any more"
+    assert state.exposed["fetch_report looks"] == 1, "its new copy stands whole: nobody misses it any more"
 
 
 def test_after_a_restart_earlier_page_faults_count_and_are_not_told_again() -> None:

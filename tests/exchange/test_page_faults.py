@@ -104,6 +104,21 @@ async def test_a_cut_result_that_is_fetched_again_is_counted_in_the_metrics_and_
         assert stats.refetched == {"repeat": 1}
 
 
+async def test_a_part_of_a_cut_result_that_another_tool_brings_is_counted_as_an_excerpt() -> None:
+    calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
+    model = ScriptedModel(*calls, asks("show_lines", 8, of="the others"), "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("Look for it")
+        part = "\n".join(HITS.split("\n")[200:204])
+        for text in (HITS, *(f"nothing {n}" for n in range(2, 8)), part):
+            agent.brings(text)
+            await agent.say()
+        assert read_results(model)[0].startswith("[shortened: ")
+        assert proxy.count("refetch_total", kind="excerpt") == 1
+        assert proxy.count("refetch_total", kind="repeat") == 0
+
+
 def read_results(model: ScriptedModel) -> list[str]:
     """The results in the last request, in order."""
     return [m["content"] for m in model.last["messages"] if m["role"] == "tool"]

@@ -30,8 +30,9 @@ from proxy.context.analysis.shell_commands import (
 )
 from proxy.context.plan import View
 
-RefetchKind = Literal["repeat", "reread", "recall"]
-"""repeat: the same call with equal arguments. reread: the same file by another call. recall: a message by its id."""
+RefetchKind = Literal["repeat", "reread", "recall", "excerpt"]
+"""repeat: the same call with equal arguments. reread: the same file by another call. recall: a message by its id.
+excerpt: text of an earlier result by another call (`page_faults` finds these)."""
 
 SourceAction = Literal["shows", "writes", "looks", "runs", "recalls", "other"]
 """shows: the text of one file. writes: a file, or anything by a tool with such a name. looks: a search or listing, or a
