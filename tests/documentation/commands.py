@@ -239,6 +239,13 @@ def aider(words: list[str], place: Place, given: dict[str, str]) -> None:
     assert words[words.index("--openai-api-base") + 1] == f"http://{ADDRESS}/v1"
 
 
+def cline(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """The address is given once; the task then names the provider alone."""
+    if words[1] == "auth":
+        assert words[words.index("-b") + 1] == f"http://{ADDRESS}/v1"
+    assert words[words.index("-p" if words[1] == "auth" else "-P") + 1] == "openai-compatible"
+
+
 def gemini(words: list[str], place: Place, given: dict[str, str]) -> None:
     """Gemini CLI adds `/v1beta/models/...` itself."""
     assert (words, given) == (["gemini"], {"GOOGLE_GEMINI_BASE_URL": f"http://{ADDRESS}"})
@@ -265,7 +272,7 @@ def python(words: list[str], place: Place, given: dict[str, str]) -> None:
 
 RUNNERS: dict[str, Callable[[list[str], Place, dict[str, str]], None]] = {
     "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "helm": helm, "pip": pip,
-    "uvx": uvx, "aider": aider, "claude": claude, "gemini": gemini, "export": export, "python": python,
+    "uvx": uvx, "aider": aider, "claude": claude, "cline": cline, "gemini": gemini, "export": export, "python": python,
     "pg_dump": postgres, "pg_restore": postgres,
 }  # fmt: skip
 
