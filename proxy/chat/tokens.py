@@ -134,10 +134,11 @@ def estimate_text_tokens(text: str) -> int:
 
 def _is_medium(part: dict[str, Any]) -> bool:
     """True for a part that is an image, a sound, a video or a file; false for a document that is given as text."""
-    source, inner = part.get("source"), part.get("part")
+    kind, source, inner = part.get("type"), part.get("source"), part.get("part")
     if isinstance(source, dict) and source.get("type") in ("text", "content"):
         return False
-    return part.get("type") in _MEDIA or (isinstance(inner, dict) and not _GEMINI_MEDIA.isdisjoint(inner))
+    is_named = isinstance(kind, str) and kind in _MEDIA
+    return is_named or (isinstance(inner, dict) and not _GEMINI_MEDIA.isdisjoint(inner))
 
 
 class _ContentParts(msgspec.Struct):

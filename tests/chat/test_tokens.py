@@ -154,6 +154,7 @@ def test_a_medium_has_a_fixed_number_of_tokens(part: dict[str, Any]) -> None:
             "additional_tools": {"tools": [{"name": "exec", "description": "Run it. " * 900}]},
         },
         {"type": "refusal", "refusal": "I cannot help with that."},
+        {"type": {"of": "no kind"}, "source": [], "part": 7},
         {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "A line of it\n" * 400}},
         {"type": "gemini", "part": {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "42 of them"}}},
     ],
