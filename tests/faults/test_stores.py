@@ -86,16 +86,7 @@ async def survives(
         await healed(asked)
         await asked.many("after", 8)
         assert asked.answered >= REQUESTS + 13
-        stored = {
-            json.loads(bytes(body))["content"]: session
-            for body, session in await fetch(
-                "SELECT m.body, e.session FROM exchanges e JOIN messages m ON m.tenant = e.tenant"
-                " AND m.session = e.session AND m.key = e.answer WHERE e.status = 'complete'"
-            )
-        }
-        gaps = {
-            str(row[0]): int(row[1]) for row in await fetch("SELECT session, sum(items) FROM gaps GROUP BY session")
-        }
+        stored, gaps = await read_settled(fetch, asked)
         false = [mark for mark in asked.told if f"answer to {mark}" not in stored]
         assert false == [], "clients were told that these are stored"
         lost = {mark: s for mark, s in asked.deferred.items() if f"answer to {mark}" not in stored}
@@ -107,6 +98,23 @@ async def survives(
         await asyncio.to_thread(fork_server.end, pid)
         told = f"{asked.answered} of {asked.answered} answered, {len(asked.deferred)} of them deferred, "
         record("measured", told + f"{asked.passed} without a store, {len(lost) + unread} lost, all recorded as gaps")
+
+
+async def read_settled(fetch: Fetch, asked: Asked) -> tuple[set[str], set[str]]:
+    """(the stored answers, the sessions with gaps), once each deferred answer is stored or has a gap. A disk that
+    was full may take its time with what came afterwards, too."""
+    stored, gaps = set[str](), set[str]()
+    for _ in range(100):
+        rows = await fetch(
+            "SELECT m.body FROM exchanges e JOIN messages m ON m.tenant = e.tenant"
+            " AND m.session = e.session AND m.key = e.answer WHERE e.status = 'complete'"
+        )
+        stored = {json.loads(bytes(body))["content"] for (body,) in rows}
+        gaps = {str(session) for (session,) in await fetch("SELECT DISTINCT session FROM gaps")}
+        if all(f"answer to {mark}" in stored or session in gaps for mark, session in asked.deferred.items()):
+            break
+        await asyncio.sleep(0.2)
+    return stored, gaps
 
 
 async def start(fork_server: ForkServer, upstream: Upstream, db: str) -> tuple[int, int]:
