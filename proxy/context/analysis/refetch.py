@@ -132,8 +132,9 @@ def _pair_refetches(view: View) -> _Known:
 
 def pair_results(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, Call]]:
     """Yield (index, its call) of each tool result from `begin` on. Call ids are reused within runs: a result belongs to
-    the nearest message with calls in front of it."""
-    at = begin - 1
+    the nearest message with calls in front of it. `begin` may be behind the end, where an operator has removed messages
+    since they were counted."""
+    at = min(begin, len(messages)) - 1
     while at > 0 and not messages[at].calls:
         at -= 1
     calls: dict[str, Call] = {}

@@ -136,6 +136,7 @@ def test_a_result_belongs_to_the_nearest_call_of_its_id() -> None:
     values = make_messages(*history(LOOK, READ))
     assert [(n, found.name) for n, found in pair_results(values)] == [(2, "get_user"), (4, "Read")]
     assert [(n, found.name) for n, found in pair_results(values, 4)] == [(4, "Read")]
+    assert list(pair_results(values, len(values) + 3)) == [], "messages were removed since they were counted"
 
 
 def test_a_relative_path_is_the_end_of_an_absolute_one() -> None:
