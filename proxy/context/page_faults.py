@@ -42,6 +42,10 @@ MAX_TASK_CHARS = 600
 """Characters up to which a result may be a task that names old results, as a message of the user does."""
 MAX_SAMPLES = 8
 """Names or lines of a new result that are searched for in cut results."""
+MAX_EXCERPT_SOURCES = 100
+"""Limit on the cut results, the newest, in which they are searched for."""
+MAX_NEW_MESSAGES = 40
+"""Limit on the messages, the last, whose results may be excerpts. After a restart the whole history is new."""
 MAX_SORT_CHARS = 128
 """Characters of a tool's name by which its results are counted. Providers allow 64 or 128, a client may send more."""
 MAX_KEY_CHARS = 60
@@ -196,7 +200,7 @@ def find_new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
     for n, call in pair_results(view.messages, since):
         one = refetches.get(n)
         if one is None or not (is_cut(view.find_edit(one.earlier_index)) and _has_same_text(view, one)):
-            one = _find_excerpt(view, n, call)
+            one = _find_excerpt(view, n, call) if n >= len(view.messages) - MAX_NEW_MESSAGES else None
         if one is not None:
             found.append((one, known[one.earlier_index].result_kind if one.earlier_index in known else ""))
     return found
@@ -210,7 +214,7 @@ def _find_excerpt(view: View, n: int, call: Call) -> Refetch | None:
         return None
     arguments = identifiers.read_argument_texts(call.arguments)
     samples = _sample_result(view.messages[n], arguments)
-    for k in sorted(_find_cut_results(view), reverse=True):
+    for k in sorted(_find_cut_results(view), reverse=True)[:MAX_EXCERPT_SOURCES]:
         if k >= n or not _can_show_same(view, k, n):
             continue
         text, stub = view.messages[k].text, _read_sent_text(view, k)
