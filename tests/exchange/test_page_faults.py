@@ -26,6 +26,11 @@ def asks(tool: str, number: int, **arguments: Any) -> dict[str, Any]:
     }
 
 
+def read_results(model: ScriptedModel) -> list[str]:
+    """The results in the last request, in order."""
+    return [m["content"] for m in model.last["messages"] if m["role"] == "tool"]
+
+
 async def forwarded(tool: str, texts: list[str], **arguments: Any) -> list[str]:
     """The results of calls with equal arguments as the last request had them."""
     model = ScriptedModel(*[asks(tool, n, **arguments) for n in range(len(texts))], "Done.")
@@ -35,7 +40,7 @@ async def forwarded(tool: str, texts: list[str], **arguments: Any) -> list[str]:
         for text in texts:
             agent.brings(text)
             await agent.say()
-        return [m["content"] for m in model.last["messages"] if m["role"] == "tool"]
+        return read_results(model)
 
 
 async def test_an_agent_that_reads_a_file_again_and_again_gets_one_pointer_and_then_the_file() -> None:
@@ -81,18 +86,26 @@ LETTERS = "abcdefghijklmnopqrst"
 HITS = "\n".join(f"the value of {one * 5} is handled where {other * 7} asks" for one in LETTERS for other in LETTERS)
 
 
+SEARCHES = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
+
+
+async def bring_results(agent: Agent, *more: str) -> None:
+    """Answer `SEARCHES`, of which the first has found `HITS`, and the calls after them with these texts."""
+    for text in (HITS, *(f"nothing {n}" for n in range(2, 8)), *more):
+        agent.brings(text)
+        await agent.say()
+
+
 async def test_a_cut_result_that_is_fetched_again_is_counted_in_the_metrics_and_in_the_sessions_stats() -> None:
-    calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
-    model = ScriptedModel(*calls, asks("grep", 8, pattern="value"), "Done.", "Fine.")
+    model = ScriptedModel(*SEARCHES, asks("grep", 8, pattern="value"), "Done.", "Fine.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("Look for it")
-        before = -1.0
-        for text in (HITS, *(f"nothing {n}" for n in range(2, 8)), HITS):
-            before = proxy.count("refetch_total", kind="repeat")
-            agent.brings(text)
-            await agent.say()
-        shortened = [m["content"] for m in model.last["messages"] if m["role"] == "tool"]
+        await bring_results(agent)
+        before = proxy.count("refetch_total", kind="repeat")
+        agent.brings(HITS)
+        await agent.say()
+        shortened = read_results(model)
         assert shortened[0].startswith("[shortened: "), "the first one was cut"
         assert shortened[-1].startswith(HITS), "and the page comes whole"
         assert (before, proxy.count("refetch_total", kind="repeat")) == (0, 1)
@@ -105,39 +118,28 @@ async def test_a_cut_result_that_is_fetched_again_is_counted_in_the_metrics_and_
 
 
 async def test_a_part_of_a_cut_result_that_another_tool_brings_is_counted_as_an_excerpt() -> None:
-    calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
-    model = ScriptedModel(*calls, asks("show_lines", 8, of="the others"), "Done.")
+    model = ScriptedModel(*SEARCHES, asks("show_lines", 8, of="the others"), "Done.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("Look for it")
         part = "\n".join(HITS.split("\n")[200:204])
-        for text in (HITS, *(f"nothing {n}" for n in range(2, 8)), part):
-            agent.brings(text)
-            await agent.say()
+        await bring_results(agent, part)
         assert read_results(model)[0].startswith("[shortened: ")
         assert proxy.count("refetch_total", kind="excerpt") == 1
         assert proxy.count("refetch_total", kind="repeat") == 0
 
 
-def read_results(model: ScriptedModel) -> list[str]:
-    """The results in the last request, in order."""
-    return [m["content"] for m in model.last["messages"] if m["role"] == "tool"]
-
-
 async def test_a_text_that_the_model_has_recalled_is_not_cut_once_more() -> None:
     """The copy was a result of another sort than the cut one, and its page faults never ended the cutting of copies."""
     tools = [{"type": "function", "function": {"name": "grep", "parameters": {}}}]
-    calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
-    model = ScriptedModel(*calls, "Done.")
+    model = ScriptedModel(*SEARCHES, "Done.")
     async with (
         run_upstream(model) as upstream,
         run_proxy(upstream.port, policy="thrifty", tools={"offer": "first_request"}) as proxy,
     ):
         agent = Agent(proxy, (b"x-context-session: a",), more={"tools": tools})
         await agent.say("Look for it")
-        for text in (HITS, *(f"nothing {n}" for n in range(2, 8))):
-            agent.brings(text)
-            await agent.say()
+        await bring_results(agent)
         assert model.last["messages"][2]["content"].startswith("[shortened: ")
         ((found,),) = await proxy.rows("SELECT key FROM messages WHERE role = 'tool' ORDER BY position LIMIT 1")
         for n in (8, 9):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxy.context.branch_state import BranchState
 from proxy.sessions.live import MAX_AGENTS, MAX_FAULT_SESSIONS, MAX_SORTS, KnownAgents
 from tests.conversations import make_request, system, user
-from tests.exchange.test_page_faults import HITS, asks
+from tests.exchange.test_page_faults import HITS, SEARCHES, asks, bring_results
 from tests.proxy_server import Agent, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
@@ -46,14 +46,11 @@ def test_agents_and_sorts_are_bounded() -> None:
 
 
 async def test_the_proxy_remembers_them_by_agent() -> None:
-    calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
-    model = ScriptedModel(*calls, asks("grep", 8, pattern="value"), "Done.")
+    model = ScriptedModel(*SEARCHES, asks("grep", 8, pattern="value"), "Done.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         await agent.say("Look for it")
-        for text in (HITS, *(f"nothing {n}" for n in range(2, 8)), HITS):
-            agent.brings(text)
-            await agent.say()
+        await bring_results(agent, HITS)
         [(tenant,)] = await proxy.rows("SELECT tenant FROM sessions")
         asked = make_request([user("Look for it")])
         cut, fetched = proxy.app.services.known_agents.find(tenant, asked).sum_other_faults("b")["grep looks"]
