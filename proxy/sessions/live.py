@@ -361,7 +361,7 @@ class AgentStatistics:
     def note_faults(self, session: str, state: BranchState) -> None:
         """Note the counts of a session, those of a session without any too. Of its branches the last one counts."""
         key = hash(session)
-        counts = _use_entry(self._faults, key, {}, MAX_FAULT_SESSIONS)
+        counts = _use_entry(self._faults, key, dict, MAX_FAULT_SESSIONS)
         if state.exposed or state.refetched or counts:
             sorts = islice({**state.exposed, **state.refetched}, MAX_SORTS)
             self._faults[key] = {sort: (state.exposed.get(sort, 0), state.refetched.get(sort, 0)) for sort in sorts}
@@ -379,7 +379,7 @@ class AgentStatistics:
     def note_length(self, session: str, length: int) -> None:
         """Note that a session has come to so many requests. Of its branches the longest counts."""
         key = hash(session)
-        self._lengths[key] = max(length, _use_entry(self._lengths, key, 0, MAX_LENGTHS))
+        self._lengths[key] = max(length, _use_entry(self._lengths, key, int, MAX_LENGTHS))
 
     def list_lengths(self) -> tuple[int, ...]:
         """Requests of the last `MAX_LENGTHS` conversations, for `schedule.estimate_requests_left`."""
@@ -394,7 +394,7 @@ class KnownAgents:
 
     def find(self, tenant: str, request: Request) -> AgentStatistics:
         """Return the statistics of the agent that sends this request; those of an unknown agent are empty."""
-        return _use_entry(self._agents, _hash_agent(tenant, request), AgentStatistics(), MAX_AGENTS)
+        return _use_entry(self._agents, _hash_agent(tenant, request), AgentStatistics, MAX_AGENTS)
 
 
 def _hash_agent(tenant: str, request: Request) -> int:
@@ -403,10 +403,11 @@ def _hash_agent(tenant: str, request: Request) -> int:
     return hash((tenant, frozenset(request.tool_names), first.text[:AGENT_CHARS] if first.is_system else ""))
 
 
-def _use_entry(table: OrderedDict[K, V], key: K, new: V, most: int) -> V:
-    """Return the value of a key, `new` if there was none, as the last used one; above `most` the first one leaves."""
-    value = table.setdefault(key, new)
+def _use_entry(table: OrderedDict[K, V], key: K, make: Callable[[], V], most: int) -> V:
+    """Return the value of a key, made if there was none, as the last used one; above `most` the first one leaves."""
+    if key not in table:
+        table[key] = make()
+        if len(table) > most:
+            table.popitem(last=False)
     table.move_to_end(key)
-    if len(table) > most:
-        table.popitem(last=False)
-    return value
+    return table[key]
