@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from proxy.cli.check import Config, Db, complete_policy, read_settings
 from proxy.cli.decision_replay import ask_points, find_points, print_decisions
 from proxy.cli.terminal import make_console, write_file, write_report
-from proxy.context.models import Model, find_model
+from proxy.context.models import Model, find_model, with_long_cache
 from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.replay import stored
@@ -78,6 +78,13 @@ PricePairs = Annotated[
 ModelName = Annotated[
     str, typer.Option("--model", help="The model with its prices, window and cache rule: a name as in requests.")
 ]
+LongCache = Annotated[
+    bool,
+    typer.Option(
+        "--long-cache",
+        help="Write the cache for the longer lifetime of the model's provider, at its price. Policies decide by it.",
+    ),
+]
 Window = Annotated[int | None, typer.Option(min=1, help="Tokens of the context window, in place of the model's.")]
 PlayState = Annotated[
     bool, typer.Option("--play-state", help="Let the played model write a STATE block where it is asked for one.")
@@ -110,6 +117,7 @@ def replay(
     prices: PricePairs = None,
     model: ModelName = DEFAULT_MODEL,
     window: Window = None,
+    long_cache: LongCache = False,
     play_state: PlayState = False,
     json: Json = None,
     plot: Plot = None,
@@ -127,7 +135,7 @@ def replay(
         if target is not None and (not target.parent.is_dir() or target.is_dir()):
             raise ConfigError("OUT", str(target), "a file in a folder that is there")
     name = ask if ask is not None and model == DEFAULT_MODEL else model
-    pairs, decided = read_price_pairs(prices or [], find_model(settings.load_models(), name))
+    pairs, decided = read_price_pairs(prices or [], _find_model(settings, name, long_cache=long_cache))
     if window is not None:
         decided = replace(decided, window=window)
     wanted = [settings.policy] if ask is not None and not policy else policy or []
@@ -159,6 +167,17 @@ def replay(
         write_report(json, report)
     if str(json) != "-":
         print_report(report, make_console())
+
+
+def _find_model(settings: Settings, name: str, *, long_cache: bool) -> Model:
+    """Return the model, with its longer cache lifetime if that is asked for. ConfigError if it has one lifetime
+    alone."""
+    model = find_model(settings.load_models(), name)
+    if not long_cache:
+        return model
+    if model.w_long is None:
+        raise ConfigError("--model", name, "a model with two lifetimes (w_long in its row), for --long-cache")
+    return with_long_cache(model)
 
 
 def _play(found: Iterator[RecordedConversation], number: int | None, match: ReplaySettings, jobs: int) -> ReplayReport:

@@ -10,8 +10,10 @@ import base64
 import binascii
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from proxy.replay.message_forms import (
@@ -20,8 +22,8 @@ from proxy.replay.message_forms import (
     read_answer,
     read_blocks,
     read_chat,
-    read_items,
     read_request,
+    read_timed_items,
     read_tools,
     read_turns,
 )
@@ -41,6 +43,8 @@ class Chat:
     id: str
     messages: list[Json] = field(default_factory=list)
     tools: list[Json] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    """The time of each message in seconds, NaN where the recording has none; empty for formats without times."""
 
 
 def parse_documents(text: str) -> list[Any] | None:
@@ -87,6 +91,7 @@ def _read_claude_code(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
                 _append_block(chat.messages[-1], one)
             else:
                 chat.messages.append(one)
+                chat.times.append(_read_timestamp(line))
         if made:
             last[name] = answer if made[-1]["role"] == "assistant" else ""
     return list(chats.values())
@@ -108,9 +113,20 @@ def _read_codex(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
     given = meta.get("instructions") or meta.get("base_instructions")
     text = given.get("text") if isinstance(given, Mapping) else given
     head = [{"role": "system", "content": str(text)}] if text else []
-    items = [one["payload"] for one in lines if one["type"] == "response_item"]
+    items = [(one["payload"], _read_timestamp(one)) for one in lines if one["type"] == "response_item"]
+    timed = list(read_timed_items(items))
     tools = read_tools(meta.get("dynamic_tools"))
-    return [Chat(str(meta.get("id") or "session"), [*head, *read_items(items)], tools)]
+    messages, times = [message for message, _ in timed], [time for _, time in timed]
+    name = str(meta.get("id") or "session")
+    return [Chat(name, [*head, *messages], tools, [*times[: len(head)], *times])]
+
+
+def _read_timestamp(line: Mapping[str, Any]) -> float:
+    """Return the time of a line of a session file, in seconds; NaN if it has none."""
+    try:
+        return datetime.fromisoformat(str(line.get("timestamp"))).timestamp()
+    except ValueError:
+        return math.nan
 
 
 def _read_har(objects: list[Mapping[str, Any]]) -> list[Chat] | None:

@@ -120,28 +120,29 @@ def read_blocks(message: Mapping[str, Any]) -> Iterator[Json]:
 def read_items(items: Any) -> Iterator[Json]:
     """Yield items of Responses as chat messages. Calls that follow a text, or one another, are one message."""
     listed = [{"role": "user", "content": items}] if isinstance(items, str) else list(items or ())
-    open_answer: Json | None = None
-    for one in listed:
-        if not isinstance(one, Mapping):
-            continue
-        kind = one.get("type") or "message"
-        made = _read_item(kind, one)
+    return (message for message, _ in read_timed_items((one, 0.0) for one in listed))
+
+
+def read_timed_items(items: Iterable[tuple[Any, float]]) -> Iterator[tuple[Json, float]]:
+    """Yield items of Responses with their times as chat messages with theirs, as `read_items` does. A message has the
+    time of its first item."""
+    answer: tuple[Json, float] | None = None
+    for one, time in items:
+        made = _read_item(one.get("type") or "message", one) if isinstance(one, Mapping) else None
         if made is None:
             continue
-        if made["role"] == "assistant":
-            if open_answer is not None and made.get("tool_calls"):
-                open_answer.setdefault("tool_calls", []).extend(made["tool_calls"])
-                continue
-            if open_answer is not None:
-                yield open_answer
-            open_answer = made
+        if answer is not None and made["role"] == "assistant" and made.get("tool_calls"):
+            answer[0].setdefault("tool_calls", []).extend(made["tool_calls"])
             continue
-        if open_answer is not None:
-            yield open_answer
-            open_answer = None
-        yield made
-    if open_answer is not None:
-        yield open_answer
+        if answer is not None:
+            yield answer
+            answer = None
+        if made["role"] == "assistant":
+            answer = made, time
+        else:
+            yield made, time
+    if answer is not None:
+        yield answer
 
 
 def _read_item(kind: str, one: Mapping[str, Any]) -> Json | None:

@@ -9,6 +9,8 @@ Input that cannot be played is reported with its file and line before anything i
 from __future__ import annotations
 
 import gzip
+import itertools
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -134,7 +136,10 @@ def _read_chat(chat: Chat, path: Path) -> RecordedConversation:
             shown = raw.decode("utf-8", "replace")[:MAX_QUOTED_CHARS]
             allowed = f"a chat message ({problem})"
             raise ConfigError(f"{chat.id}: messages[{at}]", shown, allowed, source=str(path)) from None
-    return RecordedConversation(chat.id, path.name, messages, msgspec.json.encode(chat.tools) if chat.tools else None)
+    tools = msgspec.json.encode(chat.tools) if chat.tools else None
+    # A session that was resumed may have copied lines whose times are earlier.
+    times = () if any(map(math.isnan, chat.times)) else tuple(itertools.accumulate(chat.times, max))
+    return RecordedConversation(chat.id, path.name, messages, tools, times)
 
 
 def _read_line(line: bytes, path: Path, number: int) -> RecordedConversation:

@@ -115,6 +115,8 @@ class ReplayReport(Struct, frozen=True):
     """The bounds from hindsight (`results`, `messages`)."""
     input: float | None = None
     """Dollars per million input tokens of the model; null if no price is known."""
+    cache_s: float | None = None
+    """Seconds without use after which the cache counts as cold; null where the model has no cache."""
 
     def describe_size(self) -> str:
         """Return the number of conversations and requests: 1 conversation, 1,204 requests."""
@@ -164,6 +166,7 @@ class ReportBuilder:
             requests=self.request_count,
             sources=dict(self._sources),
             input=settings.model.input,
+            cache_s=None if settings.model.cache == "none" else settings.model.ttl_s,
             entries=[self._make_entry(contender) for contender in settings.contenders],
             bounds=[
                 ReportEntry(name, "bound", None, None, *self._build_rows(_bound_name(name)))

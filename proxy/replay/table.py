@@ -40,8 +40,13 @@ def _render_head(report: ReplayReport) -> str:
     model = "an unknown model" if report.model == "*" else f"model {report.model}"
     return (
         f"{report.describe_size()}: {sources}\n"
-        f"{model}{window}, policies decide by {report.prices[0]} (write/read), tokens by {report.tokens}"
+        f"{model}{window}, policies decide by {report.prices[0]} (write/read), "
+        f"{_describe_cache(report.cache_s)}, tokens by {report.tokens}"
     )
+
+
+def _describe_cache(seconds: float | None) -> str:
+    return "no cache" if seconds is None else f"cache cold after {seconds / 60:g} min"
 
 
 def _choose_columns(report: ReplayReport, width: int) -> list[tuple[str, list[ReportColumn]]]:

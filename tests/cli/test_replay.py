@@ -125,6 +125,25 @@ def test_stdin_is_called_stdin_and_no_temporary_file(text: str, told: str) -> No
     assert "/context-proxy-" not in str(result.exception)
 
 
+def test_an_hour_of_cache_pays_where_there_are_pauses(tmp_path: Path) -> None:
+    said = make_run(12)
+    paid = {}
+    for pause in (10, 900):
+        file = tmp_path / f"{pause}.jsonl"
+        file.write_text(make_line(*said, times=[n * pause for n in range(len(said))]))
+        for option in ((), ("--long-cache",)):
+            out = tmp_path / "out.json"
+            shown = invoke(
+                file, "--policy", "thrifty", "--model", "claude-opus-5-5", "--json", out, "--jobs", 1, *option
+            )
+            report = json.loads(out.read_text())
+            assert f"cache cold after {60 if option else 5} min" in " ".join(shown.split())
+            assert report["cache_s"] == (3600 if option else 300)
+            paid[pause, bool(option)] = report["entries"][0]["total"]["cost"][report["prices"][0]]["paid"]
+    assert paid[10, False] < paid[10, True]  # a write costs more
+    assert paid[900, True] < 0.5 * paid[900, False]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -135,6 +154,7 @@ def test_stdin_is_called_stdin_and_no_temporary_file(text: str, told: str) -> No
         (["FILE", "--prices", "cheap"], "WRITE/READ such as 1.25/0.1"),
         (["FILE", "--prices", "0.1/1.25"], "READ at most WRITE"),
         (["FILE", "--prices", "nan/nan"], "WRITE/READ"),
+        (["FILE", "--model", "gpt-5", "--long-cache"], "a model with two lifetimes"),
         (["FILE", "--json", "/nowhere/out.json"], "a file in a folder that is there"),
         (["FILE", "--html", "/tmp"], "a file in a folder that is there"),
     ],

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,39 @@ def test_a_named_model_gives_dollars_and_every_whole_format_the_same(tmp_path: P
     assert told[0].startswith(" 7 requests,")
     assert "to gpt-5* cost $" in told[0]
     assert len(set(told)) == 1
+
+
+def stamp(text: str, begin: str) -> str:
+    """The lines of a session file with the times at which they were written, a second apart."""
+    first = datetime.fromisoformat(begin)
+    return lines([
+        {**json.loads(line), "timestamp": (first + timedelta(seconds=n)).isoformat()}
+        for n, line in enumerate(text.splitlines())
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["Claude Code", "Codex"])
+def test_session_files_have_the_times_of_their_messages(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "session.jsonl"
+    file.write_text(stamp(FORMATS[name](), "2026-11-27T03:00:00+00:00"))
+    [found] = read_conversations(file)
+    assert len(found.times) == len(found.messages)
+    assert list(found.times) == sorted(found.times)
+    begin = datetime(2026, 11, 27, 3, tzinfo=UTC).timestamp()
+    assert begin < found.times[0] < found.times[-1] < begin + 60
+
+
+def test_times_that_go_back_stand_still_and_a_line_without_one_gives_none(tmp_path: Path) -> None:
+    file = tmp_path / "session.jsonl"
+    listed = stamp(claude_code(), "2026-11-27T03:00:00+00:00").splitlines()
+    copied = json.loads(listed[-1]) | {"timestamp": "2026-11-26T00:00:00.000Z"}
+    file.write_text("\n".join([*listed[:-1], json.dumps(copied)]))
+    [found] = read_conversations(file)
+    assert found.times[-1] == found.times[-2]
+    bare = {key: value for key, value in copied.items() if key != "timestamp"}
+    file.write_text("\n".join([*listed[:-1], json.dumps(bare)]))
+    [found] = read_conversations(file)
+    assert found.times == ()
 
 
 def test_stdin_is_read_and_an_unknown_price_is_said() -> None:

@@ -72,7 +72,7 @@ def test_the_json_has_the_names_that_it_is_known_by() -> None:
     assert shape(found) == {
         "format": "int", "tokens": "str", "model": "str", "window": "int", "prices": ["str"], "played_state": "bool",
         "conversations": "int", "requests": "int", "sources": {"a.jsonl": "int"}, "entries": [ENTRY], "bounds": [ENTRY],
-        "input": "NoneType",
+        "input": "NoneType", "cache_s": "float",
     }  # fmt: skip
     assert found["format"] == 1
     assert msgspec.json.decode(msgspec.json.encode(sums().build_report()), type=ReplayReport) == sums().build_report()

@@ -57,7 +57,8 @@ def test_a_wide_terminal_has_two_tables_and_a_narrow_one_three() -> None:
 def test_what_was_played_stands_above() -> None:
     text = print_to_text(sums("a.jsonl", "b.jsonl").build_report(), 120)
     assert "2 conversations, 8 requests: a.jsonl (1), b.jsonl (1)" in text
-    assert "model gpt-x*, window 1,000, policies decide by 1.25/0.1 (write/read), tokens by estimate" in text
+    assert "model gpt-x*, window 1,000, policies decide by 1.25/0.1 (write/read), " in text
+    assert "(write/read), cache cold after 5 min, tokens by estimate" in text
 
 
 def test_costs_are_in_relation_to_doing_nothing() -> None:
