@@ -23,7 +23,8 @@ from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.store.sqlite import MAX_SESSIONS
 from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
-from proxy.stream import sse
+from proxy.stream import assemble, sse
+from proxy.upstream import http1
 from proxy.upstream.client import ANSWER_VALUES
 from proxy.upstream.decompress import FREE_BYTES, MAX_CODINGS, MAX_MEMBERS, MAX_RATIO
 from proxy.web.api import transfer
@@ -189,7 +190,21 @@ LIMITS = (
     LimitRow(
         "JSON values of an answer in one body", f"{ANSWER_VALUES} times `limits.values`", "passed on, not understood"
     ),
-    LimitRow("JSON values of an event of a stream", f"{sse.MAX_VALUES:,}", "passed on, not understood"),
+    LimitRow(
+        "JSON values, and lines, of an event of a stream",
+        f"{sse.MAX_VALUES:,}, {sse.MAX_LINES:,}",
+        "passed on, not understood",
+    ),
+    LimitRow(
+        "choices of an answer in chat completions, and calls of one",
+        f"{assemble.MAX_CHOICES}, {assemble.MAX_CALLS:,}",
+        "passed on, not understood beyond",
+    ),
+    LimitRow(
+        "header lines of an answer, and informational heads before it",
+        f"{http1.MAX_HEADER_LINES:,}, {http1.MAX_INFORMATIONAL}",
+        "refused, 502",
+    ),
     LimitRow("bytes of a stream that are read in one turn", f"{TURN_BYTES >> 10} KiB", "other requests get their turn"),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
     LimitRow("codings of an answer that is compressed unasked", f"{MAX_CODINGS}", "passed on, noted, counted"),

@@ -176,6 +176,11 @@ WHERE i.tenant = $3 AND i.session = $4
 ORDER BY f.score, f.doc DESC"""
 
 
+MERGE_INDEX = "INSERT INTO keywords (keywords, rank) VALUES ('merge', ?)"
+MERGE_PAGES = 64
+"""Pages of the index that one step of a merge writes."""
+
+
 def make_scope_word(tenant: str, session: str) -> str:
     """The word that names a tenant's session in the index."""
     name = f"{len(tenant)}:{tenant}{session}".encode("utf-8", "surrogatepass")
@@ -185,6 +190,17 @@ def make_scope_word(tenant: str, session: str) -> str:
 def register_functions(connection: sqlite3.Connection) -> None:
     """Register the function that INDEX_SESSION calls on a connection that writes."""
     connection.create_function("in_pairs", 1, split_into_pairs, deterministic=True)
+
+
+def merge_index(connection: sqlite3.Connection, *, begins: bool) -> bool:
+    """Merge some pages of the index. Return False once all of it is merged. begins: True for the first step.
+
+    FTS5 only marks the words of a removed row. They stay in the file, readable, until a merge leaves them out. (FTS5's
+    own option for that, from SQLite 3.42 on, makes files that earlier versions cannot read.)
+    """
+    before = connection.total_changes
+    connection.execute(MERGE_INDEX, (-MERGE_PAGES if begins else MERGE_PAGES,))
+    return connection.total_changes - before >= 2  # so SQLite's documentation of `merge` has it
 
 
 def split_into_pairs(text: bytes | None) -> str | None:

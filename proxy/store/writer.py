@@ -52,6 +52,9 @@ _IDLE_S = 1.0
 _IDLE_LOG_BYTES = 1 << 20
 """After `_IDLE_S` seconds without a write, a log of more than `_IDLE_LOG_BYTES` bytes is copied into the database and
 truncated."""
+_WIPE_S = 60.0
+"""Seconds within which erased content leaves the log and the keyword index, however much is written meanwhile. Also the
+seconds until the next try if a reader holds the log."""
 _FREE_PAGES = 256
 _FREE_SHARE = 10
 """Free pages are returned to the file system if there are more than `_FREE_PAGES`, and more than a tenth of all pages.
@@ -101,6 +104,10 @@ class SqliteWriter:
         """Time of the last commit; 0 once the idle work after it is done."""
         self._last_check = 0.0
         self._vacuuming = False
+        self._wipe_at = 0.0
+        """Time at which the next step of `_wipe_erased` is due; 0 if nothing was erased."""
+        self._merging = False
+        """True once such steps have begun to merge the keyword index."""
         self._stop_at: float | None = None
         """Time at which items that cannot be written are given up; None until the end mark is read."""
         self._stopping = threading.Event()
@@ -171,10 +178,12 @@ class SqliteWriter:
 
     def _end_journal(self) -> None:
         """Write the journal's rows to the tables before the file is closed. If the disk does not let it, the rows stay
-        in the journal, and the next start applies them."""
+        in the journal, and the next start applies them. What was erased is wiped, as long as there is time."""
         try:
             if self._connection is not None:
                 self._write_tables(())
+            while self._wipe_at and time.monotonic() < (self._stop_at or 0.0):
+                self._wipe_erased(time.monotonic())
         except (sqlite3.Error, OSError) as error:
             log.warning("%d transactions stay in the journal: %s", len(self._journal.items), error)
 
@@ -234,9 +243,12 @@ class SqliteWriter:
             return 0.0  # paused already
         if self._unsynced_since:
             return max(0.0, self._unsynced_since + _SYNC_S - time.monotonic())
-        if self._journal.items and not self._last_write and not self._vacuuming:
-            return min(_CHECK_S, max(0.0, self._journal_since + MAX_AGE_S - time.monotonic()))
-        return _VACUUM_S if self._vacuuming else _IDLE_S if self._last_write else _CHECK_S
+        now, wait = time.monotonic(), _IDLE_S if self._last_write else _CHECK_S
+        if self._journal.items and not self._last_write:
+            wait = min(wait, max(0.0, self._journal_since + MAX_AGE_S - now))
+        if self._wipe_at:
+            wait = min(wait, max(_VACUUM_S, self._wipe_at - now))
+        return _VACUUM_S if self._vacuuming else wait
 
     def _write_batch(self) -> None:
         """Write the first items in one transaction. If a row cannot be stored, write each item in its own."""
@@ -327,6 +339,9 @@ class SqliteWriter:
             execute_rows(connection, tuple(tips.values()))
             self._journal.void_records(connection, erasing=erasing)
         self._close_records(erased=erasing)
+        if erasing:
+            self._wipe_at = self._wipe_at or time.monotonic() + _WIPE_S
+            self._merging = False
         return count
 
     def _close_records(self, *, erased: bool) -> None:
@@ -371,7 +386,7 @@ class SqliteWriter:
 
     def _maintain(self) -> None:
         """Do the periodic work: sync the log (durability "normal"), check the file. When idle, return free pages and
-        truncate the log."""
+        truncate the log. Wipe what is erased."""
         now = time.monotonic()
         if self._unsynced_since and now - self._unsynced_since >= _SYNC_S:
             self._sync_wal()
@@ -381,11 +396,26 @@ class SqliteWriter:
             self._identity.check_unchanged(self._path)
             self._note_size()
             self._save_removed_log()
-        if not self._pending and (self._vacuuming or (self._last_write and now - self._last_write >= _IDLE_S)):
+        is_idle = bool(not self._pending and self._last_write and now - self._last_write >= _IDLE_S)
+        if self._wipe_at and (is_idle or now >= self._wipe_at):
+            self._wipe_erased(now)
+        if is_idle or (self._vacuuming and not self._pending):
             self._last_write = 0.0
             self._vacuum()
             if self.log_bytes > _IDLE_LOG_BYTES:
                 self._checkpoint()
+
+    def _wipe_erased(self, now: float) -> None:
+        """Do one step of removing what erased content leaves behind: first its words in the keyword index, then its
+        pages in the log."""
+        if self._connection is None:
+            self._wipe_at = now + _WIPE_S
+            return
+        is_first, self._merging = not self._merging, True
+        if full_text_search.merge_index(self._connection, begins=is_first):
+            self._wipe_at = now
+        else:
+            self._wipe_at = 0.0 if self._checkpoint() else now + _WIPE_S
 
     def _save_removed_log(self) -> None:
         """Copy the log into the database if another program has removed its file: only this process can still read it.

@@ -30,6 +30,9 @@ CAPTURE_LIMIT = 8 << 20
 MAX_CHOICES = 128
 """The number of choices that OpenAI allows a request to ask for. Choices beyond it are passed on and not read."""
 
+MAX_CALLS = 1024
+"""Calls of one choice; providers allow 128. Calls beyond it are passed on and not read."""
+
 THINKING_BLOCKS = "thinking_blocks"
 """The field for Claude's thinking in chat completions. LiteLLM streams a block in pieces, and its signature in the last
 piece. Upstream takes whole blocks alone."""
@@ -116,7 +119,9 @@ class AssembledAnswer:
             return answer
         chunk = Chunk(read.id, read.model, None, read.usage, read.error, read.object, read.message, read.service_tier)
         answer.add_chunk(chunk)
-        for choice in read.choices or ():
+        choices = read.choices or []
+        answer.is_capped = len(choices) > MAX_CHOICES
+        for choice in choices[:MAX_CHOICES]:
             raw = bytes(choice.message)
             if raw != b"null" and answer._reserve_chars(len(raw)):
                 answer._find_message(choice.index).raw = raw
@@ -227,7 +232,9 @@ class AssembledAnswer:
         index, name = read_count(part.get("index")), part.get("id")
         row = turn.by_index.get(index) if index is not None else (turn.rows[-1] if turn.rows else None)
         if row is None or (name and row.fields.get("id") not in (None, name)):
-            if not self._reserve_chars(ENTRY_OVERHEAD):
+            if len(turn.rows) >= MAX_CALLS:
+                self.is_capped = True
+            if self.is_capped or not self._reserve_chars(ENTRY_OVERHEAD):
                 return
             row = _GrowingCall(len(turn.rows) if index is None else index)
             turn.rows.append(row)

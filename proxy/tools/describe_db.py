@@ -33,8 +33,12 @@ class DescribeDbArguments(msgspec.Struct, frozen=True):
 
 async def describe_tables(_: DescribeDbArguments, context: ToolContext) -> str:
     """Return the schema and the number of messages."""
-    last = await context.store.read_messages(context.tenant, context.session, 0, 1, newest=True)
-    count = last[0].seq if last else 0
+    own, place = context.readable_keys, (context.tenant, context.session)
+    if own is None:
+        last = await context.store.read_messages(*place, 0, 1, newest=True)
+        count = last[0].seq if last else 0
+    else:  # another conversation may be in this session, whose messages `query_db` does not have either
+        count = len(await context.store.find_known_messages(*place, list(own)))
     return (
         f"{SCHEMA_TEXT}\nstored so far: {count} messages. One SELECT at a time, reading only; functions:"
         f" {', '.join(sorted(FUNCTIONS))}."

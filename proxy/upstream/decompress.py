@@ -124,15 +124,17 @@ class _ZstdDecoder:
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         try:
-            while data:
+            rest = memoryview(data)  # a slice of bytes would copy all that is left, for each 256 of them
+            while rest:
                 if self._made is None or self._made.eof:
                     self._frames += 1
                     if self._frames > MAX_MEMBERS:
                         raise ValueError("too many frames")
                     decompressor = self._library.ZstdDecompressor(max_window_size=1 << ZSTD_WINDOW_LOG)
                     self._made = decompressor.decompressobj()
-                part = self._made.decompress(data[:ZSTD_SLICE_BYTES])
-                data = self._made.unused_data + data[ZSTD_SLICE_BYTES:]
+                piece = rest[:ZSTD_SLICE_BYTES]
+                part = self._made.decompress(piece)
+                rest = rest[len(piece) - len(self._made.unused_data) :]
                 if part:
                     yield part
         except self._library.ZstdError as problem:
@@ -239,8 +241,9 @@ class DecodedBody:
     def _decode_all(self, n: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield what these pieces stand for in one coding. Each coding has its own bound: one that gives nothing out,
         since its stream has ended, would have the others work without an end."""
-        for piece in pieces:
-            for part in self._decoders[n].decode(piece):
+        steps = (piece[at : at + STEP_BYTES] for piece in pieces for at in range(0, len(piece), STEP_BYTES))
+        for step in steps:  # decoders copy what they leave for their next turn, and zstd gives out megabytes at once
+            for part in self._decoders[n].decode(step):
                 self._decoded[n] += len(part)
                 if self._decoded[n] > FREE_BYTES + MAX_RATIO * self._came:
                     raise httpx2.RemoteProtocolError("its compressed body stands for too many bytes")

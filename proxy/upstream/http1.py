@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 HEAD_LIMIT: Final = 100 << 10
 """Bytes of an answer's head, including the informational heads before it."""
+MAX_HEADER_LINES: Final = 1000
+"""Header lines of a head or of trailers; servers send some twenty. 25,000 in one head held all requests for 0.2 s."""
+MAX_INFORMATIONAL: Final = 100
+"""Informational heads before the answer's own."""
 TRAILER_LIMIT: Final = 16 << 10
 CHUNK_LINE_LIMIT: Final = 4 << 10
 """Bytes of the line that begins a chunk."""
@@ -45,6 +49,7 @@ _TOKEN: Final = ("!#$%&'*+-.^_`|~" + string.digits + string.ascii_letters).encod
 _VISIBLE: Final = bytes(range(0x21, 0x7F))
 _NOT_IN_VALUES: Final = b"\x00\n\r\x0b\x0c"
 _IN_VALUES: Final = bytes(byte for byte in range(256) if byte not in _NOT_IN_VALUES)
+_PRINTABLE: Final = bytes(byte for byte in range(256) if (byte >= 0x20 and byte != 0x7F) or byte in b"\t\r\n")
 
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\x00\n\r\x0b\x0c]*+)?\r\n")
 # Possessive, because with plain stars the time for a line of spaces grows with the square of its length.
@@ -141,6 +146,8 @@ def parse_response_head(block: bytes, method: str) -> ResponseHead:
             else:
                 raise MalformedResponse("it has two lengths")
         headers.append((name, value))
+    if block.translate(None, _PRINTABLE):  # no server passes a control character on, and clients refuse it
+        headers = [(name, value) for name, value in headers if not value.translate(None, _PRINTABLE)]
     if length is not None and not _CONTENT_LENGTH.fullmatch(length):
         raise MalformedResponse(f"Content-Length {length[:40]!r} is no length")
     if chunked and length is not None:
@@ -164,8 +171,11 @@ def _make_body_parser(method: str, status: int, chunked: bool, length: bytes | N
 
 def _parse_header_lines(block: bytes, at: int) -> list[tuple[bytes, bytes]]:
     """Return the header lines. Raises MalformedResponse if any line of the rest of the block is not a header."""
+    lines = block.count(b"\n", at)
+    if lines > MAX_HEADER_LINES:
+        raise MalformedResponse(f"its head has {lines} lines, {MAX_HEADER_LINES} are read")
     found: list[tuple[bytes, bytes]] = _FIELD.findall(block, at)
-    if len(found) != block.count(b"\n", at):
+    if len(found) != lines:
         raise MalformedResponse("a line of its head is no header")
     return found
 
@@ -316,6 +326,7 @@ class ResponseStream(httpx2.AsyncByteStream):
         """The beginning of a head that is not complete yet."""
         self._informational_bytes = 0
         """Bytes of informational heads."""
+        self._informational_heads = 0
         self._body: BodyParser | None = None
         self._parts: list[bytes] = []
         self._unread_bytes = 0
@@ -380,6 +391,9 @@ class ResponseStream(httpx2.AsyncByteStream):
                 if self.status >= REFUSED_STATUS:
                     self._stop_sending()
                 return self._body, data[at:]
+            self._informational_heads += 1
+            if self._informational_heads > MAX_INFORMATIONAL:
+                raise MalformedResponse("too many informational heads stand before it")
         self._informational_bytes += at
         data = data[at:]
         if self._informational_bytes + len(data) > HEAD_LIMIT:

@@ -78,6 +78,8 @@ class ApiKeys:
             target.api_key_env or target.base_url == DEMO for target in settings.active_upstreams.values()
         )
         """True if a request to an upstream may carry another credential than the received one."""
+        self._has_tenants = len({key.tenant for key in settings.keys} - {ALL_TENANTS}) > 1
+        """True if there are keys of several tenants."""
 
     def __bool__(self) -> bool:
         return bool(self._by_digest)
@@ -117,6 +119,11 @@ class ApiKeys:
         if key.plane not in planes:
             wanted = " or ".join(sorted(planes))
             raise Forbidden(f"the key {key.name} is for {key.plane}", hint=f"This needs one for {wanted}.")
+        if "metrics" in planes and self._has_tenants and key.tenant != ALL_TENANTS:
+            raise Forbidden(
+                f"the key {key.name} is for the tenant {key.tenant}, and the metrics count all tenants together",
+                hint="Make one with --tenant '*'. GET /api/money has the figures of one tenant.",
+            )
         return Caller(key.name, key.tenant, key.plane)
 
     def _take_keys(self, scope: Scope) -> tuple[bytes | None, bytes | None]:

@@ -13,6 +13,9 @@ import pytest
 from proxy.errors import StoreUnavailable
 from proxy.store import sqlite_files
 from proxy.store import writer as module
+from proxy.store.base import Row
+from proxy.store.erasure import EraseMessageRow
+from proxy.store.full_text_search import IndexRow
 from proxy.store.journal import MAX_ITEM_BYTES
 from proxy.store.migrate import migrate
 from proxy.store.removal import RemovalStepRow
@@ -20,7 +23,7 @@ from proxy.store.write_queue import WriteItem
 from proxy.store.writer import SqliteWriter
 from tests.raw_upstream import wait_until
 from tests.snapshot import snapshot
-from tests.store.conftest import RowFactory
+from tests.store.conftest import RowFactory, digest
 
 make = RowFactory()
 
@@ -299,3 +302,62 @@ async def test_a_few_free_pages_stay(writer: SqliteWriter, monkeypatch: pytest.M
     await asyncio.sleep(0.2)
     assert not writer._vacuuming
     assert writer.trouble == ""
+
+
+SECRET = make.message(digest("secret"), body=b'{"role":"user","content":"the zanzibar of it"}')
+ERASED = EraseMessageRow("t1", "s1", SECRET.key, b'{"role":"user","content":"gone"}')
+
+
+def is_written(path: Path) -> bool:
+    """True if a file of the database has the secret word anywhere."""
+    return any(b"zanzibar" in file.read_bytes() for file in path.parent.iterdir())
+
+
+async def store_secret(writer: SqliteWriter, path: Path, *rows: Row) -> None:
+    """Store the secret, and have its session searched."""
+    await writer.queue.put([*make.begin(), SECRET, *rows])
+    await writer.queue.put([IndexRow("t1", "s1")])
+    assert is_written(path)
+
+
+async def test_what_was_erased_soon_leaves_the_log_and_the_keyword_index(writer: SqliteWriter, path: Path) -> None:
+    await store_secret(writer, path, make.message(digest("b"), SECRET.key, 1, body=b'{"content":"of stays"}'))
+    await writer.queue.put([ERASED])
+    await wait_until(lambda: not is_written(path))
+    connection = snapshot(path)
+    found = connection.execute("SELECT count(*) FROM keywords WHERE keywords MATCH 'stays'").fetchone()[0]
+    connection.close()
+    assert found == 1, "other words are still found"
+
+
+@pytest.mark.parametrize("removal", [ERASED, RemovalStepRow("t1", "s1", "messages")])
+async def test_what_was_erased_is_in_no_file_after_a_stop(writer: SqliteWriter, path: Path, removal: Row) -> None:
+    await store_secret(writer, path)
+    await writer.queue.put([removal])
+    await writer.stop()
+    assert not is_written(path)
+
+
+async def test_what_was_erased_leaves_the_files_although_the_store_is_never_idle(
+    writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_IDLE_S", 1000.0)
+    monkeypatch.setattr(module, "_WIPE_S", 0.1)
+    await store_secret(writer, path)
+    await writer.queue.put([ERASED])
+    await wait_until(lambda: not is_written(path))
+
+
+async def test_a_reader_that_holds_the_log_delays_what_was_erased(
+    writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_WIPE_S", 0.1)
+    await store_secret(writer, path)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM messages").fetchone()
+    await writer.queue.put([ERASED])
+    await asyncio.sleep(0.5)
+    assert is_written(path)
+    reader.close()
+    await wait_until(lambda: not is_written(path))

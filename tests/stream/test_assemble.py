@@ -12,7 +12,7 @@ from proxy.chat.message import Call
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import read_chunk
 from proxy.dialects.usage import Usage
-from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.assemble import MAX_CALLS, MAX_CHOICES, AssembledAnswer
 
 
 def delta(value: dict[str, Any], index: int = 0, finish: str | None = None) -> bytes:
@@ -194,6 +194,18 @@ def test_capture_is_bounded_and_says_so() -> None:
     assert calls.is_capped
     assert len(calls.calls) < 20
     assert not answer(delta({"content": "x"}), limit=1000).is_capped
+
+
+def test_very_many_choices_or_calls_cap_an_answer() -> None:
+    # 60,000 choices in one body held all requests for a second, and 30,000 calls in a stream for three.
+    choices = [{"index": n, "message": {"role": "assistant", "content": "x"}} for n in range(MAX_CHOICES + 1)]
+    made = AssembledAnswer.from_body(json.dumps({"choices": choices}).encode())
+    assert (made.is_capped, made.choice_count) == (True, MAX_CHOICES)
+    made = AssembledAnswer.from_body(json.dumps({"choices": choices[1:]}).encode())
+    assert (made.is_capped, made.choice_count) == (False, MAX_CHOICES)
+    calls = [delta({"tool_calls": [call(n, "{}", "look", f"c{n}")]}) for n in range(MAX_CALLS + 1)]
+    assert [len(answer(*calls[:n]).calls) for n in (MAX_CALLS, MAX_CALLS + 1)] == [MAX_CALLS, MAX_CALLS]
+    assert [answer(*calls[:n]).is_capped for n in (MAX_CALLS, MAX_CALLS + 1)] == [False, True]
 
 
 def test_what_the_client_was_shown_instead_counts() -> None:

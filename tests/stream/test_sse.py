@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.stream.sse import MAX_VALUES, SseEvent, SseParser, replace_data
+from proxy.stream.sse import MAX_LINES, MAX_VALUES, SseEvent, SseParser, replace_data
 
 STREAM = (
     ': hello\n\ndata: {"a": 1}\n\ndata:{"b": "ü €"}\n\nevent: ping\ndata: x\ndata:\ndata:  y\nid: 7\n\n\n\n'
@@ -74,6 +74,33 @@ def test_a_line_end_is_not_torn(end: bytes) -> None:
     stream = (b"data: 1" + end * 2) * 3
     for cut in range(len(stream)):
         assert [event.raw for event in run(stream[:cut], stream[cut:])] == [b"data: 1" + end * 2] * 3
+
+
+@pytest.mark.parametrize("many", [b"\n", b"\r\n", b"\r", b":\n", b": late\n"], ids=repr)
+def test_very_many_blank_lines_or_comments_are_few_events(many: bytes) -> None:
+    stream = b"data: 1\n\n" + many * 5_000 + b"data: 2\n\n"
+    for pieces in ((stream,), (stream[:5_001], stream[5_001:]), [stream[n : n + 1] for n in range(len(stream))]):
+        events = run(*pieces)
+        assert (data(events), raws(events)) == ([b"1", b"2"], stream)
+        assert len(events) <= 6 or len(pieces) > 2
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_event_of_very_many_lines_is_passed_on_unread(end: bytes) -> None:
+    for lines, read in ((MAX_LINES - 2, True), (MAX_LINES + 1, False)):
+        for rest in (end, b""):  # an event that ends, and one that breaks off
+            parser, stream = SseParser(), (b"data:" + end) * lines + rest
+            events = parser.feed(stream) + parser.flush()
+            assert raws(events) == stream
+            assert (bool(data(events)), parser.overflowed) == (read, not read)
+
+
+def test_an_event_that_breaks_off_has_a_bound_of_values_too() -> None:
+    parser = SseParser()
+    stream = b"data: [" + b"[]," * MAX_VALUES + b"1]\n"
+    assert parser.feed(stream) == []
+    assert parser.flush() == [SseEvent(stream)]
+    assert parser.overflowed
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.upstream.http1 import (
     CHUNK_LINE_LIMIT,
+    MAX_HEADER_LINES,
     TRAILER_LIMIT,
     ChunkedBody,
     CloseDelimitedBody,
@@ -75,12 +76,26 @@ def test_a_method_that_is_none_is_not_sent(method: str) -> None:
 
 def test_a_head_comes_in_its_order_with_its_doubles_and_without_the_space_around_values() -> None:
     head = parse_response_head(
-        b"HTTP/1.1 200 OK\r\nSet-Cookie: a \r\nX:\t y z\t\r\nset-cookie:b\r\nEmpty:\r\nX: \xe4\x01\r\n", "GET"
+        b"HTTP/1.1 200 OK\r\nSet-Cookie: a \r\nX:\t y z\t\r\nset-cookie:b\r\nEmpty:\r\nX: \xe4\r\n", "GET"
     )
     assert head.status == 200
     assert head.headers == [
-        (b"set-cookie", b"a"), (b"x", b"y z"), (b"set-cookie", b"b"), (b"empty", b""), (b"x", b"\xe4\x01"),
+        (b"set-cookie", b"a"), (b"x", b"y z"), (b"set-cookie", b"b"), (b"empty", b""), (b"x", b"\xe4"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("control", [b"\x01", b"\x08", b"\x1b[31m", b"\x7f"])
+def test_a_header_with_a_control_character_is_left_out(control: bytes) -> None:
+    # uvicorn raises for such a header: the client got no answer at all.
+    head = parse_response_head(b"HTTP/1.1 200 O%bK\r\na: 1\r\nb: x%by\r\nc:\t2\r\n" % (control, control), "GET")
+    assert head.headers == [(b"a", b"1"), (b"c", b"2")]
+
+
+def test_a_head_of_very_many_lines_is_refused() -> None:
+    head = b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * MAX_HEADER_LINES
+    assert len(parse_response_head(head, "GET").headers) == MAX_HEADER_LINES
+    with pytest.raises(MalformedResponse, match="1001 lines"):
+        parse_response_head(head + b"a:\r\n", "GET")
 
 
 @pytest.mark.parametrize("line", [b"HTTP/1.1 200", b"HTTP/1.1 200 ", b"HTTP/1.0 200 OK", b"HTTP/1.1 200 \xe4 \x01"])

@@ -9,7 +9,7 @@ import uvloop
 
 from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstream.client import UpstreamClient
-from proxy.upstream.http1 import HEAD_LIMIT, HIGH_WATER, JOINED_BODY_BYTES, ResponseStream
+from proxy.upstream.http1 import HEAD_LIMIT, HIGH_WATER, JOINED_BODY_BYTES, MAX_INFORMATIONAL, ResponseStream
 from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, run_upstream, wait_until
 from tests.upstream.conftest import (
     EVENTS,
@@ -52,6 +52,15 @@ async def test_an_answer_may_be_cut_into_pieces_anywhere(answer: bytes, body: by
         for at in range(1, len(answer)):  # noqa: B007  # `say` looks at it
             assert await read_until_end(client) == (200, body, None)
         assert upstream.connections == 1
+
+
+@pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 0)])
+async def test_very_many_informational_heads_are_refused(more: int, status: int) -> None:
+    async def say(_: RawRequest, there: Connection) -> None:
+        await there.send(b"HTTP/1.1 100 \r\n\r\n" * (MAX_INFORMATIONAL + more) + SIZED)
+
+    async with run_upstream(say) as upstream, make_client(upstream.port) as client:
+        assert (await read_until_end(client))[0] == status
 
 
 async def test_an_answer_may_come_byte_by_byte() -> None:

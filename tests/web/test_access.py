@@ -18,7 +18,7 @@ from tests.scripted_model import ScriptedModel
 from tests.web.api.calls import CALLS
 
 KEYS = [make_key(f"cp-acme-{plane}", "acme", plane) for plane in ("data", "admin", "read", "metrics")]
-KEYS += [make_key("cp-other-data", "other")]
+KEYS += [make_key("cp-other-data", "other"), make_key("cp-all-metrics", "*", "metrics")]
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 OPEN, PLANES = "open", {"data", "admin", "read", "metrics"}
 
@@ -26,7 +26,7 @@ ROUTES: dict[tuple[str, str], set[str] | str] = {
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): OPEN,
     ("GET", "/dashboard"): OPEN,
-    ("GET", "/metrics"): {"metrics", "admin"},
+    ("GET", "/metrics"): set(),  # with the tenant `*`: these keys are of two tenants
     ("POST", "/v1/chat/completions"): {"data"},
     ("POST", "/chat/completions"): {"data"},
     ("POST", "/s/one/v1/chat/completions"): {"data"},
@@ -67,6 +67,7 @@ async def test_s1_every_route_opens_to_its_keys_and_to_no_other(keyed: Any) -> N
         assert opened == (PLANES if planes == OPEN else planes), (method, path)
         for line in ((), (b"x-context-key: cp-nobody",), (b"x-context-key: ",)):
             assert (await status(proxy, method, filled, *line) == 401) == (planes != OPEN), (method, path, line)
+    assert await status(proxy, "GET", "/metrics", b"x-context-key: cp-all-metrics") == 200
 
 
 TRICKS = (

@@ -17,7 +17,7 @@ from proxy.settings.load import Settings
 from proxy.web.asgi import Message, Receive, Scope, Send
 from proxy.web.auth import ANY_PLANE, CALLER_KEY, LOCAL_CALLER, ROUTE_KEY, ApiKeys, Caller, require_access
 from proxy.web.error_responses import answer_errors
-from proxy.web.routes import READ, RouteTable
+from proxy.web.routes import METRICS, READ, RouteTable
 from tests.proxy_server import CHAT, make_key, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import send_reply
@@ -116,6 +116,18 @@ def test_a_key_opens_its_own_plane_alone() -> None:
             with pytest.raises(Forbidden) as caught:
                 found.admit_caller(scope(request), frozenset({other}))
             assert f"cp-{plane}" not in str(caught.value)
+
+
+@pytest.mark.parametrize("plane", ["metrics", "admin"])
+def test_metrics_of_several_tenants_are_for_a_key_of_all_of_them(plane: str) -> None:
+    own, every = make_key("cp-acme", "acme", plane), make_key("cp-all", "*", plane)
+    presented = (b"x-context-key", b"cp-acme")
+    alone = keys(own, every, make_key("cp-d", "acme"))
+    assert alone.admit_caller(scope(presented), METRICS.planes).tenant == "acme"
+    shared = keys(own, every, make_key("cp-d", "beta"))
+    with pytest.raises(Forbidden, match="the metrics count all tenants together"):
+        shared.admit_caller(scope(presented), METRICS.planes)
+    assert shared.admit_caller(scope((b"x-context-key", b"cp-all")), METRICS.planes).tenant == "*"
 
 
 def test_s13_how_long_a_check_takes_tells_nothing_of_the_key() -> None:
