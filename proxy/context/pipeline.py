@@ -407,7 +407,7 @@ def _make_plan(
     if draft.wanted:
         notes += inserts.make_quote_notes(draft.wanted, placed, edits)
     asks: list[Ask] = []
-    for stage in policy.stages:
+    for stage in policy.reporting_stages:
         notes += stage.notes(seen, edits, new)
         asks += stage.asks(seen)
     limit = fit.find_budget_limit(seen, policy)
