@@ -99,6 +99,17 @@ def find_answered_calls(messages: Sequence[Message], step: Step) -> list[Answere
     return found
 
 
+def find_answered_call(messages: Sequence[Message], index: int) -> Call | None:
+    """Return the call that messages[index] answers, by its id; None where the answer before it has no such call."""
+    for at in range(index - 1, -1, -1):
+        for call in messages[at].calls:
+            if call.id == messages[index].call_id:
+                return call
+        if messages[at].calls:
+            break
+    return None
+
+
 def find_batches(
     messages: Sequence[Message], keys: Sequence[bytes], steps: Sequence[Step], reflecting: ReflectionSettings
 ) -> list[CallBatch]:
