@@ -59,15 +59,15 @@ MUTANTS = (
     Mutant(
         "the same request again is a branch of its own",
         "proxy/sessions/locate.py",
-        'return "retry" if retry or branch.failed else "twin"',
+        'return "retry" if retry or last.failed else "twin"',
         'return "retry"',
         ("tests/sessions/test_locate.py::test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin",),
     ),
     Mutant(
         "a failure is forgotten when the retry has begun",
         "proxy/exchange/exchange_rows.py",
-        "branch.failed = branch.read_back = False",
-        "branch.read_back = False",
+        "LastRequest(turn.tip_key, exchange=turn.id",
+        "LastRequest(turn.tip_key, failed=before.failed, exchange=turn.id",
         (
             "tests/sessions/test_locate.py::test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is_a_twin",
         ),

@@ -47,6 +47,7 @@ from proxy.cli.wire_formats import find_plain_model, find_wire_format
 from proxy.cli.wrap import SETTLE_S, hold_store, read_overview
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy
+from proxy.context.view import find_limit
 from proxy.dialects.usage import read_usage
 from proxy.errors import ConfigError, StoreRefused, describe_cause
 from proxy.settings.load import Settings, UpstreamSettings, copy_environment
@@ -197,7 +198,7 @@ def check_edits(name: str, policy: Policy, model: Model) -> Finding:
     if policy.mode != "rewrite":
         remedy = "Choose one that rewrites: thrifty."
         return Finding(about, "fault", f"the policy {policy.name} never edits (mode {policy.mode})", remedy)
-    limit = policy.find_limit(model)
+    limit = find_limit(policy, model)
     when = {
         "always": "with every request", "when_it_pays": "when they pay for the cache that they spoil",
         "append_only": "only what was never sent before", "over_budget": "when a prompt is over its budget",

@@ -35,7 +35,7 @@ from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteI
 from proxy.context.policy import Policy, apply_model_settings
 from proxy.context.render import Rendering, join_inserts
 from proxy.context.stage import Stage
-from proxy.context.stages.refer_repeats import find_dangling_edits, mark_broken_references
+from proxy.context.summaries.references import find_dangling_edits, mark_broken_references
 from proxy.dialects.base import NO_BREAKPOINTS
 from proxy.errors import RuleBroken
 
@@ -407,7 +407,7 @@ def _make_plan(
     if draft.wanted:
         notes += inserts.make_quote_notes(draft.wanted, placed, edits)
     asks: list[Ask] = []
-    for stage in policy.stages:
+    for stage in policy.reporting_stages:
         notes += stage.notes(seen, edits, new)
         asks += stage.asks(seen)
     limit = fit.find_budget_limit(seen, policy)

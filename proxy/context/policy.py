@@ -86,6 +86,8 @@ class Policy:
     """The least `Stage.own_budget` of the policy's stages, None if none of them has one."""
     idle_ages: tuple[int, ...] = field(init=False)
     """Ages in seconds, in order, at which a stage of the policy wants an idle conversation to be compressed."""
+    reporting_stages: tuple[Stage, ...] = field(init=False)
+    """The stages that ask a helper model or leave notes: those with a `Stage.asks` or `Stage.notes` of their own."""
 
     def __post_init__(self) -> None:
         # Fields rather than properties: each request reads them several times.
@@ -93,22 +95,8 @@ class Policy:
         object.__setattr__(self, "literal", self.schedule == "always")
         object.__setattr__(self, "own_budget", min(budgets, default=None))
         object.__setattr__(self, "idle_ages", tuple(sorted({age for stage in self.stages for age in stage.ages})))
-
-    def find_window(self, model: Model, learned_window: int | None = None) -> int | None:
-        """The model's window in tokens as this policy sees it, None if it is unknown.
-
-        The policy's own figure for the model (`[models."NAME".POLICY]`) comes first, limited by `learned_window`. Next
-        come `learned_window`, the model's window, and the policy's window for unknown models. learned_window: the
-        window that the upstream has named; the upstream knows it better."""
-        own = model.own.get(self.name, {}).get("window")
-        if isinstance(own, int) and own:
-            return min(own, learned_window or own)
-        return learned_window or model.window or self.window or None
-
-    def find_limit(self, model: Model, learned_window: int | None = None) -> int | None:
-        """Tokens at which a prompt of this policy is full: its own budget, or the window if that is less."""
-        found = [tokens for tokens in (self.own_budget, self.find_window(model, learned_window)) if tokens]
-        return min(found, default=None)
+        reporting = (one for one in self.stages if _has_reports(type(one)))
+        object.__setattr__(self, "reporting_stages", tuple(reporting))
 
 
 SHARED_SETTINGS = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "reflect_batch", "low_stakes")
@@ -252,6 +240,10 @@ def compile_patterns(patterns: Any, *, source: str = "") -> re.Pattern[str] | No
         raise ConfigError("observation", patterns, f"regular expressions ({problem})", source=source) from problem
 
 
+def _has_reports(stage: type[Stage]) -> bool:
+    return stage.asks is not Stage.asks or stage.notes is not Stage.notes
+
+
 def apply_model_settings(policy: Policy, model: Model) -> Policy:
     """The policy with the settings of the model's table [models."name".policy].
 
@@ -264,7 +256,7 @@ def apply_model_settings(policy: Policy, model: Model) -> Policy:
     parts: tuple[object, ...] = (*policy.stages, *policy.injections)
     known = {f.name for part in parts if is_dataclass(part) and not isinstance(part, type) for f in fields(part)} | {
         "window"
-    }  # see `find_window`
+    }  # see `view.find_window`
     for key in table:
         if key not in known:
             raise ConfigError(f"{where}.{key}", table[key], "one of " + ", ".join(sorted(known)))

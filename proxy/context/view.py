@@ -175,6 +175,24 @@ USUAL_ANSWER_DIVISOR = 5
 anyway."""
 
 
+def find_window(policy: Policy, model: Model, learned_window: int | None = None) -> int | None:
+    """The model's window in tokens as a policy sees it, None if it is unknown.
+
+    The policy's own figure for the model (`[models."NAME".POLICY]`) comes first, limited by `learned_window`. Next come
+    `learned_window`, the model's window, and the policy's window for unknown models. learned_window: the window that
+    the upstream has named; the upstream knows it better."""
+    own = model.own.get(policy.name, {}).get("window")
+    if isinstance(own, int) and own:
+        return min(own, learned_window or own)
+    return learned_window or model.window or policy.window or None
+
+
+def find_limit(policy: Policy, model: Model, learned_window: int | None = None) -> int | None:
+    """Tokens at which a prompt of a policy is full: the policy's own budget, or the window if that is less."""
+    found = [tokens for tokens in (policy.own_budget, find_window(policy, model, learned_window)) if tokens]
+    return min(found, default=None)
+
+
 class TokenBudget(msgspec.Struct, frozen=True):
     """The room of a prompt."""
 
@@ -189,7 +207,7 @@ def compute_token_budget(
 ) -> TokenBudget | None:
     """The room for the prompt of this request, None if no window is known. learned_window: the window that the upstream
     has named."""
-    window = policy.find_window(model, learned_window)
+    window = find_window(policy, model, learned_window)
     if not window:
         return None
     limit = window - count_answer_tokens(request, model, window)

@@ -43,7 +43,7 @@ async def is_refusal(reply: Reply) -> bool:
 def may_be_ours(turn: Turn) -> bool:
     """True if reasoning may be bound to a prompt of the proxy. An earlier prompt of the branch was another than the
     client's, or the store has not seen how the reasoning was made."""
-    is_foreign = turn.located.branch.live_session.has_foreign_reasoning and turn.enriched.policy.mode == "rewrite"
+    is_foreign = turn.located.branch.live_session.bindings.has_foreign and turn.enriched.policy.mode == "rewrite"
     return is_foreign or has_changed_prompts(turn)
 
 

@@ -108,7 +108,8 @@ def count_cached_without_proxy(turn: Turn) -> int:
     Call it before the prompt is sent, since sending moves the branch's clock.
     """
     branch = turn.located.branch
-    sent_at = branch.positions[-1][2] if branch.positions else branch.state.sent_at
+    moves = branch.store_position.moves
+    sent_at = moves[-1][2] if moves else branch.state.sent_at
     if sent_at is None or turn.started_at - sent_at > turn.model.ttl_s or turn.located.known_until < 0:
         return 0
     return count_own_tokens(turn, turn.located.known_until + 1)

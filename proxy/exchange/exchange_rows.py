@@ -21,6 +21,7 @@ from proxy.exchange import cost
 from proxy.exchange.turn import Turn
 from proxy.sessions import side_calls
 from proxy.sessions import tool_offer as offers
+from proxy.sessions.branch import LastRequest
 from proxy.sessions.hidden_rounds import encode_round
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.operator_decisions import make_settings_row
@@ -92,8 +93,7 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
                 turn.tenant,
                 live_session.session,
                 branch.name,
-                branch.parent,
-                branch.fork_key,
+                *branch.fork_point,
                 branch.kind,
                 branch.system,
                 now,
@@ -105,14 +105,9 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
             add_offer_row(turn, branch.tool_offer)
     elif turn.located.relation == "continuation" and not branch.is_working:
         rows += side_calls.mark_continued(turn.request, branch)
-    if branch.tip_key is None and not live_session.explicit:
+    if branch.last_request.tip_key is None and not live_session.explicit:
         live_sessions.record_first_tip(branch, turn.tip_key)
-    branch.tip_key = turn.tip_key
-    branch.answer_key = None
-    branch.failed = branch.read_back = False
-    forms = _add_new_messages(live_sessions, turn, now)
-    branch.given_answer = None
-    return forms
+    return _add_new_messages(live_sessions, turn, now)
 
 
 def add_edit_rows(turn: Turn, now: float) -> None:
@@ -160,7 +155,7 @@ def add_exchange_rows(turn: Turn, forms: MessageForms, now: float) -> None:
     """Put two rows on the turn: the exchange, and the new position of its branch."""
     branch = turn.located.branch
     turn.pending.rows.append(_make_exchange_row(turn, forms, now))
-    turn.pending.rows.append(branch.record_position(turn.tip_key, None, now))
+    turn.pending.rows.append(branch.record_move(turn.tip_key, None, now))
 
 
 def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
@@ -169,14 +164,15 @@ def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
     branch, live_session = turn.located.branch, turn.located.branch.live_session
     state = branch.state
     lasting = state.edits if state.lasting_edits is None else state.lasting_edits
-    rows: list[Row] = [_make_edit_row(turn, e, branch.edit_versions.setdefault(k, 1), now) for k, e in lasting.items()]
+    versions = branch.store_position.edit_versions
+    rows: list[Row] = [_make_edit_row(turn, e, versions.setdefault(k, 1), now) for k, e in lasting.items()]
     if turn.enriched.policy.literal:
         # No exchange under a literal policy has made an edit that lasts. The edits that do not last are copied as its
         # own.
         rows = [msgspec.structs.replace(row, exchange="") for row in rows if isinstance(row, EditRow)]
         rows += make_edit_rows(turn, [e for k, e in state.edits.items() if lasting.get(k) != e], now)
         rows += _make_withdrawals(turn, [e for k, e in lasting.items() if k not in state.edits], now)
-    branch.edit_number = len(rows)
+    branch.store_position.edit_number = len(rows)
     rows += [StateRow(turn.tenant, live_session.session, branch.name, k, text, now) for k, text in branch.state.states]
     for k in sorted(branch.state.pins):
         rows += _make_pin_rows(turn, k, 0, now)
@@ -228,14 +224,16 @@ class _StoredPrefix(NamedTuple):
 
 
 def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
+    """Add the rows of new messages. The request is its branch's last one from here."""
     branch, live_session = turn.located.branch, turn.located.branch.live_session
+    before = branch.last_request
     found = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), live_session.serial)
     other = found.other
     gap, whole = _find_gap(turn)
-    changed = [(n, form.hex()) for n, form in other.items() if branch.other_forms.get(n) != form]
-    changed += [(n, "") for n in branch.other_forms if n not in other]
-    base, branch.last_exchange, branch.other_forms = branch.last_exchange, turn.id, other
-    return MessageForms(found.system, changed, gap, whole, base)
+    changed = [(n, form.hex()) for n, form in other.items() if before.other_forms.get(n) != form]
+    changed += [(n, "") for n in before.other_forms if n not in other]
+    branch.last_request = LastRequest(turn.tip_key, exchange=turn.id, other_forms=other)
+    return MessageForms(found.system, changed, gap, whole, before.exchange)
 
 
 def _add_message_rows(
@@ -377,7 +375,7 @@ def _make_exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeR
         messages=len(turn.keys),
         envelope=bytes.fromhex(_add_body(turn, envelope)),
         forms=msgspec.json.encode(forms),
-        edits=branch.edit_number,
+        edits=branch.store_position.edit_number,
         inserts=msgspec.json.encode(sent_texts),
         policy=turn.enriched.policy.name,
         schedule=turn.enriched.policy.schedule,
@@ -393,14 +391,8 @@ def _make_exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeR
 
 def make_edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
     """Return rows of new edits, each with the next version of its message."""
-    branch = turn.located.branch
-    rows = []
-    for edit in edits:
-        version = branch.edit_versions.get(edit.key, 0) + 1
-        branch.edit_versions[edit.key] = version
-        rows.append(_make_edit_row(turn, edit, version, now))
-    branch.edit_number += len(rows)
-    return rows
+    position = turn.located.branch.store_position
+    return [_make_edit_row(turn, edit, position.number_edit(edit.key), now) for edit in edits]
 
 
 def _find_returning_edits(turn: Turn, new: Container[bytes]) -> list[Edit]:

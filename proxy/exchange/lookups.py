@@ -32,7 +32,7 @@ from proxy.exchange.services import MAX_MODEL_CHARS, Headers, Services
 from proxy.exchange.turn import Turn
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
-from proxy.sessions.branch import LoadedNotes
+from proxy.sessions.branch import LoadedNotes, Relevance, SearchHits
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.locate import ExpectedNotes
 from proxy.sessions.operator_decisions import StoredDecisions
@@ -152,7 +152,8 @@ async def search_store(services: Services, turn: Turn, task: Task | None) -> Non
     if not any(injection.searches for injection in turn.enriched.policy.injections):
         return
     branch, chain_key = turn.located.branch, turn.keys[task[0]]
-    if branch.search_hits is not None and branch.search_hits[0] == chain_key:
+    known = branch.lookups.search_hits
+    if known is not None and known.prompt_key == chain_key:
         return
     words = " ".join(sorted(bm25.count_message_terms(task[1]).counts))
     try:
@@ -162,7 +163,7 @@ async def search_store(services: Services, turn: Turn, task: Task | None) -> Non
         services.metrics.internal_errors_total.labels(where="search").inc()
         matches = []
     hits = (RetrievedText(m.key, "summary" if m.kind == "summary" else "message", m.role, m.text) for m in matches)
-    branch.search_hits = chain_key, tuple(hits)
+    branch.lookups = msgspec.structs.replace(branch.lookups, search_hits=SearchHits(chain_key, tuple(hits)))
 
 
 def find_relevance(services: Services, turn: Turn, task: Task | None, headers: Headers) -> Mapping[bytes, float] | None:
@@ -173,18 +174,21 @@ def find_relevance(services: Services, turn: Turn, task: Task | None, headers: H
     if not any(stage.ranks for stage in turn.enriched.policy.stages):
         return None
     branch = turn.located.branch
-    if branch.relevance is None or branch.relevance[0] != task[1].form:
-        branch.relevance = task[1].form, {}
-    known = branch.relevance[1]
+    relevance = branch.lookups.relevance
+    if relevance is None or relevance.task_form != task[1].form:
+        relevance = Relevance(task[1].form, {})
+        branch.lookups = msgspec.structs.replace(branch.lookups, relevance=relevance)
+    known, running = relevance.nearness, branch.lookups.relevance_task
     missing = {
         m.form: identifiers.read_all_text(m)
         for m in turn.request.messages
         if not m.is_system and m.form not in known and (m.text or m.calls)
     }
-    if missing and (branch.relevance_task is None or branch.relevance_task.done()):
-        branch.relevance_task = asyncio.create_task(_find_nearness(services, turn, task[1], missing, headers))
-        services.background_tasks.add(branch.relevance_task)
-        branch.relevance_task.add_done_callback(services.background_tasks.discard)
+    if missing and (running is None or running.done()):
+        running = asyncio.create_task(_find_nearness(services, turn, task[1], missing, headers))
+        branch.lookups = msgspec.structs.replace(branch.lookups, relevance_task=running)
+        services.background_tasks.add(running)
+        running.add_done_callback(services.background_tasks.discard)
     return known
 
 
@@ -195,13 +199,14 @@ async def _find_nearness(
     texts = {task.form: identifiers.read_all_text(task), **missing}
     vectors = await embeddings.load_vectors(services, turn.tenant, branch.session, texts, headers)
     wanted = vectors.get(task.form)
-    if wanted is None or branch.relevance is None or branch.relevance[0] != task.form:
+    relevance = branch.lookups.relevance
+    if wanted is None or relevance is None or relevance.task_form != task.form:
         return
     # Off the loop: a thousand vectors of 1,536 numbers are some 100 ms of work.
     near = await asyncio.to_thread(
         lambda: {f: bm25.cosine_similarity(v, wanted) for f, v in vectors.items() if f in missing}
     )
-    branch.relevance[1].update(near)
+    relevance.nearness.update(near)
 
 
 # Notes that a prompt gets in addition to its history: the session's scratchpad, and the memos that fit the user's
@@ -223,7 +228,7 @@ class PromptNotes(TypedDict):
 
 def find_prompt_notes(turn: Turn) -> PromptNotes:
     """Return the notes that are known for the turn."""
-    found = turn.located.branch.loaded_notes
+    found = turn.located.branch.lookups.notes
     if found is None or not find_wanted_notes(turn.enriched.policy):
         return {"scratchpad": "", "memos": ()}
     return {"scratchpad": found.scratchpad if turn.located.has_scratchpad else "", "memos": found.memos}
@@ -254,7 +259,7 @@ def forget_notes(live_sessions: LiveSessions, tenant: str, session: str) -> None
     """Drop the remembered notes of a session that was written to: its next requests read them again."""
     live_session = live_sessions.find_session(tenant, session)
     for branch in live_session.branches.values() if live_session is not None else ():
-        branch.loaded_notes = None
+        branch.lookups = msgspec.structs.replace(branch.lookups, notes=None)
 
 
 async def load_notes(services: Services, turn: Turn, task: Task | None, project: str) -> None:
@@ -264,7 +269,7 @@ async def load_notes(services: Services, turn: Turn, task: Task | None, project:
         return
     # After a call of the proxy's own tools the store may hold other notes.
     prompt, calls = turn.keys[task[0]], len(turn.enriched.spliced.hidden_at)
-    known = branch.loaded_notes
+    known = branch.lookups.notes
     if known is not None and (known.prompt_key, known.hidden_count) == (prompt, calls):
         return
     pad, fitting = known.scratchpad if known is not None else "", known.memos if known is not None else ()
@@ -281,7 +286,7 @@ async def load_notes(services: Services, turn: Turn, task: Task | None, project:
                     fitting = await _load_fitting_memos(services, turn, task[1], project) if fits else ()
         except (TimeoutError, StoreUnavailable):
             services.metrics.internal_errors_total.labels(where="prompt_notes").inc()
-    branch.loaded_notes = LoadedNotes(prompt, calls, pad, fitting)
+    branch.lookups = msgspec.structs.replace(branch.lookups, notes=LoadedNotes(prompt, calls, pad, fitting))
 
 
 async def _load_fitting_memos(services: Services, turn: Turn, about: Message, project: str) -> tuple[Memo, ...]:

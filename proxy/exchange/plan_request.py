@@ -113,7 +113,7 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         services.metrics.refusals_total.labels(rule=plan.refusal).inc()
         turn = turn.without_tools()
     if plan.edits:
-        turn = splice_rounds.offer_pending_tools(services, turn, plan)
+        turn = splice_rounds.offer_with_first_edit(services, turn, plan)
     usage_added = turn.request.stream and not (
         turn.request.usage_wanted or is_stopped or turn.model_key in services.usage_refused
     )
@@ -155,12 +155,12 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
 async def make_plan(services: Services, turn: Turn, state: BranchState, *, frozen: bool) -> Plan:
     """Return the plan of a turn at its time; the state is not changed. Raises NotManaged if it takes too long."""
     spliced = turn.enriched.spliced
-    pending = turn.enriched.pending_tool_offer
-    coming = pending or turn.enriched.tool_offer
-    tool_tokens = turn.token_counter.count_tools(coming.definitions) if pending is not None and pending.names else 0
-    (times, strategies), found = lookups.find_origins(turn), turn.located.branch.search_hits
+    late = turn.enriched.first_edit_offer
+    coming = late or turn.enriched.tool_offer
+    tool_tokens = turn.token_counter.count_tools(coming.definitions) if late is not None and late.names else 0
+    (times, strategies), found = lookups.find_origins(turn), turn.located.branch.lookups.search_hits
     dropped = state.decisions.dropped if state.decisions is not None else {}
-    hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
+    hits = tuple(one for one in found.texts if one.key not in dropped) if found is not None else ()
     notes = lookups.find_prompt_notes(turn)
     agent, session = services.known_agents.find(turn.tenant, turn.request), turn.located.branch.live_session.session
 
@@ -220,10 +220,10 @@ async def _plan_in_time(services: Services, plan: Callable[[], Plan], *, is_prev
 
 def _takes_long(turn: Turn) -> bool:
     """True if planning might hold the loop for longer than 20 ms."""
-    received, sent = turn.located.branch.body_sizes  # of the request before this one
-    new = max(len(turn.request.body) - received, 0)
+    before = turn.located.branch.unstored
+    new = max(len(turn.request.body) - before.received_bytes, 0)
     new_messages = len(turn.keys) - turn.located.known_until
-    return sent + new > MAX_PLANNED_BYTES or new > MAX_NEW_BYTES or new_messages > MAX_NEW_MESSAGES
+    return before.sent_bytes + new > MAX_PLANNED_BYTES or new > MAX_NEW_BYTES or new_messages > MAX_NEW_MESSAGES
 
 
 def _make_passthrough_plan(turn: Turn, state: BranchState) -> Plan:

@@ -120,31 +120,31 @@ async def _find_known(
 ) -> dict[str, Binding]:
     """The bindings that are known of the tokens. Those of reasoning that came with new messages, and was not made here,
     are those of the client's own prompt; they are stored."""
-    memory = turn.located.branch.live_session
+    memory = turn.located.branch.live_session.bindings
     names = {token: hash_token(token) for token in {**sent, **own}}
-    missing = [token for token, name in names.items() if name not in memory.bindings]
-    if missing and (not memory.bindings_read or services.store.shared):
+    missing = [token for token, name in names.items() if name not in memory.rows]
+    if missing and (not memory.are_read or services.store.shared):
         try:
             async with asyncio.timeout(services.settings.store.read_s):
-                rows = await services.store.read_bindings(turn.tenant, memory.session)
+                rows = await services.store.read_bindings(turn.tenant, turn.located.branch.session)
         except (TimeoutError, StoreUnavailable):
             services.metrics.internal_errors_total.labels(where="bindings").inc()
             rows = []
         else:
-            memory.bindings_read = True
-        memory.bindings |= {row.token: row for row in rows if row.token not in memory.bindings}
-        missing = [token for token in missing if names[token] not in memory.bindings]
-    if missing and memory.bindings_read:
+            memory.are_read = True
+        memory.rows |= {row.token: row for row in rows if row.token not in memory.rows}
+        missing = [token for token in missing if names[token] not in memory.rows]
+    if missing and memory.are_read:
         new = b"".join(message.raw for message in turn.request.messages[turn.located.known_until + 1 :])
         foreign = {token: own[token] for token in missing if token in own and token.encode() in new}
         turn.pending.rows += _make_rows(services, turn, foreign, foreign)
-        memory.has_foreign_reasoning |= bool(foreign)
+        memory.has_foreign |= bool(foreign)
     return _find_stored(turn, names)
 
 
 def _find_stored(turn: Turn, tokens: Iterable[str]) -> dict[str, Binding]:
     """The stored bindings of these tokens, in their order."""
-    rows, names = turn.located.branch.live_session.bindings, {hash_token(token): token for token in tokens}
+    rows, names = turn.located.branch.live_session.bindings.rows, {hash_token(token): token for token in tokens}
     return {
         token: Binding(row.system_tools, row.chain, names.get(row.predecessor, "gone") if row.predecessor else "")
         for name, token in names.items()
@@ -154,7 +154,7 @@ def _find_stored(turn: Turn, tokens: Iterable[str]) -> dict[str, Binding]:
 
 def _find_ours(turn: Turn, broken: Sequence[str], own: Mapping[str, Binding]) -> list[str]:
     """The broken tokens whose prompt the client has not changed: the proxy has changed it."""
-    known = turn.located.branch.live_session.bindings
+    known = turn.located.branch.live_session.bindings.rows
     return [
         token
         for token in broken
@@ -184,7 +184,7 @@ def withdraw_edits(services: Services, turn: Turn) -> Turn:
     turn.pending.rows += exchange_rows.make_withdrawn_rows(turn, services.now())
     branch.state = replace(branch.state, edits={}, lasting_edits=None)
     exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
-    return turn.without_tools().with_lookups(pending_tool_offer=None)
+    return turn.without_tools().with_lookups(first_edit_offer=None)
 
 
 def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
@@ -265,15 +265,16 @@ def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:
 
 def _make_rows(services: Services, turn: Turn, found: Mapping[str, Binding], own: Mapping[str, Binding]) -> list[Row]:
     """The rows of new bindings; memory is updated. own: the bindings in front of the client's own prompt."""
-    memory, now = turn.located.branch.live_session, services.now()
+    branch, now = turn.located.branch, services.now()
+    known = branch.live_session.bindings.rows
     rows: list[Row] = []
     for token, binding in found.items():
         name = hash_token(token)
-        if name in memory.bindings:
+        if name in known:
             continue
-        memory.bindings[name] = row = BindingRow(
+        known[name] = row = BindingRow(
             tenant=turn.tenant,
-            session=memory.session,
+            session=branch.session,
             token=name,
             system_tools=binding.system_tools,
             chain=binding.chain,

@@ -41,8 +41,8 @@ from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
 from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, Services
 from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import locate
-from proxy.sessions.branch import adopt_stored_edits
 from proxy.sessions.hidden_rounds import SplicedRequest
+from proxy.sessions.stored_branch import adopt_stored_edits
 from proxy.telemetry import CURRENT
 from proxy.upstream.client import Target
 
@@ -231,7 +231,7 @@ def _has_long_cache(turn: Turn) -> bool:
     Its last mark says so, unless the provider has reported a write for the shorter one. Without a mark in the request,
     the last reported write counts.
     """
-    known = turn.located.branch.has_long_cache
+    known = turn.located.branch.unstored.has_long_cache
     if not turn.client_marks.lifetime:
         return known is True
     return turn.client_marks.lifetime == LONG_LIFETIME and known is not False

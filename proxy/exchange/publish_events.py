@@ -10,6 +10,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from proxy.chat.chain import public_id
 from proxy.context.plan_events import make_events
 from proxy.dialects.usage import Usage
@@ -18,6 +20,7 @@ from proxy.exchange import cost
 from proxy.exchange.services import Incoming, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import locate
+from proxy.sessions.branch import Beginning
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +70,12 @@ def publish_plan(services: Services, turn: Turn) -> None:
 def _publish_client_change(services: Services, turn: Turn) -> None:
     """Publish an event if the client has changed the part of its conversation that the provider's cache holds."""
     branch = turn.located.branch
-    digest, tools = turn.located.system_digest, hash(turn.request.tools)
-    before, branch.last_beginning = branch.last_beginning, (digest, tools, turn.started_at)
+    now = Beginning(turn.located.system_digest, hash(turn.request.tools), turn.started_at)
+    before, branch.unstored = branch.unstored.beginning, replace(branch.unstored, beginning=now)
     what = "history" if turn.located.relation == "fork" else ""
-    if before is not None and turn.started_at - before[2] <= turn.model.ttl_s:
-        what = "system" if before[0] != digest else "tools" if before[1] != tools else what
+    if before is not None and now.came_at - before.came_at <= turn.model.ttl_s:
+        is_same_system, is_same_tools = before.system_digest == now.system_digest, before.tools_hash == now.tools_hash
+        what = "system" if not is_same_system else "tools" if not is_same_tools else what
     if what:
         _publish(services, turn, bus.CACHE, {"by": "client", "changed": what, "predicted": turn.prompt.plan.predicted})
 

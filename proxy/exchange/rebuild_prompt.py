@@ -21,13 +21,13 @@ from proxy.dialects.completions.request import MessageReader, read_message, read
 from proxy.errors import StoreUnavailable
 from proxy.exchange.exchange_rows import MessageForms, SentTexts
 from proxy.exchange.services import LARGE_BODY_BYTES
-from proxy.sessions.branch import read_edit
 from proxy.sessions.hidden_rounds import (
     HiddenRound,
     SplicedRequest,
     decode_round,
     splice_hidden_rounds,
 )
+from proxy.sessions.stored_branch import read_edit
 from proxy.store.base import ExchangeRecord, MessageRecord, Store
 
 

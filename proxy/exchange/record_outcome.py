@@ -37,7 +37,7 @@ from proxy.exchange.turn import ORIGINAL_FALLBACKS, Turn
 from proxy.metrics import Metrics
 from proxy.notes import reflection, state_block
 from proxy.sessions import side_calls
-from proxy.sessions.branch import GivenAnswer
+from proxy.sessions.given_answer import GivenAnswer
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
 from proxy.store.session_lists import REPLANNED_NOTE
 from proxy.stream.assemble import AssembledAnswer
@@ -115,7 +115,7 @@ def record_outcome(
         rows += exchange_rows.record_hidden_round(turn, answer_key, now)
     # An answer of nothing but a withheld block leaves the client nothing to send back: the request is its place then.
     state_key = tip_key if answer_key is None and complete and blocks else answer_key
-    branch.failed = state_key is None or not complete
+    branch.last_request = replace(branch.last_request, failed=state_key is None or not complete)
     meter = _make_meter(services, turn, usage, status)
     first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
     state = None
@@ -140,8 +140,8 @@ def record_outcome(
         meter=cost.write_meter(meter) if meter is not None else None,
     )  # fmt: skip
     rows.append(row)
-    if branch.tip_key == tip_key:
-        rows.append(branch.record_position(tip_key, answer_key, now))
+    if branch.last_request.tip_key == tip_key:
+        rows.append(branch.record_move(tip_key, answer_key, now))
     services.live_sessions.end_exchange(branch.live_session)
     _record_metrics(services, turn, answer, meter)
     publish_events.publish_answer(services, turn, first if complete else None, state)
@@ -207,9 +207,9 @@ def _store_answers(
             services.live_sessions.add_node(live_session, chain_key, exchange_rows.make_node(turn, row))
         if first is None:
             first = chain_key
-            if branch.tip_key == tip_key:
-                branch.answer_key = chain_key
-                branch.given_answer = GivenAnswer.remember(message)
+            if branch.last_request.tip_key == tip_key:
+                given = GivenAnswer.remember(message)
+                branch.last_request = replace(branch.last_request, answer_key=chain_key, given_answer=given)
     if turn.chain is not None:
         rows += chains.record_names(services, turn, answer, first, is_complete=whole)
     return first
@@ -277,7 +277,8 @@ def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: Exc
     """Return the meter of the exchange, None if it cannot be metered; the request log gets its figures."""
     meter = None
     if usage is not None and usage.cache_write:
-        turn.located.branch.has_long_cache = usage.cache_write_long > 0
+        branch = turn.located.branch
+        branch.unstored = replace(branch.unstored, has_long_cache=usage.cache_write_long > 0)
     try:
         meter = cost.make_meter(turn, usage)
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from proxy.errors import AnswerTooLong, StoreUnavailable, UpstreamError
 from proxy.exchange import (
     bound_reasoning,
@@ -92,7 +94,8 @@ async def send_prompt(services: Services, turn: Turn, target: Target, incoming: 
 def record_sent(services: Services, turn: Turn) -> None:
     """Update the branch's state once the plan's bytes have gone out."""
     branch = turn.located.branch
-    branch.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
+    received, sent = len(turn.request.body), len(turn.prompt.chat_body)
+    branch.unstored = replace(branch.unstored, received_bytes=received, sent_bytes=sent)
     agent, session = services.known_agents.find(turn.tenant, turn.request), branch.live_session.session
     if branch.kind != "side":
         agent.note_length(session, turn.prompt.plan.request_count)
@@ -101,7 +104,8 @@ def record_sent(services: Services, turn: Turn) -> None:
         branch.state = branch.state.after_sending(turn.prompt.plan, services.now(), has_breakpoints=marked)
         agent.note_faults(session, branch.state)
     if turn.prompt.is_simulated:
-        branch.simulated_state = find_simulated_state(branch).after_sending(turn.prompt.plan, services.now())
+        simulated = find_simulated_state(branch).after_sending(turn.prompt.plan, services.now())
+        branch.unstored = replace(branch.unstored, simulated_state=simulated)
 
 
 async def _shorten_prompt(services: Services, turn: Turn, incoming: Incoming, reply: Reply) -> Turn | None:

@@ -19,7 +19,8 @@ from proxy.exchange.message_cache import MessageCache
 from proxy.helper.budget import Budget, CircuitBreaker
 from proxy.helper.queue import HelperQueue
 from proxy.metrics import Metrics
-from proxy.sessions.live import KnownAgents, LiveSessions
+from proxy.sessions.agent_statistics import KnownAgents
+from proxy.sessions.live import LiveSessions
 from proxy.sessions.provider_chains import Chain, HistoryMemory, ItemMemory
 from proxy.settings.load import Settings
 from proxy.store.base import Store

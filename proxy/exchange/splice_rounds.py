@@ -1,6 +1,7 @@
-"""Additions to a turn's request before it is planned: the hidden rounds behind its answers, and our tools.
+"""Splicing of a turn's request before it is planned: the hidden rounds behind its answers are put back, and our tools
+are added.
 
-Branches that offer no tools have no hidden rounds either, and no cost for both.
+Branches that offer no tools have no hidden rounds either, and no cost for both. `sessions.hidden_rounds` has the words.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
     elif when == "first_edit" and (turn.is_bound or count_losses(turn.located.branch.state.edits)):
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)  # too late: an edited or bound prompt keeps its tools
     elif when == "first_edit":
-        return turn.with_lookups(pending_tool_offer=found)
+        return turn.with_lookups(first_edit_offer=found)
     return turn
 
 
@@ -119,7 +120,7 @@ def _find_conversation_kind(turn: Turn) -> tuple[str, int]:
     return turn.tenant, hash(frozenset(turn.request.tool_names))
 
 
-def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
+def offer_with_first_edit(services: Services, turn: Turn, plan: Plan) -> Turn:
     """Add the tools that come with the first edit, once an edit takes out something that is nowhere else in the
     prompt; the branch keeps them."""
     if plan.refusal or not any(edit.is_lossy for edit in plan.edits.values()):
@@ -127,7 +128,7 @@ def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
     services.conversations_with_edits[_find_conversation_kind(turn)] = None
     if len(services.conversations_with_edits) > MAX_CONVERSATION_KINDS:
         del services.conversations_with_edits[next(iter(services.conversations_with_edits))]
-    offer = turn.enriched.pending_tool_offer
+    offer = turn.enriched.first_edit_offer
     if offer is None:
         return turn
     if turn.located.branch.tool_offer is None:
@@ -137,7 +138,7 @@ def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
         if turn.enriched.spliced.added_tools
         else add_tools(turn.enriched.spliced, offer.definitions)
     )
-    return turn.with_lookups(tool_offer=offer, pending_tool_offer=None, spliced=spliced)
+    return turn.with_lookups(tool_offer=offer, first_edit_offer=None, spliced=spliced)
 
 
 def find_guarded_results(turn: Turn) -> frozenset[bytes]:

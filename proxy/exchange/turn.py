@@ -40,11 +40,11 @@ class Enriched(msgspec.Struct, frozen=True, eq=False):
 
     policy: Policy
     spliced: SplicedRequest
-    """The request as upstream should see it, which is planned: the client's own where nothing is hidden."""
+    """The request with its hidden rounds and our tools, which is planned: the client's own where it has neither."""
     tool_offer: ToolOffer = offers.NO_TOOLS
     """The tools of the proxy that are in `spliced`."""
-    pending_tool_offer: ToolOffer | None = None
-    """The tools that are added with the branch's first edit, until there is one."""
+    first_edit_offer: ToolOffer | None = None
+    """The tools that are offered with the branch's first edit, until there is one."""
     arm: str = ""
     """The arm of the experiment that the session is in (`holdout`)."""
     relevance: Mapping[bytes, float] = msgspec.field(default_factory=dict)
@@ -88,7 +88,11 @@ class Prompt(msgspec.Struct, frozen=True, eq=False):
 
 
 class AnswerRounds(msgspec.Struct, frozen=True, eq=False):
-    """The rounds behind one answer in which the model called tools of the proxy."""
+    """The rounds behind one answer in which the model called tools of the proxy.
+
+    A round is one request of the tool loop with its answer. The client gets the last round's answer, and the visible
+    parts of those before it.
+    """
 
     usage: tuple[Usage, ...] = ()
     """The usage of the rounds before the last one."""

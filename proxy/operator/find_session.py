@@ -144,4 +144,4 @@ async def _copy_branch(services: Services, record: SessionRecord, name: str, key
         found = await services.live_sessions.load_branch(live_session, name)
     if found is None:
         raise NotFound(f"session {record.session!r} has no branch {name!r}", hint="List its branches.")
-    return replace(found, live_session=live_session)
+    return replace(found, live_session=live_session, store_position=found.store_position.copy())

@@ -63,7 +63,7 @@ async def preview_prompt(
     branch = replace(
         selected.branch,
         live_session=replace(selected.branch.live_session, stored_decisions=decisions),
-        body_sizes=(0, 0),
+        unstored=msgspec.structs.replace(selected.branch.unstored, received_bytes=0, sent_bytes=0),
     )
     target = services.client.select_target(request.model)
     model = lookups.look_up_model(services, request.model)

@@ -11,6 +11,7 @@ from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Edit
+from proxy.context.view import find_window
 from proxy.exchange.services import Services
 from proxy.operator import show
 from proxy.operator.find_session import SelectedBranch, find_branch, run_off_loop
@@ -113,7 +114,7 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
         branch=selected.branch.name,
         policy=turn.enriched.policy.name,
         model=turn.request.model,
-        limit=turn.enriched.policy.find_window(turn.model),
+        limit=find_window(turn.enriched.policy, turn.model),
         budget=turn.enriched.policy.budget,
         tokens=plan.before,
         sent=turn.prompt.sent_tokens,

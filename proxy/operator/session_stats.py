@@ -12,6 +12,7 @@ import msgspec
 
 from proxy.context.models import Model
 from proxy.context.policy import Policy
+from proxy.context.view import find_limit
 from proxy.exchange import cost as exchange_cost
 from proxy.exchange import learned_windows, lookups
 from proxy.exchange.cost import Bill, Meter
@@ -188,7 +189,7 @@ def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> Se
 
 def _build_stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
     turn, plan = preview.turn, preview.turn.prompt.plan
-    limit = turn.enriched.policy.find_limit(turn.model, learned_windows.find_window(services, turn.model_key))
+    limit = find_limit(turn.enriched.policy, turn.model, learned_windows.find_window(services, turn.model_key))
     sent = turn.prompt.sent_tokens
     edits = {} if turn.prompt.observed else preview.edits
     gone = sum(edit.action == "gone" for edit in edits.values())

@@ -13,6 +13,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
+from proxy.context.view import find_limit
 from proxy.exchange import learned_windows, lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.publish_events import LOOP_SOURCE
@@ -247,7 +248,7 @@ def build_timeline(
     policy = services.policies.get(last.policy)
     model = lookups.look_up_model(services, last.model)
     named = learned_windows.find_window(services, make_model_key(last.tenant, last.upstream, last.model))
-    limit = policy.find_limit(model, named) if policy is not None else named or model.window
+    limit = find_limit(policy, model, named) if policy is not None else named or model.window
     figures = SessionFigures(
         exchanges=sums.exchanges,
         model=last.model,

@@ -31,7 +31,7 @@ from proxy.replay.cache import ProviderCache
 from proxy.replay.read import RecordedConversation
 from proxy.replay.score import PriceScale, PromptScorer, ReplayTotals
 from proxy.replay.wanted_references import RecordedRequest, WantedReferences
-from proxy.sessions.live import KnownAgents
+from proxy.sessions.agent_statistics import KnownAgents
 from proxy.tokenizers import get_token_counter
 from proxy.tools.registry import choose_tool_names, join_definitions
 

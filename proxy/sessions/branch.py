@@ -1,52 +1,46 @@
-"""State of one conversation in this process, and its reading from the store."""
+"""State of one conversation in this process: a session, its branches, and what is known of each branch.
+
+Values that change together are one small value: `LastRequest`, `StorePosition`, `Lookups`, `UnstoredFacts`. All but
+`StorePosition` are frozen and are replaced as a whole. So a copy of a branch, as a preview makes it, changes nothing of
+the branch in use.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import re
-import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from proxy.chat.message import Call, Message
+from proxy.chat.message import Message
 from proxy.chat.tokens import TokenCounter
-from proxy.context.branch_state import BranchState, StateRequest, count_losses
+from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, RetrievedText
 from proxy.notes.memo_matching import Memo
 from proxy.sessions import packing
+from proxy.sessions.given_answer import GivenAnswer
 from proxy.sessions.hidden_rounds import HiddenRound
 from proxy.sessions.operator_decisions import StoredDecisions
-from proxy.sessions.packing import Node
+from proxy.sessions.packing import Node, Packable
 from proxy.sessions.tool_offer import ToolOffer
-from proxy.store.base import BranchRecord, BranchTipRow, EditRow
+from proxy.store.base import BranchTipRow
 from proxy.store.bindings import BindingRow
 from proxy.store.branch_positions import BranchKind, BranchPosition
 
 BranchId = tuple[str, str, str]
 """(tenant, session, branch)"""
 
-MAX_POSITIONS = 64
+MAX_MOVES = 64
 """Limit on the remembered moves of a branch. They distinguish its own moves from the moves of another process."""
 
 NODE_BYTES = 250
 """Bytes of memory of a message: its keys, its node, its places in the dictionaries and in the marks of the last
 prompt."""
-MIN_ID_CHARS = 9
-"""Characters of a call's id by which an answer is recognised. Shorter ids may be counters."""
-_COUNTER = re.compile(
-    r"(?:functions?|tools?|toolu|calls?|chatcmpl|fc|id|step|use|[\W_]|0*\d{1,5}(?!\d))*+", re.IGNORECASE
-)
-"""The id of a call without the tool's name, where the rest is the usual words and a small number."""
-MIN_TEXT_CHARS = 16
-"""Characters of an answer that is recognised by its text."""
-REMEMBERED_CHARS = 200
-"""Characters that are remembered of each end of an answer's text."""
 BINDING_BYTES = 500
 """Bytes of memory of a binding: its row with five hashes, and its place in the dictionary."""
 EDIT_BYTES = 400
@@ -56,22 +50,33 @@ INDEX_BYTES = 110
 PACKED_BYTES = 3_500
 """Bytes of memory of a packed branch and its session in addition to the packed bytes."""
 
-_packing = threading.RLock()
-"""Held while memory is packed or unpacked: a worker thread may look at it while the event loop packs it."""
+
+@dataclass(slots=True)
+class ReasoningBindings:
+    """The prompts that the reasoning in a session is bound to (`exchange.prefix_bindings`)."""
+
+    rows: dict[bytes, BindingRow] = field(default_factory=dict)
+    """By the hash of the reasoning's token."""
+    are_read: bool = False
+    """True if `rows` has those of the store."""
+    has_foreign: bool = False
+    """True if a request had reasoning that was made past this store; this process alone knows it."""
 
 
-def _has_value(owner: object, name: str) -> bool:
-    """True if an attribute is not packed."""
-    try:
-        object.__getattribute__(owner, name)
-    except AttributeError:
-        return False
-    return True
+class _PackedNodes(NamedTuple):
+    """The memory of a session while it is packed. `hidden_rounds` with messages are not packed."""
+
+    parts: bytes
+    """The bytes that `packing.pack_nodes` makes of it."""
+    indexed_count: int
+    """Nodes behind an answer of the proxy."""
 
 
 @dataclass(slots=True, eq=False)
-class LiveSession:
+class LiveSession(Packable):
     """A session's stored nodes, and the forms and branches of it that are known to be stored."""
+
+    packed_names = "nodes", "forms", "hidden_rounds"
 
     tenant: str
     session: str
@@ -90,12 +95,7 @@ class LiveSession:
     to the store only. `put_rounds` and `forget_rounds` change the rounds."""
     hidden_bytes: int = 0
     """Bytes of the hidden rounds."""
-    bindings: dict[bytes, BindingRow] = field(default_factory=dict)
-    """The prompts that reasoning is bound to, by the hash of its token (`exchange.prefix_bindings`)."""
-    bindings_read: bool = False
-    """True if `bindings` has those of the store."""
-    has_foreign_reasoning: bool = False
-    """True if a request had reasoning that was made past this store; this process alone knows it."""
+    bindings: ReasoningBindings = field(default_factory=ReasoningBindings)
     token_counter: TokenCounter | None = None
     """The token counter of its nodes: that of its first request."""
     serial: int = field(default_factory=itertools.count().__next__)
@@ -103,57 +103,47 @@ class LiveSession:
     next."""
     counted_size: int = 0
     """Its `size` when the live branches were last counted."""
-    _indexed_count: int = field(default=0, init=False, repr=False)
-    """Nodes behind an answer of the proxy, counted when they are packed."""
-    packed: bytes | None = field(default=None, init=False, repr=False)
-    """`nodes`, `forms` and `hidden_rounds` while they are packed; they are no attributes then. Rounds with messages are
-    not packed."""
+    packed: _PackedNodes | None = field(default=None, init=False, repr=False)
+    """`nodes`, `forms` and `hidden_rounds` while they are packed; they are no attributes then."""
 
     @property
     def size(self) -> int:
         """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
         packed = self.packed  # a worker thread may unpack it meanwhile
-        nodes = NODE_BYTES * len(self.nodes) if packed is None else len(packed) + INDEX_BYTES * self._indexed_count
-        own = nodes + BINDING_BYTES * len(self.bindings) + self.hidden_bytes
+        if packed is None:
+            nodes = NODE_BYTES * len(self.nodes)
+        else:
+            nodes = len(packed.parts) + INDEX_BYTES * packed.indexed_count
+        own = nodes + BINDING_BYTES * len(self.bindings.rows) + self.hidden_bytes
         return own + sum(branch.size for branch in self.branches.values())
 
     def pack(self) -> None:
-        """Pack what only the next request needs: a fifth of the memory. It unpacks itself when it is looked at, so
-        that a request that has the session may go on. Only the event loop's thread may pack."""
+        """Pack what only the next request needs: a fifth of the memory."""
         for branch in self.branches.values():
             branch.pack()
-        with _packing:
+        with packing.LOCK:
             if self.packed is None:
                 has_rounds = any(self.hidden_rounds.values())
-                self._indexed_count = sum(node.reached for node in self.nodes.values())
-                self.packed = packing.pack_nodes(self.nodes, self.forms, () if has_rounds else self.hidden_rounds)
+                parts = packing.pack_nodes(self.nodes, self.forms, () if has_rounds else self.hidden_rounds)
+                self.packed = _PackedNodes(parts, sum(node.reached for node in self.nodes.values()))
                 del self.nodes, self.forms
                 if not has_rounds:
                     del self.hidden_rounds
 
     def unpack(self) -> None:
-        """Unpack all that is packed."""
-        self._unpack_nodes()
+        """Unpack all that is packed, of the branches too."""
+        self.unpack_values()
         for branch in self.branches.values():
-            branch.unpack()
+            branch.unpack_values()
 
-    def _unpack_nodes(self) -> None:
-        with _packing:
+    def unpack_values(self) -> None:
+        """Unpack the session's own attributes."""
+        with packing.LOCK:
             if self.packed is not None:
-                self.nodes, self.forms, tips = packing.unpack_nodes(self.packed)
-                if not _has_value(self, "hidden_rounds"):
+                self.nodes, self.forms, tips = packing.unpack_nodes(self.packed.parts)
+                if not self.has_value("hidden_rounds"):
                     self.hidden_rounds = dict.fromkeys(tips, ())
                 self.packed = None
-
-    if not TYPE_CHECKING:  # for the type checker the class would have any attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Unpack. Python calls this for an attribute that is not there."""
-            if name not in ("nodes", "forms", "hidden_rounds"):
-                raise AttributeError(name)
-            with _packing:
-                self._unpack_nodes()
-                return object.__getattribute__(self, name)
 
     def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
         """Remember the hidden rounds behind the answers to a request."""
@@ -176,18 +166,58 @@ class LiveSession:
         return True
 
 
-class _PackedBranch(NamedTuple):
-    """The memory of a branch while it is packed."""
+class ForkPoint(NamedTuple):
+    """The place at which a branch leaves another one."""
 
-    parts: bytes
-    """The bytes that `packing.pack_state` makes of it."""
-    small_state: BranchState
-    """The state without these parts."""
-    moved_at: float | None
+    parent: str | None = None
+    """The name of the other branch; None for a branch that began by itself."""
+    key: bytes | None = None
+    """The chain key of the last message that both share."""
 
 
-_PACKED_NAMES = ("state", "edit_versions", "positions")
-_NO_TEXTS: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = {}, {}, 0
+NO_FORK = ForkPoint()
+
+
+class LastRequest(msgspec.Struct, frozen=True):
+    """The last request of a branch, and what came of it. The next request puts another value in its place."""
+
+    tip_key: bytes | None = None
+    """The chain key of its end; None before the first request."""
+    answer_key: bytes | None = None
+    """The chain key of our answer to it."""
+    given_answer: GivenAnswer | None = None
+    """That answer, as a client may reword it; None after the branch was read back."""
+    failed: bool | None = False
+    """True if the last attempt had no answer; None while that is not known, since the branch was read back."""
+    exchange: str = ""
+    """The exchange that was recorded of it; "" after the branch was read back."""
+    other_forms: Mapping[int, bytes] = {}
+    """Its messages that came in another form than the first stored one, by position."""
+
+
+NO_REQUEST = LastRequest()
+
+
+@dataclass(slots=True)
+class StorePosition:
+    """The position of a branch in the store, as this process knows it: its last moves, and its stored edits."""
+
+    moves: deque[packing.Move] = field(default_factory=lambda: deque(maxlen=MAX_MOVES))
+    """Moves by which this process has seen or left the branch in the store."""
+    edit_versions: dict[bytes, int] = field(default_factory=dict)
+    """The number of edits of each edited message."""
+    edit_number: int = 0
+    """The version of the newest stored edit."""
+
+    def number_edit(self, key: bytes) -> int:
+        """Count one more edit of a message. Return the edit's version."""
+        version = self.edit_versions[key] = self.edit_versions.get(key, 0) + 1
+        self.edit_number += 1
+        return version
+
+    def copy(self) -> StorePosition:
+        """Return a copy that changes by itself."""
+        return StorePosition(self.moves.copy(), self.edit_versions.copy(), self.edit_number)
 
 
 class LoadedNotes(NamedTuple):
@@ -201,56 +231,86 @@ class LoadedNotes(NamedTuple):
     memos: tuple[Memo, ...]
 
 
-class GivenAnswer(NamedTuple):
-    """An answer, as far as it is remembered to recognise it where the client returns it in other words."""
+class SearchHits(NamedTuple):
+    """The results of a search of the store for a prompt."""
 
-    call_ids: frozenset[str]
-    """The ids of its calls, without ids that may be counters."""
-    head: str
-    """The first `REMEMBERED_CHARS` characters of its text; "" for a text that may be chance."""
-    tail: str
-    """The last ones."""
-
-    @classmethod
-    def remember(cls, message: Message) -> GivenAnswer:
-        """Return what is remembered of the message of an answer."""
-        text = message.text.strip()
-        if len(text) < MIN_TEXT_CHARS:
-            text = ""
-        return cls(_select_call_ids(message), text[:REMEMBERED_CHARS], text[-REMEMBERED_CHARS:])
-
-    def is_reworded_in(self, message: Message) -> bool:
-        """True if a client's message shows this answer.
-
-        A message with calls shows it by their ids. A message without calls shows it by the ids in its text, where a
-        client writes calls as text. It also shows it by the text itself: a client may put a text behind the answer, or
-        take the reasoning from its front.
-        """
-        if message.calls:
-            ids = _select_call_ids(message)
-            return bool(ids) and self.call_ids.issuperset(ids)
-        if message.role != "assistant":
-            return False
-        text = message.text.strip()
-        if self.call_ids and all(call_id in text for call_id in self.call_ids):
-            return True
-        if len(text) < MIN_TEXT_CHARS or not self.head:
-            return False
-        return text.startswith(self.head) or text.endswith(self.tail) or self.tail.endswith(text)
+    prompt_key: bytes
+    """The chain key of the prompt."""
+    texts: tuple[RetrievedText, ...]
 
 
-def _select_call_ids(message: Message) -> frozenset[str]:
-    return frozenset(call.id for call in message.calls if len(call.id) >= MIN_ID_CHARS and not _is_counter(call))
+class Relevance(NamedTuple):
+    """The nearness of messages to a task, by their vectors."""
+
+    task_form: bytes
+    nearness: dict[bytes, float]
+    """By the forms of the messages. Vectors that come later add to it."""
 
 
-def _is_counter(call: Call) -> bool:
-    """True if the id of a call only counts, as `functions.read:0` does: another conversation has the same one."""
-    return _COUNTER.fullmatch(call.id.replace(call.name, "") if call.name else call.id) is not None
+class Lookups(msgspec.Struct, frozen=True, eq=False):
+    """Results of what was looked up for the prompts of a branch (`exchange.lookups`)."""
+
+    search_hits: SearchHits | None = None
+    """Of the newest prompt that the store was searched for."""
+    notes: LoadedNotes | None = None
+    """The scratchpad and memos that its prompt is given."""
+    relevance: Relevance | None = None
+    """The nearness of messages to the present task."""
+    relevance_task: asyncio.Task[None] | None = None
+    """The task that looks for more vectors."""
+
+
+NO_LOOKUPS = Lookups()
+
+
+class Beginning(NamedTuple):
+    """The beginning of a request, which the provider's cache holds."""
+
+    system_digest: bytes
+    """A digest of the system messages."""
+    tools_hash: int
+    came_at: float
+    """The time of the request, in seconds."""
+
+
+class UnstoredFacts(msgspec.Struct, frozen=True):
+    """Facts about the last requests of a branch that are not stored. A process that reads it back does without them."""
+
+    received_bytes: int = 0
+    """Bytes of the last request as received."""
+    sent_bytes: int = 0
+    """Bytes of the last request as it went out."""
+    beginning: Beginning | None = None
+    """The beginning of the last request."""
+    has_long_cache: bool | None = None
+    """True if the last write to the provider's cache that was reported was for the longer lifetime, None if none was
+    reported."""
+    simulated_state: BranchState | None = None
+    """The branch's state as it would be if the prompts that `observe` planned had gone out."""
+
+
+NO_UNSTORED_FACTS = UnstoredFacts()
+
+
+class _PackedBranch(NamedTuple):
+    """The memory of a branch while it is packed."""
+
+    parts: bytes
+    """The bytes that `packing.pack_state` makes of it."""
+    small_state: BranchState
+    """The state without these parts."""
+    edit_number: int
+    moved_at: float | None
+
+
+_NO_TEXTS: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = {}, {}, 0
 
 
 @dataclass(slots=True, eq=False)
-class Branch:
+class Branch(Packable):
     """One line of history as this process knows it."""
+
+    packed_names = "state", "store_position"
 
     tenant: str
     session: str
@@ -259,65 +319,33 @@ class Branch:
     system: bytes
     live_session: LiveSession
     state: BranchState = field(default_factory=BranchState)
-    parent: str | None = None
-    fork_key: bytes | None = None
-    tip_key: bytes | None = None
-    """The chain key of the last request's end."""
-    answer_key: bytes | None = None
-    """The chain key of our answer to that request."""
-    given_answer: GivenAnswer | None = None
-    """That answer, as a client may reword it. None from the next request on, and after the branch was read back."""
-    edit_versions: dict[bytes, int] = field(default_factory=dict)
-    """The number of edits of each edited message."""
-    edit_number: int = 0
-    """The version of the newest stored edit."""
+    fork_point: ForkPoint = NO_FORK
     first_tip_key: bytes | None = None
-    """The key at which the first request of the branch ended."""
-    failed: bool = False
-    """The last attempt had no answer."""
+    """The key at which the first request of the branch ended, if `LiveSessions` finds the branch by it."""
+    last_request: LastRequest = NO_REQUEST
+    store_position: StorePosition = field(default_factory=StorePosition)
     stored: bool = False
-    last_exchange: str = ""
-    """The last exchange that was recorded."""
-    other_forms: dict[int, bytes] = field(default_factory=dict)
-    """The messages of that exchange received in another form than the first stored one, by position."""
-    read_back: bool = False
-    """The branch comes from the store, and it is not known yet if the last attempt failed."""
+    """Its row was given to the store."""
+    is_confirmed: bool = False
+    """The branch is, or was, stored."""
     is_working: bool = False
     """True if its answers have called tools, or its client has continued after one (`side_calls`). False after it was
     read back, until its next request."""
     may_become_side_call: bool = False
     """True if the branch began while another branch worked. An answer without calls makes a side call of it."""
-    positions: deque[tuple[bytes, bytes | None, float]] = field(default_factory=lambda: deque(maxlen=MAX_POSITIONS))
-    """Positions at which this process has seen or left the branch in the store."""
-    is_confirmed: bool = False
-    """The branch is, or was, stored."""
-    search_hits: tuple[bytes, tuple[RetrievedText, ...]] | None = None
-    """The chain key of the newest prompt that the store was searched for, and the results of the search."""
-    relevance: tuple[bytes, dict[bytes, float]] | None = None
-    """The form of the present task, and how near messages are to it, by their forms."""
-    relevance_task: asyncio.Task[None] | None = None
-    loaded_notes: LoadedNotes | None = None
-    """The scratchpad and memos that its prompt is given."""
-    body_sizes: tuple[int, int] = 0, 0
-    """Bytes of the last request: as received, and as it went out."""
-    simulated_state: BranchState | None = None
-    """Its state as it would be if the prompts that `observe` planned had gone out; this process alone knows it."""
+    lookups: Lookups = NO_LOOKUPS
+    unstored: UnstoredFacts = NO_UNSTORED_FACTS
     refused_reasoning: frozenset[bytes] = frozenset()
     """Hashes of the tokens of refused reasoning: an upstream found it bound to another prompt. It is left out of every
     later request (`exchange.bound_reasoning`)."""
-    has_long_cache: bool | None = None
-    """True if the last write to the provider's cache that was reported was for the longer lifetime, None if none was
-    reported. This process alone knows it."""
     tool_offer: ToolOffer | None = None
     """The tools of the proxy that it offers its model; None while that is undecided."""
     planning: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from the time at which a request's messages count as sent until its new edits are in force, or undone."""
-    last_beginning: tuple[bytes, int, float] | None = None
-    """The beginning of its last request: a digest of the system messages, a hash of the tools, and when it came."""
     _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=_NO_TEXTS, repr=False)
     """Edits and answers, and the bytes that they take."""
     _packed: _PackedBranch | None = field(default=None, init=False, repr=False)
-    """`state`, `edit_versions` and `positions` while they are packed; they are no attributes then."""
+    """`state` and `store_position` while they are packed; they are no attributes then."""
 
     @property
     def id(self) -> BranchId:
@@ -342,16 +370,19 @@ class Branch:
         if packed is not None:
             known += len(packed.parts) + PACKED_BYTES
         texts = [text for _, text in state.states]
-        if self.simulated_state is not None:
-            texts += [edit.text or "" for edit in self.simulated_state.edits.values()]
+        if self.unstored.simulated_state is not None:
+            texts += [edit.text or "" for edit in self.unstored.simulated_state.edits.values()]
         if state.lasting_edits:
             texts += [edit.text or "" for edit in state.lasting_edits.values()]
             known += EDIT_BYTES * len(state.lasting_edits)
-        if self.search_hits is not None:
-            texts += [one.text for one in self.search_hits[1]]
-        if self.loaded_notes is not None:
-            texts += [self.loaded_notes.scratchpad, *(memo.content for memo in self.loaded_notes.memos)]
+        if self.lookups is not NO_LOOKUPS:
+            texts += self._list_looked_up_texts()
         return known + sum(map(getsizeof, texts))
+
+    def _list_looked_up_texts(self) -> list[str]:
+        hits, notes = self.lookups.search_hits, self.lookups.notes
+        found = [one.text for one in hits.texts] if hits is not None else []
+        return found if notes is None else [*found, notes.scratchpad, *(memo.content for memo in notes.memos)]
 
     @property
     def moved_at(self) -> float | None:
@@ -359,72 +390,65 @@ class Branch:
         packed = self._packed
         if packed is not None:
             return packed.moved_at
-        return self.positions[-1][2] if self.positions else None
+        return self.store_position.moves[-1][2] if self.store_position.moves else None
 
     def pack(self) -> None:
         """Pack the edits, the moves, and what is known of the last prompt, as `LiveSession.pack` does. A branch with
         other edits beside these stays as it is, which is rare."""
-        with _packing:
+        with packing.LOCK:
             self._pack()
 
     def _pack(self) -> None:
         if self._packed is not None:
-            if not any(_has_value(self, name) for name in _PACKED_NAMES):
+            if not any(self.has_value(name) for name in self.packed_names):
                 return
-            self.unpack()
-        if self.simulated_state is not None or self.state.lasting_edits is not None:
+            self.unpack_values()
+        if self.unstored.simulated_state is not None or self.state.lasting_edits is not None:
             return
+        position = self.store_position
         try:
-            parts = packing.pack_state(self.state, self.edit_versions, self.positions)
+            parts = packing.pack_state(self.state, position.edit_versions, position.moves)
         except UnicodeEncodeError:  # the text of an edit has a lone surrogate, which JSON can carry
             return
         small_state = msgspec.structs.replace(self.state, edits={}, sent_marks=(), sent_sizes=())
-        self._packed = _PackedBranch(parts, small_state, self.moved_at)
+        self._packed = _PackedBranch(parts, small_state, position.edit_number, self.moved_at)
         self._texts = _NO_TEXTS
-        del self.state, self.edit_versions, self.positions
+        del self.state, self.store_position
 
-    def unpack(self) -> None:
+    def unpack_values(self) -> None:
         """Unpack what is packed."""
-        with _packing:
-            if self._packed is not None:
-                state, versions, positions = packing.unpack_state(self._packed.parts, self._packed.small_state)
-                values = state, versions, deque(positions, MAX_POSITIONS)
-                for name, value in zip(_PACKED_NAMES, values, strict=True):
-                    # A request that has gone on meanwhile may have set it: then its value counts.
-                    if not _has_value(self, name):
-                        setattr(self, name, value)
+        with packing.LOCK:
+            packed = self._packed
+            if packed is not None:
+                state, versions, moves = packing.unpack_state(packed.parts, packed.small_state)
+                # A request that has gone on meanwhile may have set them: then its values count.
+                if not self.has_value("state"):
+                    self.state = state
+                if not self.has_value("store_position"):
+                    self.store_position = StorePosition(deque(moves, MAX_MOVES), versions, packed.edit_number)
                 self._packed = None
-
-    if not TYPE_CHECKING:  # as in LiveSession
-
-        def __getattr__(self, name: str) -> Any:
-            """Unpack. Python calls this for an attribute that is not there."""
-            if name not in _PACKED_NAMES:
-                raise AttributeError(name)
-            with _packing:
-                self.unpack()
-                return object.__getattribute__(self, name)
 
     def has_given(self, message: Message) -> bool:
         """True if a message of a client is the last answer here in the client's own words."""
-        return self.given_answer is not None and self.given_answer.is_reworded_in(message)
+        given = self.last_request.given_answer
+        return given is not None and given.is_reworded_in(message)
 
-    def record_position(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
+    def record_move(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""
-        self.positions.append((tip, answer, now))
+        self.store_position.moves.append((tip, answer, now))
         place, asked = (self.tenant, self.session, self.name), self.state.last_state_request
         return BranchTipRow(*place, tip, answer, now, self.state.stopped, asked.serialize() if asked.tip else None)
 
-    def is_at(self, position: BranchPosition) -> bool:
+    def is_at(self, stored: BranchPosition) -> bool:
         """True if no other process has moved the branch, or if memory is ahead of the store."""
-        if position.edits > self.edit_number or position.states > len(self.state.states):
+        if stored.edits > self.store_position.edit_number or stored.states > len(self.state.states):
             return False
-        return not position.tip or (position.tip, position.answer, position.last_at) in self.positions
+        return not stored.tip or (stored.tip, stored.answer, stored.last_at) in self.store_position.moves
 
 
 def find_simulated_state(branch: Branch) -> BranchState:
     """A branch's state as it would be if the prompts that were only planned had gone out."""
-    state, simulated = branch.state, branch.simulated_state
+    state, simulated = branch.state, branch.unstored.simulated_state
     if simulated is None or state.stopped is not None:
         return state
     return msgspec.structs.replace(
@@ -434,94 +458,4 @@ def find_simulated_state(branch: Branch) -> BranchState:
         helper_answers=state.helper_answers,
         cache_miss_streak=state.cache_miss_streak,
         cache_hit_seen=state.cache_hit_seen,
-    )
-
-
-def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_edits: Mapping[bytes, Edit]) -> bool:
-    """Put the stored edits, with their numbers, into the branch. True if an edit that this process has made (by chain
-    key) is stored as another process made it, or not at all."""
-    stored = _read_edits(rows)
-    branch.edit_versions, branch.edit_number = stored.versions, stored.number
-    branch.refused_reasoning |= stored.refused
-    if all(stored.edits.get(k) == edit for k, edit in own_edits.items()):
-        return False
-    branch.state = msgspec.structs.replace(branch.state, edits=stored.edits, pins=stored.pins)
-    return True
-
-
-def read_edit(row: EditRow) -> Edit | None:
-    """Return the edit of a stored row; None for a row that edits nothing."""
-    if row.action == "withdrawn" or row.action == "pin" or row.action == "unpin" or row.action == "strip":
-        return None
-    return Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
-
-
-class _StoredEdits(NamedTuple):
-    """The edits of a branch as its stored rows have them. Keys are chain keys of messages."""
-
-    edits: dict[bytes, Edit]
-    versions: dict[bytes, int]
-    """The newest version of each edited message."""
-    pins: frozenset[bytes]
-    refused: frozenset[bytes]
-    """Hashes of the tokens of refused reasoning."""
-    number: int
-    """The highest number of a row; 0 for none."""
-
-
-def _read_edits(rows: Sequence[tuple[EditRow, int]]) -> _StoredEdits:
-    """Read the rows of a branch's edits, each with its number."""
-    edits: dict[bytes, Edit] = {}
-    versions: dict[bytes, int] = {}
-    pins, refused = set[bytes](), set[bytes]()
-    for row, _ in rows:
-        versions[row.key] = max(row.version, versions.get(row.key, 0))
-        if row.action == "pin":
-            pins.add(row.key)
-        elif row.action == "strip":
-            refused.add(row.key)
-        elif (edit := read_edit(row)) is not None:
-            edits[row.key] = edit
-    number = max((at for _, at in rows), default=0)
-    return _StoredEdits(edits, versions, frozenset(pins), frozenset(refused), number)
-
-
-def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolOffer | None) -> Branch:
-    """Return the branch as it was stored."""
-    stored = _read_edits(record.edits)
-    states = tuple((state.key, state.text) for state in record.states)
-    lasting = None if record.lasting is None else _read_edits(record.lasting).edits
-    asked = StateRequest.parse(record.asked)
-    if asked is None:  # the state was written after the last edits, or is asked for after the next
-        asked = StateRequest(count_losses(stored.edits if lasting is None else lasting) if states else 0)
-    live_session.stored = True
-    return Branch(
-        tenant=live_session.tenant,
-        session=live_session.session,
-        name=record.branch,
-        kind=record.kind,
-        system=record.system,
-        live_session=live_session,
-        state=BranchState(
-            edits=stored.edits,
-            states=states,
-            sent_at=record.last_at,
-            last_state_request=asked,
-            stopped=record.stopped or None,
-            helper_answers=record.helper_answers,
-            pins=stored.pins,
-            lasting_edits=lasting,
-        ),
-        parent=record.parent,
-        fork_key=record.fork_key,
-        tip_key=record.tip or None,
-        answer_key=record.answer,
-        edit_versions=stored.versions,
-        edit_number=stored.number,
-        stored=True,
-        read_back=True,
-        positions=deque([(record.tip, record.answer, record.last_at)], MAX_POSITIONS),
-        is_confirmed=True,
-        tool_offer=offer,
-        refused_reasoning=stored.refused,
     )

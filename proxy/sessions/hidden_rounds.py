@@ -1,9 +1,15 @@
-"""The request that upstream should see, made from the request that the client sent.
+"""Hidden rounds: the request that upstream should see, made from the request that the client sent.
 
-Calls of the proxy's own tools and their results never reached the client, so its history lacks them. Here they are put
-back at the place of the answer that they led to, byte for byte as upstream wrote and got them. The definitions of the
-offered tools stand behind the client's own. Live requests and the rebuilding of past prompts use the same function, so
-both give the same bytes. Where the client has changed its history, nothing is put in.
+- A round is one request of the tool loop (`exchange.tool_loop`) with its answer. Where the model calls tools of the
+  proxy, several rounds make one answer of the client's.
+- A hidden message is one of these rounds that never reached the client: a call of the proxy's own tools, or its result.
+- A hidden round has all the hidden messages behind one answer. It is stored with the answer.
+- A request is spliced when its hidden rounds are put back, and the definitions of the offered tools stand behind the
+  client's own.
+
+Hidden messages are put back at the place of the answer that they led to, byte for byte as upstream wrote and got them.
+Live requests and the rebuilding of past prompts use the same function, so both give the same bytes. Where the client
+has changed its history, nothing is put back.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
 from proxy.chat.unicode_text import normalize
-from proxy.sessions.branch import Branch, LiveSession
+from proxy.sessions.branch import Branch, ForkPoint, LiveSession, UnstoredFacts
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.operator_decisions import NO_DECISIONS
 from proxy.sessions.packing import Node
@@ -202,9 +202,11 @@ async def locate_request(
     if branch is None:
         branch = await _begin_branch(live_sessions, live_session, request, len(chained))
         return Located(branch, "side" if branch.kind == "side" else "main", -1, named_session is not None, system)
-    if branch.read_back and not branch.failed and branch.tip_key == keys[at] != branch.answer_key:
+    last = branch.last_request
+    if last.failed is None and last.tip_key == keys[at] != last.answer_key:
         status = await live_sessions.store.read_last_status(*branch.id, keys[at])
-        branch.failed, branch.read_back = status not in ("complete", "deferred", "open", ""), False
+        failed = status not in ("complete", "deferred", "open", "")
+        branch.last_request = replace(branch.last_request, failed=failed)
     relation = search.find_relation(branch, at, retry=retry)
     if relation == "fork" or relation == "twin":
         undated_system = chain.digest_undated_system(messages)
@@ -366,8 +368,8 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
                 [keys[n] for n in (chained if is_moved else new) if keys[n] not in known],
                 rounds,
                 branch=branch.name if branch is not None else "",
-                moves=[position[2] for position in branch.positions] if branch is not None else [],
-                edits=branch.edit_number if branch is not None else 0,
+                moves=[move[2] for move in branch.store_position.moves] if branch is not None else [],
+                edits=branch.store_position.edit_number if branch is not None else 0,
                 states=len(branch.state.states) if branch is not None else 0,
                 is_moved=is_moved,
                 is_new=branch is None,
@@ -411,21 +413,22 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         branch, the branch that the request continues may be in the store alone."""
         if branch is None:
             return False
-        return not self._has_answer_after(at) and self.keys[at] in (branch.answer_key, branch.tip_key)
+        last = branch.last_request
+        return not self._has_answer_after(at) and self.keys[at] in (last.answer_key, last.tip_key)
 
     def find_relation(self, branch: Branch, at: int, *, retry: bool) -> Relation:
         """Return the relation of the request to the branch that stored its deepest known message first."""
-        key = self.keys[at]
+        key, last = self.keys[at], branch.last_request
         # Without a tip, the process was killed while it stored the first request.
-        if key == branch.answer_key or branch.tip_key is None:
+        if key == last.answer_key or last.tip_key is None:
             return "continuation"
         new = self.chained[bisect_right(self.chained, at) :]
-        if key != branch.tip_key:
+        if key != last.tip_key:
             return "fork"
         if not new:
-            return "retry" if retry or branch.failed else "twin"
+            return "retry" if retry or last.failed else "twin"
         # The answer came back in other words than ours: its position is trusted.
-        if self.messages[new[0]].role == "assistant" or branch.failed:
+        if self.messages[new[0]].role == "assistant" or last.failed:
             return "continuation"
         return "fork"
 
@@ -444,14 +447,15 @@ def _fork_branch(
     made = _make_branch(live_sessions, branch.live_session, kind, system)
     nodes = branch.live_session.nodes
     made.state = branch.state.fork(shared, nodes)
-    made.simulated_state = branch.simulated_state.fork(shared, nodes) if branch.simulated_state is not None else None
+    if (simulated := branch.unstored.simulated_state) is not None:
+        made.unstored = UnstoredFacts(simulated_state=simulated.fork(shared, nodes))
     if length < len(branch.state.sent_marks) or not branch.state.sent_marks:
         # The client seems to have compacted its history: the upstream may accept a prompt now that it refused before.
         made.state = replace(made.state, stopped=None)
-    made.parent = branch.name
-    made.fork_key = shared[-1]
+    made.fork_point = ForkPoint(branch.name, shared[-1])
     made.tool_offer = branch.tool_offer
     made.refused_reasoning = branch.refused_reasoning
     kept = {*made.state.edits, *(made.state.lasting_edits or ())}
-    made.edit_versions = {k: v for k, v in branch.edit_versions.items() if k in kept}
+    versions = branch.store_position.edit_versions
+    made.store_position.edit_versions = {k: v for k, v in versions.items() if k in kept}
     return made

@@ -6,8 +6,11 @@ messages with 40 edits takes 70 KB; packed it takes 11 KB. To pack it takes 0.2 
 
 from __future__ import annotations
 
+import threading
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -17,10 +20,45 @@ from proxy.context.plan import Action, Edit
 
 LEVEL = 1
 """The level of compression: 6 takes three times as long for 3 % less."""
+LOCK = threading.RLock()
+"""Held while memory is packed or unpacked: a worker thread may look at it while the event loop packs it."""
 
-
-Position = tuple[bytes, bytes | None, float]
+Move = tuple[bytes, bytes | None, float]
 """A move of a branch: (end of a request, answer, time in seconds)."""
+
+
+class Packable(ABC):
+    """An object that may be idle for long. Its `packed_names` are no attributes while it is packed.
+
+    It unpacks itself when one of them is looked at, so that a request that has the object may go on. Only the event
+    loop's thread may pack.
+    """
+
+    __slots__ = ()
+
+    packed_names: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def unpack_values(self) -> None:
+        """Make the packed values attributes again, but for those that were set meanwhile."""
+
+    def has_value(self, name: str) -> bool:
+        """True if an attribute is not packed."""
+        try:
+            object.__getattribute__(self, name)
+        except AttributeError:
+            return False
+        return True
+
+    if not TYPE_CHECKING:  # for the type checker the class would have any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Unpack. Python calls this for an attribute that is not there."""
+            if name not in self.packed_names:
+                raise AttributeError(name)
+            with LOCK:
+                self.unpack_values()
+                return object.__getattribute__(self, name)
 
 
 class Node(Struct, gc=False, array_like=True):
@@ -59,7 +97,7 @@ class _PackedState(Struct, array_like=True):
     marks: tuple[bytes, ...]
     sizes: tuple[int, ...]
     versions: dict[bytes, int]
-    positions: list[Position]
+    moves: list[Move]
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -82,17 +120,17 @@ def unpack_nodes(packed: bytes) -> tuple[dict[bytes, Node], set[bytes], list[byt
     return found.nodes, found.forms, found.tips
 
 
-def pack_state(state: BranchState, versions: dict[bytes, int], positions: Iterable[Position]) -> bytes:
+def pack_state(state: BranchState, versions: dict[bytes, int], moves: Iterable[Move]) -> bytes:
     """Pack the edits of a branch, their versions, the marks and sizes of its last prompt, and its moves. Raises
     UnicodeEncodeError for a text with a lone surrogate."""
     edits = [(e.key, e.action, e.text, e.stage, e.reason, e.before, e.after) for e in state.edits.values()]
-    parts = _PackedState(edits, state.sent_marks, state.sent_sizes, versions, list(positions))
+    parts = _PackedState(edits, state.sent_marks, state.sent_sizes, versions, list(moves))
     return zlib.compress(_ENCODER.encode(parts), LEVEL)
 
 
-def unpack_state(packed: bytes, rest: BranchState) -> tuple[BranchState, dict[bytes, int], list[Position]]:
+def unpack_state(packed: bytes, rest: BranchState) -> tuple[BranchState, dict[bytes, int], list[Move]]:
     """Return what `pack_state` was given. rest: the other parts of the state."""
     found = _STATE.decode(zlib.decompress(packed))
     edits = {row[0]: Edit(*row) for row in found.edits}
     state = msgspec.structs.replace(rest, edits=edits, sent_marks=found.marks, sent_sizes=found.sizes)
-    return state, found.versions, found.positions
+    return state, found.versions, found.moves

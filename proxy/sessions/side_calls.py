@@ -62,7 +62,7 @@ def mark_continued(request: Request, branch: Branch) -> list[Row]:
     """Note that a branch works, if its client continues after an answer: return the rows that say so; memory is
     updated."""
     is_continued = any(not m.is_system and m.role == "assistant" for m in request.messages)
-    return mark_working(branch) if branch.tip_key is not None and is_continued else []
+    return mark_working(branch) if branch.last_request.tip_key is not None and is_continued else []
 
 
 def mark_working(branch: Branch) -> list[Row]:

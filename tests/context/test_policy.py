@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from proxy.context.injections import BUILT_IN_INJECTIONS
-from proxy.context.models import Model, find_model, read_models
+from proxy.context.models import find_model, read_models
 from proxy.context.policy import TOOLS, Policy, compile_patterns, read_policy, with_schedule
 from proxy.context.ranking.importance import ImportanceWeights
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.close_window import CloseWindow
-from proxy.context.stages.compress_levels import CompressLevels
 from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.isolate_tools import IsolateTools
 from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.stages.truncate_results import TruncateResults
+from proxy.context.view import find_window
 from proxy.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "config" / "policies"
@@ -81,14 +81,6 @@ def test_d4_summarize_is_the_other_half_of_it() -> None:
     assert (summarize.schedule, summarize.window) == ("always", 100_000)
 
 
-def test_d3_a_models_window_is_the_policys_own_figure_then_the_models_then_the_policys() -> None:
-    policy = Policy("importance", window=100_000)
-    assert policy.find_window(Model(window=5, own={"importance": {"window": 3}})) == 3
-    assert policy.find_window(Model(window=5, own={"other": {"window": 3}})) == 5
-    assert policy.find_window(Model()) == 100_000
-    assert Policy("thrifty").find_window(Model()) is None
-
-
 @pytest.mark.parametrize(
     ("name", "window"),
     [
@@ -103,7 +95,12 @@ def test_d3_a_models_window_is_the_policys_own_figure_then_the_models_then_the_p
 )
 def test_d3_importance_has_the_sources_limits_and_100k_for_what_is_unknown(name: str, window: int) -> None:
     models = read_models(tomllib.loads((FOLDER.parent / "models.toml").read_text())["models"])
-    assert load("importance").find_window(find_model(models, name)) == window
+    assert find_window(load("importance"), find_model(models, name)) == window
+
+
+def test_only_stages_that_ask_or_note_something_report() -> None:
+    assert load("summarize").reporting_stages == (SummarizeOld(keep=10),)
+    assert Policy("mine", stages=(IsolateTools(), FitBudget())).reporting_stages == ()
 
 
 def test_what_a_file_leaves_out_has_the_value_of_the_code() -> None:
@@ -190,24 +187,6 @@ def test_a_policy_says_which_tools_it_offers_and_from_when_on() -> None:
 def test_what_is_no_table_of_tools_is_refused(tools: Any) -> None:
     assert refused(tools=tools).key.startswith("tools")
     assert refused(offer="never").key == "offer"
-
-
-def test_the_window_that_an_upstream_names_counts_but_for_a_smaller_one_of_the_policys_own() -> None:
-    plain, model = Policy("test"), Model("m", window=100_000)
-    assert plain.find_window(model, 8_000) == 8_000
-    assert plain.find_window(Model("m"), 8_000) == 8_000
-    own = Model("m", window=100_000, own={"test": {"window": 16_000}})
-    assert plain.find_window(own, 200_000) == 16_000
-    assert plain.find_window(own, 8_000) == 8_000
-
-
-def test_a_prompt_is_measured_by_the_policys_own_budget_where_that_is_less_than_the_window() -> None:
-    levels = Policy("test", stages=(CompressLevels(total=16_000),))
-    assert levels.own_budget == 16_000
-    assert levels.find_limit(Model("m")) == 16_000
-    assert levels.find_limit(Model("m", window=9_000)) == 9_000
-    assert Policy("test", stages=(CompressLevels(total="model"),)).find_limit(Model("m", window=9_000)) == 9_000
-    assert Policy("test").find_limit(Model("m")) is None
 
 
 def test_b7_one_number_stands_in_one_table_and_holds_for_all_that_go_by_it() -> None:

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.context.models import Model
 from proxy.context.policy import Policy
-from proxy.context.view import TokenBudget, compute_token_budget, count_answer_tokens
+from proxy.context.stages.compress_levels import CompressLevels
+from proxy.context.view import TokenBudget, compute_token_budget, count_answer_tokens, find_limit, find_window
 from tests.conversations import PLAIN_MODEL, make_request, user
 
 POLICY = Policy("test")
@@ -49,3 +51,29 @@ def test_a_usual_answer_is_the_models_and_a_fifth_of_a_small_window_at_most() ->
     assert count_answer_tokens(asked, replace(MODEL, answer=9_000), 100_000) == 9_000
     assert count_answer_tokens(asked, replace(MODEL, answer=9_000, max_output=2_000), 100_000) == 2_000
     assert count_answer_tokens(asked, MODEL, 8_000) == 1_600
+
+
+def test_d3_a_models_window_is_the_policys_own_figure_then_the_models_then_the_policys() -> None:
+    policy = Policy("importance", window=100_000)
+    assert find_window(policy, Model(window=5, own={"importance": {"window": 3}})) == 3
+    assert find_window(policy, Model(window=5, own={"other": {"window": 3}})) == 5
+    assert find_window(policy, Model()) == 100_000
+    assert find_window(Policy("thrifty"), Model()) is None
+
+
+def test_the_window_that_an_upstream_names_counts_but_for_a_smaller_one_of_the_policys_own() -> None:
+    plain, model = Policy("test"), Model("m", window=100_000)
+    assert find_window(plain, model, 8_000) == 8_000
+    assert find_window(plain, Model("m"), 8_000) == 8_000
+    own = Model("m", window=100_000, own={"test": {"window": 16_000}})
+    assert find_window(plain, own, 200_000) == 16_000
+    assert find_window(plain, own, 8_000) == 8_000
+
+
+def test_a_prompt_is_measured_by_the_policys_own_budget_where_that_is_less_than_the_window() -> None:
+    levels = Policy("test", stages=(CompressLevels(total=16_000),))
+    assert levels.own_budget == 16_000
+    assert find_limit(levels, Model("m")) == 16_000
+    assert find_limit(levels, Model("m", window=9_000)) == 9_000
+    assert find_limit(Policy("test", stages=(CompressLevels(total="model"),)), Model("m", window=9_000)) == 9_000
+    assert find_limit(Policy("test"), Model("m")) is None

@@ -284,7 +284,7 @@ async def test_messages_are_billed_by_what_was_read_written_and_for_how_long(pri
         (line,) = await there.app.store.list_sessions(None)
         live = there.app.services.live_sessions.find_session(line.tenant, line.session)
         assert live is not None
-        assert [branch.has_long_cache for branch in live.branches.values()] == [True]
+        assert [branch.unstored.has_long_cache for branch in live.branches.values()] == [True]
     output = len(json.dumps([{"type": "text", "text": "Done."}])) // 4
     prompt = 50 * 2 + 9000 * 0.2 + 300 * 2.5 + 100 * 4
     assert paid == pytest.approx((prompt + output * 10) / 1e6)

@@ -99,7 +99,7 @@ class Model:
 def near(proxy: RunningProxy) -> dict[bytes, float]:
     (live_session,) = proxy.app.services.live_sessions._sessions.values()
     (branch,) = live_session.branches.values()
-    return branch.relevance[1] if branch.relevance is not None else {}
+    return branch.lookups.relevance.nearness if branch.lookups.relevance is not None else {}
 
 
 async def test_e3_vectors_are_made_beside_the_request_once_a_message_and_count_for_the_next() -> None:

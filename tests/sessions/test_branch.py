@@ -5,10 +5,9 @@ from msgspec.structs import replace
 from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Edit, RetrievedText
 from proxy.notes.memo_matching import Memo
-from proxy.sessions.branch import EDIT_BYTES, NODE_BYTES, Branch, LiveSession, LoadedNotes, adopt_stored_edits
+from proxy.sessions.branch import EDIT_BYTES, NODE_BYTES, Branch, LiveSession, LoadedNotes, Lookups, SearchHits
 from proxy.sessions.hidden_rounds import HiddenRound
 from proxy.sessions.packing import Node
-from proxy.store.base import EditRow
 from proxy.store.branch_positions import BranchPosition
 from tests.conversations import make_message, user
 
@@ -19,13 +18,9 @@ def branch() -> Branch:
     return made
 
 
-def row(key: bytes, version: int, text: str, action: str = "text") -> EditRow:
-    return EditRow("me", "s", "t", key, version, "mask", "old", action, text, 100, 10, "x", 2.0)  # type: ignore[arg-type]
-
-
 def test_it_is_where_it_moved_itself_and_nowhere_else() -> None:
     one = branch()
-    first, second = one.record_position(b"h1", None, 1.0), one.record_position(b"h1", b"a1", 2.0)
+    first, second = one.record_move(b"h1", None, 1.0), one.record_move(b"h1", b"a1", 2.0)
     for tip in (first, second):
         assert one.is_at(BranchPosition(tip.tip, tip.answer, tip.last_at, 0, 0))
     assert not one.is_at(BranchPosition(b"h2", None, 3.0, 0, 0))
@@ -34,15 +29,15 @@ def test_it_is_where_it_moved_itself_and_nowhere_else() -> None:
     assert one.is_at(BranchPosition(b"", None, 0.0, 0, 0)), "its first row is there, where it stands is on its way"
 
 
-def test_it_goes_by_the_stored_edits_where_they_are_others() -> None:
+def test_a_copy_of_its_position_changes_by_itself() -> None:
     one = branch()
-    mine = {b"k": Edit(b"k", "text", "mine", "mask", "old", 100, 10)}
-    one.state = replace(one.state, edits=mine)
-    assert not adopt_stored_edits(one, [(row(b"k", 1, "mine"), 4)], mine)
-    assert adopt_stored_edits(one, [(row(b"k", 1, "theirs"), 4), (row(b"j", 1, "", "pin"), 5)], mine)
-    assert one.state.edits[b"k"].text == "theirs"
-    assert one.state.pins == {b"j"}
-    assert one.edit_number == 5
+    one.record_move(b"h1", None, 1.0)
+    before = one.store_position.copy()
+    copied = one.store_position.copy()
+    assert [copied.number_edit(b"k"), copied.number_edit(b"k"), copied.number_edit(b"j")] == [1, 2, 1]
+    copied.moves.clear()
+    assert copied.edit_number == 3
+    assert one.store_position == before
 
 
 def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
@@ -61,8 +56,8 @@ def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
     assert edited + 5700 <= one.size <= edited + 5900
     assert one.live_session.size == 10 * NODE_BYTES + one.size
     before = one.size
-    one.search_hits = b"k", (RetrievedText(b"j", "message", "user", "w" * 900),)
-    one.loaded_notes = LoadedNotes(b"k", 0, "s" * 300, (Memo("m", "c" * 400, (), "", 0.0, 0.0),))
+    hits = SearchHits(b"k", (RetrievedText(b"j", "message", "user", "w" * 900),))
+    one.lookups = Lookups(hits, LoadedNotes(b"k", 0, "s" * 300, (Memo("m", "c" * 400, (), "", 0.0, 0.0),)))
     assert before + 1600 <= one.size <= before + 1800
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.chat.message import Request
 from proxy.dialects.completions.request import read_request
-from proxy.sessions.live import MAX_AGENTS, MAX_LENGTHS, KnownAgents
+from proxy.sessions.agent_statistics import MAX_AGENTS, MAX_LENGTHS, KnownAgents
 from tests.exchange.test_page_faults import asks
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream

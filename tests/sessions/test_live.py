@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from proxy.context.plan import Edit
 from proxy.errors import StoreUnavailable
-from proxy.sessions.branch import NODE_BYTES, Branch, LiveSession, adopt_stored_edits
+from proxy.sessions.branch import NODE_BYTES, Branch, LastRequest, LiveSession, StorePosition
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.packing import Node
+from proxy.sessions.stored_branch import adopt_stored_edits
 from proxy.store.base import BranchRow, BranchTipRow, EditRow, Row, SessionRow, StateRow
 from proxy.store.branch_positions import BranchPosition
 from proxy.store.in_memory import InMemoryStore
@@ -153,10 +154,12 @@ async def test_a_branch_is_read_back_with_its_edits_and_states() -> None:
         b"k1": Edit(b"k1", "text", "short", "s", "r", 90, 9),
         b"k3": Edit(b"k3", "append", "note", "state", "r", 5, 9),
     }
-    assert branch.edit_versions == {b"k1": 1, b"k2": 2, b"k3": 1}
-    assert (branch.edit_number, branch.state.last_state_request.lossy_edits, branch.state.sent_at) == (4, 1, 5.0)
+    assert branch.store_position.edit_versions == {b"k1": 1, b"k2": 2, b"k3": 1}
+    assert branch.store_position.edit_number == 4
+    assert (branch.state.last_state_request.lossy_edits, branch.state.sent_at) == (1, 5.0)
     assert branch.state.state == "Goal: go on"
-    assert (branch.tip_key, branch.answer_key, branch.state.stopped) == (b"head", b"answer", "upstream_reject")
+    assert branch.last_request == LastRequest(b"head", b"answer", failed=None)
+    assert branch.state.stopped == "upstream_reject"
     assert await branches.load_branch(live_session, "nobody") is None
     await store.close()
 
@@ -269,7 +272,7 @@ async def two() -> AsyncIterator[Two]:
 async def test_what_another_process_has_moved_on_is_read_again(two: Two) -> None:
     store, ours, mine, theirs, other = two
     assert await ours.refresh_branch(mine.live_session, "t") is mine
-    await store.put([mine.record_position(b"h2", None, 3.0)])
+    await store.put([mine.record_move(b"h2", None, 3.0)])
     assert await ours.refresh_branch(mine.live_session, "t") is mine, "our own move is none of another's"
     other.state = replace(other.state, note_counts={"loop": 3}, cache_miss_streak=1)
     found = await theirs.refresh_branch(other.live_session, "t")
@@ -278,14 +281,14 @@ async def test_what_another_process_has_moved_on_is_read_again(two: Two) -> None
     assert (found.state.note_counts, found.state.cache_miss_streak) == ({"loop": 3}, 1), (
         "what is not stored is not lost by that"
     )
-    assert found.tip_key == b"h2"
+    assert found.last_request.tip_key == b"h2"
     assert len(theirs) == 1
     assert (await theirs.refresh_branch(other.live_session, "t")) is found
 
 
 async def test_what_is_on_its_way_to_the_store_is_not_forgotten(two: Two) -> None:
     _, ours, mine, _, _ = two
-    mine.record_position(b"h2", None, 3.0)
+    mine.record_move(b"h2", None, 3.0)
     assert await ours.refresh_branch(mine.live_session, "t") is mine
     fresh = begin(ours, "b")
     fresh.stored = True
@@ -325,7 +328,7 @@ async def test_of_two_that_decide_on_one_message_the_first_counts_and_both_go_by
     store, _, mine, _, other = two
     for branch, text in ((mine, "first"), (other, "second")):
         branch.state = replace(branch.state, edits={b"k": edit(b"k", text)})
-        branch.edit_versions, branch.edit_number = {b"k": 1}, 1
+        branch.store_position = StorePosition(edit_versions={b"k": 1}, edit_number=1)
         await store.put([edit_row(b"k", 1, text)])
     await store.put([edit_row(b"j", 1, "another")])
     rows = await store.read_edits("me", "a", "t")
@@ -333,13 +336,13 @@ async def test_of_two_that_decide_on_one_message_the_first_counts_and_both_go_by
     assert adopt_stored_edits(other, rows, {b"k": edit(b"k", "second")})
     assert other.state.edits[b"k"].text == "first"
     assert sorted(other.state.edits) == [b"j", b"k"]
-    assert (mine.edit_number, other.edit_number) == (2, 2)
+    assert (mine.store_position.edit_number, other.store_position.edit_number) == (2, 2)
 
 
 def test_who_was_not_there_for_long_is_let_go_and_others_are_not() -> None:
     branches = LiveSessions(9, InMemoryStore())
     for name, at in (("old", 5.0), ("used", 20.0)):
-        begin(branches, name).record_position(b"h", None, at)
+        begin(branches, name).record_move(b"h", None, at)
     begin(branches, "begun")
     branches.forget_idle(10.0)
     assert branches.find_session("me", "old") is None

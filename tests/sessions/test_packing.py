@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from proxy.context.branch_state import BranchState, StateRequest
 from proxy.context.plan import Edit
 from proxy.sessions import live, packing
-from proxy.sessions.branch import Branch, LiveSession
+from proxy.sessions.branch import Branch, LiveSession, StorePosition, UnstoredFacts
 from proxy.sessions.hidden_rounds import HiddenRound
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.packing import Node
@@ -48,10 +48,10 @@ def remember(live_session: LiveSession, messages: int = 100) -> Branch:
         pins=frozenset({key(7)}),
     )
     made = Branch("me", live_session.session, "t", "main", b"", live_session, state)
-    made.edit_versions = dict.fromkeys(edits, 2)
+    made.store_position.edit_versions = dict.fromkeys(edits, 2)
     live_session.forms.update((key(5), key(6)))
     for n in range(80):
-        made.record_position(key(n), key(n + 1) if n % 2 else None, 5.0 + n)
+        made.record_move(key(n), key(n + 1) if n % 2 else None, 5.0 + n)
     return made
 
 
@@ -69,7 +69,7 @@ def is_packed(live_session: LiveSession) -> bool:
 def find_all(one: LiveSession) -> Any:
     """The values of a session and its branches; looking at them unpacks them. A lock is none."""
     beside = ("live_session", "_texts", "planning")
-    found = [getattr(one, each.name) for each in fields(one) if each.name not in ("branches", "_indexed_count")]
+    found = [getattr(one, each.name) for each in fields(one) if each.name not in ("branches")]
     for branch in one.branches.values():
         found += [getattr(branch, each.name) for each in fields(branch) if each.name not in beside]
     return found
@@ -87,9 +87,9 @@ def test_what_is_packed_is_small_and_comes_back_as_it_was_in_the_same_order() ->
     branch = live_session.branches["t"]
     assert list(branch.state.edits) == list(same.branches["t"].state.edits)
     assert list(live_session.nodes) == list(same.nodes)
-    branch.record_position(b"tip", None, 99.0)
-    same.branches["t"].record_position(b"tip", None, 99.0)
-    assert branch.positions == same.branches["t"].positions, "as many as before are remembered"
+    branch.record_move(b"tip", None, 99.0)
+    same.branches["t"].record_move(b"tip", None, 99.0)
+    assert branch.store_position == same.branches["t"].store_position, "as many as before are remembered"
     assert not is_packed(live_session)
     assert live_session.size == size
     assert len({id(node.strategy) for node in live_session.nodes.values()}) == 1, "the nodes share what was shared"
@@ -110,14 +110,14 @@ def test_what_a_request_has_set_meanwhile_counts() -> None:
     before = branch.state
     live_session.pack()
     branch.state = replace(before, sent_at=77.0)
-    assert branch.edit_versions[key(3)] == 2
+    assert branch.store_position.edit_versions[key(3)] == 2
     assert branch.state.sent_at == 77.0
     live_session.pack()
-    branch.edit_versions = {key(3): 5}
+    branch.store_position = StorePosition(edit_versions={key(3): 5})
     assert branch.state == replace(before, sent_at=77.0)
     branch.state = before
     live_session.pack()
-    assert (branch.edit_versions, branch.state) == ({key(3): 5}, before)
+    assert (branch.store_position.edit_versions, branch.state) == ({key(3): 5}, before)
 
 
 @pytest.mark.parametrize("name", ["pack_nodes", "pack_state"])
@@ -148,7 +148,7 @@ def test_nothing_is_lost_where_a_thread_looks_at_a_session_that_is_being_packed(
 def test_when_a_session_was_used_is_known_without_unpacking_it() -> None:
     branches = LiveSessions(9, InMemoryStore())
     old, new = begin(branches, "old"), begin(branches, "new")
-    new.branches["t"].record_position(b"tip", None, 500.0)
+    new.branches["t"].record_move(b"tip", None, 500.0)
     old.pack()
     new.pack()
     branches.forget_idle(100.0)
@@ -172,7 +172,7 @@ def test_hidden_rounds_are_not_packed() -> None:
     "change",
     [
         lambda state: {"state": replace(state, lasting_edits={})},
-        lambda state: {"simulated_state": state},
+        lambda state: {"unstored": UnstoredFacts(simulated_state=state)},
         lambda state: {"state": replace(state, edits={b"k": Edit(b"k", "text", "\ud800", "mask", "old", 9, 1)})},
     ],
     ids=["edits of a literal policy", "a simulated state", "a lone surrogate"],
@@ -202,7 +202,7 @@ def test_threads_that_look_at_once_get_the_same_objects() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "unpack", "name"), [(Branch, "unpack", "state"), (LiveSession, "_unpack_nodes", "nodes")]
+    ("owner", "unpack", "name"), [(Branch, "unpack_values", "state"), (LiveSession, "unpack_values", "nodes")]
 )
 def test_a_thread_that_looks_while_memory_is_packed_gets_its_value(
     monkeypatch: pytest.MonkeyPatch, owner: type, unpack: str, name: str
@@ -225,7 +225,7 @@ def test_a_thread_that_looks_while_memory_is_packed_gets_its_value(
     packers[0].join()
     assert live_session.nodes
     assert branch.state.edits
-    assert branch.positions
+    assert branch.store_position.moves
 
 
 def test_another_attribute_is_missing_as_ever() -> None:

@@ -13,11 +13,10 @@ from typing import Literal, NamedTuple, get_args
 from proxy.chat.chain import public_id
 from proxy.chat.group import Step, find_last_user
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import bm25, outcome, output_wrappers, refetch, shell_commands
+from proxy.context.analysis import bm25, outcome, output_wrappers, refetch, shell_commands, telling_lines
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import ShellCommand
 from proxy.context.plan import Ask, View
-from proxy.context.summaries import stub
 from proxy.errors import ConfigError
 from proxy.notes import reflection
 from proxy.notes.call_summaries import QuotedOutcome, shorten_at_word
@@ -97,6 +96,17 @@ def find_answered_calls(messages: Sequence[Message], step: Step) -> list[Answere
         at = next((i for i, call in enumerate(calls) if call.id == name), 0)
         found.append(AnsweredCall(calls.pop(at), step.start, n))
     return found
+
+
+def find_answered_call(messages: Sequence[Message], index: int) -> Call | None:
+    """Return the call that messages[index] answers, by its id; None where the answer before it has no such call."""
+    for at in range(index - 1, -1, -1):
+        for call in messages[at].calls:
+            if call.id == messages[index].call_id:
+                return call
+        if messages[at].calls:
+            break
+    return None
 
 
 def find_batches(
@@ -278,7 +288,7 @@ def _find_telling_line(result: Message, command: ShellCommand, ended: ToolOutcom
     an object the whole says more than a line in it, for which "" stands."""
     if command.kind == "run":
         ends = [n for n in ended.kept_lines if n not in ended.code_lines][-1:]
-        errors = stub.find_error_lines(result)[-1:] if ended.verdict == "unknown" else ()
+        errors = telling_lines.find_error_lines(result)[-1:] if ended.verdict == "unknown" else ()
         rows = outcome.read_lines(result)
         told = [output_wrappers.strip_line(rows[n]) for n in dict.fromkeys((*errors, *ends))]
         return " ... ".join([*(shorten_at_word(line, ERROR_CHARS) for line in told[:-1]), *told[-1:]])

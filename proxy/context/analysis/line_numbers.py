@@ -147,15 +147,16 @@ def _has_separator(texts: Sequence[str], found: Sequence[re.Match[str] | None]) 
     return True if begins else None  # a whole file hardly has a blank in front of each line, a part of one may
 
 
-def thin_numbers(lines: NumberedLines, start: int, end: int, previous_number: int = -1) -> list[str]:
+def thin_numbers(lines: NumberedLines, start: int, end: int) -> list[str]:
     """Return lines[start:end] of a listing with every tenth number, the first one, and those after a jump.
 
-    previous_number: the number of the line in front, -1 if the reader does not see one. All numbers stay if a blank of
-    the listing could be taken for one of the file: an edit that quotes such a line would fail.
+    All numbers stay if a blank of the listing could be taken for one of the file: an edit that quotes such a line would
+    fail.
     """
     if not lines.is_exact:
         return list(lines.whole[start:end])
     out: list[str] = []
+    previous_number = -1
     for n in range(start, end):
         number = lines.numbers[n]
         if number < 0 or number % NUMBER_INTERVAL == 0 or number != previous_number + 1 or previous_number < 0:

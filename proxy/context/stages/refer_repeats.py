@@ -1,15 +1,14 @@
-"""Make a new result cheap before it is sent: refer to text in the prompt, remove line numbers of listings."""
+"""Make a new result cheap before it is sent: refer to text in the prompt, remove line numbers of listings.
+
+`summaries.references` has the form of a reference, and what becomes of one whose text leaves the prompt.
+"""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import ClassVar, NamedTuple
-
-import msgspec
+from typing import ClassVar
 
 from proxy.chat.chain import public_id
 from proxy.chat.json_spans import decode_embedded
@@ -17,30 +16,17 @@ from proxy.chat.message import Call, Message, checkpoint
 from proxy.chat.tokens import PER_MESSAGE
 from proxy.context import page_faults
 from proxy.context.analysis import line_numbers, refetch
+from proxy.context.analysis.call_batches import find_answered_call
 from proxy.context.analysis.line_numbers import NumberedLines
-from proxy.context.plan import THINNED, Edit, Proposal, View
+from proxy.context.plan import THINNED, Proposal, View
 from proxy.context.stage import Stage, When
-from proxy.context.view import count_edited_tokens
+from proxy.context.summaries import references
+from proxy.context.summaries.references import QuotedText, Repeat, is_thinned
 
-_RECENT = 6
+MAX_SOURCES = 6
 """Maximum number of earlier texts that are compared line by line: the newest ones that share enough lines."""
-_LINE = 8
+MIN_LINE_CHARS = 8
 """Minimum number of characters of a line that is compared."""
-_REFERENCE = re.compile(
-    r"^\[\d+ lines[^:\n]*: as lines (\d{1,9})-(\d{1,9})(?: \([\d-]+\))? of (result|call) ([a-z2-7]{10})", re.MULTILINE
-)
-_POINTER = re.compile(
-    r"^\[(\d+ lines[^:\n]*): as (lines (\d{1,9})-(\d{1,9}))(?: \([\d-]+\))?"
-    r" of ((result|call) ([a-z2-7]{10})(?:[^\n,]|,(?! (?:\d{1,9} steps? before this|in this step): ))*+),"
-    r" (?:\d{1,9} steps? before this|in this step): [^\n]*+(?<=\])$",
-    re.MULTILINE,
-)
-"""A whole reference. Groups: (the lines that it replaces, the lines that it names, their first, their last, the result
-or call, its kind, its id). Results are full of what looks like one: no part gives back, so that the time is linear, and
-no number is too long to be read."""
-_LEFT = re.compile(
-    r"^\[\d+ lines[^:\n]*: lines \d+-\d+ of (?:result|call) [a-z2-7]{10}[^\n]*, which has left", re.MULTILINE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +67,7 @@ class ReferRepeats(Stage):
                 and message.shape in ("string", "parts")
                 and not _is_recall(view, n)
             ):
-                earlier = _list_targets(view, n) if earlier is None else earlier
+                earlier = _list_whole_results(view, n) if earlier is None else earlier
                 proposal = self._make_cheaper_edit(view, n, earlier)
                 if proposal is not None:
                     yield proposal
@@ -96,10 +82,10 @@ class ReferRepeats(Stage):
         lines = _read_shown_lines(view, n)
         text = self._write_references(view, n, earlier, lines) if page_faults.are_references_followed(view) else None
         if text is not None:
-            write = _Write(self, view, n, tuple(earlier), text)
+            write_text = _TextWriter(self, view, n, tuple(earlier), text)
             after = PER_MESSAGE + view.token_counter.count_text(text)
             reason, is_view = "stands in an earlier result", lines.is_listing
-            return Proposal(n, "text", "refer_repeats", reason, after, text, n, write, refers_to_view=is_view)
+            return Proposal(n, "text", "refer_repeats", reason, after, text, n, write_text, refers_to_view=is_view)
         if not self.thin or not lines.is_listing:
             return None
         text = "\n".join(line_numbers.thin_numbers(lines, 0, len(lines.whole)))
@@ -117,93 +103,93 @@ class ReferRepeats(Stage):
         self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines, gone: frozenset[int] = frozenset()
     ) -> str | None:
         """Return the result with references in place of its repeats, None if that saves too little."""
-        near = [target for target in self._find_similar_texts(view, n, earlier, lines) if target.at not in gone]
-        if not near:
+        sources = [source for source in self._find_sources(view, n, earlier, lines) if source.message_index not in gone]
+        if not sources:
             return None
         out: list[str] = []
-        saved = at = 0
-        before = -1
-        for start, end, target, first in self._find_runs(lines.bare if lines.is_listing else lines.whole, near):
+        saved = done = 0
+        for repeat in self._find_repeats(_choose_compared(lines, lines), sources):
             checkpoint()
-            out += self._keep_lines(lines, at, start, before)
-            reference = _render_reference(view, n, lines, start, end, target, first)
-            saved += sum(len(line) + 1 for line in lines.whole[start:end]) - len(reference)
-            out.append(reference)
-            at, before = end, -1
-        return "\n".join([*out, *self._keep_lines(lines, at, len(lines.whole), before)]) if saved >= self.save else None
+            reference = references.render_reference(view, n, lines, repeat)
+            saved += sum(len(line) + 1 for line in lines.whole[repeat.start : repeat.end]) - len(reference)
+            out += [*self._keep_lines(lines, done, repeat.start), reference]
+            done = repeat.end
+        return "\n".join([*out, *self._keep_lines(lines, done, len(lines.whole))]) if saved >= self.save else None
 
-    def _keep_lines(self, lines: NumberedLines, start: int, end: int, before: int) -> Sequence[str]:
+    def _keep_lines(self, lines: NumberedLines, start: int, end: int) -> Sequence[str]:
+        """Return lines that are no repeat, those of a listing with fewer numbers."""
         if self.thin and lines.is_listing:
-            return line_numbers.thin_numbers(lines, start, end, before)
+            return line_numbers.thin_numbers(lines, start, end)
         return lines.whole[start:end]
 
-    def _find_similar_texts(self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines) -> list[_Target]:
+    def _find_sources(self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines) -> list[QuotedText]:
         """Return the newest texts that share enough lines with the result, newest first. The texts are earlier results
         and, for a listing, texts that the agent wrote in its calls."""
         mine = view.messages[n].derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
-        found: list[_Target] = []
+        found: list[QuotedText] = []
         for other in reversed(earlier):
             message = view.messages[other]
             checkpoint()
             theirs = message.derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
             if not mine.isdisjoint(theirs) and len(mine & theirs) >= self.lines // 2:
-                held = line_numbers.read_lines(message)
-                if held.is_plain:
-                    found.append(_Target(other, None, "", held.bare if lines.is_listing else held.whole, held))
-                    if len(found) == _RECENT:
+                whole = line_numbers.read_lines(message)
+                if whole.is_plain:
+                    found.append(QuotedText(other, None, "", _choose_compared(whole, lines), whole))
+                    if len(found) == MAX_SOURCES:
                         break
         if lines.is_listing:
-            found += self._find_own_texts(view, n, mine)
-            found.sort(key=lambda target: -target.at)
+            found += self._find_written_sources(view, n, mine)
+            found.sort(key=lambda source: -source.message_index)
         return found
 
-    def _find_own_texts(self, view: View, n: int, mine: frozenset[int]) -> list[_Target]:
-        found: list[_Target] = []
+    def _find_written_sources(self, view: View, n: int, mine: frozenset[int]) -> list[QuotedText]:
+        found: list[QuotedText] = []
         for at in reversed(_find_writing_messages(view, n)):
             edit = view.find_edit(at)
             if edit is not None and edit.action == "arguments":
                 continue
             for call, name, text, hashes in view.messages[at].derive(_read_written_texts):
                 if not mine.isdisjoint(hashes) and len(mine & hashes) >= self.lines // 2:
-                    held = line_numbers.split_lines(text)
-                    if held.is_plain:
-                        found.append(_Target(at, call, name, held.whole, held))
-            if len(found) >= _RECENT:
+                    whole = line_numbers.split_lines(text)
+                    if whole.is_plain:
+                        found.append(QuotedText(at, call, name, whole.whole, whole))
+            if len(found) >= MAX_SOURCES:
                 break
         return found
 
-    def _find_runs(self, lines: Sequence[str], near: Sequence[_Target]) -> Iterator[tuple[int, int, _Target, int]]:
-        """Yield (start, end, target, its first line) of each run that is long enough, in order."""
-        places: dict[str, list[tuple[_Target, int]]] = {}
-        for target in reversed(near):
+    def _find_repeats(self, lines: Sequence[str], sources: Sequence[QuotedText]) -> Iterator[Repeat]:
+        """Yield each run of lines that is long enough and stands in a source, in order: of several the longest, and of
+        these the newest. sources: newest first."""
+        places: dict[str, list[tuple[QuotedText, int]]] = {}
+        for source in reversed(sources):
             checkpoint()
-            for k, line in enumerate(target.lines):
-                if len(line) >= _LINE:
-                    places.setdefault(line, []).append((target, k))
+            for k, line in enumerate(source.compared):
+                if len(line) >= MIN_LINE_CHARS:
+                    places.setdefault(line, []).append((source, k))
         at, last = 0, len(lines) - (not lines[-1])  # an empty text after the last line end is no line
         while at < last:
             if not at & 4095:
                 checkpoint()
             best, where = 0, None
-            for target, k in places.get(lines[at], ())[-_RECENT:]:
-                run = _count_common_lines(lines, at, last, target.lines, k)
+            for source, k in places.get(lines[at], ())[-MAX_SOURCES:]:
+                run = _count_common_lines(lines, at, last, source.compared, k)
                 if run >= best:
-                    best, where = run, (target, k)
+                    best, where = run, (source, k)
             if (
                 where is not None
                 and best >= self.lines
                 and sum(len(line) + 1 for line in lines[at : at + best]) >= self.chars
             ):
-                yield at, at + best, *where
+                yield Repeat(at, at + best, *where)
                 at += best
             else:
                 at += 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Write:
-    """Callable that writes a result with its references once the messages cut in the same batch are known. The
-    references name text that remains after these cuts."""
+class _TextWriter:
+    """Writes a result with its references once the messages cut in the same batch are known (`Proposal.write_text`).
+    The references name text that remains after these cuts."""
 
     stage: ReferRepeats
     view: View
@@ -212,7 +198,7 @@ class _Write:
     text: str
 
     def __call__(self, gone: frozenset[int]) -> str | None:
-        named = {name for *_, name in _find_references(self.text)}
+        named = {one.message_id for one in references.find_references(self.text)}
         if not any(public_id(self.view.keys[k]) in named for k in gone):
             return self.text
         return self.stage.rewrite_without(self.view, self.n, self.earlier, gone)
@@ -220,20 +206,6 @@ class _Write:
 
 _TABLES = (".csv", ".tsv", ".tab", ".txt", ".log", ".dat")
 """Extensions of files whose own text may begin with a column of numbers."""
-
-
-class _Target(NamedTuple):
-    """A text that is whole in the prompt."""
-
-    at: int
-    """Index of the message."""
-    call: Call | None
-    """The call that contains the text, None for a result."""
-    name: str
-    """The name of the argument."""
-    lines: Sequence[str]
-    """The lines that are compared."""
-    held: NumberedLines
 
 
 def is_page_fault(view: View, n: int, again: int) -> bool:
@@ -244,18 +216,22 @@ def is_page_fault(view: View, n: int, again: int) -> bool:
     found = refetch.find_refetches(view)
     at = found.get(n)
     while at is not None and (at.kind != "reread" or _do_overlap(view.messages[n], view.messages[at.earlier_index])):
+        is_recent = view.request_counts[n] - view.request_counts[at.earlier_index] <= again
         edit = view.find_edit(at.earlier_index)
         if edit is not None and edit.action != "append":
             if edit.stage != "refer_repeats":
                 return True
-            if (_has_reference(edit.text or "") or _LEFT.search(edit.text or "")) and view.request_counts[
-                n
-            ] - view.request_counts[at.earlier_index] <= again:
+            if is_recent and not is_thinned(edit):
                 return True
-        if view.request_counts[n] - view.request_counts[at.earlier_index] > again:
+        if not is_recent:
             return False
         at = found.get(at.earlier_index)
     return False
+
+
+def _choose_compared(lines: NumberedLines, result: NumberedLines) -> Sequence[str]:
+    """The form of these lines that is compared: without numbers where the new result is a listing."""
+    return lines.bare if result.is_listing else lines.whole
 
 
 def _do_overlap(one: Message, other: Message) -> bool:
@@ -273,7 +249,7 @@ def _read_shown_lines(view: View, n: int) -> NumberedLines:
     lines = line_numbers.read_lines(view.messages[n])
     if not lines.is_listing or lines.is_sure:
         return lines
-    call = _find_call(view, n)
+    call = find_answered_call(view.messages, n)
     source = refetch.find_source(call) if call is not None else None
     by_tool = source is not None and source.action in ("shows", "writes") and not source.by_shell
     if source is not None and by_tool and not source.path.lower().endswith(_TABLES):
@@ -281,7 +257,7 @@ def _read_shown_lines(view: View, n: int) -> NumberedLines:
     return replace(lines, bare=lines.whole, numbers=(), is_listing=False)
 
 
-def _list_targets(view: View, end: int) -> list[int]:
+def _list_whole_results(view: View, end: int) -> list[int]:
     """Return the results before `end` that have text and are whole in the prompt."""
 
     def more(begin: int, known: list[int] | None) -> list[int]:
@@ -298,17 +274,11 @@ def _stands_whole(view: View, n: int) -> bool:
     if not view.is_result[n] or not view.messages[n].text or _is_recall(view, n):
         return False
     edit = view.find_edit(n)
-    return edit is None or _is_thinned(edit)
-
-
-def _is_thinned(edit: Edit) -> bool:
-    """True if the edit takes out line numbers alone: its text has no reference, also none to what has left."""
-    text = edit.text or ""
-    return edit.stage == "refer_repeats" and not _has_reference(text) and not _LEFT.search(text)
+    return edit is None or is_thinned(edit)
 
 
 def _is_recall(view: View, n: int) -> bool:
-    call = _find_call(view, n)
+    call = find_answered_call(view.messages, n)
     return call is not None and call.name == "recall"
 
 
@@ -368,182 +338,4 @@ def _hash_bare_lines(message: Message) -> frozenset[int]:
 
 
 def _hash_lines(lines: Sequence[str]) -> frozenset[int]:
-    return frozenset(map(hash, [line for line in lines if len(line) >= _LINE]))
-
-
-def _render_reference(
-    view: View, n: int, lines: NumberedLines, start: int, end: int, target: _Target, first: int
-) -> str:
-    """Return the reference that replaces lines[start:end]: the position of the same lines, the result or call, and the
-    steps since."""
-    last = first + end - start
-    own = there = ""
-    if lines.is_listing:
-        own = _render_numbers(lines.numbers[start:end])
-        numbers = target.held.numbers
-        if target.call is None and numbers and numbers[first] != first + 1:
-            there = _render_numbers(numbers[first:last])
-    kind, call = ("result", _find_call(view, target.at)) if target.call is None else ("call", target.call)
-    ago = view.request_counts[n] - view.request_counts[target.at]
-    when = "in this step" if not ago else "1 step before this" if ago == 1 else f"{ago} steps before this"
-    name = public_id(view.keys[target.at])
-    what = f", {target.name}" if target.name else ""
-    return (
-        f"[{end - start} lines{own}: as lines {first + 1}-{last}{there} of {kind} {name}{what},"
-        f" {when}: {_render_call(call)}]"
-    )
-
-
-def _render_numbers(numbers: Sequence[int]) -> str:
-    """Return the first and the last number of a listing's lines; lines around a listing have none."""
-    found = [number for number in numbers if number >= 0]
-    return f" ({found[0]}-{found[-1]})" if found else ""
-
-
-def _find_call(view: View, n: int) -> Call | None:
-    for at in range(n - 1, -1, -1):
-        for call in view.messages[at].calls:
-            if call.id == view.messages[n].call_id:
-                return call
-        if view.messages[at].calls:
-            break
-    return None
-
-
-def _render_call(call: Call | None) -> str:
-    """Return a short form of a call: its name and the beginning and end of its arguments."""
-    if call is None:
-        return "above"
-    arguments = " ".join(call.arguments.split())
-    return f"{call.name} {arguments if len(arguments) <= 60 else f'{arguments[:40]}...{arguments[-17:]}'}"
-
-
-def find_referred_lines(view: View) -> dict[bytes, list[tuple[int, int]]]:
-    """Return, by the id of an earlier result, the (start, end) lines that references in the prompt name."""
-    return view.memo_edited("referred", partial(_read_referred_keys, view))
-
-
-def _read_referred_keys(
-    view: View, _: int, known: dict[bytes, list[tuple[int, int]]] | None
-) -> dict[bytes, list[tuple[int, int]]]:
-    if known is not None:
-        return known  # the value depends on the edits alone
-    found: dict[bytes, list[tuple[int, int]]] = {}
-    for edit in view.edits.values():
-        if edit.stage == "refer_repeats":
-            for first, last, name in _find_targets(edit):
-                found.setdefault(name, []).append((first, last))
-    return found
-
-
-def find_referred_calls(view: View) -> frozenset[str]:
-    """Return the ids of the calls that references in the prompt name: their arguments have to stay."""
-
-    def find(_: int, known: frozenset[str] | None) -> frozenset[str]:
-        if known is not None:
-            return known  # the value depends on the edits alone
-        made = [edit.text or "" for edit in view.edits.values() if edit.stage == "refer_repeats"]
-        return frozenset(name for text in made for *_, kind, name in _find_references(text) if kind == "call")
-
-    return view.memo_edited("referred calls", find)
-
-
-def _find_targets(edit: Edit) -> list[tuple[int, int, bytes]]:
-    return [
-        (start, end, name.encode()) for start, end, kind, name in _find_references(edit.text or "") if kind == "result"
-    ]
-
-
-def _has_reference(text: str) -> bool:
-    """True if a text has a reference. Most have not even its words, which are looked for in a tenth of the time."""
-    return ": as lines " in text and _REFERENCE.search(text) is not None
-
-
-def _find_references(text: str) -> list[tuple[int, int, str, str]]:
-    """Return (start, end, "result" or "call", id) of each reference: the lines and the message that it names."""
-    return [(int(a) - 1, int(b), kind, name) for a, b, kind, name in _REFERENCE.findall(text)]
-
-
-def find_dangling_edits(view: View, edits: Mapping[bytes, Edit], made: Mapping[bytes, Edit]) -> frozenset[bytes]:
-    """Return the keys of these edits that are new and refer to text that `made` takes out of the prompt."""
-    named: dict[str, list[bytes]] = {}
-    for k, edit in edits.items():
-        if edit.stage == "refer_repeats" and k not in view.edits:
-            for *_, name in _find_references(edit.text or ""):
-                named.setdefault(name, []).append(k)
-    if not named:
-        return frozenset()
-    cut = (public_id(k) for k in view.keys if (now := made.get(k)) is not None and _takes_out(now))
-    return frozenset(k for name in cut for k in named.get(name, ()))
-
-
-def mark_broken_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
-    """Return the edits with each broken reference marked: its text does not stay whole in the prompt. The mark names
-    the call that returns the text, if the model has recall.
-
-    An operator, the budget or another upstream may take out the text after the reference was made. The model has
-    already seen the reference, and the mark does not make the message longer: where it would, it names no call. The
-    result itself is not restored into a full prompt.
-    """
-    marker: _ReferenceMarker | None = None
-    made: dict[bytes, Edit] = {}
-    for n, k in enumerate(view.keys):
-        edit = edits.get(k)
-        if edit is None or edit.action != "text" or not _has_reference(edit.text or ""):
-            continue
-        if marker is None:
-            marker = _ReferenceMarker(view, edits)
-        text = _POINTER.sub(partial(marker.mark, n, "recall" in view.offered_tools), edit.text or "")
-        if text == edit.text:
-            continue
-        after = count_edited_tokens(view, n, text)
-        if after > edit.after:  # the prompt could pass its budget, for which the edits were chosen before
-            text = _POINTER.sub(partial(marker.mark, n, False), edit.text or "")
-            after = count_edited_tokens(view, n, text)
-        made[k] = msgspec.structs.replace(edit, text=text, after=after)
-    return {**edits, **made} if made else edits
-
-
-class _ReferenceMarker:
-    """Marks the references of a prompt whose text has left. One message may have thousands of them, so what they have
-    in common is computed once."""
-
-    def __init__(self, view: View, edits: Mapping[bytes, Edit]) -> None:
-        self._view = view
-        self._edits = edits
-        self._places = {public_id(key): at for at, key in enumerate(view.keys)}
-        self._kept_lines: dict[int, tuple[NumberedLines, frozenset[str]]] = {}
-        """For each result that is cut: its own lines, and the lines that are sent of it."""
-
-    def mark(self, n: int, with_recall: bool, found: re.Match[str]) -> str:
-        """Return the reference of messages[n] unchanged, or the words that its text has left the prompt. with_recall:
-        they name the call that returns the text."""
-        checkpoint()
-        own, lines, first, last, named, kind, name = found.groups()
-        at = self._places.get(name)
-        ours = at is not None and at < n and found[0] not in self._view.messages[n].text
-        if at is None or not ours or self._are_sent(at, kind, int(first) - 1, int(last)):
-            return found[0]
-        again = f'; recall("{name}")' if with_recall else ""
-        return f"[{own}: {lines} of {named}, which has left{again}]"
-
-    def _are_sent(self, at: int, kind: str, first: int, last: int) -> bool:
-        """True if these lines of a result are sent, or if the call that contains them is sent."""
-        message, edit = self._view.messages[at], self._edits.get(self._view.keys[at])
-        if edit is None or message.is_system or not _takes_out(edit):
-            return True
-        if kind == "call" or edit.text is None:
-            return edit.action not in ("gone", "text_only", "arguments")
-        if at not in self._kept_lines:
-            sent = frozenset((*line_numbers.split_lines(edit.text).bare, *edit.text.split("\n")))
-            self._kept_lines[at] = line_numbers.read_lines(message), sent
-        whole, there = self._kept_lines[at]
-        return all(
-            line in there or whole.bare[k] in there for k, line in enumerate(whole.whole[first:last], first) if line
-        )
-
-
-def _takes_out(edit: Edit) -> bool:
-    """True if the edit takes out a part of the message's text or calls."""
-    thinned = _is_thinned(edit)
-    return edit.action != "append" and not thinned
+    return frozenset(map(hash, [line for line in lines if len(line) >= MIN_LINE_CHARS]))

@@ -15,7 +15,7 @@ from proxy.chat.message import Message
 from proxy.context.analysis.dead_arguments import DeadText, DeathReason, JsonPath, find_dead_texts
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import Stage, When
-from proxy.context.stages.refer_repeats import find_referred_calls
+from proxy.context.summaries.references import find_referred_calls
 
 NAME: Final = "shorten_arguments"
 _FIRST_LINE = 80

@@ -19,7 +19,7 @@ from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.shell_commands import PLAIN_CALL, SHELL_WORDS, ShellCommand
 from proxy.context.plan import ContentKind, Proposal, View
 from proxy.context.stage import Stage, When
-from proxy.context.stages.refer_repeats import find_referred_lines
+from proxy.context.summaries.references import find_referred_lines
 from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars
 
 StalenessRules = tuple[tuple[int, int], ...]

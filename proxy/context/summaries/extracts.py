@@ -16,9 +16,10 @@ from proxy.chat.group import Step
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import identifiers, outcome, output_wrappers, refetch, shell_commands
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
+from proxy.context.analysis.telling_lines import find_reported_errors, find_unlike_lines
 from proxy.context.plan import Ask, View
 from proxy.context.summaries import placeholders
-from proxy.context.summaries.stub import find_reported_errors, find_unlike_lines, render_recall_call
+from proxy.context.summaries.stub import render_recall_call
 from proxy.notes.call_summaries import count_media, shorten_at_word
 
 SUMMARY_PROMPT = (

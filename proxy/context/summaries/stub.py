@@ -7,67 +7,23 @@ result, in its order; the amount that is missing is given."""
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import filterfalse
 
 import msgspec
 
 from proxy.chat.message import Message, checkpoint
-from proxy.context.analysis import identifiers, line_numbers, outcome, output_wrappers
+from proxy.context.analysis import identifiers, line_numbers, outcome, output_wrappers, telling_lines
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex, TextFacts
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
+from proxy.context.analysis.telling_lines import LONG_LINE
 from proxy.context.plan import ContentKind
-from proxy.context.summaries import labelled_records
+from proxy.context.summaries import labelled_records, listed_names
 
-_ERROR = re.compile(
-    r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such"
-    r"|ERROR|FATAL|CRITICAL|SEVERE|OOMKilled|[1-9]\d* failed)\b|^E  |\[ERR\]|\wBackOff\b"
-    r"|(?:^|\s)E[01]\d{3} \d\d:\d\d:\d\d\.\d|\"level\": ?[56]0\b"
-)
-_REPORT = re.compile(
-    r"^E  |(?:^|[\s\u2192])FAIL(?:ED|URES?)?(?:\W|$)|Traceback \(most recent|\bpanic: "
-    r"|(?:^|[\s:\u2192])(?:[\w.$]*\b[A-Z]\w*)?(?:Error|Exception): \S"
-    r"|(?:^|: |\d(?:\u2192|\t|\|))(?:error|[Ff]atal)(?: error)?(?:\[\w+\]| \w+\d)?: \S"
-    r"|\[(?:error|fatal|ERR|ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|SEVERE)\b"
-    r"|(?<!\d\d:)\d\d:\d\d\d*+(?:[:.,][\d:.,]*+|Z?\b).{0,60}?\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b"
-    r"|\b[A-Z]\w+BackOff\b|\bOOMKilled\b"
-    r"|\b(?:level|severity)\W{1,5}(?:error|fatal|[56]0)\b|(?:^|\s)E[01]\d{3} \d\d:\d\d:\d\d\.\d"
-    r"|: (?:No such file|[Pp]ermission denied|(?:command )?not found)\b"
-)
-"""A line that reports an error, as a program or a log writes it. Code that handles errors has the same words in other
-places. A time gives nothing back, and begins behind no other: a line of times would take the cube of its length."""
-_IMPORT = re.compile(
-    r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+"
-    r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
-)
-_IMPORT_WORDS = identifiers.pair_with_letters(("import", "use ", "#include", "package ", "require ", '"'))
-_CONSTANT = re.compile(
-    r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*(?:[A-Za-z#]+\s+){0,4}[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[\w\s:\[\]<>]{0,30}?"
-    r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
-)
-"""A name in capitals with its value, as a definition has it. The name or the value alone would say nothing."""
 _OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
 """Text that a carriage return has overwritten, such as the steps of a progress bar."""
-_CAPITALS = re.compile(r"[A-Z][0-9]*_")
-"""The last capital letter in front of an underscore of such a name: a text without it has no such line."""
-_SHORT = 100
-"""Characters above which a line is no such definition."""
-_WITH_DIGIT = re.compile(r"(?<![^\s;,|])[^\s\d;,|]*+\d[^\s;,|]*")
-"""A word or a cell with a digit, which differs between lines that are alike."""
-_ALIKE = 10
-"""Lines of a result from which some can be unlike the others."""
-_UNLIKE, _UNLIKE_SHARE = 4, 0.2
-"""Unlike lines above which a result has no usual line: a number, and a share of its lines. The larger one counts."""
-_COMPARED = 200_000
-"""Characters of a result whose lines are compared: one substitution holds every other request for its time."""
-_HEAD = 60
-"""Lines at the front of a file among which import lines stand."""
-_LONG = 400
-"""Characters above which a line is no error line. The estimate of `estimate_stub_chars` counts this many for a long
-line with an error."""
 _SHOWN = 300
 """Characters of a line that are shown."""
 _SHOWN_HEAD = 200
@@ -110,8 +66,10 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     stays = _find_outcome_lines(ended, command, is_view=content != "other")
     numbers = [n for n in _find_telling_lines(message, command, content) if n not in stays]
     fixed = sum(len(lines[n]) for n in _take_both_ends(numbers, _ERRORS - len(ended.failure_lines)))
-    if len(message.text) > _LONG and max(map(len, lines), default=0) > _LONG:
-        fixed += _LONG * len(_find_error_lines(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
+    if len(message.text) > LONG_LINE and max(map(len, lines), default=0) > LONG_LINE:
+        # A line with an error counts this many characters, however long it is.
+        beginnings = [line[:LONG_LINE] for line in lines if len(line) > LONG_LINE]
+        fixed += LONG_LINE * len(telling_lines.select_error_lines(message, beginnings))
     if ended.first_line is not None:
         stays.add(ended.first_line)
     shown = [show_line(lines[n]) for n in stays]
@@ -131,28 +89,13 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     return int(kept + min(fixed, 1200) + min(new * loose, 4000, room)) + 60
 
 
-def find_error_lines(message: Message) -> tuple[int, ...]:
-    """The numbers of the lines that tell of an error; a long line does not count."""
-    if not identifiers.find_error_words(message):
-        return ()
-    lines = outcome.read_lines(message)
-    return tuple(n for n in _find_error_lines(message, lines) if len(lines[n]) <= _LONG)
-
-
-def find_reported_errors(message: Message) -> tuple[int, ...]:
-    """The numbers of those lines that report an error, and do not only name one as code does."""
-    found = message.derive(find_error_lines)
-    lines = outcome.read_lines(message) if found else ()
-    return tuple(n for n in found if _REPORT.search(output_wrappers.remove_colours(lines[n])))
-
-
 def _find_telling_lines(message: Message, command: ShellCommand, content: ContentKind) -> tuple[int, ...]:
     """The numbers of the lines that tell of an error.
 
     Of a file, a search or a listing, only lines that report an error count: the others are code with these words.
     """
     shows = content != "unknown" and command.kind != "run"
-    return message.derive(find_reported_errors if shows else find_error_lines)
+    return message.derive(telling_lines.find_reported_errors if shows else telling_lines.find_error_lines)
 
 
 def _find_outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: bool) -> set[int]:
@@ -168,62 +111,6 @@ def _find_outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: b
             else set(ended.summary_lines)
         )
     return set(ended.kept_lines)
-
-
-def find_imports(message: Message) -> tuple[int, ...]:
-    """The numbers of the lines at the front of a file that import something."""
-    text = message.text
-    lines = text.splitlines()[:_HEAD]
-    if len(text) > _LONG * _HEAD or _has_import_word(text):
-        lines = [line[:_LONG] for line in lines]
-        if _has_import_word("\n".join(lines)):
-            return tuple(n for n, line in enumerate(lines) if _IMPORT.match(line))
-    # Without these words, only the bracket that ends a list of imports can be found.
-    ends = [n for n, line in enumerate(lines) if line[:_LONG].rstrip()[-1:] == ")"] if ")" in text else ()
-    return tuple(n for n in ends if _IMPORT.match(lines[n][:_LONG]))
-
-
-def _has_import_word(text: str) -> bool:
-    return any(letter in text and word in text for word, letter in _IMPORT_WORDS)
-
-
-def find_constants(message: Message) -> tuple[int, ...]:
-    """The numbers of the lines that give a name in capitals its value. Other places look these values up."""
-    text = message.text
-    if text == text.lower() or _CAPITALS.search(text) is None:  # no look at each line of most texts
-        return ()
-    lines = enumerate(outcome.read_lines(message))
-    return tuple(n for n, line in lines if "_" in line and len(line) <= _SHORT and _CONSTANT.fullmatch(line))
-
-
-def find_unlike_lines(message: Message) -> tuple[int, ...]:
-    """The numbers of the few lines that are unlike all others of a result, where the others repeat but for names and
-    numbers. Such a line is what the result was made for: the id in a log of steps, the head and the sum of a table."""
-    lines = outcome.read_lines(message) if len(message.text) <= _COMPARED else ()
-    if len(lines) < _ALIKE:
-        return ()
-    checkpoint()
-    # Columns that are aligned differ in their blanks alone.
-    forms = _WITH_DIGIT.sub("0", "\n".join(lines)).replace(" ", "").split("\n")
-    counts = Counter(forms)
-    found = [n for n, form in enumerate(forms) if counts[form] == 1]
-    alike = sum(count for form, count in counts.items() if count > 1 and "0" in form)
-    is_few = len(found) <= max(_UNLIKE, _UNLIKE_SHARE * len(lines))
-    return tuple(found[-_UNLIKE:]) if is_few and 2 * alike > len(lines) else ()
-
-
-def _find_error_lines(message: Message, lines: Sequence[str]) -> list[int]:
-    """The numbers of those lines of a message that tell of an error."""
-    words = identifiers.find_error_words(message)
-    checkpoint()
-    if not words:
-        return []
-    return [n for n, line in enumerate(lines) if any(word in line for word in words) and _tells_error(line)]
-
-
-def _tells_error(line: str) -> bool:
-    shown = output_wrappers.remove_colours(line) if "\x1b" in line else line
-    return _ERROR.search(shown) is not None or any(word in shown for word in identifiers.FOREIGN_ERROR_WORDS)
 
 
 def _take_both_ends(found: list[int], most: int) -> list[int]:
@@ -266,9 +153,9 @@ class StubWriter:
         if is_record:
             room = int(labelled_records.ROOM_FACTOR * room)
         elif is_view:
-            room = self._keep_lines(message.derive(find_constants), lines, kept, room)
+            room = self._keep_lines(message.derive(telling_lines.find_constants), lines, kept, room)
         if room:  # the last ones first: a sum or a decision stands at the end
-            room = self._keep_lines(message.derive(find_unlike_lines)[::-1], lines, kept, room)
+            room = self._keep_lines(message.derive(telling_lines.find_unlike_lines)[::-1], lines, kept, room)
         if is_record:
             kept.update(labelled_records.select_lines(lines, room))
             room = 0
@@ -307,7 +194,7 @@ class StubWriter:
             numbers = telling[-1:]  # without it, the run would read as one without that error
         kept.update(_take_both_ends(numbers, most - len(ended.failure_lines)))
         if is_view:
-            kept.update(message.derive(find_imports))
+            kept.update(message.derive(telling_lines.find_imports))
         return kept
 
     def _keep_lines(self, numbers: Sequence[int], lines: Sequence[str], kept: set[int], room: int) -> int:
@@ -351,9 +238,9 @@ class StubWriter:
         checkpoint()
         # Names that stand in another message, and blobs, stay out.
         lost = before = [name for name in found if name not in have]
-        parts = split_places(lost, lines)
+        parts = listed_names.split_places(lost, lines)
         if parts is not before:
-            have.update(split_places(list(have), lines))
+            have.update(listed_names.split_places(list(have), lines))
             lost = [name for name in missing(parts) if name not in have]
         if not is_whole or known.longest > _NAME:
             lost = [name for name in lost if len(name) <= _NAME]
@@ -364,16 +251,18 @@ class StubWriter:
             listed = line_numbers.read_padded_numbers(message)
             lost = [name for name in lost if name not in listed]
         checkpoint()
-        lost, folded = fold_places(lost)
-        others = {name: rank_name(name) for name in filterfalse(str.isidentifier, lost)}
-        if _NUMBER_RANK in others.values():
-            others.update(dict.fromkeys(find_listing_sizes(lines).intersection(lost), _LOWEST_RANK))
+        lost, folded = listed_names.fold_places(lost)
+        others = {name: listed_names.rank_name(name) for name in filterfalse(str.isidentifier, lost)}
+        if listed_names.NUMBER_RANK in others.values():
+            others.update(
+                dict.fromkeys(listed_names.find_listing_sizes(lines).intersection(lost), listed_names.LOWEST_RANK)
+            )
         checkpoint()
         loose: list[str] = []
         # The first names of a result say most; dates and sizes get the room that is left. A bare number says little to
         # a reader, but an agent that needs it finds it: without numbers more results are fetched again.
-        has_lowest = _LOWEST_RANK in others.values()
-        for name in sorted(lost, key=lambda name: others.get(name) == _LOWEST_RANK) if has_lowest else lost:
+        has_lowest = listed_names.LOWEST_RANK in others.values()
+        for name in sorted(lost, key=lambda name: others.get(name) == listed_names.LOWEST_RANK) if has_lowest else lost:
             size = len(folded.get(name, name))
             if size > room:
                 break
@@ -383,77 +272,6 @@ class StubWriter:
             loose.sort(key=lambda name: others.get(name, 1))
         is_plain = is_whole and parts is before and not folded
         return [folded.get(name, name) for name in loose], len(lost) - len(loose), have if is_plain else None
-
-
-_DATE = re.compile(
-    r"(?:\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4})(?:T.*)?|T?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?Z?|[+-]\d{4}"
-)
-_NUMBER = re.compile(r"[\d.,:%]+(?:[a-zA-Z%]{1,3})?")
-_FILE = re.compile(r"[\w.~-]*[a-zA-Z][\w-]*\.[a-zA-Z]\w{0,5}(?::\d+)*")
-_PLACE = re.compile(r"(\S*?[\w/]\.[a-zA-Z]\w{0,5})(?::\d+)+(?![^:])")
-"""A path with the number of a line."""
-_HIT = re.compile(r"\S*[\w/]\.[a-zA-Z]\w{0,5}:\d+:")
-"""The beginning of a hit of a search."""
-_CONTEXT = re.compile(r"(\S*[\w/]\.[a-zA-Z]\w{0,5})-\d+(?![^\s-])")
-"""A path with the number of a line of context, as `grep -C` writes it."""
-_LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s*)?([\d.,]+[KMGTP]?)\s")
-
-
-_NUMBER_RANK, _LOWEST_RANK = 2, 3
-
-
-def rank_name(name: str) -> int:
-    """The rank of a name's worth to an agent, 0 the most: paths, then identifiers, numbers, and last dates. A size in a
-    listing is a number here, and counts as little as a date."""
-    if not name[:1].isalpha() or name[0] == "T":  # no other letter begins a date or a number
-        if _DATE.fullmatch(name):
-            return _LOWEST_RANK
-        if _NUMBER.fullmatch(name):
-            return _NUMBER_RANK
-    return 0 if "/" in name or ("." in name and _FILE.fullmatch(name)) else 1
-
-
-def split_places(names: list[str], lines: Sequence[str]) -> list[str]:
-    """The names of a result; those in front of the hits of a search are split into the place and the word behind it.
-
-    A line of context around a hit (`src/a.py-11-`) is no place: of it the path stays, and the word.
-    """
-    if not any("." in line and _HIT.match(line) for line in lines):
-        return names
-    around = Counter(found[1] for line in lines if "-" in line and (found := _CONTEXT.match(line)) is not None)
-    out: dict[str, None] = {}
-    for name in names:
-        found = _PLACE.match(name)
-        if found is not None:
-            out[found[0]] = None
-        elif (found := _CONTEXT.match(name)) is not None and around[found[1]] > 1:
-            out[found[1]] = None
-        else:
-            out[name] = None
-            continue
-        out.update(dict.fromkeys(identifiers.find_names(name[found.end() :])))
-    return list(out)
-
-
-def fold_places(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Bring the places of one file together, so that its path is written once: `src/a.py:7 :12` has two places.
-
-    names: each once. Return (the names, those of one file in a row; the short form of each place that follows another
-    one of its file).
-    """
-    if ":" not in "".join(names):
-        return list(names), {}
-    files: dict[str, list[str]] = {}
-    for name in names:
-        place = _PLACE.fullmatch(name)
-        files.setdefault(place[1] if place is not None else name, []).extend([name] if place is not None else [])
-    folded = {name: name[len(path) :] for path, places in files.items() for name in places[1:]}
-    return [name for path, places in files.items() for name in places or [path]], folded
-
-
-def find_listing_sizes(lines: Sequence[str]) -> frozenset[str]:
-    """The sizes in lines like those of `ls -l`."""
-    return frozenset(found[1] for line in lines if (found := _LISTED.match(line)) is not None)
 
 
 def keep_short_gaps(lines: Sequence[str], kept: set[int]) -> None:

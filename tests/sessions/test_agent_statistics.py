@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.context.branch_state import BranchState
-from proxy.sessions.live import MAX_AGENTS, MAX_FAULT_SESSIONS, MAX_SORTS, KnownAgents
+from proxy.sessions.agent_statistics import MAX_AGENTS, MAX_FAULT_SESSIONS, MAX_SORTS, KnownAgents
 from tests.conversations import make_request, system, user
 from tests.exchange.test_page_faults import HITS, SEARCHES, asks, bring_results
 from tests.proxy_server import Agent, run_proxy
