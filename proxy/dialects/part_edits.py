@@ -46,7 +46,7 @@ def clear_text(part: bytes) -> bytes:
 
 
 def edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple[list[bytes | None], list[bytes]]:
-    """(for each old part its new bytes, None if it has left; the parts that were appended).
+    """(for each old part its new bytes, None if the part was removed; the parts that were appended).
 
     Only texts change or leave. is_appended: nothing may change, parts may only be appended. Raises ValueError for any
     other change.
@@ -77,7 +77,7 @@ def edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple
     if is_appended and (None in found or found != list(old)):
         raise ValueError("a system message is never edited")
     if any(one is None and read_part_text(part) is None for one, part in zip(found, old, strict=True)):
-        raise ValueError("a part that is no text has left")
+        raise ValueError("a part that is no text was removed")
     return found, appended
 
 
@@ -90,7 +90,7 @@ def rewrite_parts(
 ) -> bytes:
     """The bytes of one array with these parts; b"" if no part is left.
 
-    span, elements: of the array and of its parts in `raw`. parts: the new bytes of each part, None if it has left.
+    span, elements: of the array and of its parts in `raw`. parts: the new bytes of each part, None if it was removed.
 
     inserted: new parts in order, each with the index of the part that it stands behind. -1 is in front of all. The
     number of the parts is the end.

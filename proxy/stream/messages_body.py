@@ -1,4 +1,4 @@
-"""Answers of the Messages dialect that are one body: the twin of `proxy.stream.messages_relay`, with the same result.
+"""Answers of the Messages dialect that are one body, with the result that `messages_relay` gives for a stream.
 
 `remove_blocks` takes withheld text out of a body. `read_round` reads the calls of an answer. `join_rounds` makes one
 body for the client from the bodies of all rounds. The last body is changed, at the spans in question."""
@@ -13,8 +13,8 @@ from proxy.dialects import spans
 from proxy.dialects.completions.stream import read_any_json, write_json
 from proxy.dialects.messages.stream import CUT_REASONS, RUNNABLE_REASONS, choose_stop_reason, sum_rounds
 from proxy.notes import state_block
+from proxy.stream.completions_body import RoundContent
 from proxy.stream.messages_answer import MessagesAnswer, read_call
-from proxy.stream.nonstreaming import RoundContent
 from proxy.stream.tool_call_filter import HiddenCall
 
 

@@ -96,7 +96,7 @@ class SseParser:
         if self._drops_mark:
             rest = rest.removeprefix(_BOM)
         cut = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1
-        event = _read(rest[:cut])
+        event = _read_event(rest[:cut])
         if event.data is None and rest[cut:].rstrip() in _DONE:
             return [SseEvent(rest, b"[DONE]", event.name)]
         return [SseEvent(rest, event.data, event.name)]
@@ -129,7 +129,7 @@ class SseParser:
                 self.overflowed = True
                 events.append(SseEvent(raw))
             else:
-                events.append(_read(raw))
+                events.append(_read_event(raw))
             start = scan = end
 
     def _shed(self, old: int, events: list[SseEvent]) -> None:
@@ -164,7 +164,7 @@ class SseParser:
         return data[cut:]
 
 
-def _read(raw: bytes) -> SseEvent:
+def _read_event(raw: bytes) -> SseEvent:
     """Return the event in these bytes."""
     if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and raw.endswith(b"\n\n") and _CR not in raw:
         return SseEvent(raw, raw[6:-2] if raw[5] == 0x20 else raw[5:-2])

@@ -305,7 +305,7 @@ def _to_wire_text(part: bytes) -> bytes:
 def _edit_texts(
     parts: Sequence[bytes], chat: bytes, *, is_appended: bool = False
 ) -> tuple[list[bytes | None], list[bytes]]:
-    """(for each wire part its new bytes, None if it has left; the wire parts that were appended)."""
+    """(for each wire part its new bytes, None if it was removed; the wire parts that were appended)."""
     old = [convert_part(part) for part in parts]
     edited, appended = edit_parts(old, chat, is_appended=is_appended)
     made: list[bytes | None] = []

@@ -12,7 +12,7 @@ from proxy.chat.message import Call
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import read_chunk
 from proxy.dialects.usage import Usage
-from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.completions_answer import AssembledAnswer
 
 
 def delta(value: dict[str, Any], index: int = 0, finish: str | None = None) -> bytes:
