@@ -13,6 +13,7 @@ from proxy.chat import json_spans
 from proxy.dialects.completions.stream import read_json, write_json
 from proxy.dialects.gemini.stream import (
     RUNNABLE_REASONS,
+    add_spent_usage,
     cut_parts,
     drop_reason,
     find_candidate,
@@ -21,7 +22,6 @@ from proxy.dialects.gemini.stream import (
     read_response,
     set_parts,
     set_top,
-    sum_rounds,
 )
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.gemini_answer import GeminiAnswer
@@ -102,7 +102,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         self._has_hidden = False  # a call of the proxy was left out
         self._last: list[_Piece] = []  # the newest event with a finish reason, and those behind it that say nothing
         self._spent: dict[str, Any] | None = (
-            None if previous is None else sum_rounds(previous._spent or {}, previous.read_wire_usage())
+            None if previous is None else add_spent_usage(previous.read_wire_usage(), previous._spent or {})
         )
 
     # Bytes in, bytes out.
@@ -254,7 +254,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
                 self.answer.add_part(value)
         usage = response.get("usageMetadata")
         if piece.spent is not None and isinstance(usage, dict):
-            usage = sum_rounds(piece.spent, usage)
+            usage = add_spent_usage(usage, piece.spent)
         self.answer.add_facts({**response, "usageMetadata": usage})
         if piece.is_new:
             data = set_parts(data, piece.parts)

@@ -16,10 +16,10 @@ from proxy.dialects.messages.stream import (
     CUT_REASONS,
     RUNNABLE_REASONS,
     MessagesEvent,
+    add_spent_usage,
     choose_stop_reason,
     make_event,
     read_event,
-    sum_rounds,
 )
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.messages_answer import MessagesAnswer, read_call
@@ -125,7 +125,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         self._tail: list[SseEvent] = []
         self._next: int = 0 if previous is None else previous._next
         self._spent: dict[str, Any] = (
-            {} if previous is None else sum_rounds(previous._spent, previous.read_wire_usage())
+            {} if previous is None else add_spent_usage(previous.read_wire_usage(), previous._spent)
         )
 
     # Bytes in, bytes out.
@@ -375,7 +375,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             return
         is_changed = bool(self._hidden_places) or self._previous is not None
         reason = choose_stop_reason(of_round.stop_reason or "end_turn", self.shown_calls if is_changed else 1)
-        usage = sum_rounds(self._spent, of_round.wire_usage)
+        usage = add_spent_usage(of_round.wire_usage, self._spent)
         self.answer.add_tail({"stop_reason": reason}, usage)
         pieces = []
         for event in self._tail:

@@ -187,7 +187,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     earlier = [facts.read_object(body) or {} for body in bodies[:-1]]
     new = {"output": join_items(shown)} | read_head(bodies[0])
     if isinstance(last.get("usage"), dict):
-        new["usage"] = write_json(facts.add_usages(last["usage"], [one.get("usage") for one in earlier]))
+        new["usage"] = write_json(facts.add_spent_usage(last["usage"], [one.get("usage") for one in earlier]))
     return set_members(bodies[-1], new)
 
 

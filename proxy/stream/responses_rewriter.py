@@ -504,7 +504,7 @@ class ResponsesRewriter:
         raw = facts.read_member(event.data or b"", "response", response)
         changes = self._restore(raw)
         new: dict[str, bytes] = dict(self._head) if self._number else {}
-        usage = facts.add_usages(response.get("usage"), self._previous_usages)
+        usage = facts.add_spent_usage(response.get("usage"), self._previous_usages)
         if self._previous_usages and isinstance(usage, dict):
             new["usage"] = write_json(usage)
         if (self._is_cut or self._number) and response.get("output"):
