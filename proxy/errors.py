@@ -70,13 +70,27 @@ def describe_cause(error: BaseException) -> str:
 
 
 class ConfigError(ProxyError):
-    """A setting that cannot be used. It names the key, the value, the allowed values and, if known, the line."""
+    """A setting that cannot be used. It names the key, the value, the allowed values and, if known, the line.
+    is_unknown: True if there is no such key, so that its value does not matter. allowed: the known keys then."""
 
     code = "config_error"
 
-    def __init__(self, key: str, value: object, allowed: str, *, line: int | None = None, source: str = "") -> None:
+    def __init__(
+        self,
+        key: str,
+        value: object,
+        allowed: str,
+        *,
+        line: int | None = None,
+        source: str = "",
+        is_unknown: bool = False,
+    ) -> None:
         where = source + (f":{line}" if line is not None else "")
-        wrong = f"{key} is not given; needed" if value is None else f"{key} = {value!r} is not usable; allowed"
+        wrong = f"{key} = {value!r} is not usable; allowed"
+        if value is None:
+            wrong = f"{key} is not given; needed"
+        if is_unknown:
+            wrong = f"there is no setting {key}; allowed"
         super().__init__(f"{where + ': ' if where else ''}{wrong}: {allowed}")
         self.key = key
         self.value = value

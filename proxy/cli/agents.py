@@ -82,7 +82,8 @@ def read_agent(name: str, surroundings: AgentSurroundings, upstream: str = "") -
     Raises ConfigError if the agent is not known, or if its requests cannot go through a proxy."""
     reader = AGENTS.get(name)
     if reader is None:
-        raise ConfigError("AGENT", name, "one of " + ", ".join(AGENTS))
+        others = "any other agent takes the base URL that `context-proxy serve` prints"
+        raise ConfigError("AGENT", name, f"one of {', '.join(AGENTS)}; {others}")
     return reader(surroundings, upstream)
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -66,6 +66,14 @@ FULL_BYTES: Final = 1 << 20
 GATEWAY_TOKENS: Final = "30,600 tokens more a request with 107 tools"
 """The cost of Claude Code's tool search being off, as measured by others."""
 
+REFUSAL_REMEDIES: Final[Mapping[int, str]] = {
+    401: "Give a key that this upstream takes.",
+    403: "Give a key that this upstream takes for this model.",
+    404: "Check base_url, whose path is /v1 with most upstreams; or name another model with --model.",
+    429: "Wait, or raise the limit at the provider.",
+}
+"""Remedies by the status with which an upstream refuses a request."""
+
 Status = Literal["good", "loss", "fault", "unknown"]
 STYLES: Final = {"good": "green", "loss": "yellow", "fault": "red", "unknown": "bright_black"}
 
@@ -92,12 +100,18 @@ def doctor(
     key: Key = "",
     json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON document.")] = False,
 ) -> None:
-    """Look at upstream, key, model table, store and agents, and say whether edits can happen and what costs (exit code
-    1 at a fault)."""
+    """Look at upstream, key, model table, store and agents, and say whether edits can happen and what loses money (exit
+    code 1 at a fault)."""
     source = context.get_parameter_source("proxy")
     is_named = source is not None and source.name == "COMMANDLINE"  # a variable may stand in a profile for long
-    running = check_running(AdminClient(proxy, key, seconds=SETTLE_S), is_named=is_named)
-    findings = list(_find_findings(config, model, send, running, {"upstream": upstream, "db": db, "policy": policy}))
+    is_default = source is None or source.name == "DEFAULT"
+
+    def look_at_running(port: int) -> Finding:
+        url = f"http://127.0.0.1:{port}" if is_default and port else proxy
+        return check_running(AdminClient(url, key, seconds=SETTLE_S), is_named=is_named)
+
+    flags = {"upstream": upstream, "db": db, "policy": policy}
+    findings = list(_find_findings(config, model, send, look_at_running, flags))
     faults = sum(one.status == "fault" for one in findings)
     if json:
         print_json({"findings": [asdict(one) for one in findings], "faults": faults})
@@ -108,8 +122,13 @@ def doctor(
 
 
 def _find_findings(
-    config: Path | None, model: str, send: bool, running: Finding, flags: Mapping[str, object]
+    config: Path | None,
+    model: str,
+    send: bool,
+    look_at_running: Callable[[int], Finding],
+    flags: Mapping[str, object],
 ) -> Iterator[Finding]:
+    """Yield the findings. look_at_running: returns the one about the proxy that runs, for the port of the settings."""
     try:
         settings = read_settings(config, **flags)
     except ConfigError as problem:
@@ -127,7 +146,7 @@ def _find_findings(
         if send:
             yield send_request(name, target, asked, facts)
     yield check_store(settings)
-    yield running
+    yield look_at_running(settings.port)
     yield from check_agents(AgentSurroundings(copy_environment(), Path.cwd()))
 
 
@@ -229,7 +248,8 @@ def send_request(name: str, target: UpstreamSettings, asked: str, model: Model) 
     if answer.status_code != 200 or not isinstance(decoded, dict):
         error = decoded.get("error") if isinstance(decoded, dict) else None
         why = str(error.get("message") if isinstance(error, dict) else decoded)[:200]
-        return Finding(about, "fault", f"{asked}: {answer.status_code}: {why}", "Name another with --model, or a key.")
+        remedy = REFUSAL_REMEDIES.get(answer.status_code, "Name another model with --model.")
+        return Finding(about, "fault", f"{asked}: {answer.status_code}: {why}", remedy)
     took = f"{asked} answered in {time.monotonic() - began:.1f} s"
     usage = read_usage(decoded.get("usage") or decoded.get("usageMetadata"))
     if usage is None:

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
-from typer.core import TyperGroup
 
+from proxy.cli.help_group import HelpGroup
 from proxy.errors import ConfigError, StoreRefused
 from proxy.settings.load import describe_plain_type
 from proxy.version import VERSION
@@ -85,7 +85,7 @@ def choose_app(word: str) -> typer.Typer:
     return make_app()  # also for an unknown word, which may be like a known one
 
 
-class PlainErrorGroup(TyperGroup):
+class PlainErrorGroup(HelpGroup):
     """The commands. A value of an option that cannot be used is refused in the words of the settings: typer passes on
     pydantic's."""
 

@@ -30,7 +30,7 @@ from proxy.upstream.decompress import FREE_BYTES, MAX_CODINGS, MAX_MEMBERS, MAX_
 from proxy.web.api import transfer
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PLACES, SLOW_S
-from proxy.web.response_socket import MAX_BODY_BYTES, MAX_LANES, MAX_WAITING_FRAMES
+from proxy.web.responses_websocket import MAX_BODY_BYTES, MAX_LANES, MAX_WAITING_FRAMES
 from proxy.web.server import BODY_TIME_FACTOR, MAX_PIPELINED_REQUESTS, MIN_AVERAGE_RATE
 
 REQUEST_HEADERS = (

@@ -24,6 +24,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import typer
 
 from proxy.cli import terminal
+from proxy.cli.help_group import HelpGroup
 from proxy.errors import ConfigError, ProxyError, describe_cause
 from proxy.web.session_address import write_address
 
@@ -337,4 +338,4 @@ def _complete_tenant(client: AdminClient) -> AdminClient:
 
 def make_group(about: str) -> typer.Typer:
     """Return a command with subcommands. about: its help."""
-    return typer.Typer(help=about, no_args_is_help=True, pretty_exceptions_enable=False)
+    return typer.Typer(cls=HelpGroup, help=about, no_args_is_help=True, pretty_exceptions_enable=False)

@@ -8,6 +8,7 @@ requests, so that they work when they are copied.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import logging
@@ -261,7 +262,10 @@ def open_listener(host: str, port: int, *, has_keys: bool = False) -> socket.soc
     try:
         return socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
-        raise ConfigError("port", port, f"a port that is free on {host} ({os.strerror(error.errno or 0)})") from None
+        why = os.strerror(error.errno or 0)
+        if error.errno == errno.EADDRINUSE:
+            why += "; stop the program that serves there, or give another port"
+        raise ConfigError("port", port, f"a port that is free on {host} ({why})") from None
 
 
 def open_metrics_listener(settings: Settings) -> socket.socket | None:

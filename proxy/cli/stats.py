@@ -132,8 +132,13 @@ def _print_details(found: Any) -> None:
     )
     if found["figures"]:
         make_console().print()
-        figures = {n.replace("_", " "): _format_figure(n, v) for n, v in found["figures"].items() if v}
+        figures = {_name_figure(n): _format_figure(n, v) for n, v in found["figures"].items() if v}
         print_pairs("since it started", figures)
+
+
+def _name_figure(name: str) -> str:
+    """Return the name of a figure for people: `context_tokens.sent` is "context tokens, sent"."""
+    return name.replace("_", " ").replace(".", ", ")
 
 
 def _format_figure(name: str, value: float) -> str:

@@ -183,7 +183,7 @@ def _import_line(
     except RemoteRefused as problem:
         if problem.status == 409 and "already" in problem.message:
             tally.already_stored += 1
-        elif problem.status in (400, 409, 413, 422):
+        elif problem.status in (400, 409, 413, 422) and "--tenant" not in problem.hint:  # it would be so for each
             place = source if number is None else f"{source}:{number}"
             tally.refused.append(f"{place}: {str(problem).removeprefix(f'line {number or 1}: ')}")
         else:

@@ -46,7 +46,7 @@ def clear_text(part: bytes) -> bytes:
 
 
 def edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple[list[bytes | None], list[bytes]]:
-    """(for each old part its new bytes, None if it has left; the parts that were appended).
+    """(for each old part its new bytes, None if the part was removed; the parts that were appended).
 
     Only texts change or leave. is_appended: nothing may change, parts may only be appended. Raises ValueError for any
     other change.
@@ -70,14 +70,14 @@ def edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple
             if i is None and high < len(old):
                 raise ValueError("a part was inserted between two others")
         if i is None:
-            appended.append(_visible(part))
+            appended.append(_fill_empty_text(part))
         else:
-            found[i] = old[i] if j in taken else _visible(part)
+            found[i] = old[i] if j in taken else _fill_empty_text(part)
             low = i + 1
     if is_appended and (None in found or found != list(old)):
         raise ValueError("a system message is never edited")
     if any(one is None and read_part_text(part) is None for one, part in zip(found, old, strict=True)):
-        raise ValueError("a part that is no text has left")
+        raise ValueError("a part that is no text was removed")
     return found, appended
 
 
@@ -90,7 +90,7 @@ def rewrite_parts(
 ) -> bytes:
     """The bytes of one array with these parts; b"" if no part is left.
 
-    span, elements: of the array and of its parts in `raw`. parts: the new bytes of each part, None if it has left.
+    span, elements: of the array and of its parts in `raw`. parts: the new bytes of each part, None if it was removed.
 
     inserted: new parts in order, each with the index of the part that it stands behind. -1 is in front of all. The
     number of the parts is the end.
@@ -126,6 +126,7 @@ def _find_changed(old: Sequence[bytes], part: bytes, low: int, high: int) -> int
 
 
 def read_part_text(part: bytes) -> str | None:
+    """The text of a part; None if it has none."""
     value = json_spans.read_value(part, "text")
     return None if value is None else json_spans.decode_string(value)
 
@@ -134,5 +135,6 @@ def _read_other_members(part: bytes) -> dict[str, Any]:
     return {name: value for name, value in spans.read_any(part).items() if name != "text"}
 
 
-def _visible(part: bytes) -> bytes:
+def _fill_empty_text(part: bytes) -> bytes:
+    """The part, with a stand-in for a text that has no visible character."""
     return part if (read_part_text(part) or "").strip() else clear_text(part)

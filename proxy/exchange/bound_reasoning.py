@@ -17,7 +17,7 @@ from proxy.exchange.refusals import peek_refusal
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.store.base import Row
-from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.completions_answer import AssembledAnswer
 from proxy.upstream.client import Reply
 
 log = logging.getLogger(__name__)

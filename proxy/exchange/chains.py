@@ -31,8 +31,8 @@ from proxy.sessions import locate
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
 from proxy.store.base import Row
 from proxy.store.response_names import ResponseNameRow, is_storable
-from proxy.stream.assemble import AssembledAnswer
-from proxy.stream.response_echo import ResponseEcho
+from proxy.stream.completions_answer import AssembledAnswer
+from proxy.stream.responses_echo import ResponseEcho
 from proxy.stream.sse import begins_stream
 from proxy.upstream.client import SUCCESS_STATUSES, Reply, is_event_stream
 from proxy.upstream.headers import remove_headers

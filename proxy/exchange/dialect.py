@@ -37,14 +37,14 @@ from proxy.dialects.responses.request import read_wire_request as read_responses
 from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.notes.state_block import NoteBlock
-from proxy.stream import gemini_body, messages_body, nonstreaming, responses_body
-from proxy.stream.assemble import AssembledAnswer
+from proxy.stream import completions_body, gemini_body, messages_body, responses_body
 from proxy.stream.block_filter import remove_blocks
+from proxy.stream.completions_answer import AssembledAnswer
+from proxy.stream.completions_body import RoundContent
+from proxy.stream.completions_relay import CompletionsRelay
 from proxy.stream.gemini_relay import GeminiRelay
 from proxy.stream.messages_patch import remove_hidden_member
 from proxy.stream.messages_relay import MessagesRelay
-from proxy.stream.nonstreaming import RoundContent
-from proxy.stream.relay import Relay
 from proxy.stream.responses_relay import ResponsesRelay
 from proxy.stream.tool_call_filter import HiddenCall
 
@@ -58,7 +58,7 @@ is bound to nothing."""
 
 
 class AnswerRelay(Protocol):
-    """The relay of one stream: see `proxy.stream.relay.Relay`."""
+    """The relay of one stream: see `proxy.stream.completions_relay.CompletionsRelay`."""
 
     terminal: bytes
     has_ended: bool
@@ -102,7 +102,7 @@ class AnswerFormat:
     """Answers in a wire format, as a stream and as one body."""
 
     make_relay: Callable[..., AnswerRelay]
-    """The relay of a stream, with the arguments of `Relay`."""
+    """The relay of a stream, with the arguments of `CompletionsRelay`."""
     read: Callable[[bytes], AssembledAnswer]
     """The answer in one body."""
     remove_blocks: Callable[[bytes, tuple[str, ...]], tuple[bytes, list[NoteBlock]]]
@@ -198,11 +198,11 @@ class Dialect:
 COMPLETIONS = Dialect(
     name="completions",
     answers=AnswerFormat(
-        make_relay=Relay,
+        make_relay=CompletionsRelay,
         read=AssembledAnswer.from_body,
         remove_blocks=remove_blocks,
-        read_round=nonstreaming.read_round,
-        join_rounds=nonstreaming.join_rounds,
+        read_round=completions_body.read_round,
+        join_rounds=completions_body.join_rounds,
         make_error_event=make_error_event,
     ),
     reasoning=BoundReasoning(

@@ -48,7 +48,7 @@ from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, GapRow, Row
-from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.completions_answer import AssembledAnswer
 from proxy.stream.sse import begins_stream
 from proxy.upstream.client import BODILESS_STATUSES, Reply, Target
 

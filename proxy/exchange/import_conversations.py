@@ -26,7 +26,7 @@ from proxy.sessions import locate
 from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.store.base import ExchangeStatus
 from proxy.store.session_lists import IMPORTED_NOTE
-from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.completions_answer import AssembledAnswer
 
 MODEL = "imported"
 """The model of a conversation that does not name one."""

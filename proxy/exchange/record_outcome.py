@@ -40,8 +40,8 @@ from proxy.sessions import side_calls
 from proxy.sessions.given_answer import GivenAnswer
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
 from proxy.store.session_lists import REPLANNED_NOTE
-from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import CUT_REASONS
+from proxy.stream.completions_answer import AssembledAnswer
 from proxy.telemetry import CURRENT
 
 log = logging.getLogger(__name__)

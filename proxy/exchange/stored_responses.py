@@ -30,7 +30,7 @@ from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.services import Headers, Services
 from proxy.store.base import ExchangeRecord
 from proxy.store.response_names import ResponseNameRow
-from proxy.stream.response_echo import ResponseEcho
+from proxy.stream.responses_echo import ResponseEcho
 
 STORED_PATH: Final = re.compile(r"(?:/v1)?/responses/(?P<name>[^/]+)(?P<part>/cancel|/input_items)?/?")
 """Paths about one stored response."""

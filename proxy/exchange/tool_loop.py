@@ -37,7 +37,7 @@ from proxy.exchange.turn import Turn
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
-from proxy.stream.nonstreaming import may_call
+from proxy.stream.completions_body import may_call
 from proxy.stream.sse import begins_stream
 from proxy.stream.tool_call_filter import HiddenCall
 from proxy.tools.run_tool import is_error_result, make_error_result, run_tool_call

@@ -22,7 +22,7 @@ from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.models import Model
 from proxy.context.prices import price_usage
 from proxy.dialects.usage import Usage
-from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.completions_answer import AssembledAnswer
 from proxy.upstream.client import Target, UpstreamClient
 from proxy.upstream.headers import CREDENTIAL_HEADERS, Headers
 

@@ -21,7 +21,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.errors import NotManaged
 from proxy.replay.play import Contender, EditPoint, LengthHistory, ReplaySettings, find_edit_points
 from proxy.replay.read import RecordedConversation
-from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.completions_answer import AssembledAnswer
 from proxy.tools.registry import TOOLS
 
 QUESTIONS_PER_PROMPT = 2

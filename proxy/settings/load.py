@@ -298,7 +298,8 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, object] | 
         # A key that is not known comes first: it may be the one that another error misses, with a typing error.
         first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
         value = first["input"] if first["type"] != "missing" else None
-        raise written.refuse(first["loc"], value, _describe_allowed(first)) from None
+        is_unknown = first["type"] == "extra_forbidden"
+        raise written.refuse(first["loc"], value, _describe_allowed(first), is_unknown=is_unknown) from None
     for path, value, allowed in _check_environment(settings):
         raise written.refuse(path, value, allowed)
     return settings
@@ -336,13 +337,15 @@ class _WrittenSettings:
             self.tree["keys"] = _read_keys_folder(Path(folder))
             self._sources["keys",] = str(Path(folder) / KEYS_FILE)
 
-    def refuse(self, path: KeyPath, value: object, allowed: str) -> ConfigError:
-        """Return the error for a value that cannot be used, with its source. allowed: what could be used."""
+    def refuse(self, path: KeyPath, value: object, allowed: str, *, is_unknown: bool = False) -> ConfigError:
+        """Return the error for a value that cannot be used, with its source. allowed: what could be used. is_unknown:
+        True if there is no such key."""
         key, shown = format_key_path(path), "***" if path[-1] in SECRET_KEYS and value else value
         for end in range(len(path), 0, -1):
             if path[:end] in self._sources:
-                return ConfigError(key, shown, allowed, source=self._sources[path[:end]])
-        return ConfigError(key, shown, allowed, line=find_line(self._text, path), source=str(self._config or ""))
+                return ConfigError(key, shown, allowed, source=self._sources[path[:end]], is_unknown=is_unknown)
+        line = find_line(self._text, path)
+        return ConfigError(key, shown, allowed, line=line, source=str(self._config or ""), is_unknown=is_unknown)
 
 
 def _read_keys_folder(folder: Path) -> list[Any]:

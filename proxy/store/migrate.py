@@ -24,6 +24,8 @@ APPLICATION_ID = 0x63747870
 CHECKED_SIZE = 64 << 20
 """Size in bytes up to which a file is checked page by page at the start (some 0.1 s); larger files would take too
 long."""
+NOT_A_DATABASE = "file is not a database"
+"""SQLite's words for a file that does not begin as a database does. The file may belong to another program."""
 DAMAGE_HINT = "Put a backup in its place, or move it away to start with an empty one."
 
 
@@ -87,7 +89,10 @@ async def _run_migrations(connection: aiosqlite.Connection, path: Path, migratio
 
 
 def make_damage_error(path: Path, found: str) -> DamagedDatabase:
-    """Return the error for a damaged file. found: the fault in SQLite's words."""
+    """Return the error for a damaged file, or for one that never was a database. found: the fault in SQLite's words."""
+    if found == NOT_A_DATABASE:
+        hint = "Give another path with --db. If it was the store, put a backup in its place."
+        return DamagedDatabase(f"the file {path} is no SQLite database.", hint=hint)
     return DamagedDatabase(f"the database {path} is damaged: {found}.", hint=DAMAGE_HINT)
 
 

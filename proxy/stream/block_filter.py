@@ -15,7 +15,7 @@ import msgspec
 
 from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
 from proxy.notes import state_block
-from proxy.stream.patch import replace_texts
+from proxy.stream.completions_patch import replace_texts
 
 CUT_REASONS = frozenset({"length", "max_tokens", "content_filter"})
 """Finish reasons of an answer that was cut off."""
@@ -64,11 +64,11 @@ class BlockFilter:
         start = 0
         while (end := text.find("\n", start)) >= 0:
             if end > start:
-                self._read(text[start:end], out)
+                self._read_piece(text[start:end], out)
             self._break(out)
             start = end + 1
         if start < len(text):
-            self._read(text[start:] if start else text, out)
+            self._read_piece(text[start:] if start else text, out)
         return "".join(out)
 
     def flush(self, *, before_calls: bool = False) -> str:
@@ -111,7 +111,7 @@ class BlockFilter:
         self._line, self._held = _REST, False
         return "".join(out)
 
-    def _read(self, piece: str, out: list[str]) -> None:
+    def _read_piece(self, piece: str, out: list[str]) -> None:
         """Read part of a line."""
         if self._inside:
             self._hold(piece, out)

@@ -23,8 +23,8 @@ from proxy.dialects.gemini.stream import (
 )
 from proxy.dialects.usage import read_usage
 from proxy.errors import NotManaged
-from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
 from proxy.stream.block_filter import BlockFilter
+from proxy.stream.completions_answer import CAPTURE_LIMIT, AssembledAnswer
 
 MAX_PARTS = 4096
 """Parts that are read in one answer, texts that follow each other counting once."""
@@ -68,9 +68,9 @@ class GeminiAnswer(AssembledAnswer):
         if found is None:
             self.unparsed += 1
         else:
-            self.add(found)
+            self.add_response(found)
 
-    def add(self, response: Mapping[str, Any]) -> None:
+    def add_response(self, response: Mapping[str, Any]) -> None:
         """Add one response as received."""
         self.add_facts(response)
         for part in list_parts(response):

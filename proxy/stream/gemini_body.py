@@ -11,10 +11,10 @@ from typing import Any
 
 from proxy.dialects.gemini.stream import cut_parts, set_parts
 from proxy.notes import state_block
-from proxy.stream.assemble import CAPTURE_LIMIT
+from proxy.stream.completions_answer import CAPTURE_LIMIT
+from proxy.stream.completions_body import RoundContent
 from proxy.stream.gemini_answer import GeminiAnswer, split_body
 from proxy.stream.gemini_relay import GeminiRelay
-from proxy.stream.nonstreaming import RoundContent
 from proxy.stream.sse import SseEvent
 
 _HEAD, _END = b"data: ", b"\n\n"

@@ -1,4 +1,4 @@
-"""Relay of a Gemini stream through the proxy, with the interface of `proxy.stream.relay.Relay`.
+"""Relay of a Gemini stream through the proxy, with the interface of `CompletionsRelay`.
 
 Each event is a whole response. It is passed on as soon as it is complete, and stays unchanged unless it holds hidden
 content. Then its parts are written again. An event without any part left is not passed on. No mark ends a stream, so
@@ -13,6 +13,7 @@ from proxy.chat import json_spans
 from proxy.dialects.completions.stream import read_json, write_json
 from proxy.dialects.gemini.stream import (
     RUNNABLE_REASONS,
+    add_spent_usage,
     cut_parts,
     drop_reason,
     find_candidate,
@@ -21,7 +22,6 @@ from proxy.dialects.gemini.stream import (
     read_response,
     set_parts,
     set_top,
-    sum_rounds,
 )
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.gemini_answer import GeminiAnswer
@@ -72,7 +72,7 @@ def _is_text(part: Any) -> bool:
 class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    The parameters are those of `proxy.stream.relay.Relay`. drop_usage: ignored, since every Gemini stream has usage.
+    The parameters are those of `CompletionsRelay`. drop_usage: ignored, since every Gemini stream has usage.
     """
 
     __slots__ = ("_after_large", "_filter", "_has_hidden", "_last", "_spent", "end_events")
@@ -81,7 +81,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         self,
         *,
         withheld: tuple[str, ...] = (),
-        drop_usage: bool = False,  # noqa: ARG002 - the interface of `Relay`: here usage always is the client's
+        drop_usage: bool = False,  # noqa: ARG002 - as in `CompletionsRelay`: usage always is the client's
         limit: int = EVENT_LIMIT,
         hidden_tools: frozenset[str] = frozenset(),
         previous: GeminiRelay | None = None,
@@ -102,7 +102,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         self._has_hidden = False  # a call of the proxy was left out
         self._last: list[_Piece] = []  # the newest event with a finish reason, and those behind it that say nothing
         self._spent: dict[str, Any] | None = (
-            None if previous is None else sum_rounds(previous._spent or {}, previous.read_wire_usage())
+            None if previous is None else add_spent_usage(previous.read_wire_usage(), previous._spent or {})
         )
 
     # Bytes in, bytes out.
@@ -144,7 +144,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
             return
         piece = _Piece(event, found, self._spent)
         if not self._is_unedited:
-            self._edit(piece, out)
+            self._edit_event(piece, out)
         if self._last and not piece.reason and not list_parts(found):
             self._last.append(piece)  # usage behind the end
             return
@@ -185,10 +185,10 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
 
     # Parts.
 
-    def _edit(self, piece: _Piece, out: list[bytes]) -> None:
+    def _edit_event(self, piece: _Piece, out: list[bytes]) -> None:
         """Take out of an event the parts that the client must not see."""
         assert self._round is not None  # noqa: S101  # of a relay that edits
-        self._round.add(piece.response)
+        self._round.add_response(piece.response)
         values = list_parts(piece.response)
         try:
             raws = cut_parts(piece.event.data or b"")
@@ -246,7 +246,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         """The bytes of a piece, which is then part of the answer."""
         event, data, response = piece.event, piece.event.data or b"", piece.response
         if self._is_unedited:
-            self.answer.add(response)
+            self.answer.add_response(response)
             return event.raw
         for part in piece.parts:
             value = read_json(part)
@@ -254,7 +254,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
                 self.answer.add_part(value)
         usage = response.get("usageMetadata")
         if piece.spent is not None and isinstance(usage, dict):
-            usage = sum_rounds(piece.spent, usage)
+            usage = add_spent_usage(usage, piece.spent)
         self.answer.add_facts({**response, "usageMetadata": usage})
         if piece.is_new:
             data = set_parts(data, piece.parts)

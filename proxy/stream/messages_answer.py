@@ -27,7 +27,7 @@ from proxy.dialects.messages.stream import (
 from proxy.dialects.usage import read_usage
 from proxy.errors import NotManaged
 from proxy.notes import state_block
-from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
+from proxy.stream.completions_answer import CAPTURE_LIMIT, AssembledAnswer
 
 MAX_BLOCKS = 4096
 """Blocks that are read in one answer. Blocks beyond it are passed on and not read."""
@@ -78,9 +78,9 @@ class MessagesAnswer(AssembledAnswer):
         if event is None:
             self.unparsed += 1
         else:
-            self.add(event)
+            self.add_parsed_event(event)
 
-    def add(self, event: MessagesEvent) -> None:
+    def add_parsed_event(self, event: MessagesEvent) -> None:
         """Add one event as received."""
         if event.type == "content_block_delta":
             self.extend_block(event.index or 0, event.delta or {})

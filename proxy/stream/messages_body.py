@@ -1,4 +1,4 @@
-"""Answers of the Messages dialect that are one body: the twin of `proxy.stream.messages_relay`, with the same result.
+"""Answers of the Messages dialect that are one body, with the result that `messages_relay` gives for a stream.
 
 `remove_blocks` takes withheld text out of a body. `read_round` reads the calls of an answer. `join_rounds` makes one
 body for the client from the bodies of all rounds. The last body is changed, at the spans in question."""
@@ -11,10 +11,10 @@ from typing import Any
 from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.completions.stream import read_any_json, write_json
-from proxy.dialects.messages.stream import CUT_REASONS, RUNNABLE_REASONS, choose_stop_reason, sum_rounds
+from proxy.dialects.messages.stream import CUT_REASONS, RUNNABLE_REASONS, add_spent_usage, choose_stop_reason
 from proxy.notes import state_block
+from proxy.stream.completions_body import RoundContent
 from proxy.stream.messages_answer import MessagesAnswer, read_call
-from proxy.stream.nonstreaming import RoundContent
 from proxy.stream.tool_call_filter import HiddenCall
 
 
@@ -94,9 +94,9 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     spent: dict[str, Any] = {}
     for one in values[:-1]:
         usage = one.get("usage") if isinstance(one, dict) else None
-        spent = sum_rounds(spent, usage if isinstance(usage, dict) else {})
+        spent = add_spent_usage(usage if isinstance(usage, dict) else {}, spent)
     if isinstance(value.get("usage"), dict):
-        body = _set(body, "usage", sum_rounds(spent, value["usage"]), value["usage"])
+        body = _set(body, "usage", add_spent_usage(value["usage"], spent), value["usage"])
     first = values[0] if isinstance(values[0], dict) else {}
     for name in ("id", "model"):
         if isinstance(first.get(name), str):

@@ -1,9 +1,10 @@
-"""Relay of a Messages stream through the proxy, with the interface of `proxy.stream.relay.Relay`.
+"""Relay of a Messages stream through the proxy, with the interface of `CompletionsRelay`.
 
 If nothing must be removed, the incoming bytes go out at once. Otherwise each event is passed on as soon as it is
 complete. It stays unchanged unless it holds hidden content. Blocks of the proxy's own calls, and blocks that hold
-nothing but withheld text, leave whole. Clients address blocks by index, so the blocks that stay are numbered without
-gaps, over all rounds of an answer. The end of the stream (`message_delta`, `message_stop`) is kept back in both cases.
+nothing but withheld text, are removed whole. Clients address blocks by index, so the blocks that stay are numbered
+without gaps, over all rounds of an answer. The end of the stream (`message_delta`, `message_stop`) is kept back in both
+cases.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from proxy.dialects.messages.stream import (
     CUT_REASONS,
     RUNNABLE_REASONS,
     MessagesEvent,
+    add_spent_usage,
     choose_stop_reason,
     make_event,
     read_event,
-    sum_rounds,
 )
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.messages_answer import MessagesAnswer, read_call
@@ -87,7 +88,7 @@ class _Piece:
 class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    The parameters are those of `proxy.stream.relay.Relay`. drop_usage: ignored, since every Messages stream has usage.
+    The parameters are those of `CompletionsRelay`. drop_usage: ignored, since every Messages stream has usage.
     hidden_member: the member that tells what the provider cleared, where only the proxy asked for that; b"" for none.
     """
 
@@ -99,7 +100,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         self,
         *,
         withheld: tuple[str, ...] = (),
-        drop_usage: bool = False,  # noqa: ARG002 - the interface of `Relay`: here usage always is the client's
+        drop_usage: bool = False,  # noqa: ARG002 - as in `CompletionsRelay`: usage always is the client's
         limit: int = EVENT_LIMIT,
         hidden_tools: frozenset[str] = frozenset(),
         previous: MessagesRelay | None = None,
@@ -124,7 +125,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         self._tail: list[SseEvent] = []
         self._next: int = 0 if previous is None else previous._next
         self._spent: dict[str, Any] = (
-            {} if previous is None else sum_rounds(previous._spent, previous.read_wire_usage())
+            {} if previous is None else add_spent_usage(previous.read_wire_usage(), previous._spent)
         )
 
     # Bytes in, bytes out.
@@ -137,7 +138,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             return b""
         out: list[bytes] = []
         for event in self._parser.feed(data):
-            self._take(event, out)
+            self._take_event(event, out)
         self._note_overflow()
         pending = self._parser.pending
         if self._is_unedited and self._tail:
@@ -156,14 +157,14 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         unread = b""
         for event in self._parser.flush():
             if self._is_unedited:
-                self._take(event, out)
+                self._take_event(event, out)
                 self.is_unfinished = not self._tail
             elif event.data is None:
                 unread = event.raw
             else:
                 name = b"" if event.name is None else b"event: " + event.name + b"\n"
                 data = b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
-                self._take(SseEvent(name + data, event.data, event.name), out)
+                self._take_event(SseEvent(name + data, event.data, event.name), out)
         if not self.has_ended:
             self.has_ended = True
             self._end_round(out, is_complete=bool(self._tail))
@@ -178,7 +179,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
 
     # One event.
 
-    def _take(self, event: SseEvent, out: list[bytes]) -> None:
+    def _take_event(self, event: SseEvent, out: list[bytes]) -> None:
         raw = event.raw[self._given :] if self._given else event.raw
         self._given = 0
         if self.has_ended:
@@ -199,10 +200,10 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             if self._tail and found.type.startswith("content_block"):  # it goes on behind what looked like its end
                 out += [one.raw for one in self._tail]
                 self._tail = []
-            self.answer.add(found)
+            self.answer.add_parsed_event(found)
             (self._tail.append(event) if self._tail else out.append(raw))
         else:
-            self._edit(event, found, out)
+            self._edit_event(event, found, out)
 
     def _pass_unread(self, event: SseEvent, raw: bytes, out: list[bytes]) -> None:
         """Pass on bytes that hold no event. They may be part of an event that was too large to be read."""
@@ -226,15 +227,15 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
     def _take_tail(self, event: SseEvent, found: MessagesEvent) -> None:
         self.answer.add_cleared({FIELD: found.context_management})
         if self._round is None:
-            self.answer.add(found)
+            self.answer.add_parsed_event(found)
         else:
-            self._round.add(found)
+            self._round.add_parsed_event(found)
             self._tail = []  # the newest one reports all
         self._tail.append(event)
 
-    def _edit(self, event: SseEvent, found: MessagesEvent, out: list[bytes]) -> None:
+    def _edit_event(self, event: SseEvent, found: MessagesEvent, out: list[bytes]) -> None:
         if self._round is not None:
-            self._round.add(found)
+            self._round.add_parsed_event(found)
         if found.type in ("content_block_delta", "content_block_stop"):
             block = self._by_index.get(found.index or 0)
             if block is None:
@@ -245,10 +246,10 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self._settle_text(out)
             self._begin_block(event, found, out)
         elif self._previous is None or found.type not in ("message_start", "ping"):  # else the client has had one
-            self.answer.add(found)
-            self._pass(event, out)
+            self.answer.add_parsed_event(found)
+            self._pass_event(event, out)
 
-    def _pass(self, event: SseEvent, out: list[bytes]) -> None:
+    def _pass_event(self, event: SseEvent, out: list[bytes]) -> None:
         if self._tail:
             self._tail.append(event)
         else:
@@ -272,7 +273,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
                 return
             self._shown += 1
             self._release(out)
-        self._open(block, out)
+        self._open_block(block, out)
 
     def _continue_block(self, block: _Block, event: SseEvent, found: MessagesEvent, out: list[bytes]) -> None:
         delta = found.delta or {}
@@ -286,10 +287,10 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             block.last_text = event
             self._add_text(block, text, event, out)
         else:
-            self._open(block, out)
+            self._open_block(block, out)
             self._put(_Piece("delta", block, event, delta=delta), out)
 
-    def _open(self, block: _Block, out: list[bytes]) -> None:
+    def _open_block(self, block: _Block, out: list[bytes]) -> None:
         if not block.is_open:
             block.is_open = True
             self._put(_Piece("start", block, block.start), out)
@@ -298,7 +299,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         """Put the part of a text that the client may see now."""
         visible = text if block.block_filter is None else block.block_filter.feed(text)
         if visible or block.block_filter is None:
-            self._open(block, out)
+            self._open_block(block, out)
             self._put(_Piece("text", block, event, visible), out)
 
     def _settle_text(self, out: list[bytes], *, is_cut: bool = False) -> None:
@@ -315,7 +316,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         block.is_settled = True
         visible = "" if block.block_filter is None else block.block_filter.end(cut=is_cut)
         if visible:
-            self._open(block, out)
+            self._open_block(block, out)
             self._put(_Piece("text", block, block.last_text, visible), out)
 
     def _render(self, piece: _Piece) -> bytes:
@@ -374,7 +375,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             return
         is_changed = bool(self._hidden_places) or self._previous is not None
         reason = choose_stop_reason(of_round.stop_reason or "end_turn", self.shown_calls if is_changed else 1)
-        usage = sum_rounds(self._spent, of_round.wire_usage)
+        usage = add_spent_usage(of_round.wire_usage, self._spent)
         self.answer.add_tail({"stop_reason": reason}, usage)
         pieces = []
         for event in self._tail:

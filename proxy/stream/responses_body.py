@@ -1,6 +1,6 @@
-"""Answers of the Responses wire that are one body: the twin of `proxy.stream.responses_relay`, with the same result.
+"""Answers of the Responses dialect that are one body, with the result that `responses_relay` gives for a stream.
 
-The functions have the signatures of `proxy.stream.nonstreaming` and of `proxy.stream.block_filter.remove_blocks`.
+The functions have the signatures of `proxy.stream.completions_body` and of `proxy.stream.block_filter.remove_blocks`.
 Bytes that no change concerns stay.
 """
 
@@ -14,18 +14,18 @@ from proxy.dialects import spans
 from proxy.dialects.completions.stream import write_json
 from proxy.dialects.responses import stream as facts
 from proxy.notes import state_block
-from proxy.stream.assemble import CAPTURE_LIMIT
-from proxy.stream.item_answer import ItemAnswer
-from proxy.stream.nonstreaming import RoundContent
+from proxy.stream.completions_answer import CAPTURE_LIMIT
+from proxy.stream.completions_body import RoundContent
+from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.tool_call_filter import HiddenCall
 
 Blocks = list[state_block.NoteBlock]
 STATE_HEADING = state_block.HEADING
 
 
-def read_answer(body: bytes) -> ItemAnswer:
+def read_answer(body: bytes) -> ResponsesAnswer:
     """The answer in a body."""
-    return ItemAnswer.from_body(body, max(CAPTURE_LIMIT, len(body)))
+    return ResponsesAnswer.from_body(body, max(CAPTURE_LIMIT, len(body)))
 
 
 def is_hidden(item: Mapping[str, Any], hidden_tools: frozenset[str]) -> bool:
@@ -138,7 +138,7 @@ def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, .
     return RoundContent(message, calls, shown, not shown, answer.usage)
 
 
-def build_round_message(answer: ItemAnswer, headings: tuple[str, ...]) -> bytes | None:
+def build_round_message(answer: ResponsesAnswer, headings: tuple[str, ...]) -> bytes | None:
     """The canonical message of a round without these blocks.
 
     Reasoning is bound to the text in front of it: that text stays. The blocks stay also where nothing but reasoning
@@ -153,7 +153,7 @@ def build_round_message(answer: ItemAnswer, headings: tuple[str, ...]) -> bytes 
         shown += [] if visible is None else [visible]
     if not has_answer or shown[::-1] == list(answer.items):
         return answer.build_message()
-    made = ItemAnswer(max(CAPTURE_LIMIT, sum(map(len, shown)) + 64 * len(shown)))
+    made = ResponsesAnswer(max(CAPTURE_LIMIT, sum(map(len, shown)) + 64 * len(shown)))
     for index, raw in enumerate(reversed(shown)):
         made.put_item(index, raw)
     return made.build_message()
@@ -187,7 +187,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     earlier = [facts.read_object(body) or {} for body in bodies[:-1]]
     new = {"output": join_items(shown)} | read_head(bodies[0])
     if isinstance(last.get("usage"), dict):
-        new["usage"] = write_json(facts.add_usages(last["usage"], [one.get("usage") for one in earlier]))
+        new["usage"] = write_json(facts.add_spent_usage(last["usage"], [one.get("usage") for one in earlier]))
     return set_members(bodies[-1], new)
 
 

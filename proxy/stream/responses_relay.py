@@ -1,4 +1,4 @@
-"""Relay of a Responses stream: the twin of `proxy.stream.relay.Relay`, with the same interface.
+"""Relay of a Responses stream through the proxy, with the interface of `CompletionsRelay`.
 
 If nothing must be removed, the incoming bytes go out at once and uncopied. The last event holds the whole response and
 is kept back in both cases. The exchange sends it when the client's view of the answer is on disk. If the model calls
@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.dialects.responses import stream as facts
-from proxy.stream.item_answer import ItemAnswer
-from proxy.stream.item_rewriter import ItemRewriter
-from proxy.stream.relay import RewrittenStream
+from proxy.stream.completions_relay import RewrittenStream
+from proxy.stream.responses_answer import ResponsesAnswer
+from proxy.stream.responses_rewriter import ResponsesRewriter
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
 
 _HEADS: Final = tuple(
@@ -26,7 +26,7 @@ _HEADS: Final = tuple(
 class ResponsesRelay(RewrittenStream):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    The parameters are those of `proxy.stream.relay.Relay`. drop_usage: ignored, a response always tells its usage.
+    The parameters are those of `CompletionsRelay`. drop_usage: ignored, since a response always has its usage.
     instructions: the client's own `instructions` as JSON (`null` for none), if others were sent; the events repeat
     them. Definitions of hidden tools leave the `tools` that the events repeat.
     """
@@ -46,7 +46,7 @@ class ResponsesRelay(RewrittenStream):
         hold_text: bool = False,
         instructions: bytes | None = None,
     ) -> None:
-        self.answer: ItemAnswer = ItemAnswer(limit) if previous is None else previous.answer
+        self.answer: ResponsesAnswer = ResponsesAnswer(limit) if previous is None else previous.answer
         self.terminal = b""
         self.is_unfinished = False
         self._limit = limit
@@ -57,7 +57,7 @@ class ResponsesRelay(RewrittenStream):
         self._given = 0
         self._kept = b""
         self._is_unedited = not (withheld or hidden_tools or previous or instructions is not None)
-        self._rewriter: ItemRewriter = ItemRewriter(
+        self._rewriter: ResponsesRewriter = ResponsesRewriter(
             self.answer,
             withheld=withheld,
             hidden_tools=hidden_tools,

@@ -51,7 +51,7 @@ PieceT = TypeVar("PieceT", bound=Piece)
 
 
 class RoundRelay(ABC, Generic[AnswerT, PieceT]):
-    """The relay of one round. The parameters are those of `proxy.stream.relay.Relay`.
+    """The relay of one round. The parameters are those of `CompletionsRelay`.
 
     answer: what the client has got over all rounds. terminal: the end of the stream, b"" if it broke off or the round
     goes on. is_unfinished: the bytes sent so far end within an event.

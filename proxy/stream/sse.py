@@ -132,7 +132,7 @@ class SseParser:
             if end - start <= 4 and (blank := _LINE_ENDS.match(text, start)) is not None:
                 end = blank.end()  # megabytes of blank lines were a million events
             raw = text[start:end]
-            events.append(_read(raw) if len(raw) <= self._short else self._read_bounded(raw))
+            events.append(_read_event(raw) if len(raw) <= self._short else self._read_bounded(raw))
             start = scan = end
 
     def _read_bounded(self, raw: bytes) -> SseEvent:
@@ -141,7 +141,7 @@ class SseParser:
         if is_large or has_more_values(raw, MAX_VALUES):
             self.overflowed = True
             return SseEvent(raw)
-        return _read(raw)
+        return _read_event(raw)
 
     def _shed(self, old: int, events: list[SseEvent]) -> None:
         """Release comments and blank lines at the beginning at once: a keep-alive that is late has no use.
@@ -177,7 +177,7 @@ class SseParser:
         return data[cut:]
 
 
-def _read(raw: bytes) -> SseEvent:
+def _read_event(raw: bytes) -> SseEvent:
     """Return the event in these bytes."""
     if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and raw.endswith(b"\n\n") and _CR not in raw:
         return SseEvent(raw, raw[6:-2] if raw[5] == 0x20 else raw[5:-2])

@@ -57,6 +57,7 @@ class DemoBody(httpx2.AsyncByteStream):
             yield part
 
 
+NO_HISTORY: Final = "The demo model keeps no history: send the whole conversation, or set responses.takeover"
 DEMO_PATHS: Final = "/v1/chat/completions, /v1/responses, /v1/messages, Gemini's :generateContent, and /v1/models"
 
 
@@ -106,7 +107,10 @@ class DemoTransport(httpx2.AsyncBaseTransport):
         """Answer a request in another wire format than chat completions."""
         try:
             request = json.loads(dialect.read(body))
-        except (NotManaged, ValueError, RecursionError) as problem:
+        except NotManaged as problem:
+            reason = NO_HISTORY if problem.reason == "chain" else "The demo model does not answer such a request"
+            return _answer_json(400, dialect.make_error(400, f"{reason} ({problem})."))
+        except (ValueError, RecursionError) as problem:
             return _answer_json(400, dialect.make_error(400, str(problem)))
         turn, finish = _cut_turn(self._take(request), request)
         prompt, cached = self._count_prompt(request)

@@ -56,7 +56,9 @@ class DemoDialect:
     """The member that holds the tokens, where the request only asks for their number."""
     is_list: bool = False
     """True if a stream is one list of its chunks."""
-    make_error: Callable[[int, str], Json] = lambda _, message: {"error": {"message": message}}
+    make_error: Callable[[int, str], Json] = lambda _, message: {
+        "error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    }
 
 
 def find_demo_dialect(path: str) -> DemoDialect | None:

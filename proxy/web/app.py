@@ -51,7 +51,7 @@ from proxy.web.error_responses import DIALECT_KEY, answer_errors
 from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
 from proxy.web.passthrough import serve_passthrough
 from proxy.web.probes import create_probes
-from proxy.web.response_socket import SOCKET_PATHS, CarriedHistories, ResponseSocket, admit_handshake
+from proxy.web.responses_websocket import SOCKET_PATHS, CarriedHistories, ResponseSocket, admit_handshake
 from proxy.web.routes import (
     MAX_LOGGED_PATHS,
     UNMANAGED_HEADER,
@@ -62,7 +62,7 @@ from proxy.web.routes import (
 )
 from proxy.web.stored_response_paths import serve_stored_response
 from proxy.web.tracing import trace_requests
-from proxy.web.tunnel import NOT_SERVED, TUNNEL_KEY, relay_tunnel, serve_tunnel
+from proxy.web.websocket_tunnel import NOT_SERVED, TUNNEL_KEY, relay_tunnel, serve_tunnel
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

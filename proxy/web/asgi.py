@@ -109,7 +109,7 @@ class Disconnect:
         return self._left
 
     async def run_until_disconnect(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work of `run_while_connected` in the calling task."""
+        """Return the result of `work`, done in the calling task. Raises ClientGone as `run_while_connected` does."""
         if self.has_left():
             work.close()
             raise ClientGone("the client has left")

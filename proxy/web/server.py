@@ -14,8 +14,8 @@ deadlines and these rules:
 - A connection that is not read, because enough data waits, would not report that the client has left. So the socket is
   polled. Only Linux reports it. Elsewhere it is noticed at the next read.
 - An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined: the exchange goes on in HTTP/1.1.
-  A WebSocket handshake is left to the application (`websocket.py`). Without the package for it every handshake gets
-  426, since no exchange in HTTP/1.1 could take its place.
+  A WebSocket handshake is left to the application (`websocket_connection.py`). Without the package for it every
+  handshake gets 426, since no exchange in HTTP/1.1 could take its place.
 """
 
 from __future__ import annotations
@@ -512,7 +512,7 @@ def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connecti
         # Imported at the first handshake, in 10 ms: most proxies never see one.
         @cache
         def load_websocket_class() -> Any:
-            websocket = importlib.import_module("proxy.web.websocket")
+            websocket = importlib.import_module("proxy.web.websocket_connection")
             budget = BodyBudget(settings.limits.bodies_mb << 20, metrics, several=True)
             return websocket.make_websocket_class(settings.limits.body_mb << 20, connection_limit, budget)
 

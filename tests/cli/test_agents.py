@@ -50,7 +50,8 @@ def test_each_agent_asks_its_provider_by_itself_and_the_proxy_when_pointed_there
 
 
 def test_an_unknown_agent_is_refused_with_the_ones_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="claude, codex, opencode, qwen, aider, copilot, gemini"):
+    known = "claude, codex, opencode, qwen, aider, copilot, gemini; any other agent takes the base URL"
+    with pytest.raises(ConfigError, match=known):
         read("emacs", tmp_path)
 
 

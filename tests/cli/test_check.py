@@ -34,7 +34,7 @@ def test_what_is_wrong_is_said_with_file_line_and_key_and_code_2(tmp_path: Path)
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert f"{file}:4: state.withold = True is not usable; allowed: withhold (is that what is meant?)" in done.stderr
+    assert f"{file}:4: there is no setting state.withold; allowed: withhold (is that what is meant?)" in done.stderr
 
 
 def test_s7_a_version_of_sqlite_with_the_wal_reset_bug_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,26 @@ async def test_a_named_proxy_that_is_away_is_a_fault_and_one_with_keys_is_asked_
         assert (code, found["running proxy"]["status"]) == (0, "good")
 
 
+async def test_the_proxy_is_looked_for_on_the_port_of_the_settings(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("CONTEXT_PROXY_URL", raising=False)
+    async with run_proxy("demo") as proxy:
+        env = {"CONTEXT_PROXY_URL": "", "CONTEXT_PROXY_PORT": str(proxy.port)}
+        code, found = await to_thread(tmp_path, **env)
+        assert (code, found["running proxy"]["status"]) == (0, "good")
+        assert f"127.0.0.1:{proxy.port}" in found["running proxy"]["text"]
+
+
+async def answers_404(request: Any, there: Any) -> None:
+    await send_reply(there, b"404 Not Found", b'{"error": {"message": "no such path"}}')
+
+
+async def test_a_path_that_is_not_there_is_looked_for_in_the_base_url(tmp_path: Path) -> None:
+    async with run_upstream(ScriptedModel(answers_404)) as upstream:
+        code, found = await to_thread(tmp_path, "--upstream", f"http://127.0.0.1:{upstream.port}/nope", "--send")
+    assert (code, found["request to default"]["status"]) == (1, "fault")
+    assert found["request to default"]["remedy"].startswith("Check base_url")
+
+
 async def test_nothing_is_sent_that_costs_unless_it_is_asked_for(tmp_path: Path) -> None:
     model = ScriptedModel()
     async with run_upstream(model) as upstream:

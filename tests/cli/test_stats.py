@@ -34,7 +34,9 @@ def test_the_whole_proxy_is_told_without_a_session(shop: CommandRunner) -> None:
     assert "healthy" in shop.ok("stats").out
     assert shop.json("stats")["healthy"] is True
     assert "since it started" not in shop.ok("stats").out
-    assert "since it started" in shop.ok("stats", key="cp-all-read").out
+    told = shop.ok("stats", key="cp-all-read").out
+    assert "since it started" in told
+    assert "context tokens, sent " in told
 
 
 def test_an_observed_plan_is_told_beside_what_was_paid() -> None:

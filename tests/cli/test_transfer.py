@@ -144,3 +144,12 @@ def test_a_refused_import_says_what_to_do(tmp_path: Path) -> None:
         ran = CommandRunner(ProxyWithData(proxy)).run("import", "-", key="cp-all", given=line)
     assert ran.code == 1
     assert "name the tenant with --tenant" in ran.err.replace("\n", " ")
+
+
+def test_an_import_without_a_tenant_is_refused_once_and_not_line_by_line(shop: CommandRunner, tmp_path: Path) -> None:
+    file = tmp_path / "talks.jsonl"
+    file.write_text(json.dumps({"id": "talk", "messages": [{"role": "user", "content": "Hello"}]}) + "\nodd\n" * 9)
+    ran = shop.run("import", str(file), key="cp-all-admin")
+    assert ran.code == 1
+    assert ran.err.count("several tenants") == 1
+    assert "--tenant" in ran.err

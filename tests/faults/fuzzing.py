@@ -21,10 +21,10 @@ from proxy.errors import NotManaged, ProxyError
 from proxy.notes import state_block
 from proxy.notes.state_block import HEADINGS
 from proxy.settings.load import Settings
-from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import remove_blocks
-from proxy.stream.nonstreaming import join_rounds, read_round
-from proxy.stream.relay import Relay
+from proxy.stream.completions_answer import AssembledAnswer
+from proxy.stream.completions_body import join_rounds, read_round
+from proxy.stream.completions_relay import CompletionsRelay
 from proxy.stream.sse import SseParser
 from proxy.upstream.headers import build_request_headers, build_response_headers
 from proxy.web.cors import BrowserRules
@@ -60,7 +60,7 @@ def relay_stream(data: bytes) -> None:
     """Whatever comes is passed on; without options byte for byte."""
     options = data[0] if data else 0
     withhold, drop, hide = bool(options & 1), bool(options & 2), bool(options & 4)
-    relay = Relay(
+    relay = CompletionsRelay(
         withheld=HEADINGS if withhold else (), drop_usage=drop, hidden_tools=frozenset({"recall"} if hide else ())
     )
     out = relay.feed(data[: len(data) // 2]) + relay.feed(data[len(data) // 2 :]) + relay.end()

@@ -42,6 +42,15 @@ def test_a_damaged_page_is_found_as_a_start_finds_it(tmp_path: Path) -> None:
     assert "backup" in caught.value.hint
 
 
+def test_a_file_of_another_kind_is_called_that(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("These are notes, and no database. " * 200)
+    with pytest.raises(StoreRefused, match="no SQLite database") as caught:
+        asyncio.run(migrate(path, MIGRATIONS))
+    assert caught.value.hint.startswith("Give another path with --db.")
+    assert path.read_text().startswith("These are notes")
+
+
 def test_what_is_missing_is_told_and_not_done(tmp_path: Path) -> None:
     path = make_old_store(tmp_path, 2)
     before = path.read_bytes()

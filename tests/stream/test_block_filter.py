@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.notes import state_block
 from proxy.stream.block_filter import BlockFilter, remove_blocks
-from proxy.stream.patch import replace_texts
+from proxy.stream.completions_patch import replace_texts
 
 PIECES = [
     "### STATE", "\n", "\n\n", "```", "~~~", "````", "#", "##", "## x", "- ", "1. ", " ", "  ", "a", ":", "\r", "\t",

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.notes.state_block import HEADINGS
-from proxy.stream.relay import Relay
+from proxy.stream.completions_relay import CompletionsRelay
 from proxy.stream.sse import SseParser
-from tests.stream.rounds import DONE, FORMS, OURS, Script, events, make_calls, pieces
+from tests.stream.completions_rounds import DONE, FORMS, OURS, Script, events, make_calls, pieces
 
 SAID = ("Hé\n", "\n### STATE\nGoal\n\n# T\n", ("reasoning_content", "hm"))
 STREAMS = [
@@ -112,12 +112,14 @@ def the_parser_accounts_for_every_byte(stream: bytes, seed: int) -> None:
 
 
 def the_relay_shows_what_it_may(stream: bytes, seed: int, *, withhold: bool, drop: bool) -> None:
-    def relayed(parts: list[bytes], hidden: frozenset[str]) -> tuple[bytes, list[Relay]]:
+    def relayed(parts: list[bytes], hidden: frozenset[str]) -> tuple[bytes, list[CompletionsRelay]]:
         out = b""
-        relays: list[Relay] = []
+        relays: list[CompletionsRelay] = []
         for _ in range(2):
             after = relays[-1] if relays else None
-            relay = Relay(withheld=HEADINGS if withhold else (), drop_usage=drop, hidden_tools=hidden, previous=after)
+            relay = CompletionsRelay(
+                withheld=HEADINGS if withhold else (), drop_usage=drop, hidden_tools=hidden, previous=after
+            )
             out += b"".join([relay.feed(part) for part in parts]) + relay.end() + relay.terminal
             relays.append(relay)
             if not relay.goes_on:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from proxy.notes.state_block import HEADING
+from proxy.stream.completions_body import may_call
 from proxy.stream.gemini_body import join_rounds, read_answer, read_round, remove_blocks
-from proxy.stream.nonstreaming import may_call
 from tests.stream.gemini_rounds import (
     HIDDEN,
     Json,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import convert_answer
 from proxy.notes.state_block import HEADINGS
+from proxy.stream.completions_body import may_call
 from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
-from proxy.stream.nonstreaming import may_call
 from tests.stream.messages_rounds import HIDDEN, call, make, own_call, read, run, stream, text, think
 from tests.stream.round_relays import read_canonical
 from tests.strict_messages import Block

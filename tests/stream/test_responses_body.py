@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from proxy.dialects.completions.request import read_message
 from proxy.notes.state_block import HEADINGS
 from proxy.stream import responses_body as body_rules
-from proxy.stream.nonstreaming import may_call
+from proxy.stream.completions_body import may_call
 from tests.response_events import USAGE, Json, message, response, text_part, thinking, tool_call
-from tests.stream.item_rounds import BLOCK, OURS, read_events, relay_rounds, send_back
+from tests.stream.responses_rounds import BLOCK, OURS, read_events, relay_rounds, send_back
 from tests.stream.test_responses_relay import answers
 
 

@@ -24,7 +24,7 @@ from tests.response_events import (
     tool_call,
     web_search,
 )
-from tests.stream.item_rounds import (
+from tests.stream.responses_rounds import (
     BLOCK,
     OURS,
     answer_of,

@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
-from proxy.stream.relay import Relay
+from proxy.stream.completions_relay import CompletionsRelay
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.demo import CACHE_BLOCK_BYTES, MAX_CACHE_BLOCKS, DemoTransport
 from proxy.web.asgi import Receive, Scope, Send
@@ -58,7 +58,7 @@ def test_the_same_request_gives_the_same_bytes() -> None:
 def test_a_stream_adds_up_to_the_answer_that_is_not_streamed(tools: list[Any] | None) -> None:
     message = complete(DemoTransport(), tools=tools)["choices"][0]["message"]
     _, body = ask(DemoTransport(), tools=tools, stream=True)
-    relay = Relay()
+    relay = CompletionsRelay()
     relay.feed(body)
     relay.end()
     streamed = json.loads(relay.answer.build_message() or b"{}")

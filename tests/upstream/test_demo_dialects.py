@@ -87,6 +87,14 @@ def test_a_body_that_is_not_understood_gets_an_error_in_its_form(path: str, key:
     assert error["error"]["message"]
 
 
+def test_a_chain_is_refused_with_what_to_do() -> None:
+    status, body = ask("/v1/responses", input="And then?", previous_response_id="resp_1")
+    assert status == 400
+    assert body["error"]["message"].startswith("The demo model keeps no history: send the whole conversation")
+    assert body["error"]["message"].endswith("(the provider holds the history: previous_response_id).")
+    assert body["error"]["type"] == "invalid_request_error"
+
+
 def test_the_same_request_gives_the_same_bytes_and_a_known_prompt_is_cached() -> None:
     for path, body in (
         ("/v1/messages", {"messages": [{"role": "user", "content": PROMPT * 99}], "stream": True}),

@@ -138,10 +138,10 @@ def set_top(data: bytes, values: Mapping[str, Any]) -> bytes:
     return data
 
 
-def sum_rounds(spent: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
+def add_spent_usage(usage: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usage of an answer of several rounds: output adds up, input is that of the last round.
 
-    spent: the usage of the rounds before, added up. usage: of the last round.
+    usage: of the last round. spent: the usage of the rounds before, added up.
     """
     if not spent:
         return dict(usage)

@@ -107,7 +107,8 @@ class _Writer:
         self._newest = -1
 
     def add(self, outgoing: Sequence[OutgoingMessage], at: int) -> None:
-        """Give an outgoing message its place."""
+        """Give an outgoing message its place. outgoing: all of them. at: its index. Raises ValueError for a change that
+        the dialect does not allow."""
         source, raw = outgoing[at]
         if source is None:
             self._add_own(outgoing, at)
@@ -181,7 +182,7 @@ class _Writer:
         return len(spans.read_elements(self._body, span)) if span is not None else 0
 
     def finish(self) -> list[spans.Replacement]:
-        """The changes of the body."""
+        """The changes of the body. Raises ValueError if no content is left."""
         items: list[tuple[int | None, bytes]] = []
         for draft in self._drafts:
             if draft.place is None:
@@ -305,7 +306,7 @@ def _to_wire_text(part: bytes) -> bytes:
 def _edit_texts(
     parts: Sequence[bytes], chat: bytes, *, is_appended: bool = False
 ) -> tuple[list[bytes | None], list[bytes]]:
-    """(for each wire part its new bytes, None if it has left; the wire parts that were appended)."""
+    """(for each wire part its new bytes, None if it was removed; the wire parts that were appended)."""
     old = [convert_part(part) for part in parts]
     edited, appended = edit_parts(old, chat, is_appended=is_appended)
     made: list[bytes | None] = []

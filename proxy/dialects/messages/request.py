@@ -120,10 +120,7 @@ def read_messages_request(
         found = spans.find_longer_history(body, "messages", before.members, kept, limits)
     members, places = found or _find_places(body, limits)
     values = TopLevelFields(body, members)
-    if values.get("thread") is not None:
-        raise NotManaged("chain", "the provider holds the history of this request")
-    if values.get("compaction") is not None:
-        raise NotManaged("compaction", "the request asks for a compaction")
+    _check_history_is_here(values)
     system = values.raw("system")
     own = (_convert_system(system),) if system not in (None, b"null", b"[]", b'""') else ()
     first, memo, units = 0, HistoryMemo(), tuple([(SYSTEM_PLACE, unit) for unit in own])
@@ -144,20 +141,28 @@ def read_messages_request(
     stable = _count_stable(body, places[: len(places) - (len(places) - 1 in empty_answers)])
     marks_behind = json_spans.count_marks(body[places[stable - 1][1] :]) if count and stable else 0
     return MessagesRequest(
-        body,
-        frame.write(canonical),
-        bound,
-        members,
-        places,
-        units,
-        canonical,
-        frame,
-        any(place + 1 < len(places) for place in empty_answers),
-        stable,
-        max(1, count - marks_behind) if count and stable else 0,
-        spans.find_again(body, MARK_NAME, prefix_end, first_mark),
-        memo,
+        body=body,
+        chat_body=frame.write(canonical),
+        bound=bound,
+        members=members,
+        places=places,
+        units=units,
+        canonical=canonical,
+        frame=frame,
+        is_cut=any(place + 1 < len(places) for place in empty_answers),
+        stable=stable,
+        value_count=max(1, count - marks_behind) if count and stable else 0,
+        first_mark=spans.find_again(body, MARK_NAME, prefix_end, first_mark),
+        memo=memo,
     )
+
+
+def _check_history_is_here(values: TopLevelFields) -> None:
+    """Raise NotManaged if the provider holds the history, or is asked to compact it."""
+    if values.get("thread") is not None:
+        raise NotManaged("chain", "the provider holds the history of this request")
+    if values.get("compaction") is not None:
+        raise NotManaged("compaction", "the request asks for a compaction")
 
 
 def _count_stable(body: bytes, places: Sequence[spans.Span]) -> int:

@@ -150,10 +150,10 @@ def merge_usage(before: Mapping[str, Any] | None, after: Mapping[str, Any] | Non
     return {**(before or {}), **later}
 
 
-def sum_rounds(spent: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
+def add_spent_usage(usage: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usage of an answer of several rounds: output adds up, input is that of the last round.
 
-    spent: the usage of the rounds before, added up. usage: of the last round.
+    usage: of the last round. spent: the usage of the rounds before, added up.
     """
     if not spent:
         return dict(usage)

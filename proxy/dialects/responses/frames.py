@@ -72,7 +72,7 @@ def read_lane(frame: bytes, max_values: int) -> bytes:
     JSON values in it."""
     if b'"stream_id"' not in frame or json_spans.has_more_values(frame, max_values):
         return b""  # nearly all: they are read once, when it is their turn
-    span = _find(frame, "stream_id")
+    span = _find_path(frame, "stream_id")
     raw = b"" if span is None else frame[slice(*span)]
     return raw if raw.startswith(b'"') else b""
 
@@ -157,21 +157,21 @@ class AnswerItems:
         """Take in one event. An event that cannot be read is left to the client."""
         if not any(kind in event for kind in _KEPT):
             return  # nearly all are deltas
-        kind = _read(event, "type")
+        kind = _read_path(event, "type")
         if kind == "response.output_item.done":
-            span = _find(event, "item")
-            self._keep([event[slice(*span)]] if span is not None else [])
+            span = _find_path(event, "item")
+            self._keep_items([event[slice(*span)]] if span is not None else [])
         elif kind in _ENDS:
-            self.response_id, self.is_complete = str(_read(event, "response", "id") or ""), True
-            span = _find(event, "response", "output")
+            self.response_id, self.is_complete = str(_read_path(event, "response", "id") or ""), True
+            span = _find_path(event, "response", "output")
             if self.size or span is None:
                 return
             if json_spans.has_more_values(event, MAX_OUTPUT_VALUES):
                 self.size = MAX_ITEM_BYTES + 1
             else:
-                self._keep([event[start:end] for start, end in spans.read_elements(event, span)])
+                self._keep_items([event[start:end] for start, end in spans.read_elements(event, span)])
 
-    def _keep(self, items: list[bytes]) -> None:
+    def _keep_items(self, items: list[bytes]) -> None:
         self.size += sum(len(item) + ITEM_BYTES for item in items)
         if self.size <= MAX_ITEM_BYTES:
             self.items += items
@@ -188,7 +188,7 @@ class AnswerItems:
         return Carried(self.response_id, b",".join(one for one in (frame.items, *self.items) if one))
 
 
-def _find(raw: bytes, *path: str) -> spans.Span | None:
+def _find_path(raw: bytes, *path: str) -> spans.Span | None:
     """The span of a member, by the keys on the way to it."""
     span: spans.Span | None = None
     try:
@@ -201,8 +201,8 @@ def _find(raw: bytes, *path: str) -> spans.Span | None:
     return span
 
 
-def _read(raw: bytes, *path: str) -> Any:
-    span = _find(raw, *path)
+def _read_path(raw: bytes, *path: str) -> Any:
+    span = _find_path(raw, *path)
     return None if span is None else spans.read_any(raw[slice(*span)])
 
 
@@ -242,7 +242,7 @@ def make_error_frame(status: int, body: bytes, headers: Mapping[str, str] | None
 def convert_event(event: bytes) -> bytes:
     """The frame for an event of a stream: the event itself, except for an error. In a stream an error has no status,
     and the end of the stream ends the response. A client of a connection goes by the status, and would wait."""
-    if b'"error"' not in event or _read(event, "type") not in ("error", None):
+    if b'"error"' not in event or _read_path(event, "type") not in ("error", None):
         return event
     found = _read_object(event)
     error = found.get("error", found and {**found, "type": "server_error"})
@@ -267,7 +267,7 @@ def refuse_steering(frame: bytes, max_values: int) -> bytes | None:
     for every other frame. The request over HTTP that makes the response takes nothing more. max_values: as above."""
     if b'"response.steer"' not in frame or json_spans.has_more_values(frame, max_values):
         return None
-    if _read(frame, "type") != "response.steer":
+    if _read_path(frame, "type") != "response.steer":
         return None
     error = {
         "type": "invalid_request_error",
@@ -277,7 +277,7 @@ def refuse_steering(frame: bytes, max_values: int) -> bytes | None:
     steer = {
         name: msgspec.Raw(frame[slice(*span)])
         for name in ("previous_response_id", "input")
-        if (span := _find(frame, name)) is not None
+        if (span := _find_path(frame, name)) is not None
     }
     return msgspec.json.encode({"type": "response.steer.failed", "sequence_number": 0, "error": error, "steer": steer})
 

@@ -78,7 +78,8 @@ def find_type(item: Mapping[str, Any]) -> str:
 
 
 def find_role(item: Mapping[str, Any]) -> ItemRole:
-    """The maker of an item. An item of an unknown type is the model's, unless it has its own role."""
+    """The maker of an item. An item of an unknown type is the model's, unless it has its own role. Raises NotManaged:
+    `shape` for an item without a type, or for a message of an unknown role."""
     kind = find_type(item)
     if not kind:
         raise NotManaged("shape", "an item without a type")

@@ -214,7 +214,8 @@ class _ItemReader:
         self.read_elements(elements, first, is_chain=True)
 
     def read_elements(self, elements: Sequence[Span], first: int = 0, *, is_chain: bool = False) -> None:
-        """Append the messages of the items from an index on. is_chain: items in front of them are known."""
+        """Append the messages of the items from an index on. elements: spans of all items. first: the index. is_chain:
+        items in front of them are known. Raises NotManaged for an item that cannot be read, or that is not managed."""
         known: list[tuple[dict[str, Any], bytes]] = []
         for start, end in elements[first:]:
             raw = self._body[start:end]
@@ -451,7 +452,8 @@ class _TextChange:
     """Texts that are appended. With `text` None, texts are only appended."""
 
     def apply(self, raw: bytes, texts: Sequence[Span], list_end: int | None) -> list[Replacement]:
-        """The replacements in an item whose texts stand at these spans. list_end: the end of its list of parts."""
+        """The replacements in an item whose texts stand at these spans. list_end: the end of its list of parts; None if
+        it has none. Raises ValueError if the item has no place for a text."""
         made: list[Replacement] = []
         if self.text is not None:
             if self.kept >= len(texts):

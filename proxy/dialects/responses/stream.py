@@ -88,8 +88,9 @@ def find_error(value: Mapping[str, Any]) -> str | None:
     return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:MAX_ERROR_CHARS]
 
 
-def add_usages(usage: Any, earlier: Iterable[Any]) -> Any:
-    """A usage object plus the output tokens of earlier rounds; input and cached tokens stay the last round's."""
+def add_spent_usage(usage: Any, earlier: Iterable[Any]) -> Any:
+    """Return the usage object of the last round plus the output tokens of the earlier rounds, whose usage objects are
+    in `earlier`. Input and cached tokens stay the last round's. A usage that is no object is returned as it is."""
     if not isinstance(usage, dict):
         return usage
     found = dict(usage)

@@ -123,7 +123,7 @@ def register_error_handlers(app: FastAPI) -> None:
     """Register handlers that answer every error of this app in this shape."""
 
     @app.exception_handler(ProxyError)
-    async def own(_: Request, error: Exception) -> Response:
+    async def answer_proxy_error(_: Request, error: Exception) -> Response:
         if isinstance(error, StoreUnavailable):
             return make_error_response(
                 Unavailable("the store does not answer", hint="GET /readyz says why. Try again later.")
@@ -132,12 +132,12 @@ def register_error_handlers(app: FastAPI) -> None:
         return make_error_response(error)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: Exception) -> Response:
+    async def answer_invalid_values(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101  # what this is registered for
         return make_error_response(_read_validation_error(error))
 
     @app.exception_handler(HTTPException)
-    async def routing(_: Request, error: Exception) -> Response:
+    async def answer_routing_error(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101  # what this is registered for
         if error.status_code == 404:
             return make_error_response(NotFound("there is no such route", hint="GET /api/openapi.json has them all."))
@@ -147,11 +147,11 @@ def register_error_handlers(app: FastAPI) -> None:
         return make_error_response(BadRequest(str(error.detail)), error.status_code)
 
     @app.exception_handler(Exception)
-    async def mistake(_: Request, __: Exception) -> Response:
+    async def answer_unexpected_error(_: Request, __: Exception) -> Response:
         return make_error_response(ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where."))
 
     @app.exception_handler(RecursionError)
-    async def nested(_: Request, __: Exception) -> Response:
+    async def answer_nested_body(_: Request, __: Exception) -> Response:
         return make_error_response(BadRequest("the body is nested too deeply"))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from proxy.dialects.completions.stream import describe_error
 from proxy.dialects.gemini.stream import (
+    add_spent_usage,
     cut_parts,
     drop_reason,
     list_parts,
@@ -18,7 +19,6 @@ from proxy.dialects.gemini.stream import (
     read_response,
     set_parts,
     set_top,
-    sum_rounds,
 )
 
 CHUNK = b'{"candidates": [{"content": {"parts": [{"text": "a"}, {"x": 1.50}],"role":"model"},"finishReason":"STOP"}]}'
@@ -69,7 +69,7 @@ def test_usage_of_rounds_adds_up() -> None:
     first = {"promptTokenCount": 5, "candidatesTokenCount": 2, "totalTokenCount": 7}
     last = {"promptTokenCount": 9, "candidatesTokenCount": 1, "thoughtsTokenCount": 4, "totalTokenCount": 14}
     wanted = {"promptTokenCount": 9, "candidatesTokenCount": 3, "thoughtsTokenCount": 4, "totalTokenCount": 16}
-    assert sum_rounds(sum_rounds({}, first), last) == wanted
+    assert add_spent_usage(last, add_spent_usage(first, {})) == wanted
 
 
 def test_errors_have_googles_shape() -> None:

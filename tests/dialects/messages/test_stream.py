@@ -10,13 +10,13 @@ import pytest
 from proxy.dialects.completions.stream import describe_error
 from proxy.dialects.messages.stream import (
     BlockBuilder,
+    add_spent_usage,
     choose_stop_reason,
     make_error_body,
     make_error_event,
     merge_usage,
     read_event,
     read_finish_reason,
-    sum_rounds,
 )
 from proxy.dialects.usage import read_usage
 
@@ -93,8 +93,8 @@ def test_later_reports_overwrite_and_rounds_add_up() -> None:
     }
     first = {"input_tokens": 5, "output_tokens": 9, "cache_read_input_tokens": 4, "service_tier": "x"}
     second = {"input_tokens": 8, "output_tokens": 2}
-    assert sum_rounds({}, first) == first
-    assert sum_rounds(first, second) == {"input_tokens": 8, "output_tokens": 11, "service_tier": "x"}
+    assert add_spent_usage(first, {}) == first
+    assert add_spent_usage(second, first) == {"input_tokens": 8, "output_tokens": 11, "service_tier": "x"}
 
 
 def test_reasons_and_errors_have_their_forms() -> None:

@@ -22,7 +22,7 @@ from proxy.stream import responses_body as body_rules
 from proxy.stream.responses_relay import ResponsesRelay
 from tests.dialects.responses.histories import Json, developer, user
 from tests.response_events import events
-from tests.stream.item_rounds import BLOCK, OURS, check_copies, check_numbers, read_with_sdk
+from tests.stream.responses_rounds import BLOCK, OURS, check_copies, check_numbers, read_with_sdk
 from tests.strict_responses import Ask, Piece, Say, StrictResponses, Think
 
 RECALL = json.dumps({"type": "function", "function": {"name": "recall", "parameters": {"type": "object"}}}).encode()

@@ -57,11 +57,11 @@ def test_usage_is_read_in_the_words_of_chat_completions() -> None:
 
 def test_output_tokens_of_all_rounds_add_up() -> None:
     earlier = [{"output_tokens": 5, "output_tokens_details": {"reasoning_tokens": 2}}, None, {"output_tokens": 1}]
-    found = facts.add_usages(USAGE, earlier)
+    found = facts.add_spent_usage(USAGE, earlier)
     assert found == USAGE | {
         "output_tokens": 13, "output_tokens_details": {"reasoning_tokens": 5}, "total_tokens": 113,
     }  # fmt: skip
-    assert facts.add_usages(None, earlier) is None
+    assert facts.add_spent_usage(None, earlier) is None
 
 
 def test_an_error_event_has_the_shapes_that_clients_read() -> None:

@@ -30,7 +30,7 @@ export function showHealth(view) {
 function state(proxy) {
   const card = (label, value, tone, ...facts) => h("div", { class: "card" }, h("div", { class: "label" }, label), h("div", { class: `figure ${tone}` }, value), h("div", { class: "facts" }, facts.map((one) => h("span", {}, one))));
   return h("div", { class: "cards" },
-    card("Store", proxy.healthy ? "well" : "in trouble", proxy.healthy ? "up" : "down", proxy.healthy ? "everything is stored" : proxy.trouble),
+    card("Store", proxy.healthy ? "healthy" : "in trouble", proxy.healthy ? "up" : "down", proxy.healthy ? "everything is stored" : proxy.trouble),
     card("Waiting to be written", whole(proxy.queued), "", "transactions"),
     card("Rows not stored", whole(proxy.dropped), proxy.dropped ? "down" : "", "since the proxy started"),
     card("Added by the proxy", milliseconds(proxy.added_ms), "", proxy.added_ms === null ? "no request since it started" : `99 of 100 within ${milliseconds(proxy.added_ms_p99)}`),

@@ -16,7 +16,7 @@ export function showMemos(view) {
   const load = async (cursor = null) => {
     const got = await ask("GET", `/memos${query({ q: search.value.trim(), tenant: tenant.value, cursor })}`, undefined, view.signal);
     found = cursor ? [...found, ...got.items] : got.items;
-    swap(list, found.length ? found.map((one) => memo(view, one, tenant.value, again)) : panel("No memos", search.value ? "None has these words." : "Models write them with save_memo, under policies that offer it."));
+    swap(list, found.length ? found.map((one) => memo(view, one, tenant.value, again)) : panel("No memos", search.value ? "None has these words." : "Notes that models keep for later sessions. They write them with save_memo, under policies that offer it."));
     swap(more, got.next && button("Show more", () => load(got.next).catch(view.fail), { kind: "quiet", focus: "more" }));
   };
   const fail = (problem) => {
@@ -34,7 +34,7 @@ export function showMemos(view) {
       whose.hidden = items.length < 2;
       if (items.length > 1) swap(tenant, items.map((one) => h("option", { value: one.tenant }, tenantName(one.tenant))));
       else if (!items.length) {
-        swap(list, panel("No memos", "Nothing was said through this proxy yet."));
+        swap(list, panel("No memos", "Notes that models keep for later sessions. Nothing was said through this proxy yet."));
         return;
       }
     }

@@ -7,7 +7,7 @@ import { act } from "./notices.js";
 export function showNotes(session) {
   const root = h("div", { class: "columns" });
   swap(session.root, root);
-  const state = editor(session, "State", "What the model has to keep in mind: it stands in every prompt in the place of what left.", {
+  const state = editor(session, "State", "What the model has to keep in mind: it stands in every prompt, in place of the messages that were left out.", {
     get: () => ask("GET", at(session.place, "/state", { branch: session.branch }), undefined, session.signal),
     put: (text) => ask("PUT", at(session.place, "/state", { branch: session.branch }), { text }),
     describe: (got) => (got.text ? `by the ${got.by} · ${counted(got.versions, "version")}` : "none yet"),

@@ -19,7 +19,7 @@ from websockets.frames import CloseCode, Frame
 
 from proxy.errors import Unavailable
 from proxy.web.limits import BodyBudget, BodyShare, ConnectionLimit, find_client_address
-from proxy.web.response_socket import BUSY_KEY, TRY_AGAIN_LATER
+from proxy.web.responses_websocket import BUSY_KEY, TRY_AGAIN_LATER
 
 PING_S: Final = 20.0
 """Seconds between two pings, and for the answer to one."""

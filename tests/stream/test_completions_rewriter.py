@@ -1,4 +1,4 @@
-"""Of `proxy.stream.event_rewriter` what test_relay.py, test_relay_state.py and test_hidden.py do not show."""
+"""Of `proxy.stream.completions_rewriter` what test_relay.py, test_relay_state.py and test_hidden.py do not show."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from proxy.notes.state_block import HEADINGS
-from proxy.stream.assemble import AssembledAnswer
-from proxy.stream.event_rewriter import EventRewriter
+from proxy.stream.completions_answer import AssembledAnswer
+from proxy.stream.completions_rewriter import CompletionsRewriter
 from proxy.stream.sse import SseEvent
 
 
 def edits_for(
-    *hidden: str, before: EventRewriter | None = None, drop: bool = False, withhold: bool = False
-) -> EventRewriter:
-    return EventRewriter(
+    *hidden: str, before: CompletionsRewriter | None = None, drop: bool = False, withhold: bool = False
+) -> CompletionsRewriter:
+    return CompletionsRewriter(
         before.answer if before else AssembledAnswer(),
         withheld=HEADINGS if withhold else (),
         drop_usage=drop,

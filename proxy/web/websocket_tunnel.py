@@ -19,7 +19,7 @@ from proxy.errors import UpgradeRequired
 from proxy.settings.load import Settings
 from proxy.upstream.client import UpstreamClient
 from proxy.web.asgi import App, Message, Receive, Scope, Send
-from proxy.web.response_socket import make_http_scope, receive_empty_body
+from proxy.web.responses_websocket import make_http_scope, receive_empty_body
 from proxy.web.routes import PathRules
 
 TUNNEL_KEY: Final = "context.tunnel"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.stream.response_echo import ResponseEcho
+from proxy.stream.responses_echo import ResponseEcho
 from tests.response_events import events, message, response, thinking
 
 MADE = response(thinking(1, "Hm."), message(2, "Hello."), previous_response_id=None, store=False)

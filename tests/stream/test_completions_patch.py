@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects.completions.stream import read_chunk
-from proxy.stream import patch
-from proxy.stream.patch import (
+from proxy.stream import completions_patch as patch
+from proxy.stream.completions_patch import (
     ChoicePatch,
     add_spent_usage,
     patch_choices,

@@ -154,7 +154,7 @@ class AssembledAnswer:
             self.usage = read_usage(chunk.usage, chunk.service_tier) or self.usage
         if chunk.choices:
             for position, choice in enumerate(chunk.choices):
-                self._add(choice, visible_texts.get(position) if visible_texts else None)
+                self._add_choice(choice, visible_texts.get(position) if visible_texts else None)
 
     def add_text(self, text: str, index: int = 0) -> None:
         """Add text that the client gets in a chunk of the proxy: the text was held back until its kind was known."""
@@ -178,7 +178,7 @@ class AssembledAnswer:
         if self._reserve_chars(len(text)):
             turn.text.write(text)
 
-    def _add(self, choice: Choice, shown: str | None) -> None:
+    def _add_choice(self, choice: Choice, shown: str | None) -> None:
         turn = self._turns.get(choice.index)
         if turn is None:
             if len(self._turns) >= MAX_CHOICES:

@@ -2,7 +2,7 @@
 
 Each event is passed on as soon as it is complete. It stays unchanged unless it holds hidden content, or a number that
 an earlier edit has moved. A message waits until its first visible text. A message that consists of a block alone never
-reaches the client. An answer of several rounds (see `proxy.stream.responses_relay`) has an `ItemRewriter` for each
+reaches the client. An answer of several rounds (see `proxy.stream.responses_relay`) has an `ResponsesRewriter` for each
 round. The items and numbers that the client has seen are handed to the next round."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proxy.dialects.responses import stream as facts
 from proxy.dialects.usage import Usage, read_count, read_usage
 from proxy.stream import responses_body as body_rules
 from proxy.stream.block_filter import BlockFilter
-from proxy.stream.item_answer import ItemAnswer
+from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
 
@@ -85,7 +85,7 @@ class _StreamItem:
 Waiting = tuple[_StreamItem, SseEvent, Changes]
 
 
-class ItemRewriter:
+class ResponsesRewriter:
     """The events of one round.
 
     answer: what the client gets, over all rounds. round_answer: the answer of upstream in this round, as it wrote it.
@@ -100,17 +100,17 @@ class ItemRewriter:
 
     def __init__(
         self,
-        answer: ItemAnswer,
+        answer: ResponsesAnswer,
         *,
         withheld: tuple[str, ...],
         hidden_tools: frozenset[str],
-        previous: ItemRewriter | None,
+        previous: ResponsesRewriter | None,
         limit: int,
         hold_text: bool = False,
         instructions: bytes | None = None,
     ) -> None:
         self.answer = answer
-        self.round_answer = ItemAnswer(limit)
+        self.round_answer = ResponsesAnswer(limit)
         self.goes_on = False
         self.hidden_calls: list[HiddenCall] = []
         self.round_shown_calls = 0
@@ -167,9 +167,9 @@ class ItemRewriter:
             return
         if kind == "error" or data.get("error"):
             self.answer.error = self.round_answer.error = facts.find_error(data) or "the upstream reported an error"
-        self._emit(event, {}, out)
+        self._append_event(event, {}, out)
 
-    def _read(self, event: SseEvent) -> dict[str, Any]:
+    def _read_data(self, event: SseEvent) -> dict[str, Any]:
         """The members of an event; most events are read once."""
         return self._current[1] if event is self._current[0] else facts.read_event(event.data or b"") or {}
 
@@ -182,7 +182,7 @@ class ItemRewriter:
             return  # the client has the beginning of the first round
         raw = facts.read_member(event.data or b"", "response", response)
         self._head = self._head or body_rules.read_head(raw)
-        self._emit(event, self._restore(raw), out)
+        self._append_event(event, self._restore(raw), out)
 
     def _restore(self, response: bytes) -> Changes:
         if not self._echo:
@@ -196,7 +196,7 @@ class ItemRewriter:
             if item is None:
                 item = self._items[index] = _StreamItem(data["item"])
                 self.round_answer.begin_item(index, data["item"])
-                self._judge(item)
+                self._decide_visibility(item)
         elif item is None:
             item = self._items[index] = _StreamItem({})  # an event of an item that was not announced
         self._record(index, kind, data)
@@ -209,9 +209,9 @@ class ItemRewriter:
         elif item.state == _OPEN:
             item.held.append(event)
         else:
-            self._send(item, event, {}, out)
+            self._send_event(item, event, {}, out)
 
-    def _judge(self, item: _StreamItem, *, is_ended: bool = False) -> None:
+    def _decide_visibility(self, item: _StreamItem, *, is_ended: bool = False) -> None:
         """Decide if the client sees an item. A message is decided by its text, a call by its name."""
         if item.is_message and self._withheld:
             return
@@ -249,8 +249,8 @@ class ItemRewriter:
             if item.state == _OPEN and kind == "response.output_item.added":
                 item.held.append(event)
                 return
-            self._show(item, out)
-            self._send(item, event, {} if place is None else {"content_index": item.places}, out)
+            self._show_item(item, out)
+            self._send_event(item, event, {} if place is None else {"content_index": item.places}, out)
             item.places += kind == "response.content_part.done"
         elif kind == "response.output_text.delta" and isinstance(data.get("delta"), str):
             part.original.append(data["delta"])
@@ -263,22 +263,22 @@ class ItemRewriter:
             part.ends.append(event)
         else:
             self._show_part(item, part, out)
-            self._send(item, event, {"content_index": part.place}, out)
+            self._send_event(item, event, {"content_index": part.place}, out)
 
-    def _show(self, item: _StreamItem, out: list[bytes]) -> None:
+    def _show_item(self, item: _StreamItem, out: list[bytes]) -> None:
         if item.state != _OPEN:
             return
         item.state = _SHOWN
         for event in item.held:
-            self._send(item, event, {}, out)
+            self._send_event(item, event, {}, out)
         item.held = []
 
     def _show_part(self, item: _StreamItem, part: _TextPart, out: list[bytes]) -> None:
-        self._show(item, out)
+        self._show_item(item, out)
         if part.place < 0:
             part.place = item.places
             item.places += 1
-            self._send(item, part.begun, {"content_index": part.place}, out)
+            self._send_event(item, part.begun, {"content_index": part.place}, out)
 
     def _send_text(
         self, item: _StreamItem, part: _TextPart, text: str, event: SseEvent, original: str | None, out: list[bytes]
@@ -286,7 +286,7 @@ class ItemRewriter:
         """Send visible text in an event like `event`. original: the text that the event had."""
         if not text:
             if original == "" and part.place >= 0:
-                self._send(item, event, {"content_index": part.place}, out)
+                self._send_event(item, event, {"content_index": part.place}, out)
             return
         self._show_part(item, part, out)
         part.shown.append(text)
@@ -296,7 +296,7 @@ class ItemRewriter:
             changes["delta"] = text
         if part.logged or text != original:
             changes["logprobs"] = tokens
-        self._send(item, event, changes, out)
+        self._send_event(item, event, changes, out)
 
     def _end_part(self, item: _StreamItem, part: _TextPart, out: list[bytes], *, is_cut: bool) -> None:
         """Send the rest of a part: held text, annotations, and the end events with the text that was shown."""
@@ -308,14 +308,14 @@ class ItemRewriter:
             return
         text, shown = "".join(part.original), "".join(part.shown)
         for event in part.notes:
-            note = self._read(event).get("annotation")
+            note = self._read_data(event).get("annotation")
             moved = body_rules.shift_note(note, text, self._withheld)
             if moved is not None:
-                self._send(item, event, {"content_index": part.place, "annotation": moved}, out)
+                self._send_event(item, event, {"content_index": part.place, "annotation": moved}, out)
         for event in part.ends:
             changes: Changes = {"content_index": part.place}
             if text != shown:
-                data = self._read(event)
+                data = self._read_data(event)
                 if "part" in data:
                     raw = facts.read_member(event.data or b"", "part", data["part"])
                     changes["part"] = body_rules.cut_part(raw, shown, self._withheld)
@@ -323,7 +323,7 @@ class ItemRewriter:
                     changes["text"] = shown
                 if data.get("logprobs"):
                     changes["logprobs"] = data["logprobs"][: part.sent_tokens]
-            self._send(item, event, changes, out)
+            self._send_event(item, event, changes, out)
         part.notes, part.ends = [], []
 
     def _end_item(self, index: int, event: SseEvent, data: dict[str, Any], out: list[bytes]) -> None:
@@ -334,7 +334,7 @@ class ItemRewriter:
         self.round_answer.put_item(index, raw)
         item.item = whole or item.item
         if item.state == _OPEN:
-            self._judge(item, is_ended=True)
+            self._decide_visibility(item, is_ended=True)
         if item.state == _HIDDEN:
             item.raw, self._is_cut = raw, True
             return
@@ -349,13 +349,13 @@ class ItemRewriter:
             raw = cut
         self._show_held(item, out)
         item.raw = raw
-        self._send(item, event, changes, out)
+        self._send_event(item, event, changes, out)
 
     def _show_held(self, item: _StreamItem, out: list[bytes]) -> None:
         """Send the events of a call that waited for its name."""
         held, item.held = item.held, []
         for event in held:
-            self._send(item, event, {}, out)
+            self._send_event(item, event, {}, out)
 
     def _end_message(self, item: _StreamItem, raw: bytes, out: list[bytes]) -> bytes | None:
         """End the parts of a message. Return the message as the client gets it, None if nothing of it is visible."""
@@ -364,9 +364,11 @@ class ItemRewriter:
             visible, blocks = body_rules.cut_item(raw, self._withheld)
             self._add_blocks(blocks)
             if blocks:  # events of a message that was not announced may hold them
-                item.held = [one for one in item.held if self._read(one).get("type") == "response.output_item.added"]
+                item.held = [
+                    one for one in item.held if self._read_data(one).get("type") == "response.output_item.added"
+                ]
             if visible is not None:
-                self._show(item, out)
+                self._show_item(item, out)
             return visible
         for part in item.parts.values():
             self._end_part(item, part, out, is_cut=is_cut)
@@ -375,7 +377,7 @@ class ItemRewriter:
         if visible is None and item.state == _SHOWN:
             visible = body_rules.set_members(raw, {"content": b"[]"})
         elif visible is not None:
-            self._show(item, out)
+            self._show_item(item, out)
         return visible
 
     def _add_blocks(self, blocks: body_rules.Blocks) -> None:
@@ -386,7 +388,7 @@ class ItemRewriter:
             (found.blocks if is_state else found.other_blocks).append(block.body)
         self.block_filters.append(found)
 
-    def _send(self, item: _StreamItem, event: SseEvent, changes: Changes, out: list[bytes]) -> None:
+    def _send_event(self, item: _StreamItem, event: SseEvent, changes: Changes, out: list[bytes]) -> None:
         """Send an event of a visible item, or let it wait with the text in front of it."""
         if self._hold and (self._waiting or item.is_message):
             if wire.find_call(item.item) is None:
@@ -396,7 +398,7 @@ class ItemRewriter:
         self._send_now(item, event, changes, out)
 
     def _send_now(self, item: _StreamItem, event: SseEvent, changes: Changes, out: list[bytes]) -> None:
-        data = self._read(event)
+        data = self._read_data(event)
         if item.out_index < 0:
             item.out_index = self._next_index
             self._next_index += 1
@@ -414,11 +416,11 @@ class ItemRewriter:
             raw = whole if isinstance(whole, bytes) else facts.read_member(event.data or b"", "item", data.get("item"))
             self._final[item.out_index] = raw
             self.answer.put_item(item.out_index, raw)
-        self._emit(event, {**changes, "output_index": item.out_index}, out)
+        self._append_event(event, {**changes, "output_index": item.out_index}, out)
 
-    def _emit(self, event: SseEvent, changes: Changes, out: list[bytes]) -> None:
+    def _append_event(self, event: SseEvent, changes: Changes, out: list[bytes]) -> None:
         """Append an event with its number among the client's events, and with these changes."""
-        data, value = event.data or b"", self._read(event)
+        data, value = event.data or b"", self._read_data(event)
         number = read_count(value.get("sequence_number"))
         new = {name: one for name, one in changes.items() if name in value and value[name] != one}
         if number is not None:
@@ -475,7 +477,7 @@ class ItemRewriter:
         self.round_answer.put_item(index, raw)
         known.item = value
         if known.state == _OPEN:
-            self._judge(known, is_ended=True)
+            self._decide_visibility(known, is_ended=True)
         visible: bytes | None = raw
         if known.is_message and self._withheld:
             visible = self._end_message(known, raw, out)
@@ -502,7 +504,7 @@ class ItemRewriter:
         raw = facts.read_member(event.data or b"", "response", response)
         changes = self._restore(raw)
         new: dict[str, bytes] = dict(self._head) if self._number else {}
-        usage = facts.add_usages(response.get("usage"), self._previous_usages)
+        usage = facts.add_spent_usage(response.get("usage"), self._previous_usages)
         if self._previous_usages and isinstance(usage, dict):
             new["usage"] = write_json(usage)
         if (self._is_cut or self._number) and response.get("output"):
@@ -511,7 +513,7 @@ class ItemRewriter:
             changes["response"] = body_rules.set_members(changes.get("response", raw), new)
         self.answer.finish(response, usage)
         last: list[bytes] = []
-        self._emit(event, changes, last)
+        self._append_event(event, changes, last)
         return b"".join(last)
 
     def break_off(self, out: list[bytes]) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.notes.state_block import HEADINGS
-from proxy.stream.relay import Relay
-from tests.stream.completion_streams import (
+from proxy.stream.completions_relay import CompletionsRelay
+from tests.stream.completions_streams import (
     BLOCK,
     DONE,
     make_answer_stream,
@@ -64,14 +64,14 @@ def test_what_needs_no_change_gets_none(withhold: bool, drop: bool) -> None:
 
 def test_bytes_that_need_no_change_are_not_copied() -> None:
     for withhold in (True, False):
-        relay = Relay(withheld=HEADINGS if withhold else (), drop_usage=withhold)
+        relay = CompletionsRelay(withheld=HEADINGS if withhold else (), drop_usage=withhold)
         data = make_chunk({"content": "a"}) + make_chunk({"content": "b"})
         assert relay.feed(data) is data
 
 
 def test_the_end_is_kept_back_with_all_that_follows() -> None:
     for withhold in (True, False):
-        relay = Relay(withheld=HEADINGS if withhold else (), drop_usage=False)
+        relay = CompletionsRelay(withheld=HEADINGS if withhold else (), drop_usage=False)
         assert relay.feed(make_chunk({"content": "a"}, 0, "stop") + b"data: [DO") == make_chunk(
             {"content": "a"}, 0, "stop"
         )
@@ -89,7 +89,7 @@ def test_an_end_with_a_long_name_is_not_sent_twice() -> None:
 
 
 def test_what_follows_the_end_is_bounded() -> None:
-    relay = Relay(limit=100)
+    relay = CompletionsRelay(limit=100)
     relay.feed(DONE)
     for _ in range(100):
         relay.feed(b"x" * 50)
@@ -97,7 +97,7 @@ def test_what_follows_the_end_is_bounded() -> None:
 
 
 def test_without_options_a_slow_drip_is_passed_byte_by_byte() -> None:
-    relay = Relay()
+    relay = CompletionsRelay()
     data = make_chunk({"content": "a"})
     assert relay.feed(data[:6]) == b""
     assert relay.feed(data[6:7]) == data[:7]
@@ -106,7 +106,7 @@ def test_without_options_a_slow_drip_is_passed_byte_by_byte() -> None:
 
 
 def test_an_event_goes_on_as_soon_as_it_is_complete() -> None:
-    relay = Relay(withheld=HEADINGS, drop_usage=True)
+    relay = CompletionsRelay(withheld=HEADINGS, drop_usage=True)
     data = make_chunk({"content": "a"})
     assert relay.feed(data[:-1]) == b""
     assert relay.feed(data[-1:]) == data

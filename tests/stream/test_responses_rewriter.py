@@ -1,4 +1,4 @@
-"""Parts of `proxy.stream.item_rewriter` that test_responses_relay.py does not show through a whole stream."""
+"""Parts of `proxy.stream.responses_rewriter` that test_responses_relay.py does not show through a whole stream."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 from proxy.notes.state_block import HEADINGS
-from proxy.stream.item_answer import ItemAnswer
-from proxy.stream.item_rewriter import ItemRewriter
+from proxy.stream.responses_answer import ResponsesAnswer
+from proxy.stream.responses_rewriter import ResponsesRewriter
 from proxy.stream.sse import SseEvent
 from tests.response_events import Json, event, message
-from tests.stream.item_rounds import BLOCK
+from tests.stream.responses_rounds import BLOCK
 
 
-def feed(rewriter: ItemRewriter, kind: str, number: int, **members: Any) -> list[Json]:
+def feed(rewriter: ResponsesRewriter, kind: str, number: int, **members: Any) -> list[Json]:
     raw = event(kind, number, **members)
     data = raw.split(b"data: ")[1].strip()
     out: list[bytes] = []
@@ -21,9 +21,9 @@ def feed(rewriter: ItemRewriter, kind: str, number: int, **members: Any) -> list
     return [json.loads(one.split(b"data: ")[1]) for one in out]
 
 
-def make(**how: Any) -> ItemRewriter:
+def make(**how: Any) -> ResponsesRewriter:
     given: Json = {"withheld": HEADINGS, "hidden_tools": frozenset()} | how
-    return ItemRewriter(ItemAnswer(), previous=None, limit=1 << 20, **given)
+    return ResponsesRewriter(ResponsesAnswer(), previous=None, limit=1 << 20, **given)
 
 
 def test_text_of_a_message_that_was_not_announced_is_withheld_too() -> None:

@@ -1,4 +1,4 @@
-"""Relay of a stream through the proxy: bytes are passed on, and facts read from them fill an `AssembledAnswer`.
+"""Relay of a stream of chat completions: bytes are passed on, and facts read from them fill an `AssembledAnswer`.
 
 If nothing must be removed, the incoming bytes go out at once and uncopied, and parsing them only fills the
 `AssembledAnswer`. Otherwise each event is passed on as soon as it is complete. It stays unchanged unless it holds
@@ -6,7 +6,8 @@ hidden content. In both cases the end of the stream is kept back. The exchange s
 the answer is on disk.
 
 A model may call tools of the proxy. Then one answer to the client consists of several answers of upstream, called
-rounds. Each round has a `Relay`, made with the relay of the round before as `previous`.
+rounds. Each round has a relay, made with the relay of the round before as `previous`. The relays of the other dialects
+(`messages_relay`, `responses_relay`, `gemini_relay`) have the same interface.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from abc import ABC, abstractmethod
 
 from proxy.dialects.completions.stream import read_chunk
 from proxy.dialects.usage import Usage
-from proxy.stream.assemble import AssembledAnswer
-from proxy.stream.event_rewriter import EventRewriter
-from proxy.stream.item_rewriter import ItemRewriter
+from proxy.stream.completions_answer import AssembledAnswer
+from proxy.stream.completions_rewriter import CompletionsRewriter
+from proxy.stream.responses_rewriter import ResponsesRewriter
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
 from proxy.stream.tool_call_filter import HiddenCall
 
@@ -37,7 +38,7 @@ class RewrittenStream(ABC):
     unedited."""
 
     __slots__ = ("_given", "_kept", "_parser")
-    _rewriter: EventRewriter | ItemRewriter
+    _rewriter: CompletionsRewriter | ResponsesRewriter
     _parser: SseParser
     _given: int
     """Bytes of the unfinished event that were sent, in a stream without edits."""
@@ -93,7 +94,7 @@ class RewrittenStream(ABC):
         return data
 
 
-class Relay(RewrittenStream):
+class CompletionsRelay(RewrittenStream):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
     withheld: the headings of the blocks that are removed from the text. drop_usage: the proxy asked for usage, the
@@ -120,7 +121,7 @@ class Relay(RewrittenStream):
         drop_usage: bool = False,
         limit: int = EVENT_LIMIT,
         hidden_tools: frozenset[str] = frozenset(),
-        previous: Relay | None = None,
+        previous: CompletionsRelay | None = None,
         hold_text: bool = False,
     ) -> None:
         self.answer: AssembledAnswer = AssembledAnswer(limit) if previous is None else previous.answer
@@ -135,7 +136,7 @@ class Relay(RewrittenStream):
         self._given = 0
         self._kept = b""
         self._cutting = False  # within an event that is too large and may hold hidden calls
-        self._rewriter: EventRewriter = EventRewriter(
+        self._rewriter: CompletionsRewriter = CompletionsRewriter(
             self.answer,
             withheld=withheld,
             drop_usage=drop_usage,

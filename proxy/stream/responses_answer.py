@@ -17,7 +17,7 @@ from proxy.dialects.responses import items as wire
 from proxy.dialects.responses import stream as facts
 from proxy.dialects.usage import read_usage
 from proxy.errors import NotManaged
-from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
+from proxy.stream.completions_answer import CAPTURE_LIMIT, AssembledAnswer
 
 
 class _GrowingItem:
@@ -45,7 +45,7 @@ class _GrowingItem:
         return item, write_json(item)
 
 
-class ItemAnswer(AssembledAnswer):
+class ResponsesAnswer(AssembledAnswer):
     """One answer as its items.
 
     An item is known by its output index. `finish` records the end, which `is_done` reports.
@@ -59,7 +59,7 @@ class ItemAnswer(AssembledAnswer):
         self._canonical: Message | None = None
 
     @classmethod
-    def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> ItemAnswer:
+    def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> ResponsesAnswer:
         """The answer in a body that is no stream."""
         answer = cls(limit)
         response = facts.read_object(body)

@@ -13,8 +13,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.dialects.responses.frames import Carried
 from proxy.exchange.services import TURN_BYTES
-from proxy.web import response_socket
-from proxy.web.response_socket import MAX_LANES, CarriedHistories, make_http_scope
+from proxy.web import responses_websocket
+from proxy.web.responses_websocket import MAX_LANES, CarriedHistories, make_http_scope
 from tests.loop_turns import count_bytes_read
 from tests.proxy_server import RunningProxy, make_key, run_proxy
 from tests.raw_upstream import STREAM, Connection, RawRequest, replace_head, run_upstream, wait_until
@@ -309,7 +309,7 @@ async def test_others_get_their_turn_while_a_stream_is_told_that_came_at_once() 
 
 
 async def test_an_answer_in_one_body_that_is_too_long_to_be_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_socket, "MAX_BODY_BYTES", 10_000)
+    monkeypatch.setattr(responses_websocket, "MAX_BODY_BYTES", 10_000)
     said = [b'{"id":"resp_1","output":[],"x":"%b"}' % (b"a" * size) for size in (9_000, 11_000, 9_000)]
 
     async def whole(_: RawRequest, there: Connection) -> None:

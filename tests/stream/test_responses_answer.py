@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 from proxy.dialects.completions.request import read_message
-from proxy.stream.item_answer import ItemAnswer
+from proxy.stream.responses_answer import ResponsesAnswer
 from tests.response_events import Json, custom_call, message, response, thinking, tool_call
-from tests.stream.item_rounds import send_back
+from tests.stream.responses_rounds import send_back
 
 ITEMS = [thinking(1, "So."), message(2, "Hello."), tool_call(3, "shell"), custom_call(4, "patch", "***")]
 
@@ -15,7 +15,7 @@ def dump(value: Json) -> bytes:
 
 
 def test_a_body_is_the_message_that_comes_back() -> None:
-    answer = ItemAnswer.from_body(dump(response(*ITEMS)))
+    answer = ResponsesAnswer.from_body(dump(response(*ITEMS)))
     raw = answer.build_message()
     assert raw is not None
     assert read_message(raw).digest == send_back(ITEMS).digest
@@ -29,7 +29,7 @@ def test_a_body_is_the_message_that_comes_back() -> None:
 
 
 def test_an_unfinished_answer_is_what_came_of_it() -> None:
-    answer = ItemAnswer()
+    answer = ResponsesAnswer()
     assert (answer.build_message(), answer.text, answer.calls, answer.choice_count) == (None, "", (), 0)
     answer.begin_item(0, {"type": "message", "id": "msg_1", "role": "assistant", "content": []})
     answer.add_item_text(0, 0, "Hel")
@@ -47,18 +47,18 @@ def test_an_unfinished_answer_is_what_came_of_it() -> None:
 
 
 def test_bodies_that_are_no_answer() -> None:
-    failed = ItemAnswer.from_body(b'{"error":{"message":"no"}}')
+    failed = ResponsesAnswer.from_body(b'{"error":{"message":"no"}}')
     assert (failed.error, failed.is_done, failed.build_message()) == ("no", False, None)
-    assert ItemAnswer.from_body(b"no json").unparsed == 1
-    odd = ItemAnswer.from_body(dump(response({"type": "message", "role": "assistant", "content": ["bare"]})))
+    assert ResponsesAnswer.from_body(b"no json").unparsed == 1
+    odd = ResponsesAnswer.from_body(dump(response({"type": "message", "role": "assistant", "content": ["bare"]})))
     assert odd.build_message() is None
 
 
 def test_an_answer_over_the_limit_is_capped() -> None:
-    answer = ItemAnswer.from_body(dump(response(message(1, "x" * 500))), 200)
+    answer = ResponsesAnswer.from_body(dump(response(message(1, "x" * 500))), 200)
     assert answer.is_capped
     assert answer.build_message() is None
-    growing = ItemAnswer(100)
+    growing = ResponsesAnswer(100)
     growing.begin_item(0, {"type": "message", "role": "assistant"})
     growing.add_item_text(0, 0, "x" * 50)
     assert growing.is_capped

@@ -3,8 +3,8 @@
 Each event is passed on as soon as it is complete. It is unchanged unless it holds something that the client must not
 see. The bytes are changed at the spans in question only.
 
-An answer of several rounds (see `proxy.stream.relay`) has an `EventRewriter` for each round. The record of the bytes
-that the client has seen is handed to the next round."""
+An answer of several rounds (see `completions_relay`) has a `CompletionsRewriter` for each round. The record of the
+bytes that the client has seen is handed to the next round."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from msgspec import UNSET
 
 from proxy.dialects.completions.stream import Choice, Chunk, read_chunk
 from proxy.dialects.usage import Usage, read_count
-from proxy.stream import patch
-from proxy.stream.assemble import MAX_CHOICES, AssembledAnswer
+from proxy.stream import completions_patch as patch
 from proxy.stream.block_filter import CUT_REASONS, BlockFilter
+from proxy.stream.completions_answer import MAX_CHOICES, AssembledAnswer
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import (
     RUNNABLE_REASONS,
@@ -30,13 +30,14 @@ from proxy.stream.tool_call_filter import (
 _CALLS = b"tool_calls"
 
 
-class EventRewriter:
+class CompletionsRewriter:
     """The events of one round. answer: what the client gets, over all rounds."""
 
     __slots__ = (
-        "_before", "_calls", "_drop_usage", "_earlier", "_finish", "_greeted", "_head", "_hidden",
-        "_hold", "_late", "_limit", "_number", "_said", "_shown_before", "_source", "_spent", "_tail", "_usage",
-        "_waiting", "_withheld", "answer", "block_filters", "goes_on", "hidden_calls", "round_answer",
+        "_calls", "_drop_usage", "_earlier_texts", "_held_finish", "_held_texts", "_held_usage", "_hidden",
+        "_holds_text", "_limit", "_response_head", "_round_number", "_shown_before", "_spent", "_template",
+        "_text_events", "_usage", "_waiting", "_with_role", "_with_role_before", "_withheld", "answer",
+        "block_filters", "goes_on", "hidden_calls", "round_answer",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +47,7 @@ class EventRewriter:
         withheld: tuple[str, ...],
         drop_usage: bool,
         hidden_tools: frozenset[str],
-        previous: EventRewriter | None,
+        previous: CompletionsRewriter | None,
         limit: int,
         hold_text: bool = False,
     ) -> None:
@@ -55,7 +56,7 @@ class EventRewriter:
         """The answer of upstream in this round with its hidden calls; None if nothing is hidden, and no round went
         before."""
         self.goes_on = False
-        """True if the round has ended with hidden calls alone: see `proxy.stream.relay`."""
+        """True if the round has ended with hidden calls alone: see `proxy.stream.completions_relay`."""
         self.hidden_calls: list[HiddenCall] = []
         """The hidden calls of the round, known at its end."""
         self.block_filters: dict[int, BlockFilter] = {}
@@ -64,25 +65,32 @@ class EventRewriter:
         self._drop_usage = drop_usage
         self._hidden = hidden_tools
         self._limit = limit
-        self._late: dict[int, SseEvent] = dict(previous._late) if previous else {}
+        self._text_events: dict[int, SseEvent] = dict(previous._text_events) if previous else {}
         """By choice, the event whose text was held back last."""
-        self._hold = hold_text and self.round_answer is not None
-        self._said: dict[int, list[str]] = {}  # text of this round that waits, with `hold_text`
-        self._earlier: dict[int, list[str]] = (
-            previous._list_waiting_text() if previous else {}
-        )  # and text of the rounds before
+        self._holds_text = hold_text and self.round_answer is not None
+        self._held_texts: dict[int, list[str]] = {}
+        """By choice, the text of this round that waits, with `hold_text`."""
+        self._earlier_texts: dict[int, list[str]] = previous._list_waiting_text() if previous else {}
+        """By choice, the text of the rounds before that waits."""
         self._calls: dict[int, ToolCallFilter] = {}
-        self._waiting: list[HeldFragment] = []  # fragments of the current event that wait for a name
-        self._source: SseEvent | None = None  # the first chunk, a template for chunks of the proxy
-        self._finish: tuple[SseEvent, str] | None = None  # the end of a round that may go on, and its finish reason
-        self._tail: SseEvent | None = None  # and the usage behind that end
-        self._usage: Any = None  # usage of this round, as received
-        self._before: frozenset[int] = frozenset(previous._greeted) if previous else frozenset()
-        self._greeted: set[int] = set(self._before)  # choices whose role was sent
-        self._head: dict[str, bytes] = previous._head if previous else {}
-        self._number: int = previous._number + 1 if previous else 0
+        self._waiting: list[HeldFragment] = []
+        """Fragments of the current event that wait for the name of their call."""
+        self._template: SseEvent | None = None
+        """The first chunk with a choice, a template for chunks of the proxy."""
+        self._held_finish: tuple[SseEvent, str] | None = None
+        """The end of a round that may go on, and its finish reason."""
+        self._held_usage: SseEvent | None = None
+        """The event with the usage behind that end."""
+        self._usage: Any = None
+        """The usage of this round, as received."""
+        self._with_role_before: frozenset[int] = frozenset(previous._with_role) if previous else frozenset()
+        self._with_role: set[int] = set(self._with_role_before)
+        """Choices whose role was sent to the client, in this round or an earlier one."""
+        self._response_head: dict[str, bytes] = previous._response_head if previous else {}
+        self._round_number: int = previous._round_number + 1 if previous else 0
         self._shown_before: int = previous.shown_calls if previous else 0
         self._spent: dict[str, Any] = patch.sum_spent_usage(previous._usage, previous._spent) if previous else {}
+        """Completion tokens of the rounds before, which the last usage has to include."""
 
     @property
     def shown_calls(self) -> int:
@@ -103,19 +111,19 @@ class EventRewriter:
         data = event.data or b""
         chunk = read_chunk(data)
         if chunk is None:
-            return self._pass_unread(event, out)
+            return self._pass_unread_event(event, out)
         before = len(out)
         shown: dict[int, str] = {}
         if self._withheld:
             if last:
                 self.flush_texts(out, {choice.index for choice in chunk.choices or ()}, broken=True)
-            shown = self._visible(event, chunk, out, last)
+            shown = self._find_visible_texts(event, chunk, out, last)
         if self.round_answer is not None:
-            return self._take_round(self.round_answer, event, chunk, shown, out) or len(out) - before != 1
+            return self._rewrite_round_chunk(self.round_answer, event, chunk, shown, out) or len(out) - before != 1
         self.answer.add_chunk(chunk, shown)
         late = len(out) > before
         if shown:
-            if not last and self._empty(chunk, shown):
+            if not last and self._is_empty(chunk, shown):
                 return True
             data = patch.replace_visible_text(data, chunk.choices or [], shown)
         if self._withheld:
@@ -133,11 +141,11 @@ class EventRewriter:
 
     def drop_held_text(self) -> None:
         """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
-        self._earlier.clear()
+        self._earlier_texts.clear()
 
     def _list_waiting_text(self) -> dict[int, list[str]]:
-        indices = self._earlier.keys() | self._said.keys()
-        return {n: [*self._earlier.get(n, ()), *self._said.get(n, ())] for n in sorted(indices)}
+        indices = self._earlier_texts.keys() | self._held_texts.keys()
+        return {n: [*self._earlier_texts.get(n, ()), *self._held_texts.get(n, ())] for n in sorted(indices)}
 
     def flush_texts(
         self, out: list[bytes], except_choices: set[int] | frozenset[int] = frozenset(), *, broken: bool = False
@@ -177,20 +185,20 @@ class EventRewriter:
             self.hidden_calls = [HiddenCall(call.id, call.name, call.arguments) for call in calls_made]
             self.goes_on = not found.shown_count
         if not self.goes_on:
-            self._release(out, begin)
+            self._release_texts(out, begin)
         if not self.goes_on and complete and of_round.error is None:
-            self._send_tail(out)
+            self._send_held_end(out)
 
     def end_answer(self, out: list[bytes]) -> None:
         """End the answer here although the model would continue. Append the end, with the finish reason of a complete
         answer."""
         self.goes_on = False
-        if self._finish is None and self._source is not None:
-            self._finish = (self._source, "stop")
-        self._release(out, len(out))
-        self._send_tail(out)
+        if self._held_finish is None and self._template is not None:
+            self._held_finish = (self._template, "stop")
+        self._release_texts(out, len(out))
+        self._send_held_end(out)
 
-    def _pass_unread(self, event: SseEvent, out: list[bytes]) -> bool:
+    def _pass_unread_event(self, event: SseEvent, out: list[bytes]) -> bool:
         """Pass on an event that is not a chunk, unless it may be half of an event with tool calls."""
         self.answer.unparsed += 1
         if self.round_answer is not None and _CALLS in event.raw:
@@ -202,9 +210,9 @@ class EventRewriter:
     def _record_roles(self, chunk: Chunk) -> None:
         for choice in chunk.choices or ():
             if choice.delta and "role" in choice.delta:
-                self._greeted.add(choice.index)
+                self._with_role.add(choice.index)
 
-    def _take_round(
+    def _rewrite_round_chunk(
         self, of_round: AssembledAnswer, event: SseEvent, whole: Chunk, shown: dict[int, str], out: list[bytes]
     ) -> bool:
         """Do the work of `rewrite_event` if calls are hidden or earlier rounds exist."""
@@ -216,22 +224,22 @@ class EventRewriter:
             return False
         if whole.usage:
             self._usage = whole.usage
-        if self._source is None and whole.choices:
-            self._source = event
-            self._head = self._head or patch.read_response_head(data)
+        if self._template is None and whole.choices:
+            self._template = event
+            self._response_head = self._response_head or patch.read_response_head(data)
         if not whole.choices and whole.usage and self._may_go_on():
             of_round.add_chunk(whole)
-            self._tail = event
+            self._held_usage = event
             return True
         self._waiting = []
         begin = len(out)
-        chunk, changes = self._sort(of_round, event, whole, shown, out)
-        if self._hold:
+        chunk, changes = self._split_chunk(of_round, event, whole, shown, out)
+        if self._holds_text:
             shown = self._hold_texts(event, whole, shown)
             if self._has_shown_calls() or any(choice.finish_reason for choice in chunk.choices or ()):
-                self._release(out, begin)
+                self._release_texts(out, begin)
         self.answer.add_chunk(chunk, shown)
-        if (changes or shown) and self._empty(chunk, shown):
+        if (changes or shown) and self._is_empty(chunk, shown):
             parts = [len((choice.delta or {}).get("tool_calls") or ()) for choice in whole.choices or ()]
             if parts == [len(self._waiting)] == [1]:
                 self._waiting[0].is_alone = True
@@ -255,8 +263,8 @@ class EventRewriter:
         for position, choice in enumerate(whole.choices or ()):
             text = shown.get(position, (choice.delta or {}).get("content"))
             if isinstance(text, str) and text:
-                self._said.setdefault(choice.index, []).append(text)
-                self._late[choice.index] = event
+                self._held_texts.setdefault(choice.index, []).append(text)
+                self._text_events[choice.index] = event
                 shown[position] = ""
         return shown
 
@@ -264,23 +272,23 @@ class EventRewriter:
         """True if the client has got calls in this round."""
         return any(calls.shown_count for calls in self._calls.values())
 
-    def _release(self, out: list[bytes], at: int) -> None:
+    def _release_texts(self, out: list[bytes], at: int) -> None:
         """Insert the text that has waited before the bytes appended since `at`: the client sees this round. If the
         client's own calls follow, the text that earlier rounds put before hidden calls is left out."""
-        if not self._hold:
+        if not self._holds_text:
             return
-        self._hold = False
-        waited = self._said if self._has_shown_calls() else self._list_waiting_text()
+        self._holds_text = False
+        waited = self._held_texts if self._has_shown_calls() else self._list_waiting_text()
         late: list[bytes] = []
         for index, texts in waited.items():
-            text, event = "".join(texts), self._late.get(index) or self._source
+            text, event = "".join(texts), self._text_events.get(index) or self._template
             if text and event is not None:
                 self.answer.add_text(text, index)
                 choice = {"index": index, "delta": {"content": text}, "finish_reason": None}
                 late.append(replace_data(event, self._with_choice(event.data or b"", choice)))
         out[at:at] = late
 
-    def _sort(
+    def _split_chunk(
         self, of_round: AssembledAnswer, event: SseEvent, whole: Chunk, shown: dict[int, str], out: list[bytes]
     ) -> tuple[Chunk, dict[int, patch.ChoicePatch]]:
         """Record a chunk as it is. Return the part of the chunk that the client gets, and the changes to its bytes."""
@@ -290,11 +298,11 @@ class EventRewriter:
             delta = choice.delta or {}
             parts = delta.get("tool_calls")
             parts = parts if isinstance(parts, list) else []
-            again = "role" in delta and choice.index in self._before
+            again = "role" in delta and choice.index in self._with_role_before
             if not parts and not again and not choice.finish_reason:
                 continue
             change = patch.ChoicePatch()
-            found = self._sorted(choice, parts, event)
+            found = self._filter_fragments(choice, parts, event)
             self._send_calls(choice.index, found.released, out)
             left = {name: value for name, value in delta.items() if not (again and name == "role")}
             if parts:
@@ -306,7 +314,7 @@ class EventRewriter:
             change.removes_role = again
             reason = choice.finish_reason
             if reason in RUNNABLE_REASONS and choice.index == 0 and self._may_go_on():
-                self._finish = self._finish or (event, reason or "")
+                self._held_finish = self._held_finish or (event, reason or "")
                 change.finish_json, reason = b"null", None
             visible[position] = Choice(choice.index, left, reason)
             if change != patch.ChoicePatch():
@@ -317,12 +325,12 @@ class EventRewriter:
         usage = UNSET if held and whole.usage else patch.add_spent_usage(whole.usage, self._spent)
         return Chunk(whole.id, whole.model, visible, usage, service_tier=tier), changes
 
-    def _sorted(self, choice: Choice, parts: list[Any], event: SseEvent) -> SortedFragments:
+    def _filter_fragments(self, choice: Choice, parts: list[Any], event: SseEvent) -> SortedFragments:
         calls = self._calls.get(choice.index)
         if calls is None:
             if len(self._calls) >= MAX_CHOICES:
                 return SortedFragments(changed=bool(parts))
-            seed = f"{self._head} {self._number} {choice.index}"
+            seed = f"{self._response_head} {self._round_number} {choice.index}"
             first = self._shown_before if choice.index == 0 else 0
             calls = self._calls[choice.index] = ToolCallFilter(self._hidden, first, self._limit, seed)
         found = calls.feed(parts, event, ends=bool(choice.finish_reason))
@@ -339,7 +347,7 @@ class EventRewriter:
             data = patch.remove_null_usage(data)
         elif goes is not came:
             data = patch.remove_usage(data) if goes is UNSET else patch.set_usage(data, goes)
-        return patch.set_response_head(data, self._head) if self._number else data
+        return patch.set_response_head(data, self._response_head) if self._round_number else data
 
     def _send_calls(self, index: int, late: list[HeldFragment], out: list[bytes]) -> None:
         """Append fragments that have waited for their name. Each is in a chunk like the chunk in which it came."""
@@ -354,10 +362,10 @@ class EventRewriter:
                 data = self._with_choice(data, {"index": index, "delta": {"tool_calls": [part]}, "finish_reason": None})
             out.append(held.event.raw if data is held.event.data else replace_data(held.event, data))
 
-    def _send_tail(self, out: list[bytes]) -> None:
+    def _send_held_end(self, out: list[bytes]) -> None:
         """Append the end that was held: the finish reason and the usage."""
-        finish, tail = self._finish, self._tail
-        self._finish = self._tail = None
+        finish, tail = self._held_finish, self._held_usage
+        self._held_finish = self._held_usage = None
         if finish is not None:
             event, reason = finish
             choice = Choice(0, {}, choose_finish_reason(reason, self.shown_calls))
@@ -374,7 +382,7 @@ class EventRewriter:
             if not self._drop_usage:
                 out.append(replace_data(tail, self._with_head_and_usage(tail.data or b"", chunk.usage, usage)))
 
-    def _visible(self, event: SseEvent, chunk: Chunk, out: list[bytes], last: bool) -> dict[int, str]:
+    def _find_visible_texts(self, event: SseEvent, chunk: Chunk, out: list[bytes], last: bool) -> dict[int, str]:
         """Return, by position, the texts of this chunk that the client gets instead of upstream's.
 
         Held text that must come before the chunk is appended as a separate chunk.
@@ -402,12 +410,12 @@ class EventRewriter:
                     visible += held.end(cut=cut) if ends else held.flush(before_calls=True)
                 if visible != content:
                     shown[position] = visible
-                    self._late[index] = event
+                    self._text_events[index] = event
             elif ends or calls:
                 self._send_text(index, held.end(cut=cut) if ends else held.flush(before_calls=True), out)
         return shown
 
-    def _empty(self, chunk: Chunk, shown: dict[int, str]) -> bool:
+    def _is_empty(self, chunk: Chunk, shown: dict[int, str]) -> bool:
         """True if nothing is left of a chunk that the client would miss."""
         if chunk.usage is not UNSET and chunk.usage is not None:
             return False
@@ -417,7 +425,7 @@ class EventRewriter:
             if choice.finish_reason or (text != "" if self.round_answer is None else text not in ("", None)):
                 return False
             for name, value in delta.items():
-                if name == "content" or value is None or (name == "role" and choice.index in self._greeted):
+                if name == "content" or value is None or (name == "role" and choice.index in self._with_role):
                     continue
                 return False
         return True
@@ -428,14 +436,14 @@ class EventRewriter:
             return
         if self.round_answer is not None:
             self.round_answer.add_text(text, index)
-        if self._hold:
-            self._said.setdefault(index, []).append(text)
+        if self._holds_text:
+            self._held_texts.setdefault(index, []).append(text)
             return
         self.answer.add_text(text, index)
-        event = self._late[index]
+        event = self._text_events[index]
         data = self._with_choice(event.data or b"", {"index": index, "delta": {"content": text}, "finish_reason": None})
         out.append(replace_data(event, data))
 
     def _with_choice(self, data: bytes, choice: dict[str, Any]) -> bytes:
         data = patch.set_only_choice(data, choice, drop_usage=self._drop_usage)
-        return patch.set_response_head(data, self._head) if self._number else data
+        return patch.set_response_head(data, self._response_head) if self._round_number else data

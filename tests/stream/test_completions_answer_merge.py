@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.stream import assemble
+from proxy.stream import completions_answer as merging
 
 
 def joined(*deltas: Any, room: int = 1 << 20) -> Any:
-    left, old = assemble.CaptureLimit(room), None
+    left, old = merging.CaptureLimit(room), None
     for delta in deltas:
-        old = assemble.merge_value(old, delta, left)
-    return assemble.build_json_value(old)
+        old = merging.merge_value(old, delta, left)
+    return merging.build_json_value(old)
 
 
 def test_strings_are_continued_and_names_of_things_are_not() -> None:
@@ -38,12 +38,12 @@ def test_null_adds_nothing_and_numbers_replace() -> None:
 @given(st.recursive(st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
 def test_a_value_that_comes_once_is_what_it_was(value: Any) -> None:
     kept = joined(value)
-    assert kept == value or assemble.REPLACED_FIELDS & set(str(value).replace("'", " ").split())
+    assert kept == value or merging.REPLACED_FIELDS & set(str(value).replace("'", " ").split())
 
 
 def test_nothing_is_added_without_room() -> None:
     assert len(joined(*["x" * 10] * 100, room=200)) <= 200
-    assert len(joined(*[[{}]] * 100, room=1000)) <= 1000 // assemble.ENTRY_OVERHEAD
+    assert len(joined(*[[{}]] * 100, room=1000)) <= 1000 // merging.ENTRY_OVERHEAD
 
 
 def test_deep_values_are_taken_as_they_are() -> None:

@@ -1,4 +1,4 @@
-"""Hidden tool calls in answers that are one body: the twin of `proxy.stream.relay`, with the same result.
+"""Hidden tool calls in answers of chat completions that are one body, with the result that `completions_relay` gives.
 
 `read_round` reads what upstream asks for in one body. `join_rounds` makes one body for the client from the bodies of
 all rounds. The last body is changed, at the spans in question. Text and other fields of earlier rounds come before its
@@ -14,9 +14,15 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects.completions.stream import read_any_json, write_json
 from proxy.dialects.usage import Usage
-from proxy.stream import assemble, patch
-from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
+from proxy.stream import completions_patch as patch
 from proxy.stream.block_filter import remove_blocks
+from proxy.stream.completions_answer import (
+    CAPTURE_LIMIT,
+    AssembledAnswer,
+    CaptureLimit,
+    build_json_value,
+    merge_fields,
+)
 from proxy.stream.tool_call_filter import RUNNABLE_REASONS, HiddenCall, choose_finish_reason, make_call_id
 
 
@@ -131,10 +137,10 @@ def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
     if not own:
         return body
     fields: dict[str, Any] = {}
-    room = assemble.CaptureLimit(len(body) + sum(len(write_json(one)) for one in before) + CAPTURE_LIMIT)
+    room = CaptureLimit(len(body) + sum(len(write_json(one)) for one in before) + CAPTURE_LIMIT)
     for message in [*before, *own]:
-        assemble.merge_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
-    joined = {name: assemble.build_json_value(one) for name, one in fields.items()}
+        merge_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
+    joined = {name: build_json_value(one) for name, one in fields.items()}
     joined["content"] = _join_contents([message.get("content") for message in [*before, *own]])
     new = {name: one for name, one in joined.items() if one != own[0].get(name)}
     try:

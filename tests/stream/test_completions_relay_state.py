@@ -1,4 +1,4 @@
-"""Withholding in `proxy.stream.relay`; everything else of it is in test_relay.py."""
+"""Withholding in `proxy.stream.completions_relay`; everything else of it is in test_relay.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from proxy.chat.message import Call
 from proxy.notes import state_block
 from proxy.notes.state_block import HEADINGS
-from proxy.stream.relay import Relay
-from tests.stream.completion_streams import (
+from proxy.stream.completions_relay import CompletionsRelay
+from tests.stream.completions_streams import (
     BLOCK,
     DONE,
     HEAD,
@@ -214,7 +214,7 @@ def test_half_characters_go_on_as_they_came() -> None:
 
 
 def test_nothing_more_comes_after_the_end() -> None:
-    relay = Relay(withheld=HEADINGS, drop_usage=False)
+    relay = CompletionsRelay(withheld=HEADINGS, drop_usage=False)
     relay.feed(make_chunk({"content": "a\n"}))
     assert read_text(relay.end()) == "\n"
     assert relay.end() == b""

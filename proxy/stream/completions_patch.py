@@ -242,7 +242,8 @@ def add_spent_usage(usage: Any, spent: dict[str, Any]) -> Any:
 
 
 def sum_spent_usage(usage: Any, spent: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts that `add_spent_usage` must add after a round with this usage."""
+    """Return the counts that `add_spent_usage` has to add after a round with this usage. spent: those before the
+    round."""
     if not isinstance(usage, dict):
         return spent
     details = usage.get("completion_tokens_details")

@@ -1,4 +1,4 @@
-"""Of `proxy.stream.nonstreaming` what test_hidden.py does not show, which compares it with streams."""
+"""Of `proxy.stream.completions_body` what test_hidden.py does not show, which compares it with streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.stream.nonstreaming import join_rounds, may_call, read_round
+from proxy.stream.completions_body import join_rounds, may_call, read_round
 
 HIDDEN = frozenset({"recall"})
 OURS = (

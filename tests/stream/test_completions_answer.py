@@ -12,7 +12,7 @@ from proxy.chat.message import Call
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import read_chunk
 from proxy.dialects.usage import Usage
-from proxy.stream.assemble import MAX_CALLS, MAX_CHOICES, AssembledAnswer
+from proxy.stream.completions_answer import MAX_CALLS, MAX_CHOICES, AssembledAnswer
 
 
 def delta(value: dict[str, Any], index: int = 0, finish: str | None = None) -> bytes:

@@ -16,7 +16,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
 from proxy.notes.state_block import HEADINGS
-from proxy.stream.relay import Relay
+from proxy.stream.completions_relay import CompletionsRelay
 
 OURS = frozenset({"recall", "query_db", "describe_db", "save_memo"})
 DONE = b"data: [DONE]\n\n"
@@ -193,12 +193,12 @@ def run(
     withhold: bool = False,
     drop: bool = False,
     limit: int = 8 << 20,
-) -> tuple[bytes, list[Relay]]:
+) -> tuple[bytes, list[CompletionsRelay]]:
     """The bytes that a client gets of these rounds, and their relays. Rounds behind the last one are not requested."""
     out = b""
-    relays: list[Relay] = []
+    relays: list[CompletionsRelay] = []
     for parts in rounds:
-        relay = Relay(
+        relay = CompletionsRelay(
             withheld=HEADINGS if withhold else (),
             drop_usage=drop,
             limit=limit,

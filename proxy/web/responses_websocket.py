@@ -20,7 +20,7 @@ from proxy.dialects.responses.frames import AnswerItems, Carried, CreateFrame
 from proxy.errors import ClientGone, Unavailable
 from proxy.exchange.services import TURN_BYTES
 from proxy.sessions.locate import decode_headers
-from proxy.stream.response_echo import ResponseEcho
+from proxy.stream.responses_echo import ResponseEcho
 from proxy.stream.sse import SseEvent, SseParser, begins_stream
 from proxy.upstream.client import SUCCESS_STATUSES, is_event_stream
 from proxy.web.asgi import DISCONNECT_KEY, App, Disconnect, Message, Receive, Scope, Send

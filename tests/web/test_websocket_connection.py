@@ -11,11 +11,11 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from proxy.web import websocket
+from proxy.web import websocket_connection
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import HANGS_S, abort_all, connect, run_upstream, wait_until
 from tests.strict_responses import StrictResponses
-from tests.web.test_response_socket import HELLO, ask, create, hear, socket
+from tests.web.test_responses_websocket import HELLO, ask, create, hear, socket
 
 HANDSHAKE = (
     b"GET /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -84,7 +84,7 @@ async def test_messages_that_have_not_come_whole_have_one_budget() -> None:
 
 
 async def test_fragments_without_bytes_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "PING_S", HANGS_S * 2)
+    monkeypatch.setattr(websocket_connection, "PING_S", HANGS_S * 2)
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port, limits={"body_mb": 1, "bodies_mb": 1}) as proxy,
@@ -166,7 +166,7 @@ async def test_connections_are_counted_with_the_others_and_leave_their_place() -
 
 
 async def test_a_client_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "PING_S", 0.1)
+    monkeypatch.setattr(websocket_connection, "PING_S", 0.1)
     async with run_upstream(StrictResponses("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         await client.send(HANDSHAKE)
