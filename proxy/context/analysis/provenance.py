@@ -26,6 +26,11 @@ _REWRITES = re.compile(
     r"|\brubocop\b.* -[aA]\b"
 )
 """Options and commands with which a runner writes files; without them a runner only reads."""
+_WRITERS = re.compile(
+    r"(?:cargo fmt|(?:gofmt|goimports) .*-w|rustfmt|clang-format .*-i|isort|(?:npx )?jscodeshift|sd|go generate)\b"
+    r"|unzip (?!.*-[ltp])|tar (?:-?\w*x|.*--extract)"
+)
+"""Other programs that write files of a project."""
 _CHECKS = re.compile(r"\s--?(?:check|diff|dry-run)\b")
 """Options with which a formatter only reports."""
 _LEAVES = re.compile(
@@ -133,7 +138,7 @@ def rewrites_files(command: ShellCommand) -> bool:
     """True if a command is a runner that writes files, for example a formatter."""
     direct = runner_patterns.compile_patterns().runner_command
     return command.kind == "run" and any(
-        direct.match(part) and _REWRITES.search(part) and not _CHECKS.search(part)
+        ((direct.match(part) and _REWRITES.search(part)) or _WRITERS.match(part)) and not _CHECKS.search(part)
         for part in command.core.split(" && ")
     )
 

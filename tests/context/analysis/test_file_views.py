@@ -190,6 +190,19 @@ def test_a_shell_that_went_elsewhere_may_have_removed_another_file(earlier: str,
     assert make_state_test(build_view(values))(2) == state
 
 
+def test_a_path_with_a_drive_is_the_same_in_each_directory() -> None:
+    values = [user("go"), *call_tool("read_file", {"path": "C:\\src\\a.cs"}, "\n".join(BODY))]
+    values += call_tool("powershell", {"command": "cd C:\\src; dotnet build"}, "")
+    removed = call_tool("powershell", {"command": "Remove-Item C:\\src\\a.cs"}, "")
+    assert make_state_test(build_view([*values, *removed]))(2) == "gone"
+    other = call_tool("powershell", {"command": "cd D:\\old; Remove-Item C:\\src\\a.cs"}, "")
+    assert make_state_test(build_view([*values, *other]))(2) == "gone"
+    other = call_tool("powershell", {"command": "Remove-Item D:\\src\\a.cs"}, "")
+    assert make_state_test(build_view([*values, *other]))(2) == "current"
+    written = call_tool("powershell", {"command": "Set-Content -Path C:\\src\\a.cs -Value x"}, "")
+    assert make_state_test(build_view([*values, *written]))(2) == "changed"
+
+
 def test_a_file_that_was_deleted_and_restored_is_there_again() -> None:
     values = [user("go"), *call_tool("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
     for command in ("rm src/a.py", "git checkout src/a.py"):
