@@ -48,6 +48,11 @@ _MAY_WRITE = re.compile(
 """Commands that may write files of the project, though most of their kind do not."""
 
 
+_ID = re.compile(r"(?=[^\s@/]{3,60}\Z).*\d.*")
+_NO_ID = re.compile(r"\d{1,4}-\d{1,2}-\d{1,4}(?:T|\Z)|\d{1,2}:\d\d|[-+]?(?:\d{1,4}|\d*[.,]\d+)%?\Z")
+"""A day, a time or a number that counts something."""
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """The origin of a message."""
@@ -162,22 +167,25 @@ class _Subject:
     text: str
     """The text of a result that shows several files."""
     values: frozenset[str]
-    """The values in the arguments of the call."""
+    """The identifiers in the arguments of the call."""
 
 
 def _find_subject(message: Message, call: Call, source: ResultSource) -> _Subject:
     if source.path:
         return _Subject(source, "", frozenset())
-    return _Subject(source, message.text, frozenset() if source.by_shell else list_short_values(call))
+    return _Subject(source, message.text, frozenset() if source.by_shell else list_ids(call))
 
 
-def list_short_values(call: Call) -> frozenset[str]:
-    """Return the short values in a call's arguments, which may be identifiers."""
+def list_ids(call: Call) -> frozenset[str]:
+    """Return the values in a call's arguments that name one object, for example an order or a table.
+
+    A day, a city, an address of mail or a small number is shared by calls that have nothing else in common.
+    """
     try:
         value = decode_embedded(call.arguments)
     except (ValueError, RecursionError):
         return frozenset()
-    return frozenset(leaf for leaf in identifiers.find_leaves(value) if 2 <= len(leaf) <= 60)
+    return frozenset(leaf for leaf in identifiers.find_leaves(value) if _ID.fullmatch(leaf) and not _NO_ID.match(leaf))
 
 
 def _changes_subject(later: Call, subject: _Subject) -> bool:
@@ -190,7 +198,7 @@ def _changes_subject(later: Call, subject: _Subject) -> bool:
         return bool(source.path) and refetch.has_same_file(source, subject.source)
     if source.path:
         return _names(subject.text, source.path) or _names(subject.text, _shorten_path(source.path))
-    return not subject.values.isdisjoint(list_short_values(later))
+    return not subject.values.isdisjoint(list_ids(later))
 
 
 def _names(text: str, path: str) -> bool:
