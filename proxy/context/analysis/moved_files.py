@@ -292,14 +292,21 @@ def read_directory(arguments: Mapping[str, Any]) -> str:
     return normalize_path(found[0]) if found else ""
 
 
-_CD = re.compile(r"\s*cd\s+(?:--\s+)?(['\"]?)([^\s;&|'\"$`]+)\1\s*")
+_MOVES_SHELL = re.compile(
+    r"\s*(?:cd|chdir|pushd|popd|set-location|push-location|pop-location|sl)\b(?![-.=])\s*([^;&|\n]*)", re.IGNORECASE
+)
+"""A command that only goes to another directory, and the words behind it."""
+_TARGET = re.compile(r"(?:(?:--|/d|-path|-literalpath)\s+)?(['\"]?)(?!-)([^\s'\"$`%*]+)\1\s*", re.IGNORECASE)
 
 
 def follow_cd(text: str, current_directory: str) -> str:
-    """Return the directory of a shell after a command that ran in `current_directory`: a new one if the command is only
-    a `cd`."""
-    found = _CD.fullmatch(text)
-    return current_directory if found is None else resolve_path(current_directory, found[2])
+    """Return the directory of a shell after a command that ran in `current_directory`: a new one if the command only
+    goes there, empty if it does not say where."""
+    moves = _MOVES_SHELL.fullmatch(text)
+    if moves is None:
+        return current_directory
+    found = _TARGET.fullmatch(moves[1])
+    return "" if found is None else resolve_path(current_directory, found[2])
 
 
 def _list_arguments(arguments: Mapping[str, Any], names: Sequence[str]) -> list[str]:
