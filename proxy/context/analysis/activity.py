@@ -233,7 +233,7 @@ class ActivityRecord:
                     self.files_edited.pop(name, None)
                 continue
             if kind in _REMOVING:
-                self.change_count += self._drop(path, gone=kind == "gone") or path == "*"
+                self.change_count += self._drop(path, gone=kind == "gone") or path == "*" or kind == "undone"
                 continue
             known = (*self.files_edited, *self.files_created, *self.files_read)
             self.change_count += (
@@ -351,7 +351,7 @@ def _read_shell_changes(call: Call) -> list[FileChange]:
     """Return the files that a shell command removes, moves or restores, and the file that it writes by redirection: `*`
     if it edits or formats files."""
     command, source = shell_commands.parse_call(call), refetch.find_source(call)
-    changes = moved_files.read_shell_changes(command.core)
+    changes = [*moved_files.read_shell_changes(command.core), *moved_files.read_written_files(call.arguments)]
     if source.action == "writes" and source.path:
         in_place = re.search(r"(?:^| )(?:sed|perl) ", command.core) is not None
         return [*changes, FileChange("placed", "*" if in_place else source.path)]

@@ -101,12 +101,14 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
             if source.action == "writes" and source.path and not named:
                 written[source.path, source.by_shell] = n, source
         elif source.action == "writes" and not source.by_shell and not has_failed(view, n, call):
-            changed_ids.update(dict.fromkeys(_list_ids(call), n))
+            changed_ids.update(dict.fromkeys(provenance.list_ids(call), n))
 
     def find_state(n: int) -> ViewState:
         source = sources.get(n)
         if source is not None and not source.path and not source.by_shell and changed_ids:
-            return "changed" if any(changed_ids.get(name, 0) > n for name in _list_ids(calls[n])) else "current"
+            return (
+                "changed" if any(changed_ids.get(name, 0) > n for name in provenance.list_ids(calls[n])) else "current"
+            )
         if source is None or not source.path or source.action not in ("shows", "writes"):
             return "current"
         later = [at for at, other in written.values() if at > n and refetch.has_same_file(other, source)]
@@ -121,11 +123,6 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
         return "changed" if later else "current"
 
     return find_state
-
-
-def _list_ids(call: Call) -> list[str]:
-    """Return the short values in a call's arguments that are no plain words."""
-    return [value for value in provenance.list_short_values(call) if not value.isalpha()]
 
 
 def has_failed(view: View, n: int, call: Call) -> bool:

@@ -33,12 +33,13 @@ WRITE_WORDS = (
 )  # fmt: skip
 """Words in names of tools that change something."""
 POLL_WORDS = (
-    "await", "heartbeat", "job", "key", "monitor", "next", "output", "ping", "poll", "progress", "scroll", "sleep",
-    "status", "wait", "watch",
+    "await", "heartbeat", "job", "key", "keys", "monitor", "next", "output", "ping", "poll", "progress", "scroll",
+    "sleep", "status", "stdin", "wait", "watch",
 )  # fmt: skip
 """Words in names of tools that are meant to be called repeatedly."""
 ACTING_WORDS = (
-    "advance", "click", "drag", "drive", "jump", "move", "press", "rotate", "step", "swipe", "tap", "turn", "walk",
+    "advance", "back", "click", "drag", "drive", "forward", "jump", "move", "press", "redo", "rotate", "step", "swipe",
+    "tap", "turn", "type", "undo", "walk", "zoom",
 )  # fmt: skip
 """Words in names of tools that change something, and that are meant to be called repeatedly: each call goes on from
 where the one before has ended."""
@@ -49,16 +50,17 @@ SHELL_WRITES = (
     r"|(?:^|[\s;&|(`])(?:rm|mv|cp|mkdir|touch|tee|patch|chmod|chown|ln|dd|truncate|kill|pkill|make|rsync|gofmt)\s"
     r"|\b(?:sed|perl|ruby)\s(?:\S+\s){0,4}?-\w*i"
     r"|\bgit\s+(?:-\S+\s+)*(?:add|am|apply|checkout|cherry-pick|clean|clone|commit|fetch|merge|mv|pull|push|rebase|reset|"
-    r"restore|revert|rm|stash|switch|worktree)\b"
+    r"restore|revert|rm|stash|switch|worktree|bisect)\b"
     r"|\b(?:pip3?|npm|yarn|pnpm|apt|apt-get|brew|cargo|conda|gem|go|poetry|uv)\s+(?:\S+\s){0,4}?(?:add|ci|get|install|remove|"
     r"uninstall|upgrade|mod|sync)\b"
-    r"|\bopen\([^)]{0,200}['\"][wax]|\bwrite_text\(|<<"
+    r"|\bopen\((?:[^)]{0,200}[,=]\s*)?['\"][wax][bt+]{0,2}['\"]|\bwrite_text\(|<<"
 )
 SHELL_POLLS = (
     r"(?:^|[\s;&|(])(?:sleep\s+[\d.$]|wait\b|watch\s)|\btail\s+-[fF]\b|\b(?:run|checks)\b.*--?watch\b"
     r"|\b(?:kubectl|oc)\s+(?:-\S+\s+\S+\s+)*(?:get|describe|logs|wait|rollout\s+status)\b"
     r"|\b(?:docker|podman)\s+(?:compose\s+)?(?:ps|logs)\b|\bgh\s+(?:run|pr)\s+(?:view|list|checks|status)\b"
     r"|\bsystemctl\s+(?:status|is-active)\b"
+    r"|(?i:\bstart-sleep\b|\bwait-(?:process|job|event)\b|\btimeout(?:\.exe)?\s+/t\b)|\bping\s+-n\s+\d+\s+(?:127|localhost)"
 )
 FAILED_PATTERN = (
     r"\A\s*(?:<\w+>\s*)?(?:error|fatal|exception|traceback|failed|exit code:? [1-9]|<returncode>[1-9]|[\w.]*Error\b)"

@@ -85,6 +85,8 @@ class _ResultFacts(NamedTuple):
 
     key: int
     error: str | None
+    acknowledges: bool
+    """True if the result only says that the call was done."""
 
 
 class _LoopPatterns:
@@ -151,7 +153,7 @@ class _LoopPatterns:
         """
         text = message.text.strip()
         if message.media_count:
-            return _ResultFacts(hash(message.form), None)
+            return _ResultFacts(hash(message.form), None, acknowledges=False)
         ended = outcome.read_outcome(message, command)
         error = None
         known = runner_patterns.compile_patterns()
@@ -164,12 +166,20 @@ class _LoopPatterns:
             numbers = (*ended.failure_lines, *ended.summary_lines)
             told = (output_wrappers.strip_line(rows[n])[:MAX_LINE_CHARS] for n in numbers)
             error = next(filterfalse(known.closing.match, told), " ".join(text[:MAX_LINE_CHARS].split()))
-        return _ResultFacts(hash(text), error)
+        return _ResultFacts(hash(text), error, error is None and _ACKNOWLEDGES.fullmatch(text) is not None)
 
 
+_ACKNOWLEDGES = re.compile(
+    r"\W*(?:ok(?:ay)?|done|success(?:ful|fully)?|true|accepted|saved|sent|updated"
+    r"|(?:insert 0|update|delete|copy|merge) [1-9]\d*|query ok, [1-9]\d* rows? affected.{0,80})\W*",
+    re.IGNORECASE,
+)
+"""A result that only says that the call did what it was asked for: it is the same for other calls."""
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """Matches the words of a tool's name: get_page, getPage, HTTPGet."""
 
+REQUEST_WORDS = 4
+"""Words from which on a prompt of the user is a request."""
 MAX_EXAMINED_CHARS = 8000
 """Maximum number of characters of a command or a thought that are examined."""
 STEM_CHARS = 4
@@ -216,7 +226,10 @@ class LoopDetector:
         """The newest step may still get a new result."""
         self._seen: set[int] = set()
         self._calls: list[_Call] = []
-        self._same: dict[int, tuple[int, int]] = {}
+        self._same: dict[int, tuple[int, int, int]] = {}
+        """By call: its newest result, how often in a row, and the turn of the user."""
+        self._turn = 0
+        self._prompts: set[int] = set()
         self._newest: dict[int, int] = {}
         """The newest result of each call of a tool that runs no commands."""
         self._errors: dict[str, int] = defaultdict(int)
@@ -243,7 +256,7 @@ class LoopDetector:
                 self._read_thought(message)
             self.read_assistant(facts, acts)
         elif message.role == "user" and not is_beside_results(messages, n):
-            self.read_prompt()
+            self.read_prompt(message.text)
 
     def list_loops(self) -> list[Loop]:
         """Return the loops that the newest step continues."""
@@ -262,10 +275,17 @@ class LoopDetector:
             self._open = False
             self._tally("no_progress", self._idle, self._settings.no_progress, "")
 
-    def read_prompt(self) -> None:
-        """Read a prompt of the user. The count of steps without progress begins again; earlier words and actions still
-        count, but errors of a tool that did in the end what it was asked for."""
+    def read_prompt(self, text: str = "") -> None:
+        """Read a prompt of the user.
+
+        The count of steps without progress begins again. Earlier words and actions still count, but not two things:
+        errors of a tool that did in the end what it was asked for, and calls before a request. The user may have asked
+        for the same again. A few words (`Go on.`), or those of an earlier prompt, are no request.
+        """
         self._close()
+        if len(text.split()) >= REQUEST_WORDS and hash(text) not in self._prompts:
+            self._turn += 1
+            self._prompts.add(hash(text))
         for error in self._settled:
             self._errors.pop(error, None)
         self._settled.clear()
@@ -315,7 +335,8 @@ class LoopDetector:
         if call is not None:
             self._calls.remove(call)
         wrote = call is not None and call.writes and facts.error is None
-        if wrote or facts.key not in self._seen:
+        is_done = facts.acknowledges and call is not None and call.key not in self._same
+        if wrote or is_done or facts.key not in self._seen:
             self._seen.add(facts.key)
             self._idle = 0
             self._texts.clear()
@@ -350,9 +371,12 @@ class LoopDetector:
     def _count_repeats(self, call: _Call, facts: _ResultFacts) -> None:
         """Count the repeats of a call with the same result, and of cycles of calls."""
         settings = self._settings
-        before, run = self._same.get(call.key, (0, 0))
-        run = run + 1 if before == facts.key else 1
-        self._same[call.key] = (facts.key, run)
+        before, run, turn = self._same.get(call.key, (0, 0, 0))
+        is_asked = turn != self._turn
+        run = run + (not is_asked) if before == facts.key else 1
+        self._same[call.key] = (facts.key, run, self._turn)
+        if is_asked and run > 1:
+            return
         self._tally("same_call", run, settings.repeats, call.name)
         self._tally("same_call_still", run, settings.still, call.name)
         events = self._events

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers
-from proxy.context.analysis.refetch import normalize_path, resolve_path
+from proxy.context.analysis.refetch import is_of_drive, normalize_path, resolve_path
 from proxy.context.analysis.shell_commands import DECIDING, PATH_ARGUMENTS, ShellCommand, is_trial, parse_call
 
 _REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
@@ -34,6 +34,17 @@ _CMDLETS = {
     **dict.fromkeys(("copy-item", "cpi", "copy"), "cp"),
 }
 """Commands of Windows shells, in lower case, and the commands that do the same elsewhere."""
+_WRITING_CMDLETS = frozenset(
+    ("set-content", "add-content", "clear-content", "out-file", "tee-object", "new-item", "sc", "ac", "ni")
+)
+"""Commands of PowerShell that write a file, in lower case."""
+_PATH_OPTIONS = frozenset(("-path", "-literalpath", "-filepath"))
+_WRITING_CODE = re.compile(
+    r"\bopen\((?:[^)]{0,200}[,=]\s*)?\\?['\"][wax][bt+]{0,2}\\?['\"]|\.write_(?:text|bytes)\(|\bwriteFile|\bWriteAll(?:Text|Lines|Bytes)\("
+)
+"""Code that writes files, in the arguments of a call."""
+_QUOTED_FILE = re.compile(r"['\"]([\w./~-]{1,200}\.\w{1,8})\\?['\"]")
+"""The name of a file in quotes, within a text of JSON or alone."""
 _SELECTS = frozenset(("-whatif", "-confirm", "-include", "-exclude", "-filter", "-stream"))
 """Their options with which not everything that is named is removed or moved."""
 _SWITCH = re.compile(r"/[a-zA-Z]")
@@ -114,6 +125,9 @@ def _read_simple_command(words: Sequence[str]) -> list[FileChange]:
     git = words[:1] == ["git"]
     if git:
         words = words[1:]
+    elif words and words[0].lower() in _WRITING_CMDLETS:
+        at = next((n for n, word in enumerate(words, 1) if word.lower() in _PATH_OPTIONS), 1)
+        return [FileChange("placed", word) for word in words[at : at + 1] if not word.startswith("-")]
     elif words and words[0].lower() in _CMDLETS:
         if not _SELECTS.isdisjoint(map(str.lower, words)):
             return []
@@ -149,6 +163,13 @@ def _read_simple_command(words: Sequence[str]) -> list[FileChange]:
     return []
 
 
+def read_written_files(arguments: str) -> list[FileChange]:
+    """Return the files that code in the arguments of a call may write: those that it names in quotes."""
+    if _WRITING_CODE.search(arguments) is None:
+        return []
+    return [FileChange("placed", path) for path in dict.fromkeys(_QUOTED_FILE.findall(arguments))]
+
+
 def _read_resets(words: Sequence[str], named: Sequence[str]) -> list[FileChange]:
     """Return the changes of a git command that takes back or brings back all changes of a working tree."""
     options = {word for word in words if word.startswith("-")}
@@ -178,7 +199,10 @@ def read_changes(call: Call, command: ShellCommand, *, has_wandered: bool) -> li
         return read_tool_changes(identifiers.split_tool_name(call.name), identifiers.parse_arguments(call.arguments))
     found = call.derive(_read_call_changes)
     return (
-        [one._replace(certain=one.path.startswith("/")) if one.certain else one for one in found]
+        [
+            one._replace(certain=one.path.startswith("/") or is_of_drive(one.path)) if one.certain else one
+            for one in found
+        ]
         if has_wandered
         else found
     )
@@ -268,14 +292,21 @@ def read_directory(arguments: Mapping[str, Any]) -> str:
     return normalize_path(found[0]) if found else ""
 
 
-_CD = re.compile(r"\s*cd\s+(?:--\s+)?(['\"]?)([^\s;&|'\"$`]+)\1\s*")
+_MOVES_SHELL = re.compile(
+    r"\s*(?:cd|chdir|pushd|popd|set-location|push-location|pop-location|sl)\b(?![-.=])\s*([^;&|\n]*)", re.IGNORECASE
+)
+"""A command that only goes to another directory, and the words behind it."""
+_TARGET = re.compile(r"(?:(?:--|/d|-path|-literalpath)\s+)?(['\"]?)(?!-)([^\s'\"$`%*]+)\1\s*", re.IGNORECASE)
 
 
 def follow_cd(text: str, current_directory: str) -> str:
-    """Return the directory of a shell after a command that ran in `current_directory`: a new one if the command is only
-    a `cd`."""
-    found = _CD.fullmatch(text)
-    return current_directory if found is None else resolve_path(current_directory, found[2])
+    """Return the directory of a shell after a command that ran in `current_directory`: a new one if the command only
+    goes there, empty if it does not say where."""
+    moves = _MOVES_SHELL.fullmatch(text)
+    if moves is None:
+        return current_directory
+    found = _TARGET.fullmatch(moves[1])
+    return "" if found is None else resolve_path(current_directory, found[2])
 
 
 def _list_arguments(arguments: Mapping[str, Any], names: Sequence[str]) -> list[str]:

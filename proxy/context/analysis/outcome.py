@@ -31,7 +31,8 @@ MAX_SUMMARIES = 3
 """Number of summary lines that stay: the last ones."""
 
 _CALL_FAILED = re.compile(
-    r"\W*(?:<tool_use_error>|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b(?! handling)"
+    r"\W*(?:<tool_use_error>|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b"
+    r"(?! (?:handling|analysis|rates?|reports?|budgets?|correction|logs?|types?|summary)\b|[\w ]{0,20}: ?(?:0|none)\b)"
     r"|[\w.]*[a-z](?:Error|Exception)\b|Traceback \(|"
     r"(?:could not|cannot|can't|unable to|failed to|invalid)\s|canceling statement due to |an error occurred\b"
     r"|(?:HTTP(?:/[\d.]+)?(?: error)?:? )?[45]\d\d:? (?:Bad Request|Unauthori[sz]ed|Forbidden|Not Found|Gone\b"
@@ -48,7 +49,7 @@ _HEADING = re.compile(r"\W*(?:error|exception|failed|failure)\W*", re.IGNORECASE
 _SAYS_NO = re.compile(
     r"\b(?<!\b0 )(?<!\bno )"
     r"(?:not found|does not exist|doesn't exist|no such|denied|has not been|doesn't want|rejected|no changes"
-    r"|not unique|no match|failed|not allowed|timed out)\b(?!: *0\b)",
+    r"|not unique|no match|failed|not allowed|timed out)\b(?![\w ]{0,20}: *0\b)",
     re.IGNORECASE,
 )
 FOREIGN_NEGATIONS = (
@@ -74,10 +75,15 @@ PATH_WORD = re.compile(r"(?<!\S)\S*\w[./\\]\w\S*")
 linear time."""
 _SHOWN_LINE = re.compile(
     r"\d+(?:\u2192|\t|\|)|\S*[\w/]\.\w+:\d+:|\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:|[IWEF]\d{4} \d\d:\d\d:"
+    r"|[\w.-]+ +\| |\[\s*\{"
 )
-"""The beginning of a numbered line of a file, of a hit of a search, or of a line of a log."""
+"""The beginning of a numbered line of a file, a hit of a search, a line of a log, a row of a table, or a JSON list."""
 _SECOND_SENTENCE = re.compile(r"[.!] [A-Z].*")
-_DONE = re.compile(r"\b(?:has been (?:updated|created|edited|written)|successfully)\b", re.IGNORECASE)
+_DONE = re.compile(
+    r"\b(?:has been (?:updated|created|edited|written)|successfully)\b"
+    r"|\A\W*(?:added|booked|created|moved|posted|saved|scheduled|sent|submitted|updated|uploaded)\b",
+    re.IGNORECASE,
+)
 _EDIT_FAILED = re.compile(
     r"\W*(?:(?:no|0|none) (?:\w+ ){0,2}(?:changes?|edits?|replacements?|matches|occurrences|hunks?|files?)\b"
     r"(?! (?:failed|left))"
@@ -244,11 +250,12 @@ def _read_object_lines(value: Mapping[str, Any], text: str) -> ResultLines:
     # A lone `code` may be anything (an HTTP status, an id): it counts only if there is an output too.
     has_output = any(isinstance(value.get(name), str) for name in ("output", "stdout", "stderr"))
     code = codes[0] if codes and (has_output or "code" not in value) else None
-    failed = True if value.get("error") or value.get("isError") is True or value.get("is_error") is True else None
     status = value.get("status")
-    # The status may be that of the requested object; a call that failed gives a reason too.
-    if status == "error" or (status in ("failed", "failure") and any(value.get(k) for k in _REASONS)):
-        failed = True
+    # The status and the error may be those of the requested object, which has an id. A call that failed gives a reason.
+    is_call = not isinstance(status, str) or "id" not in value
+    reason = status in ("failed", "failure") and any(value.get(k) for k in _REASONS)
+    stated = is_call and (value.get("error") or status == "error" or reason)
+    failed = True if stated or value.get("isError") is True or value.get("is_error") is True else None
     failed = _read_success(value) if failed is None else failed
     nothing = _find_zero_count_fields(value)
     plain = ResultLines(
@@ -343,8 +350,9 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
         or outcome_lines.ends_block(rows, final, patterns.traceback)
     )
     ends_badly = ends_badly and not outcome_lines.ends_block(rows, final, patterns.ignored_error)
-    found_none = code == 1 or (code is None and given.failed is True)  # a search that finds nothing is no failure
-    nothing_found = found_none and command.is_search and not found.failed
+    # A search that finds nothing is no failure.
+    found_none = code in command.answer_codes or (code is None and given.failed is True and bool(command.answer_codes))
+    nothing_found = found_none and not found.failed
     verdict = _judge_run(command, code, found, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
         verdict = "unknown"
@@ -534,7 +542,7 @@ def _read_look_outcome(
         only_errors = only_errors or any(map(_CLIENT_FAILED.match, (*starts[:1], *starts[-1:])))
     failures = tuple(filled[:2]) if only_errors or ((code or given.failed) and filled) else ()
     verdict: Verdict = "unknown"
-    has_failed = code not in (None, 0, 1) or ((code == 1 or given.failed) and not command.is_search)
+    has_failed = code not in (None, 0, *command.answer_codes) or (given.failed and not command.answer_codes)
     if has_failed or (only_errors and code != 0):
         verdict = "failed"
     elif code == 0 and command.exit_code_proves and not only_errors and not any(map(error.match, starts)):
@@ -553,8 +561,8 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
     beginning = strip_line(rows[first])[:SHORT_LINE_CHARS] if first is not None else ""
     brief = not given.is_object and sum(map(len, rows)) <= _BRIEF
     may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in beginning
-    begins = may_begin and bool(_CALL_FAILED.match(beginning)) and not _DONE.search(beginning)
     is_shown = first is not None and _SHOWN_LINE.match(rows[first].lstrip()) is not None
+    begins = may_begin and not is_shown and bool(_CALL_FAILED.match(beginning)) and not _DONE.search(beginning)
     says_no = brief and not is_shown and _says_no(beginning) and not _DONE.search(beginning)
     timed_out = brief and output_wrappers.is_timeout(beginning)
     unchanged = edits and not given.is_object and _reports_no_change(rows, beginning)

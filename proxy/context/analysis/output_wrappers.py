@@ -39,7 +39,9 @@ _CODE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """A line that contains only the exit code."""
-_FIELD = re.compile(r"\W*(?:exit[ _-]?(?:code|status)|return[ _-]?code|rc)\W{0,3}[:=]\s*-?\d{1,10},?\s*", re.IGNORECASE)
+_FIELD = re.compile(
+    r"\W*(?:exit[ _-]?(?:code|status)|return[ _-]?code|rc)\W{0,3}[:=]?\s*-?\d{1,10},?\s*", re.IGNORECASE
+)
 """Such a line in a form that shown data has too, for example a log or the state of a job."""
 _LABEL = re.compile(
     r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|<\?xml\b[^<>]*\?>|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"

@@ -26,6 +26,11 @@ _REWRITES = re.compile(
     r"|\brubocop\b.* -[aA]\b"
 )
 """Options and commands with which a runner writes files; without them a runner only reads."""
+_WRITERS = re.compile(
+    r"(?:cargo fmt|(?:gofmt|goimports) .*-w|rustfmt|clang-format .*-i|isort|(?:npx )?jscodeshift|sd|go generate)\b"
+    r"|unzip (?!.*-[ltp])|tar (?:-?\w*x|.*--extract)"
+)
+"""Other programs that write files of a project."""
 _CHECKS = re.compile(r"\s--?(?:check|diff|dry-run)\b")
 """Options with which a formatter only reports."""
 _LEAVES = re.compile(
@@ -41,6 +46,11 @@ _MAY_WRITE = re.compile(
     r"|(?:\S+ )*(?:pre-commit|(?:nx|turbo|sbt|lein|buck2)(?!.*\b(?:test|build|lint|check|compile)))\b"
 )
 """Commands that may write files of the project, though most of their kind do not."""
+
+
+_ID = re.compile(r"(?=[^\s@/]{3,60}\Z).*\d.*")
+_NO_ID = re.compile(r"\d{1,4}-\d{1,2}-\d{1,4}(?:T|\Z)|\d{1,2}:\d\d|[-+]?(?:\d{1,4}|\d*[.,]\d+)%?\Z")
+"""A day, a time or a number that counts something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +143,7 @@ def rewrites_files(command: ShellCommand) -> bool:
     """True if a command is a runner that writes files, for example a formatter."""
     direct = runner_patterns.compile_patterns().runner_command
     return command.kind == "run" and any(
-        direct.match(part) and _REWRITES.search(part) and not _CHECKS.search(part)
+        ((direct.match(part) and _REWRITES.search(part)) or _WRITERS.match(part)) and not _CHECKS.search(part)
         for part in command.core.split(" && ")
     )
 
@@ -157,22 +167,25 @@ class _Subject:
     text: str
     """The text of a result that shows several files."""
     values: frozenset[str]
-    """The values in the arguments of the call."""
+    """The identifiers in the arguments of the call."""
 
 
 def _find_subject(message: Message, call: Call, source: ResultSource) -> _Subject:
     if source.path:
         return _Subject(source, "", frozenset())
-    return _Subject(source, message.text, frozenset() if source.by_shell else list_short_values(call))
+    return _Subject(source, message.text, frozenset() if source.by_shell else list_ids(call))
 
 
-def list_short_values(call: Call) -> frozenset[str]:
-    """Return the short values in a call's arguments, which may be identifiers."""
+def list_ids(call: Call) -> frozenset[str]:
+    """Return the values in a call's arguments that name one object, for example an order or a table.
+
+    A day, a city, an address of mail or a small number is shared by calls that have nothing else in common.
+    """
     try:
         value = decode_embedded(call.arguments)
     except (ValueError, RecursionError):
         return frozenset()
-    return frozenset(leaf for leaf in identifiers.find_leaves(value) if 2 <= len(leaf) <= 60)
+    return frozenset(leaf for leaf in identifiers.find_leaves(value) if _ID.fullmatch(leaf) and not _NO_ID.match(leaf))
 
 
 def _changes_subject(later: Call, subject: _Subject) -> bool:
@@ -185,7 +198,7 @@ def _changes_subject(later: Call, subject: _Subject) -> bool:
         return bool(source.path) and refetch.has_same_file(source, subject.source)
     if source.path:
         return _names(subject.text, source.path) or _names(subject.text, _shorten_path(source.path))
-    return not subject.values.isdisjoint(list_short_values(later))
+    return not subject.values.isdisjoint(list_ids(later))
 
 
 def _names(text: str, path: str) -> bool:

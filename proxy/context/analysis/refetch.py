@@ -43,7 +43,7 @@ CODE_ARGUMENTS = (*COMMAND_ARGUMENTS, "code")
 _SHOWS = frozenset(("read", "view", "open", "cat", "show", "file"))
 _LOOKS = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "get", "lookup", "query", "fetch"))
 _WRITES = frozenset((*lexicon.WRITE_WORDS, "str", "notebook"))
-_POLLS = frozenset(lexicon.POLL_WORDS) - {"output", "key", "job", "next"}
+_POLLS = frozenset(lexicon.POLL_WORDS) - {"output", "key", "keys", "job", "next", "stdin"}
 _RUNS = frozenset(("test", "tests", "build", "lint", "compile", "make", "execute"))
 _INSIDE = frozenset(("cat", "head", "tail", "nl", "less", "more", "bat", "sed"))
 _LOOKING = _INSIDE | frozenset((
@@ -297,7 +297,12 @@ def resolve_path(directory: str, path: str) -> str:
 
 
 def _join_path(place: str, path: str) -> str:
-    return path if not place or path.startswith(("/", "~")) else f"{place}/{path}"
+    return path if not place or path.startswith(("/", "~")) or is_of_drive(path) else f"{place}/{path}"
+
+
+def is_of_drive(path: str) -> bool:
+    """True if a path of Windows begins with a drive, so that it is the same in each directory."""
+    return path[1:3] in (":/", ":\\") and path[0].isalpha()
 
 
 def normalize_path(path: str) -> str:

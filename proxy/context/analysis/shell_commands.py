@@ -30,7 +30,7 @@ FILE_COMMANDS = frozenset((
 PATH_ARGUMENTS = (
     "file_path", "filePath", "path", "filename", "file_name", "fileName", "file", "notebook_path", "notebookPath",
     "target_file", "targetFile", "TargetFile", "filepath", "absolute_path", "absolutePath", "AbsolutePath",
-    "relative_path", "relativePath",
+    "relative_path", "relativePath", "pathInProject",
 )  # fmt: skip
 """Names of arguments that hold a file's path, as the tools of the usual agents and MCP servers have them."""
 _HOLDERS = ("params", "arguments", "input")
@@ -67,7 +67,8 @@ _SETTING = frozenset(("cd", "pushd", "popd", "export", "unset", "source", "."))
 """The commands of `_SHOWING` that affect a later command."""
 _GIT_SHOWING = frozenset((
     "show", "log", "diff", "status", "blame", "grep", "branch", "ls-files", "rev-parse", "remote", "describe",
-    "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list",
+    "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list", "check-ignore", "show-ref",
+    "ls-remote", "for-each-ref",
 ))  # fmt: skip
 _OTHER_SHOWING = {
     "docker": ("logs", "compose logs", "inspect", "ps", "images", "history"),
@@ -101,6 +102,22 @@ _SEARCHES = frozenset((
     "pgrep", "git-look",
 ))  # fmt: skip
 """Commands whose exit code 1 means that nothing was found or that two things differ."""
+NOTHING_FOUND = (1, 123)
+"""Exit codes with which such a command says so. `xargs` ends with 123 for each other code of its command below 126."""
+_ANSWER_CODES = tuple(
+    (re.compile(pattern, re.IGNORECASE), codes)
+    for pattern, codes in (
+        (r"(?:findstr|fc|ugrep|sls|select-string|lsof|fuser|pidof|hash|getent|crontab -l)\b", NOTHING_FOUND),
+        (r"(?:kubectl diff|rpm -q|dpkg -[sl]|(?:npm|pnpm|yarn) outdated|git stash show)\b", NOTHING_FOUND),
+        (r"jq .*(?:-\w*e\b|--exit-status)|nc .*-\w*z|(?:\S+ )*pip3? show|find .*-exec(?:dir)? \w*grep", NOTHING_FOUND),
+        (r"robocopy\b", tuple(range(1, 8))),
+        (r"terraform plan .*-detailed-exitcode", (2,)),
+        (r"(?:dnf|yum) .*check-update", (100,)),
+        (r"systemctl (?:\S+ )*is-(?:active|enabled|failed)", (1, 3, 4)),
+    )
+)  # fmt: skip
+"""Patterns of other commands that answer by an exit code above 0: nothing was found, there are differences, or files
+were copied. Such a code is no failure."""
 _EXECUTING = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 """Options with which `find` runs the command behind them."""
 _ACTING = _EXECUTING | {"-delete", "-fprint", "-fls"}
@@ -203,8 +220,8 @@ class ShellCommand:
     """An exit code of 0 covers all commands that ran."""
     output_cut: bool = False
     """The output was filtered or cut at its end, so that a line on a part of a run does not cover the whole."""
-    is_search: bool = False
-    """Exit code 1 of the last command means that nothing was found."""
+    answer_codes: tuple[int, ...] = ()
+    """Exit codes above 0 of the last command that are an answer and no failure, for example that nothing was found."""
     edits_file: bool = False
     """The call changes a file, so that the beginning of its result is not text of a file."""
     is_single: bool = True
@@ -293,7 +310,7 @@ def parse_command(text: str) -> ShellCommand:
             shown,
             "look",
             exit_code_proves=bool(parts),
-            is_search=_ends_in_search(parts),
+            answer_codes=_find_answer_codes(parts),
             asks_another=any(part.first in _ASKING or f" {_ASKED}" in part.words for part in parts),
         )
     proves, cut = strict or simple, False
@@ -321,9 +338,9 @@ def parse_command(text: str) -> ShellCommand:
     cut = cut or any(found[2] for found in carried)
     single = len(runs) == 1 and not any(found[3] for found in carried)
     core = _strip_display_parts(parts) if simple else shown
-    search = parts[-1].first in _SEARCHES
+    codes = _read_answer_codes(parts[-1])
     return ShellCommand(
-        shown, "run", exit_code_proves=proves, output_cut=cut, is_search=search, is_single=single, core=core
+        shown, "run", exit_code_proves=proves, output_cut=cut, answer_codes=codes, is_single=single, core=core
     )
 
 
@@ -344,14 +361,22 @@ def _proves_to_end(parts: Sequence[_Part], after: int, last_unlinked: int, *, st
     return strict and parts[after].operator in (";", "\n")
 
 
-def _ends_in_search(parts: Sequence[_Part]) -> bool:
-    """True if exit code 1 may come from a search: the last command, or one before it in a chain of `&&`."""
+def _find_answer_codes(parts: Sequence[_Part]) -> tuple[int, ...]:
+    """Return the exit codes that may be an answer: of the last command, or of one before it in a chain of `&&`."""
     for part in reversed(parts):
-        if part.first in _SEARCHES:
-            return True
+        if codes := _read_answer_codes(part):
+            return codes
         if part.operator != "&&":
             break
-    return False
+    return ()
+
+
+def _read_answer_codes(part: _Part) -> tuple[int, ...]:
+    """Return the exit codes above 0 with which a command answers."""
+    if part.first in _SEARCHES:
+        return NOTHING_FOUND
+    words = part.words[: 4 * MAX_STORED_CHARS]
+    return next((codes for pattern, codes in _ANSWER_CODES if pattern.match(words)), ())
 
 
 def _strip_display_parts(parts: Sequence[_Part]) -> str:
@@ -476,6 +501,8 @@ def _is_showing(first: str, words: list[str], depth: int = 0) -> bool:
         return any(map(_CLOUD_SHOWING.fullmatch, given[:3]))
     if first == "curl":
         return not any(map(_SENDS.match, words))
+    if first in ("gofmt", "goimports"):  # with `-l` they end with 0 and list the files that are not formatted
+        return any(re.match("-[ld]", word) for word in words) and "-w" not in words
     if _READING_CMDLET.fullmatch(first.lower()):
         return True
     return first.lower() in _SHOWING and not (

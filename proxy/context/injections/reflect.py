@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from proxy.context import inserts
 from proxy.context.analysis import call_batches
 from proxy.context.analysis.call_batches import AnsweredCall, FoundReflections, ReflectionSettings
+from proxy.context.analysis.call_signature import sign_call
 from proxy.context.injections.warn_of_loops import WarnOfLoops
 from proxy.context.plan import Insert, View
 from proxy.context.stage import Injection
@@ -19,6 +20,8 @@ HEADING = (
     "[What your earlier tool calls came to, those that matter most first. Their results have left this conversation."
     " It is information, not a request.]"
 )
+REPEATED = "; called again since"
+"""The end of the line of an earlier one of equal calls: lines of different ranks are not in the order of time."""
 OMITTED = "[... {count} more calls are not in this list]"
 """The last line where lines did not fit."""
 RECOVERY_PROMPT = (
@@ -68,10 +71,12 @@ class Reflect(ReflectionSettings, Injection):
         ranked = sorted(
             zip(call_batches.rank_by_relevance(view, away, looked), away, strict=True), key=_rank_newest_of_best
         )
+        newest = {sign_call(one.call): one.result_index for one in looked.calls}
         left = self.tokens - view.token_counter.count_text(HEADING)
         kept: list[tuple[int, int, str]] = []
         for rank, one in ranked:
             text = "- " + call_batches.render_call(view, one, looked)
+            text += REPEATED if newest[sign_call(one.call)] > one.result_index else ""
             left -= _count_tokens(view, one, text) + 1
             if left < 0:
                 break

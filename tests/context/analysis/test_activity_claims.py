@@ -52,3 +52,46 @@ def test_results_of_one_long_word_are_read_in_little_time(of_word: str) -> None:
     began = time.thread_time()
     noted(*calls)
     assert time.thread_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'Set-Content -Path a.py -Value "x"',
+        '(Get-Content a.py) -replace "1","2" | Set-Content a.py',
+        '"x" | Out-File -FilePath a.py',
+        """python -c "open('a.py', 'w').write('x')" """,
+        "python3 - <<EOF\nfrom pathlib import Path\nPath('a.py').write_text('x')\nEOF",
+        "git restore a.py",
+        "cargo fmt",
+        "gofmt -w .",
+        "unzip -o new.zip",
+        "tar xzf new.tgz",
+    ],
+)
+def test_a_success_is_outdated_by_each_way_to_write_files(command: str) -> None:
+    tested = [("read_file", {"path": "/w/a.py"}, "x = 1"), ("bash", {"command": "pytest -q"}, "3 passed in 0.1s")]
+    assert "`pytest -q` ok, files changed since" in noted(*tested, ("bash", {"command": command}, ""))[-1]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "Set-Content -Path other.txt -Value x",
+        """python -c "print(open('a.py').read())" """,
+        """python -c "open('out.json', 'w').write('x')" """,
+        "unzip -l new.zip",
+        "tar tzf new.tgz",
+        "cargo fmt --check",
+    ],
+)
+def test_a_success_is_not_outdated_by_other_files_and_by_what_only_reads(command: str) -> None:
+    tested = [("read_file", {"path": "/w/a.py"}, "x = 1"), ("bash", {"command": "pytest -q"}, "3 passed in 0.1s")]
+    assert "changed since" not in noted(*tested, ("bash", {"command": command}, ""))[-1]
+
+
+def test_a_code_that_is_an_answer_is_not_told_as_a_failure() -> None:
+    copied = ("cmd", {"command": "robocopy src dst /MIR"}, "   Files :  14  14  0\n\nExit code: 1")
+    assert noted(copied) == ["Commands: `robocopy src dst /MIR`"]
+    denied = ("cmd", {"command": "robocopy src dst /MIR"}, "Access is denied.\n\nExit code: 8")
+    assert noted(denied)[0] == "Commands: `robocopy src dst /MIR` failed (8)"

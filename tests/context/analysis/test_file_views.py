@@ -190,6 +190,19 @@ def test_a_shell_that_went_elsewhere_may_have_removed_another_file(earlier: str,
     assert make_state_test(build_view(values))(2) == state
 
 
+def test_a_path_with_a_drive_is_the_same_in_each_directory() -> None:
+    values = [user("go"), *call_tool("read_file", {"path": "C:\\src\\a.cs"}, "\n".join(BODY))]
+    values += call_tool("powershell", {"command": "cd C:\\src; dotnet build"}, "")
+    removed = call_tool("powershell", {"command": "Remove-Item C:\\src\\a.cs"}, "")
+    assert make_state_test(build_view([*values, *removed]))(2) == "gone"
+    other = call_tool("powershell", {"command": "cd D:\\old; Remove-Item C:\\src\\a.cs"}, "")
+    assert make_state_test(build_view([*values, *other]))(2) == "gone"
+    other = call_tool("powershell", {"command": "Remove-Item D:\\src\\a.cs"}, "")
+    assert make_state_test(build_view([*values, *other]))(2) == "current"
+    written = call_tool("powershell", {"command": "Set-Content -Path C:\\src\\a.cs -Value x"}, "")
+    assert make_state_test(build_view([*values, *written]))(2) == "changed"
+
+
 def test_a_file_that_was_deleted_and_restored_is_there_again() -> None:
     values = [user("go"), *call_tool("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
     for command in ("rm src/a.py", "git checkout src/a.py"):
@@ -213,3 +226,30 @@ def test_a_call_that_changes_the_object_of_a_look_up_makes_its_result_old(
     """A shortened result that named its recall alone was recalled, was said to be old, and was asked for again."""
     looked = call_tool("query", {"table": "sales_1", "page": "1", "area": "north"}, "R1005 | 3\nR1006 | 4")
     assert make_state_test(build_view([user("go"), *looked, *call_tool(name, arguments, text)]))(2) == state
+
+
+@pytest.mark.parametrize(
+    ("looked", "changes"),
+    [
+        (
+            {"from": "JFK", "date": "2026-05-01", "limit": "10"},
+            {"city": "New York", "date": "2026-05-01", "guests": "10"},
+        ),
+        ({"email": "ada7@x.io"}, {"to": "ada7@x.io", "subject": "Your trip"}),
+        (
+            {"tz": "Etc/GMT+5", "at": "09:30", "max": 50},
+            {"title": "Trip", "tz": "Etc/GMT+5", "at": "09:30", "seats": 50},
+        ),
+        ({"owner": "the-team", "repo": "shop"}, {"owner": "the-team", "repo": "shop", "title": "Slow"}),
+        ({"year": "2026", "rate": "0.19"}, {"year": "2026", "rate": "0.19"}),
+    ],
+)
+def test_calls_that_share_a_day_a_city_or_a_number_do_not_change_each_other_s_object(
+    looked: dict[str, object], changes: dict[str, object]
+) -> None:
+    values = [user("go"), *call_tool("search_offers", looked, "row 1\nrow 2")]
+    assert make_state_test(build_view([*values, *call_tool("book_offer", changes, "Booked: b_9")]))(2) == "current"
+    same = {**looked, "order_id": "o_118"}
+    values = [user("go"), *call_tool("get_order", same, "row 1\nrow 2")]
+    changed = call_tool("update_order", {"id": "o_118", "state": "paid"}, "done")
+    assert make_state_test(build_view([*values, *changed]))(2) == "changed"

@@ -369,3 +369,40 @@ def test_a_recording_shows_what_each_of_its_requests_would_have_shown() -> None:
         view = build_view(values[:n])
         assert find_loops(view, LoopSettings()) == found
         assert find_loops(replace(view), LoopSettings()) == found
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["Start-Sleep 10; Get-Job 3", "timeout /t 10 & type status.txt", "ping -n 11 127.0.0.1 >nul & sc query web"],
+)
+def test_waiting_in_a_shell_of_windows_is_no_repeat(command: str) -> None:
+    assert "same_call" not in loops_at_end(make_step("powershell", "PENDING", None, "p", command=command) * 6)
+
+
+@pytest.mark.parametrize("text", ["ok", "UPDATE 1", "INSERT 0 1", "Query OK, 1 row affected (0.01 sec)"])
+def test_other_calls_that_are_only_acknowledged_are_progress(text: str) -> None:
+    done = [m for n in range(12) for m in make_step("x1", text, None, f"c{n}", q=n)]
+    assert loops_at_end(done) == {}
+    nothing = [m for n in range(12) for m in make_step("x1", "UPDATE 0", None, f"c{n}", q=n)]
+    assert "no_progress" in loops_at_end(nothing)
+    assert "same_call" in loops_at_end(thrice(*make_step("x1", text, None, "c", q=1)))
+
+
+def test_a_call_that_the_user_asks_for_again_is_no_loop() -> None:
+    step = make_step("get_weather", "3 degrees", None, "w", city="Oslo")
+    asked = [m for n in range(6) for m in (user(f"How is it in Oslo at {n} o'clock?"), *step)]
+    assert loops_at_end(asked) == {}
+    assert "same_call" in loops_at_end([m for _ in range(3) for m in (user("Go on."), *step)])
+    assert "same_call" in loops_at_end([m for _ in range(4) for m in (user("You must call a tool now."), *step)])
+    assert "same_call" in loops_at_end([*asked, *step, *step])
+
+
+def test_a_run_between_the_steps_of_a_bisection_is_no_repeat() -> None:
+    run = make_step("bash", "FAIL: t", None, "r", command="make && ./t")
+    steps = [[*run, *make_step("bash", f"{n} left", None, f"b{n}", command="git bisect bad")] for n in range(6)]
+    assert not set(loops_at_end([m for one in steps for m in one])) & {"same_call", "same_error"}
+
+
+@pytest.mark.parametrize("name", ["undo", "send_keys", "write_stdin", "zoom", "go_back"])
+def test_tools_that_go_on_from_where_they_were_are_no_repeat(name: str) -> None:
+    assert "same_call" not in loops_at_end(make_step(name, "", None, "u", q=1) * 4)

@@ -105,7 +105,7 @@ def test_a_shell_goes_where_a_command_only_leads_it() -> None:
     assert moved_files.follow_cd("cd ..", "a/b") == "a"
     assert moved_files.follow_cd("cd /x", "a") == "/x"
     assert moved_files.follow_cd("cd a && make", "b") == "b"
-    assert moved_files.follow_cd("cd $HOME", "b") == "b"
+    assert moved_files.follow_cd("cd $HOME", "b") == ""
 
 
 @pytest.mark.parametrize(
@@ -178,3 +178,26 @@ def test_what_is_longer_than_any_path_is_none() -> None:
     long = "a/" * 200_000
     assert not moved_files.removes_path(moved_files.FileChange("gone", long), long)
     assert not moved_files.matches_path(long, long + "b")
+
+
+@pytest.mark.parametrize(
+    ("command", "directory"),
+    [
+        ("cd lib", "/w/lib"),
+        ("cd -- ../b", "/b"),
+        ("cd 'lib'", "/w/lib"),
+        ("cd ~/lib", "~/lib"),
+        ("pushd /b", "/b"),
+        ("Set-Location -Path D:\\b", "d:/b"),
+        ("cd /d D:\\b", "d:/b"),
+        ("cd -", ""),
+        ("cd", ""),
+        ('cd "$HOME/x"', ""),
+        ("popd", ""),
+        ("cd lib && make", "/w"),
+        ("sl-tool x", "/w"),
+        ("cdk deploy", "/w"),
+    ],
+)
+def test_a_shell_is_followed_as_far_as_the_command_says_where_it_goes(command: str, directory: str) -> None:
+    assert moved_files.follow_cd(command, "/w") == directory

@@ -217,6 +217,15 @@ def test_every_runner_that_is_named_has_a_failure_in_the_corpus() -> None:
         ("get_user", "{}", '{"name": "Failed State", "note": "errors denied"}', "unknown"),
         ("search", "{}", "Tool call timed out.", "failed"),
         ("Read", "{}", "Error handling in Go is explicit.\n" + "text\n" * 300, "unknown"),
+        ("read_pdf", "{}", "Error analysis\n\nThe rate was 3 %.", "unknown"),
+        ("task", "{}", "Failed tests: 0. The report is attached.", "unknown"),
+        ("task", "{}", "Failed tests: 2. The report is attached.", "failed"),
+        ("run_sql", "{}", "id | error\n 1 | access denied\n(1 row)", "unknown"),
+        ("run_sql", "{}", '[{"error": "timed out", "n": 3}]', "unknown"),
+        ("create_event", "{}", "Created event 55, two guests failed to be notified", "unknown"),
+        ("create_event", "{}", "The event failed to be created", "failed"),
+        ("get_job", "{}", '{"id": 3, "status": "error", "error": "out of memory"}', "unknown"),
+        ("get_job", "{}", '{"status": "error", "error": "no such job"}', "failed"),
     ],
 )  # fmt: skip
 def test_other_tools_fail_where_their_result_is_a_message_of_failure(

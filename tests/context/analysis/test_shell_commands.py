@@ -63,7 +63,7 @@ from proxy.context.analysis.shell_commands import EDIT_CALL, MAX_PARSED_CHARS, P
         ("find . -name '*.py' -exec python -m py_compile {} \\;", False),
         ("find . -name '*.py' -exec python -m py_compile {} ';' -print", False),
         ("find a -exec sh -c 'make $1' _ {} \\; -exec touch {} +", False),
-        ("find . -name '*.go' -exec gofmt -l {} +", True),
+        ("find . -name '*.go' -exec gofmt -w {} +", True),
         ("find . -name '*.pyc' -delete", True),
         ("curl -s -X POST http://a/b", False),
         ("curl -sf -X POST http://a/b", True),
@@ -316,3 +316,10 @@ def test_text_for_a_running_command_gets_the_output_of_a_run() -> None:
 def test_a_here_document_without_its_text_takes_linear_time() -> None:
     text = "cat <<" + "A" * (MAX_PARSED_CHARS - 10)
     assert all(shell_commands.parse_command(text).kind == "look" for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("gofmt -l .", "look"), ("gofmt -d a.go", "look"), ("gofmt -l -w .", "run")]
+)
+def test_a_formatter_that_lists_files_only_shows_since_it_ends_with_0_all_the_same(text: str, kind: str) -> None:
+    assert shell_commands.parse_command(text).kind == kind

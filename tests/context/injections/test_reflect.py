@@ -213,3 +213,16 @@ def test_the_policy_file_says_once_who_reflects_and_it_holds_for_both() -> None:
     table = tomllib.loads(text.replace('reflect = "off"', 'reflect = "helper"'))
     policy = read_policy(table, BUILT_IN_STAGES, BUILT_IN_INJECTIONS)
     assert [p.reflect for p in (*policy.stages, *policy.injections) if hasattr(p, "reflect")] == ["helper", "helper"]
+
+
+def test_the_earlier_one_of_equal_calls_says_that_it_was_called_again() -> None:
+    values: list[Json] = [system(), user("make the tests pass")]
+    for n, ended in enumerate(("1 failed in 0.1s", "3 passed in 0.1s")):
+        values += make_step("bash", ended, None, f"t{n}", command="pytest -q")
+        values += make_step("read_file", f"file {n}", None, f"r{n}", path=f"{n}.py")
+    for n in range(5):
+        values += make_step("search", f"other {n}", None, f"c{n}", query=f"x {n}")
+    told = {line.partition("; id")[0]: line for line in lines(list_sent_texts(values, reflective())[-1])}
+    again = {line: "; called again since" in whole for line, whole in told.items()}
+    assert [said for line, said in again.items() if "1 failed" in line] == [True]
+    assert [said for line, said in again.items() if "1 failed" not in line] == [False] * 3
