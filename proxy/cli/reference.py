@@ -23,7 +23,7 @@ from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.store.sqlite import MAX_SESSIONS
 from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
-from proxy.stream import assemble, sse
+from proxy.stream import completions_answer, sse
 from proxy.upstream import http1
 from proxy.upstream.client import ANSWER_VALUES
 from proxy.upstream.decompress import FREE_BYTES, MAX_CODINGS, MAX_MEMBERS, MAX_RATIO
@@ -197,7 +197,7 @@ LIMITS = (
     ),
     LimitRow(
         "choices of an answer in chat completions, and calls of one",
-        f"{assemble.MAX_CHOICES}, {assemble.MAX_CALLS:,}",
+        f"{completions_answer.MAX_CHOICES}, {completions_answer.MAX_CALLS:,}",
         "passed on, not understood beyond",
     ),
     LimitRow(

@@ -84,14 +84,13 @@ def read_lines(message: Message) -> NumberedLines:
     return message.derive(_find_line_facts).make_lines(message.text)
 
 
-def read_padded_numbers(message: Message) -> frozenset[str]:
-    """Return the line numbers of a listing that have leading zeros: nobody names a line by them. Others are kept, since
-    agents read on from a line by its number."""
-    held = read_lines(message)
-    if not held.is_listing:
-        return frozenset()
-    found = (match[1] for line in held.whole if (match := _NUMBERED.match(line)) is not None)
-    return frozenset(number for number in found if number[0] == "0")
+def drop_padded_numbers(message: Message, names: list[str]) -> list[str]:
+    """Return the names without the line numbers of a listing that have leading zeros: nobody names a line by them.
+    Other line numbers stay, since agents read on from a line by its number."""
+    if not any(name[0] == "0" and name.isdigit() for name in names) or not (held := read_lines(message)).is_listing:
+        return names
+    numbers = {match[1] for line in held.whole if (match := _NUMBERED.match(line)) is not None}
+    return [name for name in names if name[0] != "0" or name not in numbers]
 
 
 def _find_line_facts(message: Message) -> _LineFacts:

@@ -247,9 +247,7 @@ class StubWriter:
         if command.kind != "call" and "\r" in message.text and _OVERWRITTEN.search(message.text):
             shows = {*identifiers.find_names(_OVERWRITTEN.sub("", message.text))}
             lost = [name for name in lost if name in shows]
-        if any(name[0] == "0" for name in filter(str.isdigit, lost)):
-            listed = line_numbers.read_padded_numbers(message)
-            lost = [name for name in lost if name not in listed]
+        lost = line_numbers.drop_padded_numbers(message, lost)
         checkpoint()
         lost, folded = listed_names.fold_places(lost)
         others = {name: listed_names.rank_name(name) for name in filterfalse(str.isidentifier, lost)}
