@@ -241,23 +241,11 @@ async def _relay_stream(
         gone = turn if tool_loop is None else tool_loop.turn
         _record_client_gone(services, gone, relay.answer, relay.blocks)
         raise
-    answer = relay.answer
-    blocks = relay.blocks
+    answer, blocks = relay.answer, relay.blocks
     if _shows_state(turn, withheld):
         blocks = [block.body for block in state_block.find_blocks(answer.text)]
-    if broken is None and answer.error is not None:
-        note = f"upstream error: {answer.error[:MAX_NOTE_ERROR_CHARS]}"
-        _record_unfinished(services, turn, "partial", reply.status, note, answer, blocks)
-        await out.end(relay.terminal)  # the client has the provider's own error
-        return
-    if broken is not None or answer.is_truncated:
-        code = broken.code if broken is not None else "upstream_broken"
-        _record_unfinished(services, turn, "partial", reply.status, code, answer, blocks)
-        fallback.record_truncated(services, turn.upstream, code)
-        message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
-        error = turn.dialect.answers.make_error_event(message, code)
-        await out.write((b"\n\n" if relay.is_unfinished else b"") + error)
-        await out.abort()
+    if broken is not None or answer.error is not None or answer.is_truncated:
+        await _end_broken_stream(services, turn, reply, relay, blocks, broken, out)
         return
     rows = record_outcome.record_outcome(
         services, turn, answer, blocks, "complete", reply.status, first_byte_ms=first_byte_ms
@@ -266,6 +254,32 @@ async def _relay_stream(
     stored = await record_outcome.store_and_wait(services, turn, rows)
     comment = b"" if stored or not turn.dialect.answers.has_comments else b": persist deferred\n\n"
     await out.end(comment + relay.terminal)
+
+
+async def _end_broken_stream(
+    services: Services,
+    turn: Turn,
+    reply: Reply,
+    relay: AnswerRelay,
+    blocks: Sequence[str],
+    broken: UpstreamError | None,
+    out: ResponseWriter,
+) -> None:
+    """Record a stream whose answer is not whole, and end it: with the provider's own error, else with one of ours.
+    broken: the reason why the stream broke; None where the provider ended it."""
+    answer = relay.answer
+    if broken is None and answer.error is not None:
+        note = f"upstream error: {answer.error[:MAX_NOTE_ERROR_CHARS]}"
+        _record_unfinished(services, turn, "partial", reply.status, note, answer, blocks)
+        await out.end(relay.terminal)  # the client has the provider's own error
+        return
+    code = broken.code if broken is not None else "upstream_broken"
+    _record_unfinished(services, turn, "partial", reply.status, code, answer, blocks)
+    fallback.record_truncated(services, turn.upstream, code)
+    message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
+    error = turn.dialect.answers.make_error_event(message, code)
+    await out.write((b"\n\n" if relay.is_unfinished else b"") + error)
+    await out.abort()
 
 
 def _make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:

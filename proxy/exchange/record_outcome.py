@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -89,6 +90,17 @@ def make_context_headers(turn: Turn) -> Headers:
     return headers
 
 
+class _Ending(NamedTuple):
+    """The way in which an exchange has ended, as in `OutcomeRow`."""
+
+    status: ExchangeStatus
+    http_status: int
+    at: float
+    """The time, in seconds."""
+    first_byte_ms: float | None
+    note: str | None
+
+
 def record_outcome(
     services: Services,
     turn: Turn,
@@ -101,51 +113,94 @@ def record_outcome(
     note: str | None = None,
 ) -> list[Row]:
     """Return the rows of an exchange's end; update memory and metrics. first_byte_ms, note: as in OutcomeRow."""
-    now, branch, tip_key = services.now(), turn.located.branch, turn.tip_key
+    branch, tip_key = turn.located.branch, turn.tip_key
     rows: list[Row] = []
-    usage = _read_usage(turn, answer)
-    answer_key = None
+    ending = _Ending(status, http_status, services.now(), first_byte_ms, note)
     complete = status == "complete" and 200 <= http_status < 300
-    # An answer that was not captured whole is no node of the chain: its key is not the client's. Of a broken answer the
-    # part that the client got is a node: some clients send it back and continue from there.
-    if answer is not None and not answer.is_capped and (complete or status in ("partial", "client_gone")):
-        answer_key = _store_answers(services, turn, answer, rows, now, whole=complete)
-    if answer_key is not None and complete:
-        rows += side_calls.mark_side_call(branch) if branch.may_become_side_call else []
-        rows += exchange_rows.record_hidden_round(turn, answer_key, now)
+    answer_key = _keep_answer(services, turn, answer, rows, ending, complete=complete)
     # An answer of nothing but a withheld block leaves the client nothing to send back: the request is its place then.
     state_key = tip_key if answer_key is None and complete and blocks else answer_key
     branch.last_request = replace(branch.last_request, failed=state_key is None or not complete)
+    usage = _read_usage(turn, answer)
     meter = _make_meter(services, turn, usage, status)
     first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
     state = None
     if answer is not None and state_key is not None and complete:
-        state = _read_state(services, turn, answer, state_key, blocks)
-        rows += [StateRow(turn.tenant, branch.session, branch.name, *state, now)] if state is not None else []
-        answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
-        branch.state = branch.state.after_answer(
-            predicted=0 if turn.prompt.observed else turn.prompt.plan.predicted,
-            cached=first.cached if first is not None else None,
-            state=state,
-            answered_tip=tip_key if answered else None,
-        )
-    row = OutcomeRow(
-        tenant=turn.tenant, session=branch.session, exchange=turn.id, status=status, http_status=http_status,
-        finish=answer.finish_reasons.get(0) if answer is not None else None,
-        prompt_tokens=usage.prompt if usage is not None else None,
-        completion_tokens=usage.completion if usage is not None else None,
-        cached_tokens=usage.cached if usage is not None else None,
-        answer=answer_key, fallback=str(turn.prompt.fallback or "") or None,  # the store takes no member of an enum
-        first_byte_ms=first_byte_ms, ended_at=now, note=_make_note(turn, note, usage, answer),
-        meter=cost.write_meter(meter) if meter is not None else None,
-    )  # fmt: skip
-    rows.append(row)
+        state = _learn_from_answer(services, turn, answer, blocks, state_key, first)
+        rows += [StateRow(turn.tenant, branch.session, branch.name, *state, ending.at)] if state is not None else []
+    rows.append(_make_outcome_row(turn, ending, answer, answer_key, usage, meter))
     if branch.last_request.tip_key == tip_key:
-        rows.append(branch.record_move(tip_key, answer_key, now))
+        rows.append(branch.record_move(tip_key, answer_key, ending.at))
     services.live_sessions.end_exchange(branch.live_session)
     _record_metrics(services, turn, answer, meter)
     publish_events.publish_answer(services, turn, first if complete else None, state)
     return rows
+
+
+def _keep_answer(
+    services: Services,
+    turn: Turn,
+    answer: AssembledAnswer | None,
+    rows: list[Row],
+    ending: _Ending,
+    *,
+    complete: bool,
+) -> bytes | None:
+    """Add the rows of an answer's messages and of its hidden round; memory is updated. Return the answer's key, None
+    for an answer that is no node of the chain.
+
+    An answer that was not captured whole is none: its key is not the client's. Of a broken answer the part that the
+    client got is a node: some clients send it back and continue from there.
+    """
+    if answer is None or answer.is_capped or not (complete or ending.status in ("partial", "client_gone")):
+        return None
+    answer_key = _store_answers(services, turn, answer, rows, ending.at, whole=complete)
+    if answer_key is not None and complete:
+        branch = turn.located.branch
+        rows += side_calls.mark_side_call(branch) if branch.may_become_side_call else []
+        rows += exchange_rows.record_hidden_round(turn, answer_key, ending.at)
+    return answer_key
+
+
+def _learn_from_answer(
+    services: Services,
+    turn: Turn,
+    answer: AssembledAnswer,
+    blocks: Sequence[str],
+    state_key: bytes,
+    first: Usage | None,
+) -> tuple[bytes, str] | None:
+    """Update the branch's state by a whole answer. Return its state block as (key, text), None where it has none.
+    first: the usage of the first round."""
+    branch, state = turn.located.branch, _read_state(services, turn, answer, state_key, blocks)
+    answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
+    branch.state = branch.state.after_answer(
+        predicted=0 if turn.prompt.observed else turn.prompt.plan.predicted,
+        cached=first.cached if first is not None else None,
+        state=state,
+        answered_tip=turn.tip_key if answered else None,
+    )
+    return state
+
+
+def _make_outcome_row(
+    turn: Turn,
+    ending: _Ending,
+    answer: AssembledAnswer | None,
+    answer_key: bytes | None,
+    usage: Usage | None,
+    meter: Meter | None,
+) -> OutcomeRow:
+    return OutcomeRow(
+        tenant=turn.tenant, session=turn.located.branch.session, exchange=turn.id, status=ending.status,
+        http_status=ending.http_status, finish=answer.finish_reasons.get(0) if answer is not None else None,
+        prompt_tokens=usage.prompt if usage is not None else None,
+        completion_tokens=usage.completion if usage is not None else None,
+        cached_tokens=usage.cached if usage is not None else None,
+        answer=answer_key, fallback=str(turn.prompt.fallback or "") or None,  # the store takes no member of an enum
+        first_byte_ms=ending.first_byte_ms, ended_at=ending.at, note=_make_note(turn, ending.note, usage, answer),
+        meter=cost.write_meter(meter) if meter is not None else None,
+    )  # fmt: skip
 
 
 def _read_usage(turn: Turn, answer: AssembledAnswer | None) -> Usage | None:
