@@ -77,6 +77,13 @@ _NEW = re.compile(
     re.IGNORECASE,
 )
 """Words with which a tool reports that a file is new."""
+_OBJECTS = frozenset((
+    "api", "branch", "comment", "endpoint", "event", "helm", "http", "issue", "job", "kubectl", "message", "order",
+    "pr", "pull", "record", "release", "request", "status", "ticket", "user",
+))  # fmt: skip
+"""Words in names of tools that change something else than files: a path in their arguments is that of an input."""
+_PATCH_LINES = 40
+"""Number of lines of a patch's result that are searched for a part that failed."""
 _NEW_LINES = 5
 """Number of lines of a result that are searched for them."""
 _ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
@@ -205,7 +212,8 @@ class ActivityRecord:
         call. stands: the result is in the prompt, so that its edits are not recorded.
         """
         if changes := moved_files.read_patch_changes(call.arguments):
-            done = _proves_change(end, lines)
+            # Of a patch of several files a part may have failed.
+            done = _proves_change(end, lines) and (len(changes) == 1 or not _has_doubt(lines()[:_PATCH_LINES]))
             self._apply(changes if done else (), stands=stands)
             return done
         if end.verdict == "failed":
@@ -268,11 +276,13 @@ class ActivityRecord:
 
     def _add_file(self, words: frozenset[str], path: str, end: ToolOutcome, lines: Lines) -> bool:
         """Record the file in its list. True if the call touched the file."""
+        if words & _OBJECTS:
+            return end.verdict == "succeeded"
         is_new = bool(words & _CREATES) and self._creates(words, path, lines)
         written = self.files_created if is_new else self.files_edited
         for kinds, files in ((_CREATES, written), (_EDITS, self.files_edited), (_READS, self.files_read)):
             if words & kinds:
-                touched = end.verdict != "failed" if files is self.files_read else _proves_change(end, lines)
+                touched = _shows_file(end, lines) if files is self.files_read else _proves_change(end, lines)
                 if touched:
                     if words & _CREATES and path not in self.known_files:
                         self.written_files.add(path)
@@ -398,6 +408,19 @@ def _proves_change(end: ToolOutcome, lines: Lines) -> bool:
     if any(pattern.search(line) for line in cleaned for pattern in (_UNCHANGED, _ASKS, outcome.OTHER_SCRIPT)):
         return False
     return any(map(_CHANGED.search, cleaned)) or not any(map(output_wrappers.has_content, cleaned))
+
+
+def _shows_file(end: ToolOutcome, lines: Lines) -> bool:
+    """True if a result shows a file, and is no short message, in whatever language, that there is none."""
+    if end.verdict == "failed":
+        return False
+    shown = [line.lstrip() for line in lines()[:_BRIEF]]
+    return sum(map(len, shown)) > _BRIEF or any(map(outcome.SHOWN_LINE.match, shown[:1])) or not _has_doubt(shown)
+
+
+def _has_doubt(rows: Sequence[str]) -> bool:
+    """True if a line has a word with which a tool reports that it has not done something."""
+    return any(_UNCHANGED.search(outcome.PATH_WORD.sub(" ", row)) for row in rows)
 
 
 def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:

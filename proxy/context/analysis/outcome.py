@@ -31,7 +31,7 @@ MAX_SUMMARIES = 3
 """Number of summary lines that stay: the last ones."""
 
 _CALL_FAILED = re.compile(
-    r"\W*(?:<tool_use_error>|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b"
+    r"\W*(?:<tool_use_error>|(?-i:E[A-Z]{3,}: )|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b"
     r"(?! (?:handling|analysis|rates?|reports?|budgets?|correction|logs?|types?|summary)\b|[\w ]{0,20}: ?(?:0|none)\b)"
     r"|[\w.]*[a-z](?:Error|Exception)\b|Traceback \(|"
     r"(?:could not|cannot|can't|unable to|failed to|invalid)\s|canceling statement due to |an error occurred\b"
@@ -55,7 +55,8 @@ _SAYS_NO = re.compile(
 FOREIGN_NEGATIONS = (
     r"\b(?:nicht|keine?\w?|fehler\w*|verweigert|abgelehnt|ung\u00fcltig\w*|erreur|\u00e9chec|\u00e9chou\w*|impossible|aucune?"
     r"|introuvable|pas|fall[ao\u00f3]\w*|ning\u00fan\w*|ninguna?|denegad\w*|imposible|erro|falh\w*|nenhuma?|n\u00e3o|errore"
-    r"|nessun\w*|negat\w*|impossibile|non|\u043e\u0448\u0438\u0431\w*|\u043d\u0435|\u043d\u0435\u0442|\u043e\u0442\u043a\u0430\u0437\w*)\b"
+    r"|nessun\w*|negat\w*|impossibile|non|niet|geen|mislukt|nie|brak|inte|ikke|ei|nem|tidak|gagal|kh\u00f4ng"
+    r"|\u043e\u0448\u0438\u0431\w*|\u043d\u0435|\u043d\u0435\u0442|\u043e\u0442\u043a\u0430\u0437\w*)\b"
     r"|\u9519\u8bef|\u932f\u8aa4|\u5931\u8d25|\u5931\u6557|\u62d2\u7edd|\u62d2\u7d55|\u62d2\u5426|\u65e0\u6cd5|\u7121\u6cd5|[\u672a\u6ca1\u6c92\u4e0d]"
     r"|\u30a8\u30e9\u30fc|\u307e\u305b\u3093|\u3067\u304d\u306a|\uc624\ub958|\uc2e4\ud328|\uac70\ubd80|\uc5c6"
 )
@@ -73,16 +74,15 @@ OTHER_SCRIPT = re.compile(r"[\u0370-\u03ff\u0530-\u1cff]")
 PATH_WORD = re.compile(r"(?<!\S)\S*\w[./\\]\w\S*")
 """A word that may be a path: its parts say nothing about a call. Looked for from the word's beginning alone, it takes
 linear time."""
-_SHOWN_LINE = re.compile(
+SHOWN_LINE = re.compile(
     r"\d+(?:\u2192|\t|\|)|\S*[\w/]\.\w+:\d+:|\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:|[IWEF]\d{4} \d\d:\d\d:"
     r"|[\w.-]+ +\| |\[\s*\{"
 )
 """The beginning of a numbered line of a file, a hit of a search, a line of a log, a row of a table, or a JSON list."""
 _SECOND_SENTENCE = re.compile(r"[.!] [A-Z].*")
 _DONE = re.compile(
-    r"\b(?:has been (?:updated|created|edited|written)|successfully)\b"
-    r"|\A\W*(?:added|booked|created|moved|posted|saved|scheduled|sent|submitted|updated|uploaded)\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:has been (?:updated|created|edited|written)|successfully)\b"
+    r"|\A\W*(?:added|booked|created|moved|posted|saved|scheduled|sent|submitted|updated|uploaded)\b"
 )
 _EDIT_FAILED = re.compile(
     r"\W*(?:(?:no|0|none) (?:\w+ ){0,2}(?:changes?|edits?|replacements?|matches|occurrences|hunks?|files?)\b"
@@ -561,7 +561,7 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
     beginning = strip_line(rows[first])[:SHORT_LINE_CHARS] if first is not None else ""
     brief = not given.is_object and sum(map(len, rows)) <= _BRIEF
     may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in beginning
-    is_shown = first is not None and _SHOWN_LINE.match(rows[first].lstrip()) is not None
+    is_shown = first is not None and SHOWN_LINE.match(rows[first].lstrip()) is not None
     begins = may_begin and not is_shown and bool(_CALL_FAILED.match(beginning)) and not _DONE.search(beginning)
     says_no = brief and not is_shown and _says_no(beginning) and not _DONE.search(beginning)
     timed_out = brief and output_wrappers.is_timeout(beginning)
