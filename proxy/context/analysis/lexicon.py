@@ -34,7 +34,7 @@ WRITE_WORDS = (
 """Words in names of tools that change something."""
 POLL_WORDS = (
     "await", "heartbeat", "job", "key", "keys", "monitor", "next", "output", "ping", "poll", "progress", "scroll",
-    "sleep", "status", "stdin", "wait", "watch",
+    "refresh", "reload", "sleep", "status", "stdin", "wait", "watch",
 )  # fmt: skip
 """Words in names of tools that are meant to be called repeatedly."""
 ACTING_WORDS = (
@@ -48,6 +48,7 @@ INNER_TOOL_ARGUMENTS = ("tool_name", "tool", "action", "method", "operation", "c
 SHELL_WRITES = (
     r"(?<![\d&<>=-])>>?(?!\s*/dev/null|&|=)"
     r"|(?:^|[\s;&|(`])(?:rm|mv|cp|mkdir|touch|tee|patch|chmod|chown|ln|dd|truncate|kill|pkill|make|rsync|gofmt)\s"
+    r"|(?i:\b(?:set|add|clear|new|remove|move|copy|rename)-(?:content|item)\b|\bout-file\b)"
     r"|\b(?:sed|perl|ruby)\s(?:\S+\s){0,4}?-\w*i"
     r"|\bgit\s+(?:-\S+\s+)*(?:add|am|apply|checkout|cherry-pick|clean|clone|commit|fetch|merge|mv|pull|push|rebase|reset|"
     r"restore|revert|rm|stash|switch|worktree|bisect)\b"

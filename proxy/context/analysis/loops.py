@@ -87,6 +87,8 @@ class _ResultFacts(NamedTuple):
     error: str | None
     acknowledges: bool
     """True if the result only says that the call was done."""
+    waits: bool
+    """True if the result says that something is not done yet: the agent has to ask again."""
 
 
 class _LoopPatterns:
@@ -153,7 +155,7 @@ class _LoopPatterns:
         """
         text = message.text.strip()
         if message.media_count:
-            return _ResultFacts(hash(message.form), None, acknowledges=False)
+            return _ResultFacts(hash(message.form), None, acknowledges=False, waits=False)
         ended = outcome.read_outcome(message, command)
         error = None
         known = runner_patterns.compile_patterns()
@@ -166,7 +168,9 @@ class _LoopPatterns:
             numbers = (*ended.failure_lines, *ended.summary_lines)
             told = (output_wrappers.strip_line(rows[n])[:MAX_LINE_CHARS] for n in numbers)
             error = next(filterfalse(known.closing.match, told), " ".join(text[:MAX_LINE_CHARS].split()))
-        return _ResultFacts(hash(text), error, error is None and _ACKNOWLEDGES.fullmatch(text) is not None)
+        is_brief = error is None and len(text) <= MAX_LINE_CHARS
+        acknowledges = is_brief and _ACKNOWLEDGES.fullmatch(text) is not None
+        return _ResultFacts(hash(text), error, acknowledges, is_brief and _WAITS.search(text) is not None)
 
 
 _ACKNOWLEDGES = re.compile(
@@ -175,11 +179,16 @@ _ACKNOWLEDGES = re.compile(
     re.IGNORECASE,
 )
 """A result that only says that the call did what it was asked for: it is the same for other calls."""
+_WAITS = re.compile(
+    r"\b(?:running|pending|queued|in[ _-]?progress|processing|starting|creating|compiling|building|provisioning)\b"
+    r"|\bnot (?:ready|done|finished) yet\b",
+    re.IGNORECASE,
+)
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """Matches the words of a tool's name: get_page, getPage, HTTPGet."""
 
-REQUEST_WORDS = 4
-"""Words from which on a prompt of the user is a request."""
+REQUEST_BYTES = 20
+"""Bytes from which on a prompt of the user is a request: seven Chinese characters have 21."""
 MAX_EXAMINED_CHARS = 8000
 """Maximum number of characters of a command or a thought that are examined."""
 STEM_CHARS = 4
@@ -283,7 +292,7 @@ class LoopDetector:
         for the same again. A few words (`Go on.`), or those of an earlier prompt, are no request.
         """
         self._close()
-        if len(text.split()) >= REQUEST_WORDS and hash(text) not in self._prompts:
+        if len(text.encode("utf-8", "replace")) >= REQUEST_BYTES and hash(text) not in self._prompts:
             self._turn += 1
             self._prompts.add(hash(text))
         for error in self._settled:
@@ -342,6 +351,10 @@ class LoopDetector:
             self._texts.clear()
             if settings.results_end_themes:
                 self._theme_run = 0
+        if call is not None and facts.waits and settings.polls:
+            self._idle = 0
+            self._reset_counts()
+            return
         if call is not None and call.polls and (facts.error is None or not call.acts):
             self._reset_counts()
             return

@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import is_of_drive, normalize_path, resolve_path
-from proxy.context.analysis.shell_commands import DECIDING, PATH_ARGUMENTS, ShellCommand, is_trial, parse_call
+from proxy.context.analysis.shell_commands import (
+    DECIDING,
+    MAX_PARSED_CHARS,
+    PATH_ARGUMENTS,
+    ShellCommand,
+    is_trial,
+    parse_call,
+)
 
 _REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
 _MOVES = frozenset(("move", "rename", "mv"))
@@ -165,9 +172,10 @@ def _read_simple_command(words: Sequence[str]) -> list[FileChange]:
 
 def read_written_files(arguments: str) -> list[FileChange]:
     """Return the files that code in the arguments of a call may write: those that it names in quotes."""
-    if _WRITING_CODE.search(arguments) is None:
+    text = arguments[:MAX_PARSED_CHARS]
+    if _WRITING_CODE.search(text) is None:
         return []
-    return [FileChange("placed", path) for path in dict.fromkeys(_QUOTED_FILE.findall(arguments))]
+    return [FileChange("placed", path) for path in dict.fromkeys(_QUOTED_FILE.findall(text))]
 
 
 def _read_resets(words: Sequence[str], named: Sequence[str]) -> list[FileChange]:

@@ -406,3 +406,25 @@ def test_a_run_between_the_steps_of_a_bisection_is_no_repeat() -> None:
 @pytest.mark.parametrize("name", ["undo", "send_keys", "write_stdin", "zoom", "go_back"])
 def test_tools_that_go_on_from_where_they_were_are_no_repeat(name: str) -> None:
     assert "same_call" not in loops_at_end(make_step(name, "", None, "u", q=1) * 4)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"state": "running"}', "compiling...", "The report is not ready yet", "status: IN_PROGRESS"]
+)
+def test_a_tool_that_says_that_something_goes_on_is_asked_again(text: str) -> None:
+    assert loops_at_end(make_step("get_build", text, None, "g", id=1) * 12) == {}
+    assert "same_call" in loops_at_end(thrice(*make_step("get_build", "Error: running is no state", None, "g", id=1)))
+    assert "same_call" in loops_at_end(thrice(*make_step("get_build", '{"state": "done"}', None, "g", id=1)))
+
+
+def test_a_build_that_fails_again_after_a_file_was_written_in_powershell_is_no_loop() -> None:
+    build = make_step("powershell", "error CS1: x\nBuild FAILED.", None, "b", command="dotnet build")
+    steps = [[*build, *make_step("powershell", "", None, f"s{n}", command=f"Set-Content a.cs {n}")] for n in range(6)]
+    assert not set(loops_at_end([m for one in steps for m in one])) & {"same_call", "same_error"}
+
+
+def test_a_request_in_chinese_is_a_request() -> None:
+    step = make_step("get_weather", "3", None, "w", city="x")
+    hours = "\u4e00\u4e8c\u4e09\u56db\u4e94"
+    asked = [m for hour in hours for m in (user(f"\u73b0\u5728{hour}\u70b9\u5929\u6c14\u600e\u4e48\u6837"), *step)]
+    assert loops_at_end(asked) == {}
