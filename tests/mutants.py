@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "a shorter fence does not close a code block",
         "proxy/stream/block_filter.py",
-        "elif self._run >= self._fence[1]:",
+        "elif self._fence_length >= self._fence[1]:",
         "else:",
         ("tests/stream/test_block_filter.py::test_a_fence_is_closed_by_one_as_long_and_no_shorter_one",),
     ),
@@ -158,15 +158,15 @@ MUTANTS = (
     Mutant(
         "the client's calls are contiguous",
         "proxy/stream/tool_call_filter.py",
-        "own = row.index if not self.hidden_count and not self._first else None",
-        "own = row.index",
+        "own = call.index if not self.hidden_count and not self._first_index else None",
+        "own = call.index",
         ("tests/stream/test_tool_call_filter.py::test_the_client_gets_its_own_calls_and_nothing_else",),
     ),
     Mutant(
         "calls of one answer are bounded",
         "proxy/stream/tool_call_filter.py",
-        "if len(self._rows) >= MAX_CALLS or self._room < 0:",
-        "if self._room < 0:",
+        "if len(self._calls) >= MAX_CALLS or self._room_bytes < 0:",
+        "if self._room_bytes < 0:",
         (
             "tests/stream/test_tool_call_filter_ends.py::test_of_thousands_of_calls_the_first_4096_are_told_apart_and_the_rest_is_given_to_nobody",
         ),

@@ -19,7 +19,15 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from proxy.chat.json_spans import SizeLimits
-from proxy.dialects.known_prefix import CHANGING_TAIL, TRACED, BodyHistory, HistoryMemo, PrefixMemo, read_history
+from proxy.dialects.known_prefix import (
+    CHANGING_TAIL,
+    TRACED,
+    BodyHistory,
+    HistoryMemo,
+    PrefixMemo,
+    keep_objects,
+    read_history,
+)
 from proxy.dialects.written_history import OutgoingMessage
 
 BOUND_SEPARATOR = " "
@@ -166,8 +174,7 @@ def _is_broken(binding: Binding, known: Binding) -> bool:
 
 def read_dropped_reasoning(response: Mapping[str, Any]) -> tuple[str, ...]:
     """For each piece of reasoning that a provider says it left out of the prompt, the reason; () if it says none."""
-    reports = response.get("input_transformations")
-    reports = [one for one in reports if isinstance(one, dict)] if isinstance(reports, list) else []
+    reports = keep_objects(response.get("input_transformations"))
     return tuple(str(one.get("reason")) for one in reports if one.get("action") == "removed")
 
 

@@ -31,8 +31,9 @@ class BlockFilter:
     """Take the pieces of a text and return the text that the client may see. headings: of the blocks to withhold."""
 
     __slots__ = (
-        "_before", "_body", "_fence", "_gap", "_head", "_headings", "_held", "_inside", "_judged", "_line", "_mark",
-        "_part", "_peek", "_run", "_size", "blocks", "other_blocks",
+        "_block_heading", "_block_lines", "_checked_chars", "_ended_blocks", "_fence", "_fence_char", "_fence_length",
+        "_head", "_headings", "_held", "_held_chars", "_line_kind", "_line_pieces", "_line_start", "_newlines",
+        "blocks", "other_blocks",
     )  # fmt: skip
 
     def __init__(self, headings: tuple[str, ...] = state_block.HEADINGS) -> None:
@@ -41,31 +42,43 @@ class BlockFilter:
         self.other_blocks: list[str] = []
         """The bodies of the blocks withheld under all other headings."""
         self._headings = headings
-        self._inside = ""  # the heading of the block that the text may be in
-        self._before: list[str] = []  # a STATE block that has ended, and blocks behind it, until they are judged
-        self._body: list[str] = []  # whole lines of the present block, from its heading on
-        self._part: list[str] = []  # and the line behind them
-        self._peek = ""  # the beginning of that line
-        self._size = 0  # characters of these three
-        self._judged = 0  # their number when they were last checked for a note
-        self._fence: tuple[str, int] | None = None  # character and length of the open fence
-        self._line = _HEAD
+        self._block_heading = ""
+        """The heading of the block that the text may be in; "" outside of blocks."""
+        self._ended_blocks: list[str] = []
+        """A STATE block that has ended, and blocks behind it, until it is decided which of them count."""
+        self._block_lines: list[str] = []
+        """Whole lines of the present block, from its heading on."""
+        self._line_pieces: list[str] = []
+        """The unfinished line behind them."""
+        self._line_start = ""
+        """The beginning of that line."""
+        self._held_chars = 0
+        """Characters of the ended blocks, the whole lines and the unfinished line."""
+        self._checked_chars = 0
+        """The number of held characters when they were last checked for a block."""
+        self._fence: tuple[str, int] | None = None
+        """Character and length of the open fence."""
+        self._line_kind = _HEAD
         self._head = ""
-        self._held = True  # neither the head nor the newlines before it were sent
-        self._gap = 0
-        self._mark = ""
-        self._run = 0
+        """The whole line so far, outside of blocks, while its kind is not known."""
+        self._held = True
+        """True if neither this line nor the newlines before it were sent."""
+        self._newlines = 0
+        """Newlines before this line that were not sent."""
+        self._fence_char = ""
+        self._fence_length = 0
+        """The fence characters counted in a line that may open or close a fence."""
 
     def feed(self, text: str) -> str:
         """Take a piece of the text. Return the text that can be sent now."""
-        if self._line == _REST and not self._inside and "\n" not in text:
+        if self._line_kind == _REST and not self._block_heading and "\n" not in text:
             return text
         out: list[str] = []
         start = 0
         while (end := text.find("\n", start)) >= 0:
             if end > start:
                 self._read_piece(text[start:end], out)
-            self._break(out)
+            self._end_line(out)
             start = end + 1
         if start < len(text):
             self._read_piece(text[start:] if start else text, out)
@@ -76,198 +89,204 @@ class BlockFilter:
         before_calls: a call comes, which only follows text that was sent. Then a STATE block that fails the check is
         released."""
         out: list[str] = []
-        if self._inside:
-            if before_calls and self._inside == state_block.HEADING and self._size != self._judged:
-                self._judged = self._size
-                if not state_block.find_blocks("".join((*self._body, *self._part))):
-                    self._give_up(out)
+        if self._block_heading:
+            if before_calls and self._block_heading == state_block.HEADING and self._held_chars != self._checked_chars:
+                self._checked_chars = self._held_chars
+                if not state_block.find_blocks("".join((*self._block_lines, *self._line_pieces))):
+                    self._release_block(out)
         elif self._held and not state_block.find_heading(self._head, self._headings):
             if self._head:
-                self._let_go(out)
-                self._line = _REST
+                self._release_line(out)
+                self._line_kind = _REST
             else:
-                out.append("\n" * self._gap)
-                self._gap = 0
+                out.append("\n" * self._newlines)
+                self._newlines = 0
         return "".join(out)
 
     def end(self, *, cut: bool = False) -> str:
         """Return the held text when the text has ended; a block at its end has then ended too. cut: the text was cut
         off there."""
         out: list[str] = []
-        if self._inside:
-            self._line_over("", out)
-        elif self._line == _HEAD and self._held:
+        if self._block_heading:
+            self._end_block_line("", out)
+        elif self._line_kind == _HEAD and self._held:
             head = self._head
             if heading := state_block.find_heading(head, self._headings):
-                self._enter(heading, head)
+                self._begin_block(heading, head)
             else:
-                self._let_go(out)
-        if self._inside:
-            self._before += self._body
-            self._settle(out, last=True, cut=cut)
-            self._inside = ""
-            self._body = []
-            self._gap = 0
-        self._line, self._held = _REST, False
+                self._release_line(out)
+        if self._block_heading:
+            self._ended_blocks += self._block_lines
+            self._decide_blocks(out, last=True, cut=cut)
+            self._block_heading = ""
+            self._block_lines = []
+            self._newlines = 0
+        self._line_kind, self._held = _REST, False
         return "".join(out)
 
     def _read_piece(self, piece: str, out: list[str]) -> None:
         """Read part of a line."""
-        if self._inside:
-            self._hold(piece, out)
+        if self._block_heading:
+            self._hold_piece(piece, out)
             return
-        if self._line == _HEAD:
-            self._learn(piece, out)
+        if self._line_kind == _HEAD:
+            self._classify_line(piece, out)
             return
         out.append(piece)
-        if self._line == _MARKS:
-            self._count(piece)
-        elif self._line == _INFO:
-            self._check(piece)
+        if self._line_kind == _MARKS:
+            self._count_marks(piece)
+        elif self._line_kind == _INFO:
+            self._check_fence(piece)
 
-    def _learn(self, piece: str, out: list[str]) -> None:
+    def _classify_line(self, piece: str, out: list[str]) -> None:
         """Find out, as early as possible, which kind of line this is."""
         head = self._head = self._head + piece
         if self._held:
             if state_block.may_be_heading(head, self._headings):
                 return
-            self._let_go(out)
+            self._release_line(out)
         else:
             out.append(piece)
         self._seek_fence(head)
 
     def _seek_fence(self, head: str) -> None:
+        """Find out whether the line may open or close a fence. head: the line so far."""
         marks = head.lstrip(" \t")
         near = len(head) - len(marks) < state_block.FENCE_WINDOW
-        self._line = _HEAD if len(head) < state_block.FENCE_WINDOW else _REST
+        self._line_kind = _HEAD if len(head) < state_block.FENCE_WINDOW else _REST
         if self._fence:
             if marks:
-                self._line = _REST
+                self._line_kind = _REST
                 if near and marks[0] == self._fence[0]:
-                    self._begin(marks)
+                    self._begin_fence(marks)
             return
         if marks and marks[0] not in "`~-*+0123456789":
-            self._line = _REST
+            self._line_kind = _REST
             return
         window = head[: state_block.FENCE_WINDOW]
         if "```" in window or "~~~" in window:
             at = state_block.find_fence(head)
-            self._line = _REST
+            self._line_kind = _REST
             if at is not None:
-                self._begin(head[at:])
+                self._begin_fence(head[at:])
 
-    def _begin(self, marks: str) -> None:
-        self._line, self._mark, self._run = _MARKS, marks[0], 0
-        self._count(marks)
+    def _begin_fence(self, marks: str) -> None:
+        """Count the characters of what may be a fence. marks: the line from its first fence character on."""
+        self._line_kind, self._fence_char, self._fence_length = _MARKS, marks[0], 0
+        self._count_marks(marks)
 
-    def _count(self, piece: str) -> None:
-        rest = piece.lstrip(self._mark)
-        self._run += len(piece) - len(rest)
+    def _count_marks(self, piece: str) -> None:
+        """Count fence characters, up to the first other character of the line."""
+        rest = piece.lstrip(self._fence_char)
+        self._fence_length += len(piece) - len(rest)
         if rest:
-            self._line = _INFO
-            self._check(rest)
+            self._line_kind = _INFO
+            self._check_fence(rest)
 
-    def _check(self, rest: str) -> None:
+    def _check_fence(self, rest: str) -> None:
         """Reject a fence: only spaces may follow a closing fence, and no backtick may follow an opening fence of
         backticks."""
-        if rest.strip(" \t\r") if self._fence else (self._mark == "`" and "`" in rest):
-            self._line = _REST
+        if rest.strip(" \t\r") if self._fence else (self._fence_char == "`" and "`" in rest):
+            self._line_kind = _REST
 
-    def _break(self, out: list[str]) -> None:
+    def _end_line(self, out: list[str]) -> None:
         """End the line."""
-        if self._inside:
-            self._line_over("\n", out)
+        if self._block_heading:
+            self._end_block_line("\n", out)
             return
         blank = False
-        if self._line == _HEAD and self._held:
+        if self._line_kind == _HEAD and self._held:
             head, blank = self._head, not self._head
             if heading := state_block.find_heading(head, self._headings):
-                self._enter(heading, head + "\n")
+                self._begin_block(heading, head + "\n")
                 return
             if head:
-                self._let_go(out)
-        elif self._line in (_MARKS, _INFO):
+                self._release_line(out)
+        elif self._line_kind in (_MARKS, _INFO):
             if self._fence is None:
-                self._fence = (self._mark, self._run)
-            elif self._run >= self._fence[1]:
+                self._fence = (self._fence_char, self._fence_length)
+            elif self._fence_length >= self._fence[1]:
                 self._fence = None
-        if self._fence or (blank and self._gap == state_block.MAX_GAP_NEWLINES):
+        if self._fence or (blank and self._newlines == state_block.MAX_GAP_NEWLINES):
             out.append("\n")
         else:
-            self._gap = self._gap + 1 if blank else 1
-        self._next()
+            self._newlines = self._newlines + 1 if blank else 1
+        self._begin_line()
 
-    def _next(self) -> None:
-        self._line, self._head, self._held = _HEAD, "", self._fence is None
+    def _begin_line(self) -> None:
+        """Begin a line outside of blocks."""
+        self._line_kind, self._head, self._held = _HEAD, "", self._fence is None
 
-    def _let_go(self, out: list[str]) -> None:
-        out.append("\n" * self._gap + self._head)
-        self._gap = 0
+    def _release_line(self, out: list[str]) -> None:
+        """Send the line so far, and the newlines before it."""
+        out.append("\n" * self._newlines + self._head)
+        self._newlines = 0
         self._held = False
 
     # Inside of blocks.
 
-    def _enter(self, heading: str, line: str) -> None:
-        self._inside = heading
-        self._body = [line]
-        self._part, self._peek = [], ""
-        self._size = (self._size if self._before else 0) + len(line)
+    def _begin_block(self, heading: str, line: str) -> None:
+        """Hold a block from now on. line: its first line, with the heading."""
+        self._block_heading = heading
+        self._block_lines = [line]
+        self._line_pieces, self._line_start = [], ""
+        self._held_chars = (self._held_chars if self._ended_blocks else 0) + len(line)
 
-    def _hold(self, piece: str, out: list[str]) -> None:
+    def _hold_piece(self, piece: str, out: list[str]) -> None:
         """Hold part of a line in a block."""
-        self._part.append(piece)
-        self._size += len(piece)
-        if len(self._peek) <= state_block.MAX_HEADING_CHARS:
-            self._peek += piece[: state_block.MAX_HEADING_CHARS + 1 - len(self._peek)]
-            whole_line = len(self._peek) <= state_block.MAX_HEADING_CHARS
-            open_ = whole_line and state_block.may_be_heading(self._peek, self._headings)
-            if self._fence is None and not open_ and state_block.must_end_block(self._peek, self._inside):
-                self._leave(out)
+        self._line_pieces.append(piece)
+        self._held_chars += len(piece)
+        if len(self._line_start) <= state_block.MAX_HEADING_CHARS:
+            self._line_start += piece[: state_block.MAX_HEADING_CHARS + 1 - len(self._line_start)]
+            whole_line = len(self._line_start) <= state_block.MAX_HEADING_CHARS
+            open_ = whole_line and state_block.may_be_heading(self._line_start, self._headings)
+            if self._fence is None and not open_ and state_block.must_end_block(self._line_start, self._block_heading):
+                self._end_block(out)
                 return
-        self._bound(out)
+        self._release_if_long(out)
 
-    def _line_over(self, end: str, out: list[str]) -> None:
+    def _end_block_line(self, end: str, out: list[str]) -> None:
         """End a line in a block. end: the newline character behind the line, if there is one."""
-        line = "".join(self._part)
+        line = "".join(self._line_pieces)
         if self._fence:
             if state_block.is_fence_end(line, *self._fence):
                 self._fence = None
         elif heading := state_block.find_heading(line, self._headings):
-            self._size -= len(line)
-            self._before += self._body
-            if heading == state_block.HEADING or not state_block.find_heading(self._before[0].rstrip("\n")):
-                self._settle(out)
-            self._enter(heading, line + end)
+            self._held_chars -= len(line)
+            self._ended_blocks += self._block_lines
+            if heading == state_block.HEADING or not state_block.find_heading(self._ended_blocks[0].rstrip("\n")):
+                self._decide_blocks(out)
+            self._begin_block(heading, line + end)
             return
-        elif state_block.is_block_end(line, self._inside):
-            self._leave(out)
+        elif state_block.is_block_end(line, self._block_heading):
+            self._end_block(out)
             if end:
-                self._break(out)
+                self._end_line(out)
             return
         elif run := state_block.read_fence_opening(line):
             self._fence = (run[0], len(run))
-        self._body.append(line + end)
-        self._part, self._peek = [], ""
-        self._size += len(end)
-        self._bound(out)
+        self._block_lines.append(line + end)
+        self._line_pieces, self._line_start = [], ""
+        self._held_chars += len(end)
+        self._release_if_long(out)
 
-    def _leave(self, out: list[str]) -> None:
+    def _end_block(self, out: list[str]) -> None:
         """End the block, and all that is held before it, at the line that has begun. The newlines before the removed
         text belong to the text that follows."""
-        line = "".join(self._part)
-        self._before += self._body
-        self._settle(out)
-        self._inside, self._body, self._part = "", [], []
-        self._line, self._head, self._held = _HEAD, "", True
-        self._learn(line, out)
+        line = "".join(self._line_pieces)
+        self._ended_blocks += self._block_lines
+        self._decide_blocks(out)
+        self._block_heading, self._block_lines, self._line_pieces = "", [], []
+        self._line_kind, self._head, self._held = _HEAD, "", True
+        self._classify_line(line, out)
         if self._held:  # the block has ended, but this line could still grow into a heading
-            self._let_go(out)
+            self._release_line(out)
             self._seek_fence(line)
 
-    def _settle(self, out: list[str], *, last: bool = False, cut: bool = False) -> None:
-        """Settle the blocks that have ended: keep the blocks that count and release the others. last: the text ends
+    def _decide_blocks(self, out: list[str], *, last: bool = False, cut: bool = False) -> None:
+        """Decide which of the ended blocks count. Withhold these, and release the others. last: the text ends
         here; else another heading follows."""
-        text, self._before = "".join(self._before), []
+        text, self._ended_blocks = "".join(self._ended_blocks), []
         found = state_block.find_blocks(text, self._headings, is_complete=last, is_cut_off=cut)
         visible, gap = state_block.remove_blocks(text, found)
         for block in found:
@@ -279,27 +298,27 @@ class BlockFilter:
         if not last and not gap:
             kept = state_block.strip_gap(visible)
             visible, gap = kept, visible[len(kept) :]
-        out.append("\n" * self._gap + visible)
-        self._gap = len(gap)
+        out.append("\n" * self._newlines + visible)
+        self._newlines = len(gap)
 
-    def _bound(self, out: list[str]) -> None:
+    def _release_if_long(self, out: list[str]) -> None:
         """Release held text that is too long for a block."""
-        if self._size <= state_block.MAX_BLOCK_CHARS:
+        if self._held_chars <= state_block.MAX_BLOCK_CHARS:
             return
-        if self._before:
-            self._settle(out)
-            self._size = sum(map(len, self._body)) + sum(map(len, self._part))
-        if self._size > state_block.MAX_BLOCK_CHARS:
-            self._give_up(out)
+        if self._ended_blocks:
+            self._decide_blocks(out)
+            self._held_chars = sum(map(len, self._block_lines)) + sum(map(len, self._line_pieces))
+        if self._held_chars > state_block.MAX_BLOCK_CHARS:
+            self._release_block(out)
 
-    def _give_up(self, out: list[str]) -> None:
+    def _release_block(self, out: list[str]) -> None:
         """Release the block that the text is in: it is not a block, wherever it ends."""
-        line, text = "".join(self._part), "".join(self._body)
-        self._inside, self._body, self._part = "", [], []
+        line, text = "".join(self._line_pieces), "".join(self._block_lines)
+        self._block_heading, self._block_lines, self._line_pieces = "", [], []
         kept = text if self._fence or line else state_block.strip_gap(text)
-        out.append("\n" * self._gap + kept)
-        self._gap = len(text) - len(kept)
-        self._next()
+        out.append("\n" * self._newlines + kept)
+        self._newlines = len(text) - len(kept)
+        self._begin_line()
         if line:
             self._head, self._held = line, False
             out.append(line)

@@ -71,14 +71,14 @@ class _GrowingCall:
 class _GrowingMessage:
     """One choice's message while it grows."""
 
-    __slots__ = ("by_index", "fields", "has_text", "raw", "role", "rows", "text")
+    __slots__ = ("by_index", "calls", "fields", "has_text", "raw", "role", "text")
 
     def __init__(self) -> None:
         self.role = "assistant"
         self.text = StringIO()
         self.has_text = False  # there was a text, possibly an empty one
         self.fields: dict[str, Any] = {}
-        self.rows: list[_GrowingCall] = []
+        self.calls: list[_GrowingCall] = []
         self.by_index: dict[int, _GrowingCall] = {}
         self.raw: bytes | None = None  # the message itself, if it came whole
 
@@ -87,7 +87,7 @@ class AssembledAnswer:
     """One answer of an upstream. id, model, usage, error: as upstream reports them, None where it does not."""
 
     __slots__ = (
-        "_room", "_turns", "cleared_results", "dropped_reasoning", "error", "finish_reasons", "id", "is_capped",
+        "_messages", "_room", "cleared_results", "dropped_reasoning", "error", "finish_reasons", "id", "is_capped",
         "is_done", "model", "unparsed", "usage",
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ class AssembledAnswer:
         """The number of events or bodies that held no chunk."""
         self.dropped_reasoning: tuple[str, ...] = ()
         self.cleared_results: ClearedResults | None = None
-        self._turns: dict[int, _GrowingMessage] = {}
+        self._messages: dict[int, _GrowingMessage] = {}
         self._room = CaptureLimit(limit)
 
     @classmethod
@@ -124,7 +124,7 @@ class AssembledAnswer:
         for choice in choices[:MAX_CHOICES]:
             raw = bytes(choice.message)
             if raw != b"null" and answer._reserve_chars(len(raw)):
-                answer._find_message(choice.index).raw = raw
+                answer._find_growing(choice.index).raw = raw
             if choice.finish_reason:
                 answer.finish_reasons[choice.index] = choice.finish_reason
         answer.is_done = bool(read.choices)
@@ -158,14 +158,14 @@ class AssembledAnswer:
 
     def add_text(self, text: str, index: int = 0) -> None:
         """Add text that the client gets in a chunk of the proxy: the text was held back until its kind was known."""
-        self._add_text(self._find_message(index), text)
+        self._add_text(self._find_growing(index), text)
 
-    def _find_message(self, index: int) -> _GrowingMessage:
-        turn = self._turns.get(index)
-        if turn is None:
-            turn = self._turns[index] = _GrowingMessage()
+    def _find_growing(self, index: int) -> _GrowingMessage:
+        growing = self._messages.get(index)
+        if growing is None:
+            growing = self._messages[index] = _GrowingMessage()
             self._reserve_chars(ENTRY_OVERHEAD)
-        return turn
+        return growing
 
     def _reserve_chars(self, size: int) -> bool:
         if self._room.reserve_chars(size):
@@ -173,18 +173,18 @@ class AssembledAnswer:
         self.is_capped = True
         return False
 
-    def _add_text(self, turn: _GrowingMessage, text: str) -> None:
-        turn.has_text = True
+    def _add_text(self, growing: _GrowingMessage, text: str) -> None:
+        growing.has_text = True
         if self._reserve_chars(len(text)):
-            turn.text.write(text)
+            growing.text.write(text)
 
     def _add_choice(self, choice: Choice, shown: str | None) -> None:
-        turn = self._turns.get(choice.index)
-        if turn is None:
-            if len(self._turns) >= MAX_CHOICES:
+        growing = self._messages.get(choice.index)
+        if growing is None:
+            if len(self._messages) >= MAX_CHOICES:
                 self.is_capped = True
                 return
-            turn = self._find_message(choice.index)
+            growing = self._find_growing(choice.index)
         if choice.finish_reason:
             self.finish_reasons[choice.index] = choice.finish_reason
         delta = choice.delta
@@ -193,34 +193,34 @@ class AssembledAnswer:
         for name, value in delta.items():
             if name == "content" and type(value) is str:  # as `_add_text`, without a call for each chunk
                 text = value if shown is None else shown
-                turn.has_text = True
+                growing.has_text = True
                 if self._room.reserve_chars(len(text)):
-                    turn.text.write(text)
+                    growing.text.write(text)
             elif value is None:
                 continue
             elif name == "role":
-                turn.role = value if isinstance(value, str) and value else turn.role
+                growing.role = value if isinstance(value, str) and value else growing.role
             elif name == "tool_calls" and isinstance(value, list):
                 for part in value:
-                    self._add_call(turn, part)
+                    self._add_call(growing, part)
             elif name == THINKING_BLOCKS and isinstance(value, list):
-                self._add_thinking(turn, value)
+                self._add_thinking(growing, value)
             else:
-                merge_fields(turn.fields, {name: value}, self._room)
+                merge_fields(growing.fields, {name: value}, self._room)
         if self._room.left < 0:
             self.is_capped = True
 
-    def _add_thinking(self, turn: _GrowingMessage, pieces: list[Any]) -> None:
+    def _add_thinking(self, growing: _GrowingMessage, pieces: list[Any]) -> None:
         """Add pieces of thinking blocks, which have no index. A block goes on up to the piece with its signature."""
         for piece in pieces:
-            rows = turn.fields.get(THINKING_BLOCKS)
-            last = rows.entries[-1] if isinstance(rows, IndexedList) and rows.entries else None
+            blocks = growing.fields.get(THINKING_BLOCKS)
+            last = blocks.entries[-1] if isinstance(blocks, IndexedList) and blocks.entries else None
             if isinstance(last, dict) and isinstance(piece, dict) and _is_open_thinking(last, piece):
                 merge_fields(last, piece, self._room)
             else:
-                merge_fields(turn.fields, {THINKING_BLOCKS: [piece]}, self._room)
+                merge_fields(growing.fields, {THINKING_BLOCKS: [piece]}, self._room)
 
-    def _add_call(self, turn: _GrowingMessage, part: Any) -> None:
+    def _add_call(self, growing: _GrowingMessage, part: Any) -> None:
         """Add a fragment of a tool call.
 
         Fragments of a call share its index. Gemini's compatible surface gives all calls of a turn the index 0 but
@@ -230,69 +230,69 @@ class AssembledAnswer:
         if not isinstance(part, dict):
             return
         index, name = read_count(part.get("index")), part.get("id")
-        row = turn.by_index.get(index) if index is not None else (turn.rows[-1] if turn.rows else None)
-        if row is None or (name and row.fields.get("id") not in (None, name)):
-            if len(turn.rows) >= MAX_CALLS:
+        call = growing.by_index.get(index) if index is not None else (growing.calls[-1] if growing.calls else None)
+        if call is None or (name and call.fields.get("id") not in (None, name)):
+            if len(growing.calls) >= MAX_CALLS:
                 self.is_capped = True
             if self.is_capped or not self._reserve_chars(ENTRY_OVERHEAD):
                 return
-            row = _GrowingCall(len(turn.rows) if index is None else index)
-            turn.rows.append(row)
-            turn.by_index[row.index] = row
-        merge_fields(row.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
+            call = _GrowingCall(len(growing.calls) if index is None else index)
+            growing.calls.append(call)
+            growing.by_index[call.index] = call
+        merge_fields(call.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
 
     def build_message(self, index: int = 0) -> bytes | None:
         """Return the message of a choice as JSON, as a client would send it back; None if there was none."""
-        turn = self._turns.get(index)
-        if turn is None:
+        growing = self._messages.get(index)
+        if growing is None:
             return None
-        if turn.raw is not None:
-            return turn.raw
-        fields = {name: build_json_value(value) for name, value in turn.fields.items()}
+        if growing.raw is not None:
+            return growing.raw
+        fields = {name: build_json_value(value) for name, value in growing.fields.items()}
         content = fields.pop("content", None)
-        if turn.has_text:
-            text = turn.text.getvalue()
+        if growing.has_text:
+            text = growing.text.getvalue()
             content = [*content, {"type": "text", "text": text}] if isinstance(content, list) else text
-        message = {"role": turn.role, "content": content, **fields}
-        if turn.rows:
-            message["tool_calls"] = _build_calls(turn.rows)
+        message = {"role": growing.role, "content": content, **fields}
+        if growing.calls:
+            message["tool_calls"] = _build_calls(growing.calls)
         try:
             return write_json(message)
         except RecursionError:
             return None  # a single field nested to the reader's own limit: no client could send that back
 
     def _read_raw_message(self) -> dict[str, Any]:
-        turn = self._turns.get(0)
-        message = None if turn is None or turn.raw is None else _read_any(turn.raw)
+        growing = self._messages.get(0)
+        message = None if growing is None or growing.raw is None else _read_any(growing.raw)
         return message if isinstance(message, dict) else {}
 
     @property
     def text(self) -> str:
         """The text of the first choice, without the withheld text."""
-        turn = self._turns.get(0)
-        if turn is None:
+        growing = self._messages.get(0)
+        if growing is None:
             return ""
         content = (
             self._read_raw_message().get("content")
-            if turn.raw is not None
-            else build_json_value(turn.fields.get("content"))
+            if growing.raw is not None
+            else build_json_value(growing.fields.get("content"))
         )
         if isinstance(content, list):  # Mistral's reasoning models stream parts first, then strings
             texts = [part.get("text") for part in content if isinstance(part, dict)]
             content = "".join(text for text in texts if isinstance(text, str))
-        return repair_surrogates((content if isinstance(content, str) else "") + turn.text.getvalue())
+        return repair_surrogates((content if isinstance(content, str) else "") + growing.text.getvalue())
 
     @property
     def calls(self) -> tuple[Call, ...]:
         """The tool calls of the first choice."""
-        turn = self._turns.get(0)
-        if turn is None:
+        growing = self._messages.get(0)
+        if growing is None:
             return ()
-        if turn.raw is not None:
+        if growing.raw is not None:
             message = self._read_raw_message()
             found, old = message.get("tool_calls"), message.get("function_call")
         else:
-            found, old = _build_calls(turn.rows), build_json_value(turn.fields.get("function_call"))
+            found, old = _build_calls(growing.calls), build_json_value(growing.fields.get("function_call"))
         calls = [_read_call(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         if isinstance(old, dict):
             calls.append(_read_call({"id": old.get("name"), "function": old}))
@@ -301,13 +301,13 @@ class AssembledAnswer:
     @property
     def choice_count(self) -> int:
         """The number of choices."""
-        return len(self._turns)
+        return len(self._messages)
 
     @property
     def is_truncated(self) -> bool:
         """True if the answer broke off: neither `[DONE]` nor a finish reason for every choice came."""
         reasons = self.finish_reasons
-        return not self.is_done and not (reasons and all(index in reasons for index in self._turns))
+        return not self.is_done and not (reasons and all(index in reasons for index in self._messages))
 
 
 def _is_open_thinking(last: dict[str, Any], piece: dict[str, Any]) -> bool:
@@ -316,10 +316,10 @@ def _is_open_thinking(last: dict[str, Any], piece: dict[str, Any]) -> bool:
     return is_thinking and not build_json_value(last.get("signature"))
 
 
-def _build_calls(rows: list[_GrowingCall]) -> list[dict[str, Any]]:
+def _build_calls(growing_calls: list[_GrowingCall]) -> list[dict[str, Any]]:
     found = []
-    for row in sorted(rows, key=lambda row: row.index):
-        call = {name: build_json_value(value) for name, value in row.fields.items()}
+    for growing in sorted(growing_calls, key=lambda one: one.index):
+        call = {name: build_json_value(value) for name, value in growing.fields.items()}
         function = call.get("function")
         if isinstance(function, dict):
             call["function"] = {**function, "arguments": function.get("arguments", "")}

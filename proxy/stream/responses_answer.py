@@ -13,8 +13,8 @@ from proxy.chat.message import Call, Message
 from proxy.dialects.base import read_dropped_reasoning
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import write_json
-from proxy.dialects.responses import items as wire
-from proxy.dialects.responses import stream as facts
+from proxy.dialects.responses import items as responses_items
+from proxy.dialects.responses import stream as responses_stream
 from proxy.dialects.usage import read_usage
 from proxy.errors import NotManaged
 from proxy.stream.completions_answer import CAPTURE_LIMIT, AssembledAnswer
@@ -34,7 +34,7 @@ class _GrowingItem:
     def read(self) -> tuple[dict[str, Any], bytes]:
         """The item and its bytes; of an unfinished item, as far as received."""
         if self.raw is not None:
-            return facts.read_object(self.raw) or {}, self.raw
+            return responses_stream.read_object(self.raw) or {}, self.raw
         item = dict(self.begun)
         if self.texts:
             item["content"] = [
@@ -62,11 +62,11 @@ class ResponsesAnswer(AssembledAnswer):
     def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> ResponsesAnswer:
         """The answer in a body that is no stream."""
         answer = cls(limit)
-        response = facts.read_object(body)
+        response = responses_stream.read_object(body)
         if response is None:
             answer.unparsed = 1
             return answer
-        for index, raw in enumerate(facts.read_output(body)):
+        for index, raw in enumerate(responses_stream.read_output(body)):
             answer.put_item(index, raw)
         answer.finish(response)
         answer.is_done = isinstance(response.get("output"), list)
@@ -113,9 +113,9 @@ class ResponsesAnswer(AssembledAnswer):
     def finish(self, response: dict[str, Any], usage: Any = None) -> None:
         """Record the end of the answer. usage: in place of the response's own."""
         self.note_response(response)
-        self.error = facts.find_error(response) or self.error
+        self.error = responses_stream.find_error(response) or self.error
         self.usage = read_usage(usage or response.get("usage"), response.get("service_tier")) or self.usage
-        reason = facts.find_finish_reason(response, has_calls=bool(self.calls))
+        reason = responses_stream.find_finish_reason(response, has_calls=bool(self.calls))
         if reason is not None:
             self.finish_reasons[0] = reason
         self.is_done = True
@@ -134,7 +134,7 @@ class ResponsesAnswer(AssembledAnswer):
         if self._canonical is None and self._items:
             try:
                 found = [self._items[n].read() for n in sorted(self._items)]
-                self._canonical = read_message(wire.make_assistant(found))
+                self._canonical = read_message(responses_items.make_assistant(found))
             except (NotManaged, msgspec.EncodeError, UnicodeError):
                 return None
         return self._canonical

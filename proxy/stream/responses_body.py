@@ -12,7 +12,7 @@ from typing import Any
 from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.completions.stream import write_json
-from proxy.dialects.responses import stream as facts
+from proxy.dialects.responses import stream as responses_stream
 from proxy.notes import state_block
 from proxy.stream.completions_answer import CAPTURE_LIMIT
 from proxy.stream.completions_body import RoundContent
@@ -40,7 +40,7 @@ def remove_blocks(
     returned as it is."""
     if not state_block.may_have_blocks(body, headings):
         return body, []
-    raws = facts.read_output(body)
+    raws = responses_stream.read_output(body)
     blocks: Blocks = []
     kept: list[bytes] = []
     for raw in raws:
@@ -53,7 +53,7 @@ def remove_blocks(
 
 def cut_item(raw: bytes, headings: tuple[str, ...]) -> tuple[bytes | None, Blocks]:
     """(an item without blocks, the blocks). None for a message in which nothing is left."""
-    item = facts.read_object(raw) or {}
+    item = responses_stream.read_object(raw) or {}
     content = item.get("content")
     if item.get("type") != "message" or not isinstance(content, list):
         return raw, []
@@ -72,7 +72,7 @@ def cut_item(raw: bytes, headings: tuple[str, ...]) -> tuple[bytes | None, Block
 def cut_texts(raw: bytes, texts: Mapping[int, str], headings: tuple[str, ...]) -> bytes | None:
     """A message item with these texts in its parts, by position. A part without a text leaves; None if no part is
     left."""
-    content = facts.read_member(raw, "content", (facts.read_object(raw) or {}).get("content"))
+    content = responses_stream.read_member(raw, "content", (responses_stream.read_object(raw) or {}).get("content"))
     elements = json_spans.find_elements(content) or []
     kept = []
     for place, (start, end) in enumerate(elements):
@@ -86,7 +86,7 @@ def cut_texts(raw: bytes, texts: Mapping[int, str], headings: tuple[str, ...]) -
 
 def cut_part(part: bytes, shown: str, headings: tuple[str, ...]) -> bytes:
     """A text part with the text that is shown, and the annotations and log probabilities that belong to it."""
-    value = facts.read_object(part) or {}
+    value = responses_stream.read_object(part) or {}
     new = {"text": write_json(shown)}
     notes, logged = value.get("annotations"), value.get("logprobs")
     if isinstance(notes, list) and notes:
@@ -127,12 +127,12 @@ def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, .
     """The content of one body, and the calls of these tools in it. headings: as for `build_round_message`."""
     answer = read_answer(body)
     message = build_round_message(answer, headings) if headings else answer.build_message()
-    response = facts.read_object(body) or {}
-    items = [facts.read_object(raw) or {} for raw in answer.items]
+    response = responses_stream.read_object(body) or {}
+    items = [responses_stream.read_object(raw) or {} for raw in answer.items]
     ours = [item for item in items if is_hidden(item, hidden_tools)]
     shown = len(answer.calls) - len(ours)
     calls = make_hidden_calls(ours)
-    is_sound = answer.error is None and facts.read_status(response) == "completed" and not answer.is_capped
+    is_sound = answer.error is None and responses_stream.read_status(response) == "completed" and not answer.is_capped
     if message is None or not calls or not is_sound:
         return RoundContent(message, [], max(shown, 0), False, answer.usage)
     return RoundContent(message, calls, shown, not shown, answer.usage)
@@ -147,7 +147,7 @@ def build_round_message(answer: ResponsesAnswer, headings: tuple[str, ...]) -> b
     shown: list[bytes] = []
     is_bound, has_answer = False, False
     for raw in reversed(answer.items):
-        is_bound = is_bound or (facts.read_object(raw) or {}).get("type") == "reasoning"
+        is_bound = is_bound or (responses_stream.read_object(raw) or {}).get("type") == "reasoning"
         visible = raw if is_bound else cut_item(raw, headings)[0]
         has_answer = has_answer or (visible is not None and not is_bound)
         shown += [] if visible is None else [visible]
@@ -173,21 +173,23 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     bodies: of the rounds in their order, with blocks already removed; at least one. Output tokens are those of all
     rounds, input tokens the last round's. A last body that cannot be read is returned as it is.
     """
-    last = facts.read_object(bodies[-1])
+    last = responses_stream.read_object(bodies[-1])
     if last is None or not isinstance(last.get("output"), list):
         return bodies[-1]
     shown: list[bytes] = []
     count = 0
     for body in bodies:
-        raws = facts.read_output(body)
+        raws = responses_stream.read_output(body)
         count += len(raws)
-        shown += [raw for raw in raws if not is_hidden(facts.read_object(raw) or {}, hidden_tools)]
+        shown += [raw for raw in raws if not is_hidden(responses_stream.read_object(raw) or {}, hidden_tools)]
     if len(bodies) == 1:
         return set_members(bodies[0], {"output": join_items(shown)}) if len(shown) < count else bodies[0]
-    earlier = [facts.read_object(body) or {} for body in bodies[:-1]]
+    earlier = [responses_stream.read_object(body) or {} for body in bodies[:-1]]
     new = {"output": join_items(shown)} | read_head(bodies[0])
     if isinstance(last.get("usage"), dict):
-        new["usage"] = write_json(facts.add_spent_usage(last["usage"], [one.get("usage") for one in earlier]))
+        new["usage"] = write_json(
+            responses_stream.add_spent_usage(last["usage"], [one.get("usage") for one in earlier])
+        )
     return set_members(bodies[-1], new)
 
 
@@ -206,14 +208,14 @@ def set_members(raw: bytes, new: Mapping[str, bytes]) -> bytes:
     """The object with new values for members that it has; every other byte stays."""
     members = json_spans.find_members(raw)
     if members is None:
-        value = facts.read_object(raw) or {}
+        value = responses_stream.read_object(raw) or {}
         return write_json({**value, **{name: read_json_value(one) for name, one in new.items() if name in value}})
     return spans.apply_replacements(raw, [(m.start, m.end, new[m.key]) for m in members if m.key in new])
 
 
 def read_json_value(raw: bytes) -> Any:
     """The value of a JSON text."""
-    found = facts.read_object(b'{"value":' + raw + b"}")
+    found = responses_stream.read_object(b'{"value":' + raw + b"}")
     return None if found is None else found["value"]
 
 
@@ -223,15 +225,17 @@ def restore_echo(response: bytes, hidden_tools: frozenset[str], instructions: by
     hidden_tools: their definitions leave `tools`. instructions: the client's own, as JSON; None if they were sent
     unchanged.
     """
-    value = facts.read_object(response) or {}
+    value = responses_stream.read_object(response) or {}
     new: dict[str, bytes] = {}
     if instructions is not None and "instructions" in value:
         new["instructions"] = instructions
     tools = value.get("tools")
     if isinstance(tools, list) and any(_name(tool) in hidden_tools for tool in tools):
-        raw = facts.read_member(response, "tools", tools)
+        raw = responses_stream.read_member(response, "tools", tools)
         elements = [raw[start:end] for start, end in json_spans.find_elements(raw) or ()]
-        new["tools"] = join_items([one for one in elements if _name(facts.read_object(one)) not in hidden_tools])
+        new["tools"] = join_items(
+            [one for one in elements if _name(responses_stream.read_object(one)) not in hidden_tools]
+        )
     return set_members(response, new) if new else response
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from proxy.dialects.responses import stream as facts
+from proxy.dialects.responses import stream as responses_stream
 from proxy.stream.responses_body import join_items, set_members
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, replace_data
 
@@ -47,13 +47,13 @@ class ResponseEcho:
         has_tokens = self._hides_tokens and _TOKEN in data
         if not (has_tokens or _RESPONSE in data):
             return data  # nearly all are deltas
-        event = facts.read_event(data)
+        event = responses_stream.read_event(data)
         if event is None:
             return data
         new: dict[str, bytes] = {}
         for name, rewrite in (("response", self._rewrite_response), ("item", self.hide_token)):
             if isinstance(event.get(name), dict):
-                raw = facts.read_member(data, name, event[name])
+                raw = responses_stream.read_member(data, name, event[name])
                 made = rewrite(raw)
                 new |= {} if made is raw else {name: made}
         return set_members(data, new) if new else data
@@ -64,16 +64,16 @@ class ResponseEcho:
         return event.raw if made is None or made is data else replace_data(event, made)
 
     def _rewrite_response(self, response: bytes) -> bytes:
-        value: dict[str, Any] = facts.read_object(response) or {}
+        value: dict[str, Any] = responses_stream.read_object(response) or {}
         new = {name: raw for name, raw in self._members.items() if name in value}
         if self._hides_tokens and _TOKEN in response and isinstance(value.get("output"), list):
-            new["output"] = join_items([self.hide_token(item) for item in facts.read_output(response)])
+            new["output"] = join_items([self.hide_token(item) for item in responses_stream.read_output(response)])
         return set_members(response, new) if new else response
 
     def hide_token(self, item: bytes) -> bytes:
         """An item without its token, where the client did not ask for it."""
         if not self._hides_tokens or _TOKEN not in item:
             return item
-        value = facts.read_object(item) or {}
+        value = responses_stream.read_object(item) or {}
         is_shown = value.get("type") == "reasoning" and value.get("encrypted_content")
         return set_members(item, {"encrypted_content": b"null"}) if is_shown else item

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proxy.dialects.responses import stream as facts
+from proxy.dialects.responses import stream as responses_stream
 from proxy.stream.completions_relay import RewrittenStream
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.responses_rewriter import ResponsesRewriter
@@ -17,7 +17,7 @@ from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
 
 _HEADS: Final = tuple(
     form % name.encode()
-    for name in facts.ENDINGS
+    for name in responses_stream.ENDINGS
     for form in (b"event: %b", b"event:%b", b'data: {"type":"%b"', b'data:{"type":"%b"', b'data: {"type": "%b"')
 )
 """Beginnings of an event that ends an answer."""
@@ -104,14 +104,14 @@ class ResponsesRelay(RewrittenStream):
 
     def _take_event(self, event: SseEvent, out: list[bytes]) -> bool:
         """Append the bytes to pass on for one event. Return True if it is the last one."""
-        value = facts.read_event(event.data) if event.data is not None else None
+        value = responses_stream.read_event(event.data) if event.data is not None else None
         if value is None:
             if event.data is not None:
                 self.answer.unparsed += 1
             if not self._may_hide(event):
                 out.append(event.raw)
             return False
-        if value["type"] not in facts.ENDINGS:
+        if value["type"] not in responses_stream.ENDINGS:
             self._rewriter.rewrite_event(event, value, out)
             return False
         self.has_ended = True
@@ -149,7 +149,7 @@ class ResponsesRelay(RewrittenStream):
             return self._end_unchanged(rest)
         out: list[bytes] = []
         event = rest[0] if rest else None
-        if event is not None and event.data is not None and facts.read_event(event.data) is not None:
+        if event is not None and event.data is not None and responses_stream.read_event(event.data) is not None:
             name = b"event: " + event.name + b"\n" if event.name else b""
             raw = name + b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
             if self._take_event(SseEvent(raw, event.data, event.name), out):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from proxy.dialects.completions.stream import write_json
-from proxy.dialects.responses import items as wire
-from proxy.dialects.responses import stream as facts
+from proxy.dialects.responses import items as responses_items
+from proxy.dialects.responses import stream as responses_stream
 from proxy.dialects.usage import Usage, read_count, read_usage
-from proxy.stream import responses_body as body_rules
+from proxy.stream import responses_body
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.sse import SseEvent, replace_data
@@ -51,7 +51,7 @@ class _TextPart:
         begin = self.sent_tokens
         if self.logged and self.sent_tokens < len(self.logged):
             self.unlogged += text
-            count, at = body_rules.count_shown_tokens(self.logged[begin:], self.unlogged)
+            count, at = responses_body.count_shown_tokens(self.logged[begin:], self.unlogged)
             self.sent_tokens += count
             self.unlogged = self.unlogged[at:]
         return self.logged[begin : self.sent_tokens]
@@ -148,7 +148,7 @@ class ResponsesRewriter:
         """The canonical message of this round as upstream should get it back: with hidden calls, and the text as it
         was shown."""
         if any(one.blocks or one.other_blocks for one in self.block_filters):
-            return body_rules.build_round_message(self.round_answer, self._withheld)
+            return responses_body.build_round_message(self.round_answer, self._withheld)
         return self.round_answer.build_message()
 
     def _list_usages(self) -> list[Any]:
@@ -158,7 +158,7 @@ class ResponsesRewriter:
         """Append the bytes to pass on for one event that does not end the answer."""
         self._current = event, data
         kind = str(data["type"])
-        if kind in facts.BEGINNINGS:
+        if kind in responses_stream.BEGINNINGS:
             self._begin_response(event, data, out)
             return
         index = read_count(data.get("output_index"))
@@ -166,12 +166,14 @@ class ResponsesRewriter:
             self._take_item_event(index, kind, event, data, out)
             return
         if kind == "error" or data.get("error"):
-            self.answer.error = self.round_answer.error = facts.find_error(data) or "the upstream reported an error"
+            self.answer.error = self.round_answer.error = (
+                responses_stream.find_error(data) or "the upstream reported an error"
+            )
         self._append_event(event, {}, out)
 
     def _read_data(self, event: SseEvent) -> dict[str, Any]:
         """The members of an event; most events are read once."""
-        return self._current[1] if event is self._current[0] else facts.read_event(event.data or b"") or {}
+        return self._current[1] if event is self._current[0] else responses_stream.read_event(event.data or b"") or {}
 
     def _begin_response(self, event: SseEvent, data: dict[str, Any], out: list[bytes]) -> None:
         response = data.get("response")
@@ -180,14 +182,14 @@ class ResponsesRewriter:
         self.round_answer.note_response(response)
         if self._number:
             return  # the client has the beginning of the first round
-        raw = facts.read_member(event.data or b"", "response", response)
-        self._head = self._head or body_rules.read_head(raw)
+        raw = responses_stream.read_member(event.data or b"", "response", response)
+        self._head = self._head or responses_body.read_head(raw)
         self._append_event(event, self._restore(raw), out)
 
     def _restore(self, response: bytes) -> Changes:
         if not self._echo:
             return {}
-        made = body_rules.restore_echo(response, self._hidden, self._echo[0])
+        made = responses_body.restore_echo(response, self._hidden, self._echo[0])
         return {} if made is response else {"response": made}
 
     def _take_item_event(self, index: int, kind: str, event: SseEvent, data: dict[str, Any], out: list[bytes]) -> None:
@@ -215,11 +217,11 @@ class ResponsesRewriter:
         """Decide if the client sees an item. A message is decided by its text, a call by its name."""
         if item.is_message and self._withheld:
             return
-        if body_rules.is_hidden(item.item, self._hidden):
+        if responses_body.is_hidden(item.item, self._hidden):
             item.state = _HIDDEN
         elif is_ended or not self._hidden or item.item.get("type") != "function_call" or item.item.get("name"):
             item.state = _SHOWN
-            self.round_shown_calls += wire.find_call(item.item) is not None
+            self.round_shown_calls += responses_items.find_call(item.item) is not None
 
     def _record(self, index: int, kind: str, data: dict[str, Any]) -> None:
         """Record what upstream wrote."""
@@ -309,7 +311,7 @@ class ResponsesRewriter:
         text, shown = "".join(part.original), "".join(part.shown)
         for event in part.notes:
             note = self._read_data(event).get("annotation")
-            moved = body_rules.shift_note(note, text, self._withheld)
+            moved = responses_body.shift_note(note, text, self._withheld)
             if moved is not None:
                 self._send_event(item, event, {"content_index": part.place, "annotation": moved}, out)
         for event in part.ends:
@@ -317,8 +319,8 @@ class ResponsesRewriter:
             if text != shown:
                 data = self._read_data(event)
                 if "part" in data:
-                    raw = facts.read_member(event.data or b"", "part", data["part"])
-                    changes["part"] = body_rules.cut_part(raw, shown, self._withheld)
+                    raw = responses_stream.read_member(event.data or b"", "part", data["part"])
+                    changes["part"] = responses_body.cut_part(raw, shown, self._withheld)
                 if "text" in data:
                     changes["text"] = shown
                 if data.get("logprobs"):
@@ -330,7 +332,7 @@ class ResponsesRewriter:
         item = self._items[index]
         whole = data.get("item")
         whole = whole if isinstance(whole, dict) else {}
-        raw = facts.read_member(event.data or b"", "item", whole)
+        raw = responses_stream.read_member(event.data or b"", "item", whole)
         self.round_answer.put_item(index, raw)
         item.item = whole or item.item
         if item.state == _OPEN:
@@ -361,7 +363,7 @@ class ResponsesRewriter:
         """End the parts of a message. Return the message as the client gets it, None if nothing of it is visible."""
         is_cut = item.item.get("status") == "incomplete"
         if not item.parts and item.state == _OPEN:  # its text came in no events
-            visible, blocks = body_rules.cut_item(raw, self._withheld)
+            visible, blocks = responses_body.cut_item(raw, self._withheld)
             self._add_blocks(blocks)
             if blocks:  # events of a message that was not announced may hold them
                 item.held = [
@@ -373,25 +375,25 @@ class ResponsesRewriter:
         for part in item.parts.values():
             self._end_part(item, part, out, is_cut=is_cut)
         changed = {n: "".join(part.shown) for n, part in item.parts.items() if not part.is_unchanged}
-        visible = body_rules.cut_texts(raw, changed, self._withheld) if changed else raw
+        visible = responses_body.cut_texts(raw, changed, self._withheld) if changed else raw
         if visible is None and item.state == _SHOWN:
-            visible = body_rules.set_members(raw, {"content": b"[]"})
+            visible = responses_body.set_members(raw, {"content": b"[]"})
         elif visible is not None:
             self._show_item(item, out)
         return visible
 
-    def _add_blocks(self, blocks: body_rules.Blocks) -> None:
+    def _add_blocks(self, blocks: responses_body.Blocks) -> None:
         """Record blocks of a text that came whole."""
         found = BlockFilter(self._withheld)
         for block in blocks:
-            is_state = block.heading == body_rules.STATE_HEADING
+            is_state = block.heading == responses_body.STATE_HEADING
             (found.blocks if is_state else found.other_blocks).append(block.body)
         self.block_filters.append(found)
 
     def _send_event(self, item: _StreamItem, event: SseEvent, changes: Changes, out: list[bytes]) -> None:
         """Send an event of a visible item, or let it wait with the text in front of it."""
         if self._hold and (self._waiting or item.is_message):
-            if wire.find_call(item.item) is None:
+            if responses_items.find_call(item.item) is None:
                 self._waiting.append((item, event, changes))
                 return
             self._release(out, has_calls=True)
@@ -413,7 +415,11 @@ class ResponsesRewriter:
                 self.answer.add_arguments(item.out_index, piece)
         elif kind == "response.output_item.done":
             whole = changes.get("item")
-            raw = whole if isinstance(whole, bytes) else facts.read_member(event.data or b"", "item", data.get("item"))
+            raw = (
+                whole
+                if isinstance(whole, bytes)
+                else responses_stream.read_member(event.data or b"", "item", data.get("item"))
+            )
             self._final[item.out_index] = raw
             self.answer.put_item(item.out_index, raw)
         self._append_event(event, {**changes, "output_index": item.out_index}, out)
@@ -431,7 +437,7 @@ class ResponsesRewriter:
             out.append(event.raw)
             return
         raws = {name: one if isinstance(one, bytes) else write_json(one) for name, one in new.items()}
-        out.append(replace_data(event, body_rules.set_members(data, raws)))
+        out.append(replace_data(event, responses_body.set_members(data, raws)))
 
     def _release(self, out: list[bytes], *, has_calls: bool) -> None:
         """Send the events that wait. has_calls: calls of the client follow, so that the text of earlier rounds is left
@@ -453,24 +459,24 @@ class ResponsesRewriter:
         response = data.get("response")
         response = response if isinstance(response, dict) else {}
         self._ending = event, response
-        raw = facts.read_member(event.data or b"", "response", response)
-        for index, item in enumerate(facts.read_output(raw)):
+        raw = responses_stream.read_member(event.data or b"", "response", response)
+        for index, item in enumerate(responses_stream.read_output(raw)):
             known = self._items.get(index)
             if known is None or (known.raw is None and known.state != _HIDDEN):
                 self._take_whole_item(index, item, out)
         self._end_open_messages(out, is_cut=data["type"] != "response.completed")
         self.round_answer.finish(response)
         is_sound = data["type"] == "response.completed" and self.round_answer.error is None
-        ours = [item.item for item in self._items.values() if body_rules.is_hidden(item.item, self._hidden)]
+        ours = [item.item for item in self._items.values() if responses_body.is_hidden(item.item, self._hidden)]
         if is_sound and not self.round_answer.is_capped:
-            self.hidden_calls = body_rules.make_hidden_calls(ours)
+            self.hidden_calls = responses_body.make_hidden_calls(ours)
         self.goes_on = bool(self.hidden_calls) and not self.round_shown_calls
         self.is_failed_round = bool(self._number) and data["type"] == "response.failed" and not self._next_index
         return b"" if self.goes_on or self.is_failed_round else self.end_answer(out)
 
     def _take_whole_item(self, index: int, raw: bytes, out: list[bytes]) -> None:
         """Take an item that only the end of the answer tells whole."""
-        value = facts.read_object(raw) or {}
+        value = responses_stream.read_object(raw) or {}
         known = self._items.get(index)
         if known is None:
             known = self._items[index] = _StreamItem(value)
@@ -501,16 +507,16 @@ class ResponsesRewriter:
         if self._ending is None:
             return b""
         event, response = self._ending
-        raw = facts.read_member(event.data or b"", "response", response)
+        raw = responses_stream.read_member(event.data or b"", "response", response)
         changes = self._restore(raw)
         new: dict[str, bytes] = dict(self._head) if self._number else {}
-        usage = facts.add_spent_usage(response.get("usage"), self._previous_usages)
+        usage = responses_stream.add_spent_usage(response.get("usage"), self._previous_usages)
         if self._previous_usages and isinstance(usage, dict):
             new["usage"] = write_json(usage)
         if (self._is_cut or self._number) and response.get("output"):
-            new["output"] = body_rules.join_items([self._final[n] for n in sorted(self._final)])
+            new["output"] = responses_body.join_items([self._final[n] for n in sorted(self._final)])
         if new:
-            changes["response"] = body_rules.set_members(changes.get("response", raw), new)
+            changes["response"] = responses_body.set_members(changes.get("response", raw), new)
         self.answer.finish(response, usage)
         last: list[bytes] = []
         self._append_event(event, changes, last)

@@ -23,7 +23,7 @@ RUNNABLE_REASONS = frozenset({"tool_calls", "stop", "function_call", "tool_use",
 _CALLING = frozenset({"tool_calls", "function_call", "tool_use"})
 _NAME_MAX = 512
 """Characters of a name that are read; the names of the proxy's tools are shorter."""
-_OPEN, _OURS, _THEIRS = range(3)
+_OPEN, _HIDDEN, _SHOWN = range(3)
 
 
 class HiddenCall(msgspec.Struct, frozen=True):
@@ -46,17 +46,23 @@ class HeldFragment(msgspec.Struct):
 class _CallState:
     """One call. number: the index under which the client sees it."""
 
-    __slots__ = ("argued", "closed", "held", "id", "index", "kind", "name", "number", "position", "upstream_id")
+    __slots__ = (
+        "ends_in_brace", "has_arguments", "held", "id", "index", "kind", "name", "number", "position", "upstream_id",
+    )  # fmt: skip
 
     def __init__(self, position: int, index: int | None) -> None:
         self.position = position
         self.index = index
-        self.upstream_id = ""  # the id that upstream gives it
-        self.id = ""  # the id that it has here: another one if that id is taken
+        self.upstream_id = ""
+        """The id that upstream gives it."""
+        self.id = ""
+        """The id that it has here: another one if upstream's is taken."""
         self.name = ""
         self.kind = _OPEN
-        self.argued = False  # a part of its arguments was seen
-        self.closed = False  # its arguments end with a brace so far
+        self.has_arguments = False
+        """True if a part of its arguments was seen."""
+        self.ends_in_brace = False
+        """True if its arguments end with a brace so far."""
         self.number = -1
         self.held: list[HeldFragment] = []
 
@@ -81,8 +87,8 @@ class ToolCallFilter:
     """The tool calls of one choice in one round. first_index: the index of the client's next call."""
 
     __slots__ = (
-        "_by_index", "_ended", "_first", "_ids", "_names", "_next", "_room", "_rows", "_seed", "_top", "capped",
-        "hidden_count", "shown_count",
+        "_by_index", "_calls", "_ended", "_first_index", "_hidden_tools", "_ids", "_last_number", "_room_bytes",
+        "_seed", "_undecided", "capped", "hidden_count", "shown_count",
     )  # fmt: skip
 
     def __init__(self, hidden_tools: frozenset[str], first_index: int, limit: int, seed: str) -> None:
@@ -92,42 +98,44 @@ class ToolCallFilter:
         """The number of the client's calls so far."""
         self.capped = False
         """There was too much to read, and some calls went neither to the client nor to a tool."""
-        self._names = hidden_tools
-        self._first = first_index
-        self._top = first_index - 1
-        self._room = limit
+        self._hidden_tools = hidden_tools
+        self._first_index = first_index
+        self._last_number = first_index - 1
+        self._room_bytes = limit
+        """Bytes that may still be held."""
         self._seed = seed
-        self._rows: list[_CallState] = []
+        self._calls: list[_CallState] = []
         self._by_index: dict[int, _CallState] = {}
         self._ids: dict[str, _CallState] = {}
-        self._next = 0  # the first row without a number
+        self._undecided = 0
+        """The position of the first call that is not numbered, since its name may still become a hidden one's."""
         self._ended = False
 
     def feed(self, parts: list[Any], event: SseEvent, *, ends: bool) -> SortedFragments:
         """Sort the fragments of one chunk. ends: it has the finish reason, so all names are known."""
         found = SortedFragments()
-        rows: list[_CallState | None] = []
+        calls: list[_CallState | None] = []
         for part in parts:
-            row = self._find_call(part) if isinstance(part, dict) else None
-            rows.append(row)
-            if row is not None:
-                found.upstream_fragments.append(self._learn(row, part))
+            call = self._find_call(part) if isinstance(part, dict) else None
+            calls.append(call)
+            if call is not None:
+                found.upstream_fragments.append(self._record_fragment(call, part))
         if ends:
             self._ended = True
-        found.released = self._advance()
-        for place, (part, row) in enumerate(zip(parts, rows, strict=True)):
+        found.released = self._number_calls()
+        for place, (part, call) in enumerate(zip(parts, calls, strict=True)):
             if not isinstance(part, dict):
                 found.kept_places.append((place, None))
                 found.client_fragments.append(part)
-            elif row is not None and row.number >= 0:
+            elif call is not None and call.number >= 0:
                 own = read_count(part.get("index"))
-                found.kept_places.append((place, None if own is None or own == row.number else row.number))
-                found.client_fragments.append({**part, "index": row.number})
-            elif row is not None and row.kind != _OURS and self._room > 0:
-                self._room -= len(event.raw)
-                row.held.append(HeldFragment(event, part, row))
-                found.waiting.append(row.held[-1])
-        if self._room <= 0 and self._next < len(self._rows):
+                found.kept_places.append((place, None if own is None or own == call.number else call.number))
+                found.client_fragments.append({**part, "index": call.number})
+            elif call is not None and call.kind != _HIDDEN and self._room_bytes > 0:
+                self._room_bytes -= len(event.raw)
+                call.held.append(HeldFragment(event, part, call))
+                found.waiting.append(call.held[-1])
+        if self._room_bytes <= 0 and self._undecided < len(self._calls):
             found.released += self.withhold_open_calls()
         found.changed = len(found.kept_places) < len(parts) or any(index is not None for _, index in found.kept_places)
         return found
@@ -135,24 +143,24 @@ class ToolCallFilter:
     def end(self) -> list[HeldFragment]:
         """End the calls: no more fragments come, so a call whose name is not a hidden tool's by now is the client's."""
         self._ended = True
-        return self._advance()
+        return self._number_calls()
 
     def withhold_open_calls(self) -> list[HeldFragment]:
         """Withhold every call that might still have become a hidden one: the answer broke off, or too much waits."""
-        for row in self._rows[self._next :]:
-            if row.kind == _OPEN:
-                row.kind = _OURS
+        for call in self._calls[self._undecided :]:
+            if call.kind == _OPEN:
+                call.kind = _HIDDEN
         self.capped = True
-        return self._advance()
+        return self._number_calls()
 
     def is_hidden(self, position: int) -> bool:
         """True if the call at that position is a hidden one."""
-        return position < len(self._rows) and self._rows[position].kind == _OURS
+        return position < len(self._calls) and self._calls[position].kind == _HIDDEN
 
     def build_id_fragments(self) -> list[dict[str, Any]]:
         """Return fragments that give an id to each hidden call without one."""
-        missing = [row for row in self._rows if row.kind == _OURS and not row.id]
-        return [{"index": row.position, "id": make_call_id(self._seed, row.position)} for row in missing]
+        missing = [call for call in self._calls if call.kind == _HIDDEN and not call.id]
+        return [{"index": call.position, "id": make_call_id(self._seed, call.position)} for call in missing]
 
     def _find_call(self, part: dict[str, Any]) -> _CallState | None:
         """Return the call that a fragment belongs to; None if there are too many calls.
@@ -161,80 +169,80 @@ class ToolCallFilter:
         servers give neither. With both kinds an id, or a name behind arguments, begins a call. A fragment without these
         continues the last call.
         """
-        index, known, name = read_count(part.get("index")), _read_text(part.get("id")), _name(part)
-        row = self._ids.get(known) if known else None
-        if row is None or (index is not None and row.index != index):
-            row = self._by_index.get(index) if index is not None else (self._rows[-1] if self._rows else None)
-        if row is not None and not _begins_call(row, index, known, name):
-            return row
-        self._room -= len(known)
-        if len(self._rows) >= MAX_CALLS or self._room < 0:
+        index, known, name = read_count(part.get("index")), _read_text(part.get("id")), _read_name(part)
+        call = self._ids.get(known) if known else None
+        if call is None or (index is not None and call.index != index):
+            call = self._by_index.get(index) if index is not None else (self._calls[-1] if self._calls else None)
+        if call is not None and not _begins_call(call, index, known, name):
+            return call
+        self._room_bytes -= len(known)
+        if len(self._calls) >= MAX_CALLS or self._room_bytes < 0:
             self.capped = True
             return None
-        before = self._rows[-1] if self._rows else None
-        if before is not None and before.kind == _OPEN and before.name in self._names:
-            before.kind = _OURS
-        row = _CallState(len(self._rows), index)
-        self._rows.append(row)
+        before = self._calls[-1] if self._calls else None
+        if before is not None and before.kind == _OPEN and before.name in self._hidden_tools:
+            before.kind = _HIDDEN
+        call = _CallState(len(self._calls), index)
+        self._calls.append(call)
         if index is not None:
-            self._by_index[index] = row
-        return row
+            self._by_index[index] = call
+        return call
 
-    def _learn(self, row: _CallState, part: dict[str, Any]) -> dict[str, Any]:
+    def _record_fragment(self, call: _CallState, part: dict[str, Any]) -> dict[str, Any]:
         """Record the name, id and arguments that a fragment adds to its call. Return the fragment as upstream should
         get it back."""
-        known, name, arguments = _read_text(part.get("id")), _name(part), _read_arguments(part)
-        new = {**part, "index": row.position}
-        if known and not row.upstream_id:
-            row.upstream_id = row.id = known
-            if self._ids.setdefault(known, row) is not row:  # two calls with one id: results would be ambiguous
-                row.id = make_call_id(self._seed, row.position)
-        if known and known != row.id:
-            new["id"] = row.id
-        if name and row.kind != _THEIRS:
-            piece = self._piece(row, name)
-            row.name = (row.name + piece)[:_NAME_MAX]
+        known, name, arguments = _read_text(part.get("id")), _read_name(part), _read_arguments(part)
+        new = {**part, "index": call.position}
+        if known and not call.upstream_id:
+            call.upstream_id = call.id = known
+            if self._ids.setdefault(known, call) is not call:  # two calls with one id: results would be ambiguous
+                call.id = make_call_id(self._seed, call.position)
+        if known and known != call.id:
+            new["id"] = call.id
+        if name and call.kind != _SHOWN:
+            piece = self._find_new_characters(call, name)
+            call.name = (call.name + piece)[:_NAME_MAX]
             if piece != name:
                 _rename(new, piece)
         if arguments:
-            row.argued = True
-            row.closed = arguments[-1] == "}"
-        if row.kind == _OPEN and not any(one.startswith(row.name) for one in self._names):
-            row.kind = _THEIRS
-        elif row.kind == _OPEN and row.argued and row.name:
-            row.kind = _OURS if row.name in self._names else _THEIRS
+            call.has_arguments = True
+            call.ends_in_brace = arguments[-1] == "}"
+        if call.kind == _OPEN and not any(one.startswith(call.name) for one in self._hidden_tools):
+            call.kind = _SHOWN
+        elif call.kind == _OPEN and call.has_arguments and call.name:
+            call.kind = _HIDDEN if call.name in self._hidden_tools else _SHOWN
         return new
 
-    def _piece(self, row: _CallState, name: str) -> str:
+    def _find_new_characters(self, call: _CallState, name: str) -> str:
         """Return the characters that a fragment adds to the name: some servers repeat the whole name in every
         fragment."""
-        if row.kind == _OURS:
+        if call.kind == _HIDDEN:
             return ""
-        longer = row.name + name
-        if row.name and name.startswith(row.name) and not any(one.startswith(longer) for one in self._names):
-            return name[len(row.name) :]
+        longer = call.name + name
+        if call.name and name.startswith(call.name) and not any(one.startswith(longer) for one in self._hidden_tools):
+            return name[len(call.name) :]
         return name
 
-    def _advance(self) -> list[HeldFragment]:
+    def _number_calls(self) -> list[HeldFragment]:
         """Number the calls that are decided, in the order in which they were opened. Return the fragments that
         waited."""
         late: list[HeldFragment] = []
-        while self._next < len(self._rows):
-            row = self._rows[self._next]
-            if row.kind == _OPEN:
+        while self._undecided < len(self._calls):
+            call = self._calls[self._undecided]
+            if call.kind == _OPEN:
                 if not self._ended:
                     break
-                row.kind = _OURS if row.name in self._names else _THEIRS
-            self._next += 1
-            if row.kind == _OURS:
+                call.kind = _HIDDEN if call.name in self._hidden_tools else _SHOWN
+            self._undecided += 1
+            if call.kind == _HIDDEN:
                 self.hidden_count += 1
             else:
-                own = row.index if not self.hidden_count and not self._first else None
-                row.number = self._top + 1 if own is None else own
-                self._top = max(self._top, row.number)
+                own = call.index if not self.hidden_count and not self._first_index else None
+                call.number = self._last_number + 1 if own is None else own
+                self._last_number = max(self._last_number, call.number)
                 self.shown_count += 1
-                late += row.held
-            row.held = []
+                late += call.held
+            call.held = []
         return late
 
 
@@ -250,16 +258,16 @@ def choose_finish_reason(reason: str, shown_calls: int) -> str:
     return "stop" if not shown_calls and reason in _CALLING else reason
 
 
-def _begins_call(row: _CallState, index: int | None, known: str, name: str) -> bool:
+def _begins_call(call: _CallState, index: int | None, known: str, name: str) -> bool:
     """True if a fragment begins a new call instead of continuing the call at its place. known: the fragment's id."""
-    if name and row.kind == _THEIRS and not row.name:
+    if name and call.kind == _SHOWN and not call.name:
         return True  # that call was sent without a name
     if known:
-        other = row.upstream_id or (row.name if name else "")
-        return known != row.upstream_id and bool(other or (index is None and (row.name or row.argued)))
-    if not name or not (row.argued or (index is None and row.index is not None)):
+        other = call.upstream_id or (call.name if name else "")
+        return known != call.upstream_id and bool(other or (index is None and (call.name or call.has_arguments)))
+    if not name or not (call.has_arguments or (index is None and call.index is not None)):
         return False
-    return name[:_NAME_MAX] != row.name or (index is None and row.closed)
+    return name[:_NAME_MAX] != call.name or (index is None and call.ends_in_brace)
 
 
 def _find_inner(part: dict[str, Any]) -> dict[str, Any]:
@@ -267,7 +275,7 @@ def _find_inner(part: dict[str, Any]) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
-def _name(part: dict[str, Any]) -> str:
+def _read_name(part: dict[str, Any]) -> str:
     return _read_text(_find_inner(part).get("name"))
 
 

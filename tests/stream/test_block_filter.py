@@ -167,7 +167,7 @@ def test_the_work_is_linear(piece: str, step: int) -> None:
     for at in range(0, len(text), step):
         held.feed(text[at : at + step])
         assert len(held._head) <= state_block.MAX_HEADING_CHARS + step
-        assert held._size <= state_block.MAX_BLOCK_CHARS + step
+        assert held._held_chars <= state_block.MAX_BLOCK_CHARS + step
     held.end()
     assert time.thread_time() - start < 5
 
@@ -179,7 +179,7 @@ def test_of_an_endless_block_no_more_is_held_than_is_bounded(start: str, piece: 
     seen = held.feed(start)
     for _ in range(20):
         seen += held.feed(piece)
-        assert held._size <= state_block.MAX_BLOCK_CHARS + len(piece)
+        assert held._held_chars <= state_block.MAX_BLOCK_CHARS + len(piece)
     assert seen + held.end() == start + piece * 20
     assert held.blocks == []
 

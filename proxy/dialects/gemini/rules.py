@@ -25,6 +25,7 @@ import msgspec
 from proxy.dialects import spans
 from proxy.dialects.base import UNSIGNED, select_added
 from proxy.dialects.gemini.contents import get_field
+from proxy.dialects.known_prefix import keep_objects
 
 
 def find_violations(body: bytes) -> list[str]:
@@ -34,8 +35,7 @@ def find_violations(body: bytes) -> list[str]:
         return ["G1 the body is no object"]
     inner = get_field(value, "generateContentRequest")
     value = inner if isinstance(inner, dict) else value
-    contents = value.get("contents")
-    contents = [one for one in contents if isinstance(one, dict)] if isinstance(contents, list) else []
+    contents = keep_objects(value.get("contents"))
     if not contents:
         return ["G1 contents: at least one content is required"]
     found = [*_judge_contents(contents), *_judge_tools(value)]
@@ -64,14 +64,9 @@ class _Turn:
     def __init__(self, at: int, role: str, contents: Sequence[dict[str, Any]]) -> None:
         self.at = at
         self.role = role
-        self.parts = [part for content in contents for part in _list_parts(content)]
+        self.parts = [part for content in contents for part in keep_objects(content.get("parts"))]
         self.calls = [call for part in self.parts if isinstance(call := get_field(part, "functionCall"), dict)]
         self.results = [one for part in self.parts if isinstance(one := get_field(part, "functionResponse"), dict)]
-
-
-def _list_parts(content: dict[str, Any]) -> list[dict[str, Any]]:
-    parts = content.get("parts")
-    return [one for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
 
 
 def _find_role(content: dict[str, Any]) -> str:
@@ -93,7 +88,7 @@ def _judge_contents(contents: Sequence[dict[str, Any]]) -> Iterator[str]:
     for n, content in enumerate(contents):
         if _find_role(content) not in ("user", "model"):
             yield f"G2 contents.{n}: unknown role {content.get('role')!r}"
-        parts = _list_parts(content)
+        parts = keep_objects(content.get("parts"))
         if not parts:
             yield f"G7 contents.{n}: must have at least one part"
         for k, part in enumerate(parts):
@@ -134,12 +129,12 @@ def sign_calls(body: bytes) -> bytes:
         content = msgspec.json.decode(body[start:end], type=dict[str, Any])
         if _find_role(content) != role:
             role, is_open = _find_role(content), True
-        if role == "user" and any(part.get("text") for part in _list_parts(content)):
+        if role == "user" and any(part.get("text") for part in keep_objects(content.get("parts"))):
             unsigned = []
         if role == "user" or not is_open:
             continue
         places = spans.read_elements(body, spans.read_members(body, (start, end))["parts"])
-        for part, (_, stop) in zip(_list_parts(content), places, strict=True):
+        for part, (_, stop) in zip(keep_objects(content.get("parts")), places, strict=True):
             if get_field(part, "functionCall") is not None:
                 is_open = False
                 unsigned += [] if _is_signed(part) else [stop - 1]

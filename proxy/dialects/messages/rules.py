@@ -142,7 +142,7 @@ def _read_blocks(content: Any) -> Blocks:
     """The content as blocks: a string is one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    return keep_objects(content)
 
 
 def _is_answer(message: dict[str, Any]) -> bool:

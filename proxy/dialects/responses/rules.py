@@ -192,18 +192,13 @@ def _check_item(item: Item, kind: str, index: int, known: _Checked, *, is_last: 
     call_id = item.get("call_id")
     if isinstance(call_id, str) and len(call_id) > MAX_CALL_ID:
         found.append(f"R13 {place}: a call_id of {len(call_id)} characters")
-    contents = _list_parts(item, "content")
-    known.marks += _count_marks(contents) + _count_marks(_list_parts(item, "output"))
+    contents = keep_objects(item.get("content"))
+    known.marks += _count_marks(contents) + _count_marks(keep_objects(item.get("output")))
     if kind == "message":
         found += _check_parts(item, contents, place)
     if kind == "compaction_trigger" and not is_last:
         found.append(f"R15 {place}: compaction_trigger is not the last item")
     return found
-
-
-def _list_parts(item: Mapping[str, Any], name: str) -> list[Item]:
-    parts = item.get(name)
-    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 def _count_marks(parts: Sequence[Item]) -> int:
