@@ -129,6 +129,13 @@ def test_a_label_value_cannot_be_long() -> None:
     assert len(Metrics().limit_label("path", "x" * 10_000)) == 100
 
 
+def test_a_label_value_has_no_characters_that_a_terminal_obeys() -> None:
+    metrics = Metrics()
+    assert metrics.limit_label("model", "m\r\n\x1b[31m\x00\ud800 ä") == "m???[31m?? ä"
+    metrics.requests_total.labels(route=metrics.limit_label("route", "\ud800"), status="200").inc()
+    assert b'route="?"' in metrics.render_text()
+
+
 def test_series_of_tokens_and_dollars_are_bounded_together() -> None:
     metrics = Metrics()
     first = metrics.limit_usage_labels("m0", "p0", "u0")

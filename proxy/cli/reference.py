@@ -23,7 +23,7 @@ from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.store.sqlite import MAX_SESSIONS
 from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
-from proxy.stream import completions_answer, sse
+from proxy.stream import completions_answer, responses_answer, sse
 from proxy.upstream import http1
 from proxy.upstream.client import ANSWER_VALUES
 from proxy.upstream.decompress import FREE_BYTES, MAX_CODINGS, MAX_MEMBERS, MAX_RATIO
@@ -196,10 +196,11 @@ LIMITS = (
         "passed on, not understood",
     ),
     LimitRow(
-        "choices of an answer in chat completions, and calls of one",
-        f"{completions_answer.MAX_CHOICES}, {completions_answer.MAX_CALLS:,}",
+        "choices of an answer in chat completions, and calls of one; JSON values of one that came in one body",
+        f"{completions_answer.MAX_CHOICES}, {completions_answer.MAX_CALLS:,}; {MAX_VALUES:,}",
         "passed on, not understood beyond",
     ),
+    LimitRow("items of an answer of Responses", f"{responses_answer.MAX_ITEMS:,}", "passed on, not understood beyond"),
     LimitRow(
         "header lines of an answer, and informational heads before it",
         f"{http1.MAX_HEADER_LINES:,}, {http1.MAX_INFORMATIONAL}",

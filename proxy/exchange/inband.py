@@ -143,20 +143,28 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
     session = ""
     try:
         found = await locate.find_session_and_branch(services.live_sessions, tenant, named, extracted.messages, keys)
-    except StoreUnavailable as problem:
-        text = f"{REPLY_MARK} {problem}"
-    else:
         if found is None:
             text = f"{REPLY_MARK} Nothing was said in this conversation yet."
         else:
             session, branch = found
-            text = await services.run_command(services, tenant, session, extracted.command_line, branch=branch)
+            is_shared = named is None and not await _owns_session(services, tenant, session, branch)
+            text = await services.run_command(
+                services, tenant, session, extracted.command_line, branch=branch, is_shared=is_shared
+            )
+    except StoreUnavailable as problem:
+        text = f"{REPLY_MARK} {problem}"
     own: Headers = [(b"x-context-session", session.encode("utf-8", "replace"))] if session else []
     writer = find_demo_dialect(f"{incoming.path}?{incoming.query.decode('latin-1')}")
     if writer is None:
         await _reply(services, request, own, text, out)
     else:
         await _reply_in_dialect(writer, request, own, text, out)
+
+
+async def _owns_session(services: Services, tenant: str, session: str, branch: str | None) -> bool:
+    """True if the session has no other conversation than that of this branch: the client has named none."""
+    record = await services.store.read_branch(tenant, session, branch) if branch is not None else None
+    return record is not None and locate.owns_session(session, record.kind)
 
 
 async def _reply_in_dialect(

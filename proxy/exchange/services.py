@@ -119,7 +119,14 @@ class CommandRunner(Protocol):
     """Runs an in-band command on a session. Returns the reply to it."""
 
     async def __call__(
-        self, services: Services, tenant: str, session: str, line: str, *, branch: str | None = None
+        self,
+        services: Services,
+        tenant: str,
+        session: str,
+        line: str,
+        *,
+        branch: str | None = None,
+        is_shared: bool = False,
     ) -> str: ...
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.errors import ProxyError
+from proxy.errors import Conflict, ProxyError
 from proxy.exchange.inband import COMMAND_WORDS, REPLY_MARK, is_command_line
 from proxy.exchange.services import Services
 from proxy.operator.actions import ACTIONS, ACTIONS_BY_NAME, Action
@@ -78,12 +78,20 @@ def _match_words(name: str, form: Sequence[str], words: Sequence[str]) -> Inband
     return InbandCommand(name, group, number)
 
 
-async def run_command(services: Services, tenant: str, session: str, line: str, *, branch: str | None = None) -> str:
+async def run_command(
+    services: Services, tenant: str, session: str, line: str, *, branch: str | None = None, is_shared: bool = False
+) -> str:
     """Return the reply to a command; the help where the line is no command. Raises nothing of the proxy: the reply says
-    why a command failed."""
+    why a command failed. is_shared: other conversations may be in the session, so only what is about the branch
+    runs."""
     command = parse_command(line) or InbandCommand("help")
     action = ACTIONS_BY_NAME.get(command.name)
     try:
+        if is_shared and action is not None and "branch" not in action.arguments:
+            raise Conflict(
+                "this is about a whole session, which other conversations share that began alike",
+                hint="Give each conversation a name of its own: x-context-session, or a path /s/NAME/v1.",
+            )
         text = HELP if action is None else await _run(services, (tenant, session), action, command, branch)
     except ProxyError as problem:
         text = str(problem)

@@ -67,8 +67,13 @@ class Located(msgspec.Struct, frozen=True):
     def has_scratchpad(self) -> bool:
         """True if the session's scratchpad is of this conversation. Without a name, a fork may be another conversation
         that begins alike, and so may any request that was found in a session that a client has named."""
-        is_made = _MADE_NAME.fullmatch(self.branch.session) is not None
-        return self.explicit or (is_made and self.branch.kind == "main")
+        return self.explicit or owns_session(self.branch.session, self.branch.kind)
+
+
+def owns_session(session: str, kind: BranchKind) -> bool:
+    """True if what is kept of a whole session is of the conversation that has a branch of this kind, though the client
+    has named no session."""
+    return _MADE_NAME.fullmatch(session) is not None and kind == "main"
 
 
 def derive_tenant(headers: Mapping[str, str], salt: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from proxy.chat.json_spans import MAX_VALUES, has_more_values
 from proxy.chat.message import Call
 from proxy.dialects.base import ClearedResults
 from proxy.dialects.completions.stream import (
@@ -123,7 +124,9 @@ class AssembledAnswer:
         answer.is_capped = len(choices) > MAX_CHOICES
         for choice in choices[:MAX_CHOICES]:
             raw = bytes(choice.message)
-            if raw != b"null" and answer._reserve_chars(len(raw)):
+            if has_more_values(raw, MAX_VALUES):
+                answer.is_capped = True
+            elif raw != b"null" and answer._reserve_chars(len(raw)):
                 answer._find_growing(choice.index).raw = raw
             if choice.finish_reason:
                 answer.finish_reasons[choice.index] = choice.finish_reason

@@ -45,13 +45,15 @@ def split_body(body: bytes) -> list[bytes]:
 class GeminiAnswer(AssembledAnswer):
     """One answer. reason: the finish reason as upstream reports it. wire_usage: the newest usage object."""
 
-    __slots__ = ("_parts", "reason", "wire_usage")
+    __slots__ = ("_joined", "_pieces", "reason", "wire_usage")
 
     def __init__(self, limit: int = CAPTURE_LIMIT) -> None:
         super().__init__(limit)
         self.reason = ""
         self.wire_usage: dict[str, Any] = {}
-        self._parts: list[dict[str, Any]] = []
+        self._joined: list[dict[str, Any]] = []
+        self._pieces: list[str] = []
+        """Texts of the last part that are not joined to it yet: to join each at once would copy all before it."""
 
     @classmethod
     def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> GeminiAnswer:
@@ -98,32 +100,37 @@ class GeminiAnswer(AssembledAnswer):
         """Note a finish reason; "" for none."""
         if reason:
             self.reason = reason
-            has_calls = any("functionCall" in part for part in self._parts)
+            has_calls = any("functionCall" in part for part in self.parts)
             self.finish_reasons[0] = read_finish_reason(reason, has_calls=has_calls)
 
     def add_part(self, part: dict[str, Any]) -> None:
         """Add a part, or join a text to the text before it."""
         size = sum(len(one) if isinstance(one, str) else len(write_json(one)) for one in part.values())
-        last = self._parts[-1] if self._parts else {}
+        last = self._joined[-1] if self._joined else {}
+        text = part.get("text")
         if set(part) in _TEXT and set(last) == set(part) and last.get("thought") == part.get("thought"):
-            if self._reserve_chars(size):
-                last["text"] += part["text"]
+            if isinstance(text, str) and isinstance(last["text"], str) and self._reserve_chars(size):
+                self._pieces.append(text)
             return
-        if len(self._parts) >= MAX_PARTS or not self._reserve_chars(size + 100):
+        if len(self._joined) >= MAX_PARTS or not self._reserve_chars(size + 100):
             self.is_capped = True
             return
-        self._parts.append(dict(part))
+        self.parts.append(dict(part))
 
     @property
     def parts(self) -> list[dict[str, Any]]:
         """The parts so far, in their order."""
-        return self._parts
+        if self._pieces:
+            last = self._joined[-1]
+            last["text"] = "".join((last["text"], *self._pieces))
+            self._pieces = []
+        return self._joined
 
     def build_message(self, index: int = 0) -> bytes | None:
         """Return the canonical message, as the client's next request gives it; None if there was none. An answer that
         has ended may be empty: all of it was withheld."""
-        is_there = self._parts or self.finish_reasons
-        return _convert(self._parts) if is_there and not index else None
+        is_there = self.parts or self.finish_reasons
+        return _convert(self.parts) if is_there and not index else None
 
     def build_round_message(self, headings: tuple[str, ...] = ()) -> bytes | None:
         """Return the canonical message without empty texts, which upstream would refuse if it got them back.
@@ -132,14 +139,14 @@ class GeminiAnswer(AssembledAnswer):
         """
         kept = [part for part in self._cut_parts(headings) if part != {"text": ""}] if headings else []
         if all(part.get("thought") is True for part in kept):
-            kept = [part for part in self._parts if part != {"text": ""}]
+            kept = [part for part in self.parts if part != {"text": ""}]
         return _convert(kept) if kept else None
 
     def _cut_parts(self, headings: tuple[str, ...]) -> list[dict[str, Any]]:
         """The parts without these blocks. Texts are one up to a part that is neither text nor thought."""
         made: list[dict[str, Any]] = []
         block_filter, last = BlockFilter(headings), -1
-        for part in [*self._parts, {}]:
+        for part in [*self.parts, {}]:
             if isinstance(part.get("text"), str) and part.get("thought") is not True:
                 made.append({**part, "text": block_filter.feed(part["text"])})
                 last = len(made) - 1
@@ -154,19 +161,19 @@ class GeminiAnswer(AssembledAnswer):
     @property
     def text(self) -> str:
         """The text, without the withheld text."""
-        said = [part["text"] for part in self._parts if isinstance(part.get("text"), str) and not part.get("thought")]
+        said = [part["text"] for part in self.parts if isinstance(part.get("text"), str) and not part.get("thought")]
         return repair_surrogates("".join(said))
 
     @property
     def calls(self) -> tuple[Call, ...]:
         """The tool calls."""
-        message = _convert([part for part in self._parts if "functionCall" in part])
+        message = _convert([part for part in self.parts if "functionCall" in part])
         return () if message is None else read_message(message).calls
 
     @property
     def choice_count(self) -> int:
         """One answer has one choice that is read."""
-        return 1 if self._parts or self.finish_reasons else 0
+        return 1 if self._joined or self.finish_reasons else 0
 
 
 def _convert(parts: list[dict[str, Any]]) -> bytes | None:

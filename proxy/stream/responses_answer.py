@@ -19,6 +19,9 @@ from proxy.dialects.usage import read_usage
 from proxy.errors import NotManaged
 from proxy.stream.completions_answer import CAPTURE_LIMIT, AssembledAnswer
 
+MAX_ITEMS = 1024
+"""Items that are read in one answer. Items beyond it are passed on."""
+
 
 class _GrowingItem:
     """One item while it grows. raw: the whole item, once it has ended."""
@@ -66,7 +69,9 @@ class ResponsesAnswer(AssembledAnswer):
         if response is None:
             answer.unparsed = 1
             return answer
-        for index, raw in enumerate(responses_stream.read_output(body)):
+        items = responses_stream.read_output(body)
+        answer.is_capped = len(items) > MAX_ITEMS
+        for index, raw in enumerate(items[:MAX_ITEMS]):
             answer.put_item(index, raw)
         answer.finish(response)
         answer.is_done = isinstance(response.get("output"), list)
@@ -74,9 +79,15 @@ class ResponsesAnswer(AssembledAnswer):
 
     def begin_item(self, index: int, item: dict[str, Any]) -> None:
         """Add an item that has begun."""
-        if self._reserve_chars(64):
+        if self._has_place(index) and self._reserve_chars(64):
             self._items[index] = _GrowingItem(item)
             self._canonical = None
+
+    def _has_place(self, index: int) -> bool:
+        if len(self._items) >= MAX_ITEMS and index not in self._items:
+            self.is_capped = True
+            return False
+        return True
 
     def add_item_text(self, index: int, part: int, text: str) -> None:
         """Add text to a content part of an item that has begun."""
@@ -96,7 +107,7 @@ class ResponsesAnswer(AssembledAnswer):
         """Set a whole item."""
         item = self._items.get(index)
         if item is None:
-            if not self._reserve_chars(64 + len(raw)):
+            if not (self._has_place(index) and self._reserve_chars(64 + len(raw))):
                 return
             item = self._items[index] = _GrowingItem({})
         item.raw = raw

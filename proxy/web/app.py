@@ -188,12 +188,12 @@ def make_services(settings: Settings, store: Store) -> Services:
 
 
 async def run_inband_command(
-    services: Services, tenant: str, session: str, line: str, *, branch: str | None = None
+    services: Services, tenant: str, session: str, line: str, *, branch: str | None = None, is_shared: bool = False
 ) -> str:
     """Return the reply to an in-band command of an operator."""
     # The models of the operator actions are only needed by operators. A thread imports them, so that streams go on.
     commands = await asyncio.to_thread(import_module, "proxy.operator.inband_commands")
-    reply: str = await commands.run_command(services, tenant, session, line, branch=branch)
+    reply: str = await commands.run_command(services, tenant, session, line, branch=branch, is_shared=is_shared)
     return reply
 
 

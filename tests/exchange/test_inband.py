@@ -10,6 +10,7 @@ import pytest
 from proxy.notes import state_block
 from proxy.notes.memo_matching import Memo
 from proxy.operator import edit_messages, give_notes
+from proxy.sessions.locate import derive_tenant
 from proxy.tools import stored_memos
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.gemini_agent import GeminiAgent
@@ -197,3 +198,26 @@ async def test_context_show_is_the_prompt_that_goes_out_with_all_that_is_put_in(
     heads = [line for line in shown.split("\n") if line.startswith("[+ ")]
     wanted = ["guidelines", "state", "ask"] if policy == "rolling" else ["ask"]
     assert [name for name in wanted if f"[+ {name}, from the proxy]" in heads] == wanted
+
+
+async def test_in_a_session_that_nobody_has_named_no_command_is_about_the_other_conversation() -> None:
+    """Two conversations of one credential that begin alike may be in one session."""
+    model = ScriptedModel("Hello! How can I help?")
+    tools = {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]}
+    system = {"role": "system", "content": "Be brief."}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling", commands=ON) as proxy:
+        mine, theirs = (Agent(proxy, messages=[system], more=tools) for _ in range(2))
+        await mine.say("Hello")
+        theirs.messages = [*mine.messages]
+        model.answers = ["Noted.", "Fine."]
+        session = (await mine.say("It is the canary.")).session
+        assert (await theirs.say("What do you know?")).session == session
+        tenant = derive_tenant({"authorization": f"Bearer {mine.key}"}, "")
+        await give_notes.set_scratchpad(proxy.app.services, tenant, session, "canary")
+        for line in ("/session scratchpad", "/context window 1"):
+            text = (await theirs.say(line)).message["content"]
+            assert "which other conversations share" in text
+            assert "canary" not in text
+        assert "canary" not in (await theirs.say("/messages 10")).message["content"]
+        assert "canary" in (await mine.say("/session scratchpad")).message["content"]
+        assert "The last 1 groups stay" in (await mine.say("/context window 1")).message["content"]

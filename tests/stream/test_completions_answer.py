@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.chat.json_spans import MAX_VALUES
 from proxy.chat.message import Call
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import read_chunk
@@ -206,6 +207,13 @@ def test_very_many_choices_or_calls_cap_an_answer() -> None:
     calls = [delta({"tool_calls": [call(n, "{}", "look", f"c{n}")]}) for n in range(MAX_CALLS + 1)]
     assert [len(answer(*calls[:n]).calls) for n in (MAX_CALLS, MAX_CALLS + 1)] == [MAX_CALLS, MAX_CALLS]
     assert [answer(*calls[:n]).is_capped for n in (MAX_CALLS, MAX_CALLS + 1)] == [False, True]
+
+
+def test_a_message_of_very_many_values_caps_an_answer() -> None:
+    for count, capped in ((MAX_VALUES // 2, False), (2 * MAX_VALUES, True)):
+        content = b"[" + b",".join([b"1"] * count) + b"]"
+        made = AssembledAnswer.from_body(b'{"choices":[{"message":{"content":%b}}]}' % content)
+        assert (made.is_capped, made.build_message() is None) == (capped, capped)
 
 
 def test_what_the_client_was_shown_instead_counts() -> None:

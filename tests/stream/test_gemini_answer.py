@@ -21,6 +21,15 @@ def test_a_body_is_one_response_or_a_list_of_chunks() -> None:
     assert one.usage == other.usage
 
 
+def test_texts_are_joined_also_where_they_are_read_between() -> None:
+    answer = GeminiAnswer()
+    for n, part in enumerate([text("a"), text("b"), {"text": 5}, text("c"), think(), text("d"), text("e")]):
+        answer.add_part(part)
+        assert answer.text.startswith("ab"[: n + 1])
+    assert answer.text == "abcde"
+    assert len(answer.parts) == 3
+
+
 def test_empty_texts_do_not_go_back() -> None:
     answer = GeminiAnswer()
     answer.add_part({"text": "", "thoughtSignature": "x"})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from proxy.dialects.completions.request import read_message
-from proxy.stream.responses_answer import ResponsesAnswer
+from proxy.stream.responses_answer import MAX_ITEMS, ResponsesAnswer
 from tests.response_events import Json, custom_call, message, response, thinking, tool_call
 from tests.stream.responses_rounds import send_back
 
@@ -62,3 +62,15 @@ def test_an_answer_over_the_limit_is_capped() -> None:
     growing.begin_item(0, {"type": "message", "role": "assistant"})
     growing.add_item_text(0, 0, "x" * 50)
     assert growing.is_capped
+
+
+def test_an_answer_of_very_many_items_is_capped() -> None:
+    for count in (MAX_ITEMS, MAX_ITEMS + 1):
+        items = [message(n, "x") for n in range(count)]
+        streamed = ResponsesAnswer()
+        for n, item in enumerate(items):
+            streamed.begin_item(n, {})
+            streamed.put_item(n, dump(item))
+        streamed.put_item(0, dump(items[0]))
+        for answer in (ResponsesAnswer.from_body(dump(response(*items))), streamed):
+            assert (len(answer.items), answer.is_capped) == (MAX_ITEMS, count > MAX_ITEMS)
