@@ -16,7 +16,7 @@ import msgspec
 from proxy.chat import chain
 from proxy.chat.message import PrefixCache, Request
 from proxy.chat.tokens import TokenCounter
-from proxy.context.models import with_long_cache, with_user_first
+from proxy.context.models import Model, with_long_cache, with_user_first
 from proxy.context.plan import Edit
 from proxy.context.policy import Policy
 from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, WireRequest
@@ -88,12 +88,9 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     request, prefix_cache, keys = await _read_request(
         services, incoming.body if wire is None else wire.chat_body, tenant, wire.canonical if wire is not None else ()
     )
-    target = services.client.select_target(request.model)
     if (trace := CURRENT.get()) is not None:
         trace.model = request.model
-    model = lookups.look_up_model(services, request.model)
-    if dialect.is_user_first:
-        model = with_user_first(model, system_between=dialect.is_system_between)
+    target, model = services.client.select_target(request.model), _look_up_model(services, dialect, request.model)
     named = find_session_name(services, incoming, headers, request, wire)
     token_counter = services.find_token_counter(model)
     await _count_tokens(services, token_counter, request, keys, tenant, named)
@@ -101,15 +98,14 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     policy = lookups.find_policy(services, headers, target, dialect)
     notes = lookups.expect_notes(services, policy, headers, is_named=bool(named))
-    warnings = header_warnings.find_warnings(options, services.policies) if options else ()
-    if warnings:
-        header_warnings.report(warnings, services.logged_warnings, services.metrics)
+    warnings = _report_warnings(services, options) if options else ()
+    located = await locate.locate_request(
+        services.live_sessions, tenant, named, request, keys, retry=retry, known_session=known_session, notes=notes
+    )
     turn = Turn(
         id=locate.make_id(),
         tenant=tenant,
-        located=await locate.locate_request(
-            services.live_sessions, tenant, named, request, keys, retry=retry, known_session=known_session, notes=notes
-        ),
+        located=located,
         request=request,
         keys=keys,
         model=model,
@@ -130,6 +126,20 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     if _has_long_cache(turn):
         turn = turn.with_values(model=with_long_cache(model))
     return turn, target
+
+
+def _look_up_model(services: Services, dialect: Dialect, name: str) -> Model:
+    """The entry of the model, as far as the wire format allows what it says."""
+    model = lookups.look_up_model(services, name)
+    return with_user_first(model, system_between=dialect.is_system_between) if dialect.is_user_first else model
+
+
+def _report_warnings(services: Services, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Count and log the faults of a request's x-context-* headers. Return them."""
+    warnings = header_warnings.find_warnings(options, services.policies)
+    if warnings:
+        header_warnings.report(warnings, services.logged_warnings, services.metrics)
+    return warnings
 
 
 async def read_wire(services: Services, dialect: Dialect, incoming: Incoming) -> WireRequest | None:

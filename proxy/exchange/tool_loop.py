@@ -66,6 +66,33 @@ MakeRelay = Callable[[AnswerRelay], AnswerRelay]
 """Makes the relay of the next round from the relay of the round before."""
 
 
+class RoundLimits:
+    """The limits on the rounds behind one answer: their number, their time, and the repeats of one call."""
+
+    def __init__(self, max_rounds: int, seconds: float) -> None:
+        """seconds: that all rounds may take, from now on."""
+        self.deadline = asyncio.get_running_loop().time() + seconds
+        """The event loop's time at which no more calls are run."""
+        self._max_rounds = max_rounds
+        self._round_count = 0
+        self._call_counts: Counter[tuple[str, str]] = Counter()
+
+    def add_round(self, calls: Sequence[HiddenCall]) -> str:
+        """Count one more round with these calls. Return the limit that it passes, a key of `LIMIT_RESULTS`; "" for
+        none."""
+        self._round_count += 1
+        self._call_counts.update({_make_call_key(call) for call in calls})
+        if self._round_count > self._max_rounds:
+            return "rounds"
+        if asyncio.get_running_loop().time() >= self.deadline:
+            return "time"
+        return "repeats" if any(self._call_counts[_make_call_key(call)] >= REPEATS for call in calls) else ""
+
+    def is_repeat(self, call: HiddenCall) -> bool:
+        """True if an earlier round had the same call."""
+        return self._call_counts[_make_call_key(call)] > 1
+
+
 class ToolLoop:
     """The rounds behind one answer. Made where tools of the proxy are offered; costs nothing until one is called."""
 
@@ -79,12 +106,13 @@ class ToolLoop:
         self._sent_body = turn.prompt.chat_body
         self._sent_bytes = turn.prompt.outgoing
         self._hidden_messages: list[bytes] = []
-        self._call_counts: Counter[tuple[str, str]] = Counter()
-        self._round_count = 0
         self._sent_count = 0
-        self._deadline: float | None = None
-        self._without_tools = False  # the request that was sent last offers no tool of the proxy
-        self._sends_original = False  # the request that was sent last has nothing of the proxy
+        self._limits: RoundLimits | None = None
+        """They begin with the first call."""
+        self._without_tools = False
+        """The request that was sent last offers no tool of the proxy."""
+        self._sends_original = False
+        """The request that was sent last has nothing of the proxy."""
 
     async def run_stream(
         self, relay: AnswerRelay, out: ResponseWriter, make_relay: MakeRelay
@@ -192,13 +220,18 @@ class ToolLoop:
 
     async def _make_results(self, calls: Sequence[HiddenCall]) -> list[bytes]:
         """Return the tool message for each call. The message of a call that is not run any more gives the reason."""
-        ended = self._find_limit(calls)
+        if self._limits is None:
+            self._limits = RoundLimits(self._services.settings.tools.rounds, self._find_time_limit())
+        limits = self._limits
+        passed = limits.add_round(calls)
+        ended = "rounds" if self._without_tools else passed
+        self._without_tools = self._without_tools or bool(ended)  # then the next request offers no tool of the proxy
         self._services.metrics.tool_rounds_total.labels(outcome=ended or "run").inc()
         if not ended:
             await self._wait_for_messages()
         made = []
         for call in calls:
-            text = make_error_result(LIMIT_RESULTS[ended]) if ended else await self._run_call(call)
+            text = make_error_result(LIMIT_RESULTS[ended]) if ended else await self._run_call(call, limits)
             # Messages and Gemini have a word for a call that failed; chat completions would refuse the member.
             failed = {"is_error": True} if self.turn.wire is not None and is_error_result(text) else {}
             made.append(msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": text, **failed}))
@@ -212,29 +245,11 @@ class ToolLoop:
             self._services.store.flush_deferred()
             await asyncio.wait([written], timeout=self._services.settings.limits.commit_wait_ms / 1000)
 
-    def _find_limit(self, calls: Sequence[HiddenCall]) -> str:
-        """Return the reason why calls are not run any more, "" while they are. If there is one, the next request offers
-        no tool of the proxy."""
-        limits, now = self._services.settings.tools, asyncio.get_running_loop().time()
-        self._round_count += 1
-        if self._deadline is None:
-            self._deadline = now + self._find_time_limit()
-        self._call_counts.update({_make_call_key(call) for call in calls})
-        ended = ""
-        if self._without_tools or self._round_count > limits.rounds:
-            ended = "rounds"
-        elif now >= self._deadline:
-            ended = "time"
-        elif any(self._call_counts[_make_call_key(call)] >= REPEATS for call in calls):
-            ended = "repeats"
-        self._without_tools = self._without_tools or bool(ended)
-        return ended
-
-    async def _run_call(self, call: HiddenCall) -> str:
-        if self._call_counts[_make_call_key(call)] > 1:
+    async def _run_call(self, call: HiddenCall, limits: RoundLimits) -> str:
+        if limits.is_repeat(call):
             return make_error_result(REPEATED_CALL)
         try:
-            async with asyncio.timeout_at(self._deadline):
+            async with asyncio.timeout_at(limits.deadline):
                 return await run_tool_call(call, self._make_context())
         except TimeoutError:
             self._without_tools = True

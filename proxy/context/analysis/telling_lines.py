@@ -1,5 +1,5 @@
-"""Lines of a tool result that tell something: of an error, of what a file imports, of the value of a constant. The few
-lines that are unlike all others are among them.
+"""Lines of a tool result that tell something: errors, imports, the values of constants, and the few lines that are
+unlike all others.
 
 Each function gives the numbers of the lines, once for each message."""
 

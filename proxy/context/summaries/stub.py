@@ -252,9 +252,8 @@ class StubWriter:
         lost, folded = listed_names.fold_places(lost)
         others = {name: listed_names.rank_name(name) for name in filterfalse(str.isidentifier, lost)}
         if listed_names.NUMBER_RANK in others.values():
-            others.update(
-                dict.fromkeys(listed_names.find_listing_sizes(lines).intersection(lost), listed_names.LOWEST_RANK)
-            )
+            sizes = listed_names.find_listing_sizes(lines).intersection(lost)
+            others.update(dict.fromkeys(sizes, listed_names.LOWEST_RANK))
         checkpoint()
         loose: list[str] = []
         # The first names of a result say most; dates and sizes get the room that is left. A bare number says little to
