@@ -39,6 +39,12 @@ _OBSERVES = re.compile(
 )
 """Pattern of the beginning of an outcome that only a framework writes. Its repetitions give nothing back: a message of
 blanks would take quadratic time."""
+_ENDS_IN_PROMPT = re.compile(
+    r"\n\((?:Open file|Current directory|Interactive session): [^\n]{0,1000}\)\s{0,8}bash-\$\s{0,8}\Z"
+)
+"""Pattern of the end of an outcome that is the prompt of SWE-agent's shell."""
+_PROMPT_CHARS = 1_100
+"""Characters at the end of a message in which that prompt stands."""
 _MAY_OBSERVE = re.compile(
     r"\s*(?:<(?:output|result|stdout|stderr|error)>"
     r"|(?:outputs?|results?|stdout|stderr|errors?|exit code)\b[^\n:]{0,40}:)",
@@ -231,9 +237,10 @@ def is_observation(messages: Sequence[Message], n: int, patterns: re.Pattern[str
 
     Such an agent acts in plain text (`Action: search[x]`, a code block, `<execute_bash>`). Its framework sends the
     outcome as the user's next message: `Observation: ...` (ReAct, smolagents), `<returncode>0</returncode>`
-    (mini-swe-agent), `EXECUTION RESULT of [...]:` (OpenHands), `[read_file for 'x'] Result:` (Cline). Both the action
-    and the outcome are required, since people begin a message with "Result:" as well. Some outcomes begin with a word
-    that people use too. Such a message is an observation only after an action in the words of a framework.
+    (mini-swe-agent), `EXECUTION RESULT of [...]:` (OpenHands), `[read_file for 'x'] Result:` (Cline). Others end with a
+    prompt of their shell: `(Current directory: /x)`, `bash-$` (SWE-agent). Both the action and the outcome are
+    required, since people begin a message with "Result:" as well. Some outcomes begin with a word that people use too.
+    Such a message is an observation only after an action in the words of a framework.
     """
     message = messages[n]
     if message.role != "user":
@@ -253,16 +260,19 @@ def is_observation(messages: Sequence[Message], n: int, patterns: re.Pattern[str
 
 
 def _read_observation_score(message: Message) -> int:
-    found: int | None = message.derived_values.get(_rate_beginning)
+    found: int | None = message.derived_values.get(_rate_outcome)
     if found is None:
-        found = message.derived_values[_rate_beginning] = _rate_beginning(message)
+        found = message.derived_values[_rate_outcome] = _rate_outcome(message)
     return found
 
 
-def _rate_beginning(message: Message) -> int:
-    """Return 2 if the message begins like an observation, 1 if it may be an observation or a person's message, 0 if
+def _rate_outcome(message: Message) -> int:
+    """Return 2 if the message has the form of an observation, 1 if it may be an observation or a person's message, 0 if
     neither."""
-    return 2 if _OBSERVES.match(message.text) else 1 if _MAY_OBSERVE.match(message.text) else 0
+    text = message.text
+    if _OBSERVES.match(text) or _ENDS_IN_PROMPT.search(text, max(0, len(text) - _PROMPT_CHARS)):
+        return 2
+    return 1 if _MAY_OBSERVE.match(text) else 0
 
 
 def _rate_action(message: Message) -> int:
