@@ -119,6 +119,12 @@ def find_sources(view: View) -> Mapping[int, ResultSource]:
     return _pair_refetches(view).sources
 
 
+def find_file_uses(view: View) -> Mapping[str, Sequence[tuple[int, ResultSource]]]:
+    """Return (index, source) of each result of a call that shows or writes a file, by the last part of its path, in
+    order."""
+    return _pair_refetches(view).by_file
+
+
 def _pair_refetches(view: View) -> _Known:
     def more(begin: int, known: _Known | None) -> _Known:
         found = known.copy() if known else _Known({}, {}, {}, {}, {})

@@ -29,6 +29,8 @@ _Result = tuple[int, ContentKind, ShellCommand]
 """(index, kind, command that the message is the result of)"""
 _ReferredLines = Mapping[bytes, Sequence[tuple[int, int]]]
 """The lines of earlier results that references name, as `find_referred_lines`."""
+_Use = tuple[int, refetch.ResultSource]
+"""(index, source) of a result that shows or writes a file"""
 _Written = tuple[int, ShellCommand, ContentKind, str]
 """(index, command that the message is the result of, kind, stub)"""
 
@@ -71,6 +73,11 @@ class ShortenResults(Stage):
     beside: int = 3
     """Steps for which a view stays longer for each other result of its step, while the user says nothing new. An agent
     that reads several files at once works through them one after another."""
+    planned: int = 2
+    """Steps for which a view of a file of a plan stays longer for each such file that is left. A plan is a prompt that
+    names files, one of which was changed since. An agent reads the files first and edits them one after another."""
+    planned_most: int = 20
+    """Maximum of these steps: after them the agent has left the plan, or the prompt names files that it only reads."""
     other_rules: StalenessRules = ((0, 3),)
     """Staleness rules of a search, a listing or command output."""
     big_rules: StalenessRules = ((0, 1),)
@@ -127,6 +134,7 @@ class ShortenResults(Stage):
         estimates = view.memo_edited("stub estimates", _copy_estimates, self)
         due_requests = view.memo("due requests", turns.copy_due_requests, self).by_result
         referred = find_referred_lines(view)
+        planned = turns.count_planned([n for n, kind, _ in open_results if kind == "view"]) if self.planned else {}
         for n, kind, command in open_results:
             stub, age = estimates.get(n, _UNKNOWN), now - view.request_counts[n]
             if stub is None or (age < self.again and n in again and again[n].kind == "repeat"):
@@ -138,6 +146,8 @@ class ShortenResults(Stage):
                     due_requests[n] = due
             since = due if due <= now else None
             if since is None and age < (self.along_other if kind == "other" else self.along_view):
+                continue
+            if n in planned and now < due + min(self.planned * planned[n], self.planned_most):
                 continue
             if stub is _UNKNOWN:  # only now: a result that is not stale yet may never be looked at
                 stub = estimates[n] = self._estimate(view, n, kind, command, referred)
@@ -231,6 +241,7 @@ class _Turns:
     """Counts of steps and user turns of a view. A step is a request and is counted by its answer."""
 
     def __init__(self, view: View) -> None:
+        self._view = view
         self._requests = view.request_counts
         self._answers = view.history.assistant_indexes
         self._starts = [group.start for group in view.groups]
@@ -255,12 +266,41 @@ class _Turns:
             due = min(due, at)
         return due
 
+    def count_planned(self, views: Iterable[int]) -> Mapping[int, int]:
+        """By the index of a view of a file that the prompt of its turn names, and that no later call has changed: the
+        number of such files. There are none before one of the files that the prompt names was changed."""
+        uses, sources = refetch.find_file_uses(self._view), refetch.find_sources(self._view)
+        named: dict[int, frozenset[str]] = {}
+        files: dict[int, tuple[int, str]] = {}
+        for n in views:
+            turn = bisect_right(self._starts, n) - 1
+            if turn not in named:
+                named[turn] = self._find_planned_names(turn, uses)
+            name = sources[n].path.rpartition("/")[2] if n in sources else ""
+            if name in named[turn] and not any(at > n and use.action == "writes" for at, use in reversed(uses[name])):
+                files[n] = turn, sources[n].path
+        counts = Counter(turn for turn, _ in set(files.values()))
+        return {n: counts[turn] for n, (turn, _) in files.items()}
+
+    def _find_planned_names(self, turn: int, uses: Mapping[str, Sequence[_Use]]) -> frozenset[str]:
+        """The names of the files that the prompt of a turn names, if one of them was changed since; else none."""
+        group = self._view.groups[turn]
+        names = self._view.messages[group.prompt_end - 1].derive(_list_file_names) & uses.keys()
+        written = any(n > group.start and use.action == "writes" for name in names for n, use in uses[name])
+        return names if written else frozenset()
+
     def index_of(self, request: int) -> int:
         """Return the index of the answer to that request (counted from 1), 0 before the first request.
 
         The answer before a request makes the result stale for it: that request has already paid its rent.
         """
         return self._answers[request - 1] if request > 0 else 0
+
+
+def _list_file_names(message: Message) -> frozenset[str]:
+    """Return the names of files in a message: the last parts of paths, without line numbers."""
+    paths = (name.partition(":")[0].partition("#")[0] for name in identifiers.find_distinct_names(message.text))
+    return frozenset(name for path in paths if "." in (name := path.rpartition("/")[2]))
 
 
 class _Batch:

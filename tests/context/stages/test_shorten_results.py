@@ -126,6 +126,48 @@ def test_each_result_beside_a_view_keeps_it_three_steps_longer() -> None:
     assert stale(build_view([*three, *prompt])) == [2, 3, 4], "a new prompt makes them stale as ever"
 
 
+def act(name: str, **arguments: str) -> list[Json]:
+    """A call of a tool, and its result."""
+    text = LONG if name == "read_file" else "done"
+    return [{**assistant(None), "tool_calls": [call("1", name, json.dumps(arguments))]}, result("1", text)]
+
+
+def plan(*, edited: str, later: int, prompt: str = "Add a colour to src/ball.py, src/cube.py:12 and `cone.py`") -> View:
+    """Three files are read, then one is edited, then `later` calls follow. The results are messages 2, 4, 6 and 8."""
+    values = [user(prompt)]
+    for name in ("ball.py", "cube.py", "cone.py"):
+        values += act("read_file", path=f"/repo/src/{name}")
+    values += act("edit_file", path=f"/repo/{edited}", old_string="a", new_string="b")
+    for n in range(later):
+        values += act("wait_for", job=str(n))
+    return build_view(values)
+
+
+def test_views_of_files_that_the_prompt_names_stay_while_the_agent_changes_them_one_after_another() -> None:
+    assert shortened(plan(edited="src/ball.py", later=6)).keys() == {2}, "the others do not even go along"
+    assert stale(plan(edited="src/ball.py", later=19)) == [2], "18 steps, and 2 for each of the two files left"
+    assert stale(plan(edited="src/ball.py", later=20)) == [2, 4]
+    assert stale(plan(edited="src/ball.py", later=21)) == [2, 4, 6]
+    few = ShortenResults(planned_most=1)
+    assert 4 in shortened(plan(edited="src/ball.py", later=17), few)
+    assert 4 not in shortened(plan(edited="src/ball.py", later=16), few)
+
+
+@pytest.mark.parametrize(
+    ("edited", "prompt"),
+    [
+        ("src/ball.py", "Add a colour to the solids"),
+        ("src/ball.py", "Add a colour to the ball.py, as in cube and src/cone"),
+        ("notes.md", "Add a colour to src/ball.py, src/cube.py and cone.py"),
+    ],
+)
+def test_views_stay_no_longer_where_the_prompt_names_no_other_file_or_none_of_its_files_was_changed(
+    edited: str, prompt: str
+) -> None:
+    assert shortened(plan(edited=edited, later=6, prompt=prompt)).keys() == {2, 4, 6}
+    assert stale(plan(edited=edited, later=18, prompt=prompt)) == [2, 4, 6]
+
+
 def test_small_results_and_failed_runs_wait_for_their_rent_in_an_eager_policy() -> None:
     def waits(text: str) -> bool:
         view = build_view([*talk("bash", 1, text, '{"command": "make test"}'), assistant("next")])
