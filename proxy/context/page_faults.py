@@ -210,12 +210,16 @@ def _find_excerpt(view: View, n: int, call: Call) -> Refetch | None:
     """Return the newest cut result whose missing part has most of this new result, if no other message has that.
     Examples are `grep` after `cat`, and one row after a table."""
     sources = find_sources(view)
-    if sources[n].action == "writes":
+    new = sources[n]
+    if new.action == "writes":
         return None
+    # A run after a change is no second sight of an older result.
+    changed = [k for k, one in sources.items() if k < n and one.action == "writes"] if new.action == "runs" else ()
+    oldest = max(changed, default=-1)
     arguments = identifiers.read_argument_texts(call.arguments)
     samples = _sample_result(view.messages[n], arguments)
     for k in sorted(_find_cut_results(view), reverse=True)[:MAX_EXCERPT_SOURCES]:
-        if k >= n or not _can_show_same(view, k, n):
+        if not oldest < k < n or not _can_show_same(sources[k], new):
             continue
         text, stub = view.messages[k].text, _read_sent_text(view, k)
         again = [sample for sample in samples if sample in text and sample not in stub]
@@ -226,18 +230,11 @@ def _find_excerpt(view: View, n: int, call: Call) -> Refetch | None:
     return None
 
 
-def _can_show_same(view: View, old: int, new: int) -> bool:
-    """False if the new result cannot be a second sight of the old one: it shows another file, a written one, or a run
-    after a change."""
-    sources = find_sources(view)
-    first, second = sources[old], sources[new]
-    if first.action == "writes" or first.canonical_call == second.canonical_call:
+def _can_show_same(old: ResultSource, new: ResultSource) -> bool:
+    """False if a new result cannot be a second sight of an old one: it shows another file, or a written one."""
+    if old.action == "writes" or old.canonical_call == new.canonical_call:
         return False
-    if second.action == "runs" and any(old < n < new and one.action == "writes" for n, one in sources.items()):
-        return False
-    if first.action == "shows" and second.action == "shows":
-        return has_same_file(first, second)
-    return True
+    return not (old.action == new.action == "shows") or has_same_file(old, new)
 
 
 def _sample_result(message: Message, arguments: str) -> list[str]:
@@ -285,12 +282,17 @@ def _strip_lines(message: Message) -> frozenset[str]:
 def count_cut_results(view: View) -> Mapping[str, int]:
     """Cut results of each sort in this view, without those that were fetched again: nobody misses them any more. Under
     the sort with `IN_PART` their tokens."""
-    again = _find_fetched_again(view)
-    missed = [(n, sort) for n, sort in _find_cut_results(view).items() if n not in again]
-    counts = Counter(sort for _, sort in missed)
-    for n, sort in missed:
-        counts[sort + IN_PART] += view.original_tokens[n]
-    return counts
+    cut, again = _find_cut_results(view), _find_fetched_again(view)
+
+    def more(begin: int, known: Mapping[str, int] | None) -> Mapping[str, int]:
+        counts = Counter(known)
+        for n in range(begin, len(view.messages)):
+            if n in cut and n not in again:
+                counts[cut[n]] += 1
+                counts[cut[n] + IN_PART] += view.original_tokens[n]
+        return counts
+
+    return view.memo_edited("cut results", more, again)
 
 
 def _find_cut_results(view: View) -> Mapping[int, str]:
@@ -311,7 +313,8 @@ def _find_fetched_again(view: View) -> frozenset[int]:
         found = find_refetches(view)
         new = (found[n] for n in range(begin, len(view.messages)) if n in found)
         again = (one for one in new if is_cut(view.find_edit(one.earlier_index)) and _has_same_text(view, one))
-        return (known or frozenset()).union(one.earlier_index for one in again)
+        added = frozenset(one.earlier_index for one in again)
+        return known if known is not None and not added else added.union(known or ())
 
     return view.memo_edited("fetched again", more)
 
@@ -346,8 +349,8 @@ def make_fault_cost(view: View) -> Callable[[Proposal], float]:
     """
     known = find_result_lookups(view)
     ended = find_stopped_kinds(view)
-    rates: dict[tuple[str, ContentKind], float] = {}
-    total, model = view.total, view.model
+    rates: dict[tuple[str, ContentKind], tuple[float, float]] = {}
+    total, model, output_ratio = view.total, view.model, view.model.output_ratio
 
     def loss(proposal: Proposal) -> float:
         one = known.by_result.get(proposal.index)
@@ -356,13 +359,13 @@ def make_fault_cost(view: View) -> Callable[[Proposal], float]:
         if one.result_kind in ended:
             return float("inf")
         kind = (one.result_kind, proposal.content)
-        rate = rates.get(kind)
-        if rate is None:
-            rate = rates[kind] = _rate(view, known, *kind)
+        if kind not in rates:
+            rates[kind] = _rate(view, known, *kind), _rate_of_excerpts(view, one.result_kind)
+        rate, rate_of_excerpts = rates[kind]
         call = view.original_tokens[one.call_index] if one.call_index >= 0 else 0
-        turn = model.r * total + model.output_ratio * call + model.w * call
+        turn = model.r * total + output_ratio * call + model.w * call
         whole = view.original_tokens[proposal.index]
-        excerpts = TIME_FACTOR * whole * _rate_of_excerpts(view, one.result_kind)
+        excerpts = TIME_FACTOR * whole * rate_of_excerpts
         return (rate + excerpts) * turn + rate * model.w * whole
 
     return loss

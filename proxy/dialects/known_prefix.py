@@ -114,6 +114,11 @@ class BodyHistory(Generic[S]):
         start, end = self.members.get(name, (0, 0))
         return self.body[start:end]
 
+    def has_value(self, name: str) -> bool:
+        """True if a top-level value is there, and is not null."""
+        start, end = self.members.get(name, (0, 0))
+        return start < end and self.body[start : min(end, start + len(b"null") + 1)] != b"null"
+
     def read_value(self, name: str) -> Any:
         """A top-level value; None if it is not there. Raises ValueError or RecursionError if it is not JSON."""
         raw = self.cut_value(name)

@@ -410,12 +410,11 @@ def _find_returning_edits(turn: Turn, new: Container[bytes]) -> list[Edit]:
 def _make_reverted_rows(turn: Turn, now: float) -> list[EditRow]:
     """Return rows that take edits back, where a message comes back into the prompt. Literal policies do that; all
     others do it where the message had been kept from another upstream."""
-    branch = turn.located.branch
-    gone = [e for k, e in branch.state.edits.items() if k not in turn.prompt.plan.edits]
-    if not gone:
+    before, after = turn.located.branch.state.edits, turn.prompt.plan.edits
+    if before.keys() <= after.keys():
         return []
     present = set(turn.enriched.spliced.keys)
-    return _make_withdrawals(turn, [e for e in gone if e.key in present], now)
+    return _make_withdrawals(turn, [e for k, e in before.items() if k not in after and e.key in present], now)
 
 
 def make_withdrawn_rows(turn: Turn, now: float) -> list[EditRow]:

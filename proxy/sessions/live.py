@@ -145,7 +145,9 @@ class LiveSessions:
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
         """The sessions that hold this node behind an answer of the proxy, newest last. Behind the others are those that
         have not gone on from it: conversations that begin alike keep a session each."""
-        found = self._by_node.get(tenant, {}).get(key, [])
+        found = self._by_node.get(tenant, {}).get(key)
+        if not found:
+            return []
         if isinstance(found, str):
             return [found]
         return sorted(found, key=lambda session: self._ends_at(self._sessions[tenant, session], key))

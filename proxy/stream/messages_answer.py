@@ -67,7 +67,7 @@ class MessagesAnswer(AssembledAnswer):
         for n, block in enumerate(content):
             if isinstance(block, dict):
                 answer.begin_block(n, block)
-        answer.add_tail(value, value.get("usage"))
+        answer.add_tail(value, None)  # the head had the usage already
         answer.add_cleared(value)
         answer.is_done = True
         return answer

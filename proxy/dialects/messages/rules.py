@@ -155,19 +155,20 @@ def _judge_message(messages: _Messages, n: int) -> Iterator[str]:
     kinds = [str(block.get("type")) for block in blocks]
     is_plain = _PLAIN.issuperset(kinds)
     inner = list(_walk(blocks))
+    members = set[str]().union(*[block for _, block in inner])
     yield from _judge_role(messages, n)
     yield from _judge_empty(messages, n, inner)
     if "tool_result" in kinds:
         yield from _judge_results(messages, n, kinds)
     if "tool_use" in kinds and _is_answer(messages.values[n]):
         yield from _judge_calls(messages, n)
-    if not is_plain or [block for block in blocks if "caller" in block]:
+    if not is_plain or "caller" in members:
         yield from _judge_hosted(messages, n)
     if "tool_use" in kinds:
         yield from _judge_ids(messages, n)
     if not is_plain:
         yield from _judge_thinking(messages, n)
-    if [block for _, block in inner if "cache_control" in block]:
+    if "cache_control" in members:
         marks, violations = _list_marks(inner, f"{messages.name(n)}.content")
         messages.judged.marks += marks
         yield from violations
@@ -215,8 +216,8 @@ def _walk(blocks: Any, path: str = "") -> Iterator[_Placed]:
     for n, block in enumerate(blocks if isinstance(blocks, list) else ()):
         if isinstance(block, dict):
             yield f"{path}{n}", block
-            if block.get("type") == "tool_result":
-                yield from _walk(block.get("content"), f"{path}{n}.content.")
+            if block.get("type") == "tool_result" and isinstance(block.get("content"), list):
+                yield from _walk(block["content"], f"{path}{n}.content.")
 
 
 def _judge_results(messages: _Messages, n: int, kinds: Sequence[str]) -> Iterator[str]:

@@ -161,16 +161,16 @@ def _check_top(history: BodyHistory[Any]) -> list[str]:
     if not isinstance(history.read_value("model"), str):
         found.append("R1 model: missing")
     names = ("input", "previous_response_id", "prompt", "conversation")
-    if all(history.cut_value(name) in (b"", b"null") for name in names):
+    if not any(map(history.has_value, names)):
         found.append("R1 input: missing")
-    if history.cut_value("stream_options") not in (b"", b"null") and history.read_value("stream") is not True:
+    if history.has_value("stream_options") and history.read_value("stream") is not True:
         found.append("R2 stream_options: without stream")
     choice = history.read_value("tool_choice")
     if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
         tools = keep_objects(history.read_value("tools"))
         if all(tool.get("name") != choice.get("name") for tool in tools):
             found.append(f"R2 tool_choice: names no tool {choice.get('name')}")
-    if all(history.cut_value(name) not in (b"", b"null") for name in ("previous_response_id", "conversation")):
+    if history.has_value("previous_response_id") and history.has_value("conversation"):
         found.append("R10 previous_response_id: together with conversation")
     return found
 
@@ -239,6 +239,8 @@ def _check_pair(item: Item, kind: str, index: int, known: _Checked) -> list[str]
 
 def _list_open_calls(known: _Checked) -> list[str]:
     """The calls without a result."""
+    if known.asked.keys() <= known.answered and not known.hosted:
+        return []
     calls = [(n, f"{kind} {call}") for call, (n, kind) in known.asked.items() if call not in known.answered]
     calls += [(n, f"program {call}") for call, n in known.hosted.items()]
     return [f"R4 input.{n}: no output for {name}" for n, name in calls]
