@@ -120,8 +120,15 @@ MUTANTS = (
     Mutant(
         "a batch's price has what is written to the cache again",
         "proxy/context/schedule.py",
-        "price = w * (total + view.tool_tokens - gained - cached) + r * cached - unedited_price",
-        "price = r * (total + view.tool_tokens - gained - cached) + r * cached - unedited_price",
+        "price = w * (after - cached) + r * cached - unedited_price",
+        "price = r * (after - cached) + r * cached - unedited_price",
+        ("tests/context/test_schedule.py",),
+    ),
+    Mutant(
+        "a batch loses no more than the limit",
+        "proxy/context/schedule.py",
+        "max(0.0, price) + limit.chance * fetching > limit.most",
+        "max(0.0, price) > limit.most",
         ("tests/context/test_schedule.py",),
     ),
     Mutant(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -30,7 +31,7 @@ from proxy.context.analysis.refetch import (
     has_same_file,
     pair_results,
 )
-from proxy.context.plan import REFERENCE_STAGES, THINNED, ContentKind, Edit, Proposal, View
+from proxy.context.plan import REFERENCE_STAGES, THINNED, ContentKind, Edit, LossLimit, Proposal, View
 
 MAX_REFETCH_RATE = 0.02
 """Share of the requests that may fetch a sort of result again. Above it, no more results of that sort are cut."""
@@ -62,6 +63,9 @@ customer service (6 in 119), where the agent looks up records. Other work has fe
 the rate."""
 UNKNOWN_TOOL_WEIGHT = 20
 """Requests of an old result that `UNKNOWN_TOOL_RATE` is worth: one return."""
+FILE_LOSS_CHANCE = 0.4
+"""Share of the cut text that an agent is taken to fetch again, if it works on files. Any other agent is taken to fetch
+all of it again, until its cuts have saved as much."""
 
 IN_PART = " in part"
 """The end of a second key of each sort: cut results of which a part was fetched again, and the tokens of all cut ones.
@@ -407,3 +411,47 @@ def _rate_of_use(view: View, known: ResultLookups, sort: str) -> float:
         if one.result_kind == sort
     )
     return (UNKNOWN_TOOL_RATE * UNKNOWN_TOOL_WEIGHT + known.return_counts[sort]) / (UNKNOWN_TOOL_WEIGHT + old)
+
+
+class _Carried(NamedTuple):
+    """The tokens that a conversation has sent so far, without edits."""
+
+    tokens: int
+    tokens_by_request: int
+    """The tokens of each message, times the number of the request that sent it first."""
+    answered: int
+    """Tokens of the answers."""
+
+
+def compute_loss_limit(view: View, share: float) -> LossLimit:
+    """The cost that a batch of edits may lose now: a share of what the conversation has cost, and what the agent's cuts
+    have saved. What was cut before, and what was fetched again, has used up a part of it."""
+    w, r = view.model.w, view.model.r
+    chance = FILE_LOSS_CHANCE if _works_on_files(view) else 1.0
+    sorts = {sort.removesuffix(IN_PART) for sort in {**view.agent_faults, **view.exposed}} - {REFERENCE_SORT}
+    saved = 0.0
+    for sort in sorts:
+        exposed, refetched = _count_all(view, sort)
+        token_requests, excerpts = _count_all(view, sort + IN_PART)
+        fetching = refetched * w * token_requests / max(1, exposed)
+        saved += r * token_requests - fetching - (refetched + excerpts) * r * view.total
+    cut = sum(count for sort, count in count_cut_results(view).items() if sort.endswith(IN_PART)) if view.edits else 0
+    return LossLimit(share * _compute_spending(view) + saved - chance * w * cut, chance)
+
+
+def _compute_spending(view: View) -> float:
+    """The cost of the conversation so far, if no prompt had been edited and every prefix served from the cache."""
+
+    def more(begin: int, known: _Carried | None) -> _Carried:
+        tokens, by_request, answered = known or (0, 0, 0)
+        for n in range(begin, len(view.messages)):
+            size = view.original_tokens[n]
+            tokens += size
+            by_request += size * view.request_counts[n]
+            answered += size if view.messages[n].role == "assistant" else 0
+        return _Carried(tokens, by_request, answered)
+
+    sent = view.memo("carried", more)
+    now, model = view.request_counts[-1], view.model
+    carried = (view.prefix_tokens + sent.tokens) * now - sent.tokens_by_request
+    return model.w * (view.prefix_tokens + sent.tokens) + model.r * carried + model.output_ratio * sent.answered

@@ -331,6 +331,7 @@ def _choose_proposals(
         chosen = schedule.when_it_pays(
             seen, scheduled, policy.rent, policy.payback, page_faults.make_fault_cost(seen), eager=policy.eager,
             predicted_rent=policy.predicted_rent,
+            loss_limit=page_faults.compute_loss_limit(seen, policy.max_loss) if policy.max_loss else None,
         )  # fmt: skip
         if high and seen.total > high and sum(schedule.count_saved_tokens(seen, p) for p in chosen) < seen.total - high:
             chosen = schedule.over_budget(seen, scheduled, high, low)

@@ -76,6 +76,14 @@ class Edit(msgspec.Struct, frozen=True):
         return self.action != "append" and self.stage not in REFERENCE_STAGES
 
 
+class LossLimit(msgspec.Struct, frozen=True):
+    """The cost that a batch of edits may lose, in input tokens."""
+
+    most: float
+    chance: float = 1.0
+    """Share of the cut text that is taken to be fetched again."""
+
+
 class Proposal(msgspec.Struct, frozen=True):
     """A change that a stage would make to messages[index]."""
 
@@ -401,15 +409,18 @@ class View(msgspec.Struct, frozen=True, eq=False):
         If any prefix matches, these are all tokens in front of the message. If a cache ends at explicit breakpoints,
         only a prefix that ends with a marked message counts (OpenAI's and Anthropic's caching pages).
         Behind the cached tokens an edit costs none of them. If tool definitions come with the edit, only the tokens in
-        front of the messages count.
+        front of the messages count. Nothing is served of a prefix below the provider's minimum.
         """
+        least = self.model.min if self.model.cache != "none" else 0
         if self.tool_tokens:
-            return [min(self.cached_tokens, self.prefix_tokens)] * len(self.messages)
+            front = min(self.cached_tokens, self.prefix_tokens)
+            return [front if front >= least else 0] * len(self.messages)
         at = found = self.prefix_tokens
         if self.model.cache != "breakpoint":
             ends = list(accumulate(self.tokens[:-1], initial=at))
             within = bisect_right(ends, self.cached_tokens)
-            return [*ends[:within], *[self.cached_tokens] * (len(ends) - within)]
+            fronts = [end if end >= least else 0 for end in ends[:within]]
+            return [*fronts, *[self.cached_tokens] * (len(ends) - within)]
         fronts = []
         position = 0
         for n, (message, size) in enumerate(zip(self.messages, self.tokens, strict=True)):

@@ -55,6 +55,9 @@ class Policy:
     predicted_rent: float = 0.0
     """`when_it_pays`: in place of `rent`, once earlier conversations of the same agent show how many requests are left.
     An edit has to pay back within these. 0: they are not looked at."""
+    max_loss: float = 0.0
+    """`when_it_pays`: the share of a conversation's cost that edits may lose, in addition to what the agent's cuts have
+    saved. They lose if the conversation ends, or if the agent fetches again what was cut. 0: no limit."""
     eager: bool = False
     """`when_it_pays`: a result that was sent once does not wait for its rent, only for `payback`. Results below
     `eager_least` tokens and failed runs do (the stage `shorten_results`)."""

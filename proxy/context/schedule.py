@@ -21,7 +21,7 @@ from proxy.chat.message import checkpoint
 from proxy.context import repair, view
 from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.pins import is_pinned
-from proxy.context.plan import ACTION_STRENGTH, Edit, Proposal, View
+from proxy.context.plan import ACTION_STRENGTH, Edit, LossLimit, Proposal, View
 from proxy.context.stage import Stage
 
 MIN_LONGER: Final = 3
@@ -56,6 +56,7 @@ def when_it_pays(
     *,
     eager: bool = False,
     predicted_rent: float = 0.0,
+    loss_limit: LossLimit | None = None,
 ) -> list[Proposal]:
     """The batch of proposals that has paid for itself, from one proposal on to the end; or none.
 
@@ -81,6 +82,8 @@ def when_it_pays(
     the payback time. The rent of proposals with `waits_for_rent` counts as usual. References to repeated text only go
     along: an agent that reads something again wants it there. 0: estimates are not used.
 
+    loss_limit: what a batch may lose, if the conversation ends with this request, or comes back to what was cut.
+
     On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
@@ -89,10 +92,11 @@ def when_it_pays(
     horizon = payback * now if payback else math.inf
     left = estimate_requests_left(view.conversation_lengths, now) if predicted_rent else None
     if left is not None:
-        if chosen := _choose_on_terms(view, offers, _Terms(predicted_rent, rent, left, eager, counts_references=False)):
+        terms = _Terms(predicted_rent, rent, left, eager, loss_limit, counts_references=False)
+        if chosen := _choose_on_terms(view, offers, terms):
             return chosen
         horizon = min(horizon, left)
-    return _choose_on_terms(view, offers, _Terms(rent, rent, horizon, eager))
+    return _choose_on_terms(view, offers, _Terms(rent, rent, horizon, eager, loss_limit))
 
 
 def _choose_on_terms(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[Proposal]:
@@ -154,6 +158,7 @@ class _Terms(NamedTuple):
     horizon: float
     """Requests within which a batch has to pay back; infinite: no such test."""
     eager: bool
+    loss_limit: LossLimit | None
     counts_references: bool = True
     """False if references to repeated text are like riders."""
 
@@ -169,8 +174,10 @@ def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[P
     now = view.request_counts[-1]
     best_start, best_left = len(offers), -1.0
     gained = saving = paid = 0.0
+    cut_tokens = 0
     for n in range(len(offers) - 1, -1, -1):
         proposal = offers[n].proposal
+        cut_tokens += view.tokens[proposal.index] if proposal.content else 0
         if proposal.rider or not (proposal.content or terms.counts_references):
             continue
         gained += offers[n].gain
@@ -178,7 +185,10 @@ def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[P
         rent = terms.waiting_rent if proposal.waits_for_rent else terms.rent
         paid += rent * offers[n].saving * (now - view.request_counts[proposal.since])
         cached = served_tokens[proposal.index]
-        price = w * (total + view.tool_tokens - gained - cached) + r * cached - unedited_price
+        after = total + view.tool_tokens - gained
+        price = w * (after - cached) + r * cached - unedited_price + _price_lost_cache(view, after)
+        if terms.loss_limit is not None and _loses_more(terms.loss_limit, price, w * cut_tokens):
+            continue
         repaid = terms.horizon * saving if terms.horizon < math.inf else math.inf
         due = paid
         if terms.eager and not proposal.waits_for_rent and repaid < math.inf and _was_sent_once(view, proposal):
@@ -187,6 +197,23 @@ def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[P
         if gained > 0 and left >= 0 and left > best_left and repaid >= price:
             best_start, best_left = n, left
     return [offered.proposal for offered in offers[best_start:]]
+
+
+def _price_lost_cache(view: View, after: float) -> float:
+    """The price of a prompt of `after` tokens that is too short to be cached, if it could be cached as it is.
+
+    It is paid with each request until the prompt has grown again. It grows as it has grown so far.
+    """
+    model = view.model
+    if model.cache == "none" or not after < model.min <= view.total:
+        return 0.0
+    growth = view.total / max(1, view.request_counts[-1])
+    return (model.w - model.r) * after * math.ceil((model.min - after) / growth)
+
+
+def _loses_more(limit: LossLimit, price: float, fetching: float) -> bool:
+    """True if a batch of this price may lose more than the limit. fetching: the cost of fetching all again."""
+    return max(0.0, price) + limit.chance * fetching > limit.most
 
 
 def _was_sent_once(view: View, proposal: Proposal) -> bool:

@@ -105,14 +105,18 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
 def count_cached_without_proxy(turn: Turn) -> int:
     """Tokens of the client's prompt that a provider's cache would still hold if it had always been sent as received.
 
-    Call it before the prompt is sent, since sending moves the branch's clock.
+    Call it before the prompt is sent, since sending moves the branch's clock. The newest answer is not among them: a
+    provider caches prompts, and no prompt has had it yet.
     """
     branch = turn.located.branch
     moves = branch.store_position.moves
     sent_at = moves[-1][2] if moves else branch.state.sent_at
     if sent_at is None or turn.started_at - sent_at > turn.model.ttl_s or turn.located.known_until < 0:
         return 0
-    return count_own_tokens(turn, turn.located.known_until + 1)
+    messages, end = turn.request.messages, turn.located.known_until + 1
+    while end and messages[end - 1].role == "assistant":
+        end -= 1
+    return count_own_tokens(turn, end) if end else 0
 
 
 def count_own_tokens(turn: Turn, end: int = -1) -> int:

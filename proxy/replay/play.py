@@ -129,6 +129,9 @@ def play_conversation(
     conversation: RecordedConversation, settings: ReplaySettings, lengths: Sequence[int] = ()
 ) -> ConversationResult:
     """Play a conversation for every contender. lengths: requests of earlier conversations of its agent."""
+    settings = dataclasses.replace(
+        settings, contenders=tuple(_lift_loss_limit(contender, lengths) for contender in settings.contenders)
+    )
     wire_counter = WireTokenCounter(get_token_counter(settings.model.tokenizer))
     shared = _SharedInput(conversation, wire_counter, lengths)
     players = [_Player(contender, settings, shared) for contender in settings.contenders]
@@ -150,6 +153,14 @@ def play_conversation(
     )
 
 
+def _lift_loss_limit(contender: Contender, lengths: Sequence[int]) -> Contender:
+    """The contender without a limit on losses, if its agent had conversations before: in these its cuts have saved
+    enough. A replay has no page faults that would speak against it."""
+    if contender.policy is None or not lengths:
+        return contender
+    return dataclasses.replace(contender, policy=dataclasses.replace(contender.policy, max_loss=0.0))
+
+
 class EditPoint(NamedTuple):
     """A request whose plan has new edits: the messages as received, and as they are sent, each with its tools."""
 
@@ -166,7 +177,8 @@ def find_edit_points(
     """Return the requests of a conversation at which the contender makes new edits, without those that the conversation
     shares with its parent. lengths: as for `play_conversation`."""
     wire_counter = WireTokenCounter(get_token_counter(settings.model.tokenizer))
-    player = _Player(contender, settings, _SharedInput(conversation, wire_counter, lengths), edit_points=[])
+    shared = _SharedInput(conversation, wire_counter, lengths)
+    player = _Player(_lift_loss_limit(contender, lengths), settings, shared, edit_points=[])
     player.play()
     return [point for point in player.edit_points or () if point.position >= conversation.shared_messages]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -344,3 +345,44 @@ def test_after_a_restart_earlier_page_faults_count_and_are_not_told_again() -> N
     values += [*lookup("fetch_report", 2, big, of="north"), *chatter(2)]
     again, _, notes = played(values, BranchState(edits=state.edits))
     assert (again.refetched, notes) == ({"fetch_report looks": 1}, [])
+
+
+def test_edits_may_lose_a_share_of_what_was_spent_and_what_cuts_have_saved() -> None:
+    view = build_view(FIRST)
+    w, r, out = PLAIN_MODEL.w, PLAIN_MODEL.r, PLAIN_MODEL.output_ratio
+    # Each message is written once and then carried; FIRST has four answers.
+    sizes, first = view.original_tokens, view.request_counts
+    carried = sum(size * (first[-1] - at) for size, at in zip(sizes, first, strict=True))
+    answers = sum(size for size, one in zip(sizes, view.messages, strict=True) if one.role == "assistant")
+    spent = w * sum(sizes) + r * carried + out * answers
+    assert page_faults.compute_loss_limit(view, 0.05).most == pytest.approx(0.05 * spent)
+    sort, part = "get_customer looks", "get_customer looks" + page_faults.IN_PART
+    saved = replace(view, agent_faults={sort: (10, 0), part: (4_000, 0)}, exposed={part: 1_000})
+    assert page_faults.compute_loss_limit(saved, 0.05).most == pytest.approx(0.05 * spent + r * 5_000)
+    again = replace(saved, refetched={sort: 1})
+    lost = w * 5_000 / 10 + r * view.total
+    assert page_faults.compute_loss_limit(again, 0.05).most == pytest.approx(0.05 * spent + r * 5_000 - lost)
+    cut = with_cut(FIRST)
+    assert page_faults.compute_loss_limit(cut, 0.05).most == pytest.approx(0.05 * spent - w * sizes[2])
+
+
+def test_an_agent_that_works_on_files_is_taken_to_fetch_less_again() -> None:
+    assert page_faults.compute_loss_limit(build_view(FIRST), 0.05).chance == 1.0
+    files = with_cut([user("x"), *shell("cat a/b.ini", 1, "\n".join(ROWS))])
+    whole = build_view([user("x"), *shell("cat a/b.ini", 1, "\n".join(ROWS))])
+    limit = page_faults.compute_loss_limit(files, 0.05)
+    at_risk = page_faults.FILE_LOSS_CHANCE * PLAIN_MODEL.w * whole.original_tokens[2]
+    assert limit.chance == page_faults.FILE_LOSS_CHANCE
+    assert page_faults.compute_loss_limit(whole, 0.05).most - limit.most == pytest.approx(at_risk)
+
+
+def test_a_conversation_that_could_lose_too_much_is_left_alone_until_its_agent_is_known() -> None:
+    """One giant result, which the agent may need again: thrifty cuts it if the cuts of other sessions have saved that
+    much."""
+    values = [user("x"), *lookup("run_query", 1, RECORD * 40, sql="select"), *chatter(12)]
+    policy = Policy("p", stages=(ShortenResults(),), payback=0.5, max_loss=0.05)
+    inputs = replace(INPUTS, agent_faults={"run_query" + page_faults.IN_PART: (10**7, 0)})
+    request = make_request(values)
+    assert not rewrite(request, BranchState(), policy, PLAIN_MODEL, 0.0, INPUTS).edits
+    assert rewrite(request, BranchState(), policy, PLAIN_MODEL, 0.0, inputs).edits
+    assert rewrite(request, BranchState(), dataclasses.replace(policy, max_loss=0.0), PLAIN_MODEL, 0.0, INPUTS).edits

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import ContentKind, Proposal, View
+from proxy.context.plan import ContentKind, LossLimit, Proposal, View
 from proxy.context.schedule import count_saved_tokens, estimate_requests_left, over_budget, when_it_pays
 from proxy.context.view import compute_mark
 from tests.conversations import Json, assistant, build_view, make_messages, result, user
@@ -163,6 +165,43 @@ def test_the_longest_batch_that_has_paid_is_taken() -> None:
     # left 2434 - 960 - 900 = 574: cut 1.25 * 537 + 3.7 = 674.95, price 285.5.
     whole = [shorten(2, 100, since=3), *late]
     assert when_it_pays(view, whole) == whole
+
+
+def test_a_batch_loses_no_more_than_the_limit() -> None:
+    # As above with 1204: the price is 30.65. To fetch the result again costs 1.25 * 1204 = 1505.
+    view, proposal = build_cached_view(talk(3, 1200)), replace(shorten(2, 4), content="other")
+    for most, chance, wanted in (
+        (1535.7, 1.0, [proposal]),
+        (1535.6, 1.0, []),
+        (632.7, 0.4, [proposal]),
+        (632.6, 0.4, []),
+    ):
+        assert when_it_pays(view, [proposal], loss_limit=LossLimit(most, chance)) == wanted
+    # A reference leaves its text in the prompt: only the price can be lost.
+    reference = shorten(2, 4)
+    assert when_it_pays(view, [reference], loss_limit=LossLimit(30.7)) == [reference]
+    assert when_it_pays(view, [reference], loss_limit=LossLimit(30.6)) == []
+
+
+def test_a_part_of_a_batch_is_taken_where_the_whole_could_lose_more() -> None:
+    view = build_cached_view(talk(12), warm=False)
+    found = [replace(shorten(2 * j, 4, since=2 * j + 1), content="other") for j in range(2, 12)]
+    # On a cold cache nothing but the results can be lost, each 1.25 * 100.
+    assert when_it_pays(view, found, loss_limit=LossLimit(1250.0)) == found
+    assert when_it_pays(view, found, loss_limit=LossLimit(500.0)) == found[6:]
+    assert when_it_pays(view, found, loss_limit=LossLimit(124.0)) == []
+    riders = [replace(one, rider=True) for one in found[:-1]] + found[-1:]
+    assert when_it_pays(view, riders, loss_limit=LossLimit(500.0)) == found[-1:], "what goes along can be lost too"
+
+
+def test_a_prompt_that_an_edit_makes_too_short_for_the_cache_is_written_again() -> None:
+    # As above with 2004: keep 375.55, rent 200. The prompt of 295 is cut 368.75 where its front is not served, price
+    # -6.8. It has grown by 765 a request, so it is too short once more: 1.15 * 295 = 339.25.
+    view, proposal = build_cached_view(talk(3, 2000)), shorten(2, 4)
+    for least, wanted in ((0, [proposal]), (295, [proposal]), (296, []), (2295, [])):
+        assert when_it_pays(replace(view, model=dataclasses.replace(view.model, min=least)), [proposal]) == wanted
+    assert view.count_served_tokens()[2] == 37
+    assert replace(view, model=dataclasses.replace(view.model, min=38)).count_served_tokens()[2] == 0
 
 
 def test_an_eager_policy_shortens_a_result_that_was_sent_once_without_waiting_for_its_rent() -> None:
