@@ -302,11 +302,11 @@ async def test_a_database_of_another_program_is_refused(path: Path) -> None:
     assert ask(path, "SELECT name FROM sqlite_master") == [("theirs",)]
 
 
-async def test_a_file_that_is_no_database_is_damaged(path: Path) -> None:
+async def test_a_file_that_is_no_database_is_told_as_such(path: Path) -> None:
     path.write_bytes(b"no database at all, but long enough to have a header" * 100)
-    with pytest.raises(DamagedDatabase, match="damaged") as caught:
+    with pytest.raises(DamagedDatabase, match="is no SQLite database") as caught:
         await migrate(path)
-    assert "backup" in caught.value.hint
+    assert "--db" in caught.value.hint
 
 
 async def test_a_truncated_database_is_damaged(path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message, checkpoint
-from proxy.context.analysis import output_wrappers
+from proxy.context.analysis import code_mode, output_wrappers
 from proxy.context.plan import Edit, View
 
 _RUN = re.compile(r"[\w./#@:+~-]{4,}")
@@ -209,12 +209,22 @@ def _join_texts(text: str, calls: Sequence[Call]) -> str:
 
 
 def parse_arguments(arguments: str) -> Mapping[str, Any]:
-    """Return the arguments of a call by name; empty if they are no JSON object."""
+    """Return the arguments of a call by name; empty if they are no JSON object. Of a program that calls a tool, those
+    of that call (`code_mode`)."""
     try:
         value = decode_embedded(arguments)
     except (ValueError, RecursionError):
-        return {}
+        value = arguments
+    if code_mode.CALL_MARK in arguments and (program := _find_program(value)):
+        value = code_mode.read_program_call(program) or value
     return value if isinstance(value, dict) else {}
+
+
+def _find_program(value: object) -> str:
+    """Return the only text of a call's arguments; "" if there is none, or more."""
+    if isinstance(value, dict) and len(value) == 1:
+        (value,) = value.values()
+    return value if isinstance(value, str) else ""
 
 
 def read_argument_texts(arguments: str) -> str:

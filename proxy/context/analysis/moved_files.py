@@ -81,7 +81,8 @@ def read_patch_changes(arguments: str) -> list[FileChange]:
     """Return the changes of the files that a patch in the arguments names; empty if there is no patch."""
     if _BEGIN not in arguments:
         return []
-    text = identifiers.read_argument_texts(arguments)
+    patch = identifiers.parse_arguments(arguments).get("patch")
+    text = patch if isinstance(patch, str) else identifiers.read_argument_texts(arguments)
     found: list[FileChange] = []
     for kind, path, moved, target in _PATCH.findall(text[text.find(_BEGIN) :]):
         if moved and found:

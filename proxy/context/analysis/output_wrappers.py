@@ -46,7 +46,7 @@ _FIELD = re.compile(
 _LABEL = re.compile(
     r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|<\?xml\b[^<>]*\?>|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"
     r"|#+ (?:page(?: state)?|snapshot|ran playwright code|(?:new console|modal state) messages?|open tabs)|`{3}\w*"
-    r"|(?:Wall time|Chunk ID|Original token count|Total output lines)\b.*"
+    r"|(?:Wall time|Chunk ID|Original token count|Total output lines)\b.*|Script completed"
     r"|Command: .*|Directory: \S.*|(?:Error|Signal|Background PIDs): \(none\)|Std(?:out|err): \(empty\)"
     r"|(?:Background PIDs|Process Group PGID): [\d, ]+|\[(?:Current working directory|Python interpreter): .*\]"
     r"|<(status|retrieval_status|task_id|task_type|timestamp)>[^<>]{0,80}</\1>",
