@@ -97,6 +97,11 @@ test-others: .venv/.test
 # Of the other Pythons: what stands on libraries, sockets and databases, where Pythons differ.
 WHICH := tests/cli tests/events tests/settings tests/store tests/stream tests/tools tests/upstream tests/web
 
+# Of one between two others, less: what breaks on it breaks on its neighbours as a rule.
+BETWEEN := 3.12
+WHICH_BETWEEN := tests/cli tests/store tests/upstream
+choose_tests = $(if $(filter $(1),$(BETWEEN)),$(WHICH_BETWEEN),$(WHICH))
+
 # One of the others. What is left out takes long, and depends on no Python: recorded runs, broken disks and processes,
 # and times.
 test-%:
@@ -105,8 +110,8 @@ test-%:
 	done; \
 	[ -n "$$found" ] || { echo "== Python $*: not found, not tested"; exit 0; }; \
 	$(MAKE) --no-print-directory .venvs/$*/.test VENV_PYTHON="$$found" || exit 1; \
-	told="== Python $*: $(WHICH), but what is marked slow, timed or faults: the same on each Python"; \
-	.venvs/$*/bin/python -m pytest -p no:cacheprovider $(SEVERAL) $(PLAIN) $(PYTEST_ARGS) $(WHICH) \
+	told="== Python $*: $(call choose_tests,$*), but what is marked slow, timed or faults: the same on each Python"; \
+	.venvs/$*/bin/python -m pytest -p no:cacheprovider $(SEVERAL) $(PLAIN) $(PYTEST_ARGS) $(call choose_tests,$*) \
 		>.venvs/$*/log 2>&1 || { echo "$$told"; cat .venvs/$*/log; exit 1; }; \
 	echo "$$told"; tail -n 25 .venvs/$*/log
 

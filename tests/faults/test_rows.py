@@ -28,7 +28,7 @@ SHOWN: dict[str, list[str]] = {
         "exchange/test_record_outcome.py::test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from"
     ],
     "u9": [
-        "stream/test_relay.py::test_without_options_every_byte_goes_on_at_every_cut",
+        "stream/test_completions_relay.py::test_without_options_every_byte_goes_on_at_every_cut",
         "stream/test_sse.py::test_a_stream_reads_alike_whole_byte_by_byte_and_cut_anywhere",
     ],
     "u10": [
@@ -51,7 +51,7 @@ SHOWN: dict[str, list[str]] = {
     "j5": [
         "stream/test_sse.py::test_parsing_is_linear",
         "stream/test_block_filter.py::test_the_work_is_linear",
-        "stream/test_relay.py::test_a_long_stream_is_linear",
+        "stream/test_completions_relay.py::test_a_long_stream_is_linear",
     ],
     "j7": [
         "context/test_pipeline_properties.py::test_every_plan_is_valid_and_keeps_what_it_promises",

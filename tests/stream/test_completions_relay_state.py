@@ -1,4 +1,4 @@
-"""Withholding in `proxy.stream.completions_relay`; everything else of it is in test_relay.py."""
+"""Withholding in `proxy.stream.completions_relay`; everything else of it is in test_completions_relay.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of `proxy.stream.completions_rewriter` what test_relay.py, test_relay_state.py and test_hidden.py do not show."""
+"""Of `proxy.stream.completions_rewriter`, cases that the tests of relays and of hidden rounds do not show."""
 
 from __future__ import annotations
 
