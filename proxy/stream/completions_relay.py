@@ -37,13 +37,21 @@ class RewrittenStream(ABC):
     It has the facts about a round that the rewriter of its events finds, and the bytes of a stream that goes out
     unedited."""
 
-    __slots__ = ("_given", "_kept", "_parser")
+    __slots__ = ("_given", "_kept", "_limit", "_parser", "has_ended", "is_unfinished", "terminal")
     _rewriter: CompletionsRewriter | ResponsesRewriter
-    _parser: SseParser
-    _given: int
-    """Bytes of the unfinished event that were sent, in a stream without edits."""
-    _kept: bytes
-    """All bytes of that event, if none were sent."""
+
+    def __init__(self, limit: int, *, is_first: bool) -> None:
+        """limit: bytes of an event that is read. is_first: the stream begins with this round."""
+        self.terminal = b""
+        self.is_unfinished = False
+        self.has_ended = False
+        """True once the end of the round has come: nothing of the answer follows it."""
+        self._limit = limit
+        self._parser = SseParser(limit, drops_mark=not is_first)
+        self._given = 0
+        """Bytes of the unfinished event that were sent, in a stream without edits."""
+        self._kept = b""
+        """All bytes of that event, if none were sent."""
 
     @property
     def hidden_calls(self) -> list[HiddenCall]:
@@ -109,10 +117,7 @@ class CompletionsRelay(RewrittenStream):
     blank line.
     """
 
-    __slots__ = (
-        "_cutting", "_is_unedited", "_limit", "_previous", "_rewriter", "answer", "has_ended", "is_unfinished",
-        "terminal",
-    )  # fmt: skip
+    __slots__ = ("_cutting", "_is_unedited", "_previous", "_rewriter", "answer")
 
     def __init__(
         self,
@@ -124,17 +129,10 @@ class CompletionsRelay(RewrittenStream):
         previous: CompletionsRelay | None = None,
         hold_text: bool = False,
     ) -> None:
+        super().__init__(limit, is_first=previous is None)
         self.answer: AssembledAnswer = AssembledAnswer(limit) if previous is None else previous.answer
-        self.terminal = b""
-        self.is_unfinished = False
-        self._limit = limit
         self._previous = previous
-        self.has_ended = False
-        """True once the end of the round has come: nothing of the answer follows it."""
         self._is_unedited = not (withheld or drop_usage or hidden_tools or previous)
-        self._parser = SseParser(limit, drops_mark=previous is not None)
-        self._given = 0
-        self._kept = b""
         self._cutting = False  # within an event that is too large and may hold hidden calls
         self._rewriter: CompletionsRewriter = CompletionsRewriter(
             self.answer,

@@ -13,7 +13,7 @@ from proxy.dialects.responses import stream as responses_stream
 from proxy.stream.completions_relay import RewrittenStream
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.responses_rewriter import ResponsesRewriter
-from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
+from proxy.stream.sse import EVENT_LIMIT, SseEvent, is_loose_text
 
 _HEADS: Final = tuple(
     form % name.encode()
@@ -31,9 +31,7 @@ class ResponsesRelay(RewrittenStream):
     them. Definitions of hidden tools leave the `tools` that the events repeat.
     """
 
-    __slots__ = (
-        "_is_unedited", "_limit", "_previous", "_rewriter", "answer", "has_ended", "is_unfinished", "terminal",
-    )  # fmt: skip
+    __slots__ = ("_is_unedited", "_previous", "_rewriter", "answer")
 
     def __init__(
         self,
@@ -46,16 +44,9 @@ class ResponsesRelay(RewrittenStream):
         hold_text: bool = False,
         instructions: bytes | None = None,
     ) -> None:
+        super().__init__(limit, is_first=previous is None)
         self.answer: ResponsesAnswer = ResponsesAnswer(limit) if previous is None else previous.answer
-        self.terminal = b""
-        self.is_unfinished = False
-        self._limit = limit
         self._previous = previous
-        self.has_ended = False
-        """True once the end of the round has come: nothing of the answer follows it."""
-        self._parser = SseParser(limit, drops_mark=previous is not None)
-        self._given = 0
-        self._kept = b""
         self._is_unedited = not (withheld or hidden_tools or previous or instructions is not None)
         self._rewriter: ResponsesRewriter = ResponsesRewriter(
             self.answer,

@@ -22,6 +22,7 @@ _TEXT = re.compile(_LITERAL, re.DOTALL)
 _MEMBER = re.compile(
     rf"""(?:"(\w{{1,64}})"|(?<!\w)(\w{{1,64}}))\s{{0,8}}:\s{{0,8}}({_LITERAL}|-?\d{{1,18}}|true\b|false\b)""", re.DOTALL
 )
+_UNESCAPED_QUOTE = re.compile(r'((?:\\.)*)"', re.DOTALL)
 _PATCH = "*** Begin Patch"
 _CONSTANTS: Final = {"true": True, "false": False}
 
@@ -52,6 +53,3 @@ def _read_value(literal: str) -> str | int | bool | None:
             return None
         literal = '"' + _UNESCAPED_QUOTE.sub(r"\1\"", inner.replace("\n", "\\n")) + '"'
     return decode_string(literal.encode())
-
-
-_UNESCAPED_QUOTE = re.compile(r'((?:\\.)*)"', re.DOTALL)
