@@ -23,7 +23,8 @@ _MEMBER = re.compile(
     rf"""(?:"(\w{{1,64}})"|(?<!\w)(\w{{1,64}}))\s{{0,8}}:\s{{0,8}}({_LITERAL}|-?\d{{1,18}}|true\b|false\b)""", re.DOTALL
 )
 _UNESCAPED_QUOTE = re.compile(r'((?:\\.)*)"', re.DOTALL)
-_PATCH = "*** Begin Patch"
+PATCH_BEGIN: Final = "*** Begin Patch"
+"""The first line of a patch."""
 _CONSTANTS: Final = {"true": True, "false": False}
 
 
@@ -39,7 +40,9 @@ def read_program_call(program: str) -> Mapping[str, Any] | None:
     if given.startswith("{"):
         members = {one[1] or one[2]: _read_value(one[3]) for one in _MEMBER.finditer(given)}
         return {name: value for name, value in members.items() if value is not None}
-    patch = next((text for one in _TEXT.finditer(program) if _PATCH in one[0] and (text := _read_value(one[0]))), None)
+    patch = next(
+        (text for one in _TEXT.finditer(program) if PATCH_BEGIN in one[0] and (text := _read_value(one[0]))), None
+    )
     return None if patch is None else {"patch": patch}
 
 
@@ -52,4 +55,4 @@ def _read_value(literal: str) -> str | int | bool | None:
         if literal[0] == "`" and "${" in inner:
             return None
         literal = '"' + _UNESCAPED_QUOTE.sub(r"\1\"", inner.replace("\n", "\\n")) + '"'
-    return decode_string(literal.encode())
+    return decode_string(literal.encode("utf-8", "replace"))

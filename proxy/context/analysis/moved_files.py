@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers
+from proxy.context.analysis.code_mode import PATCH_BEGIN
 from proxy.context.analysis.refetch import is_of_drive, normalize_path, resolve_path
 from proxy.context.analysis.shell_commands import (
     DECIDING,
@@ -60,7 +61,6 @@ _ELSEWHERE = "~"
 _WANDERS = re.compile(r"(?:^|[;&|(]\s*)(?:cd|pushd|popd)\b")
 _EXPANDED = re.compile(r"[$`'\"]")
 _PATCH = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.+)|^\*\*\* (Move) to: (.+)", re.MULTILINE)
-_BEGIN = "*** Begin Patch"
 MAX_PATH_CHARS = 1024
 """Characters above which a path is no path: macOS takes no longer one, and each comparison costs time."""
 
@@ -79,12 +79,12 @@ class FileChange(NamedTuple):
 
 def read_patch_changes(arguments: str) -> list[FileChange]:
     """Return the changes of the files that a patch in the arguments names; empty if there is no patch."""
-    if _BEGIN not in arguments:
+    if PATCH_BEGIN not in arguments:
         return []
     patch = identifiers.parse_arguments(arguments).get("patch")
     text = patch if isinstance(patch, str) else identifiers.read_argument_texts(arguments)
     found: list[FileChange] = []
-    for kind, path, moved, target in _PATCH.findall(text[text.find(_BEGIN) :]):
+    for kind, path, moved, target in _PATCH.findall(text[text.find(PATCH_BEGIN) :]):
         if moved and found:
             found[-1:] = [FileChange("gone", found[-1].path), FileChange("edited", target.strip())]
         elif kind:

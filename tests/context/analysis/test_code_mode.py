@@ -74,7 +74,14 @@ def test_a_patch_in_a_program_names_its_files(plain: bool) -> None:
 
 @pytest.mark.parametrize(
     ("literal", "value"),
-    [("'it\\'s'", "it's"), ("'a \"b\"'", 'a "b"'), ("`a\nb`", "a\nb"), ('"\\u00e9"', "\u00e9"), ("`${x}`", None)],
+    [
+        ("'it\\'s'", "it's"),
+        ("'a \"b\"'", 'a "b"'),
+        ("`a\nb`", "a\nb"),
+        ('"\\u00e9"', "\u00e9"),
+        ('"a\ud800"', "a?"),
+        ("`${x}`", None),
+    ],
 )
 def test_texts_are_read_in_each_kind_of_quotes(literal: str, value: str | None) -> None:
     assert (read_program_call("tools.exec_command({cmd: " + literal + "})") or {}).get("cmd") == value
