@@ -8,7 +8,7 @@ ended: an unknown outcome is not reported, and an edit that failed is no edit.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import filterfalse
@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import (
+    file_results,
     identifiers,
     moved_files,
     outcome,
     output_wrappers,
     provenance,
     refetch,
+    result_lines,
     runner_patterns,
     shell_commands,
 )
+from proxy.context.analysis.file_results import Lines
 from proxy.context.analysis.moved_files import FileChange
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import ShellCommand
-
-Lines = Callable[[], Sequence[str]]
-"""Reader of the lines of a result: most records need none of them."""
 
 _READS = frozenset({"read", "view", "open", "cat"})
 _CREATES = frozenset({"write", "create"})
@@ -47,29 +47,6 @@ _OPEN = frozenset((
 ))  # fmt: skip
 """Values of an item's status, with underscores, that say that it is open. No item with another value is reported."""
 _ITEM = ("content", "task", "step", "title", "text")
-_BRIEF = 300
-"""Maximum number of characters of a result that is a status message of the tool."""
-_CHANGED = re.compile(
-    r"\b(?:updated|edited|created|written|wrote|modified|replaced|applied|saved|inserted|changed|added|patched"
-    r"|overwritten|overwrote|accepted|success\w*|done|ok)\b|(?:diff --git|Index:|---|@@) "
-    r"|\b(?:gespeichert|aktualisiert|ge\u00e4ndert|geschrieben|erstellt|enregistr\w*|modifi\w*|mise? \u00e0 jour"
-    r"|cr\u00e9\u00e9e?|guardad[ao]|actualizad[ao]|cread[ao]|escrit[ao]|salv[ao]|atualizad[ao]|criad[ao]|salvat[ao]|aggiornat[ao]|creat[ao])\b"
-    r"|[\u5df2\u2705\u2713\u2714]|\u6210\u529f|\u4fdd\u5b58|\u66f4\u65b0|\u5b8c[\u6210\u4e86]|\uc800\uc7a5|\uc644\ub8cc|\uc218\uc815|\uc131\uacf5",
-    re.IGNORECASE,
-)
-"""Words with which a tool reports that it has changed a file, and beginnings of a diff that shows the change. The words
-are English, German, French, Spanish, Portuguese, Italian, Chinese, Japanese and Korean."""
-_UNCHANGED = re.compile(
-    r"\b(?:no|not|never|cannot|unable|without|nothing|neither|identical|unchanged|since|unexpectedly|already|permissions?"
-    r"|errors?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*|abort\w*|ambiguous|multiple|must|before"
-    r"|will|would|could|pending|awaiting|waiting|queued|review|propos\w*|preview\w*|draft\w*|suggest\w*|confirm\w*"
-    r"|interrupt\w*|timed|timeout|read-?only|locked|blocked|expired|stale|conflict\w*|rolled|rollback|revert\w*|undone"
-    r"|skipp\w*|null|none)\b"
-    r"|n['\u2019]t\b|[\u274c\u2717\u2718\u26d4]|" + outcome.FOREIGN_NEGATIONS,
-    re.IGNORECASE,
-)
-"""Words with which a tool reports no change, or leaves it open. The words are English, German, French, Spanish,
-Portuguese, Italian, Russian, Chinese, Japanese and Korean."""
 _NEW = re.compile(
     r"\b(?:created?|new file|erstellt|angelegt|cr\u00e9\u00e9e?|cread[ao]|criad[ao]|creat[ao]"
     r"|\u0441\u043e\u0437\u0434\u0430\u043d)\b"
@@ -86,10 +63,7 @@ _PATCH_LINES = 40
 """Number of lines of a patch's result that are searched for a part that failed."""
 _NEW_LINES = 5
 """Number of lines of a result that are searched for them."""
-_ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
-"""Words of a tool that asks for other input; they count if no word reports a change of the file."""
 _REMOVING = ("gone", "undone")
-_SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
 
 class CommandRun(NamedTuple):
@@ -188,7 +162,7 @@ class ActivityRecord:
         key, _ = self._add_directory(key, command, arguments)
         if self._follow(call, command, call_outcome, lines, stands=True) is None and path:
             if words & (_CREATES | _EDITS):
-                self.change_count += _proves_change(call_outcome, lines)
+                self.change_count += file_results.proves_change(call_outcome, lines)
             elif words & _READS and call_outcome.verdict != "failed":
                 self._add_known(path)
         if _is_item_list(words) and call_outcome.verdict != "failed":
@@ -213,7 +187,9 @@ class ActivityRecord:
         """
         if changes := moved_files.read_patch_changes(call.arguments):
             # Of a patch of several files a part may have failed.
-            done = _proves_change(end, lines) and (len(changes) == 1 or not _has_doubt(lines()[:_PATCH_LINES]))
+            done = file_results.proves_change(end, lines) and (
+                len(changes) == 1 or not file_results.has_doubt(lines()[:_PATCH_LINES])
+            )
             self._apply(changes if done else (), stands=stands)
             return done
         if end.verdict == "failed":
@@ -282,7 +258,11 @@ class ActivityRecord:
         written = self.files_created if is_new else self.files_edited
         for kinds, files in ((_CREATES, written), (_EDITS, self.files_edited), (_READS, self.files_read)):
             if words & kinds:
-                touched = _shows_file(end, lines) if files is self.files_read else _proves_change(end, lines)
+                touched = (
+                    file_results.shows_file(end, lines)
+                    if files is self.files_read
+                    else file_results.proves_change(end, lines)
+                )
                 if touched:
                     if words & _CREATES and path not in self.known_files:
                         self.written_files.add(path)
@@ -349,7 +329,7 @@ def build_activity_record(
             found.open_commands = shell_commands.parse_calls(message)
         elif message.call_id is not None and message.call_id in found.open_calls:
             call, command = found.open_calls[message.call_id], found.open_commands[message.call_id]
-            lines = partial(outcome.read_lines, message)
+            lines = partial(result_lines.read_lines, message)
             if gone:
                 found.add_call(call, command, outcome.read_outcome(message, command), lines)
             else:
@@ -385,42 +365,6 @@ def _describe_call(
 
 def _is_item_list(words: frozenset[str]) -> bool:
     return "todo" in words or "plan" in words
-
-
-def _proves_change(end: ToolOutcome, lines: Lines) -> bool:
-    """True if a result proves that a file was changed.
-
-    Its first sentence reports the change, or it is a short message of the tool with such a word and none against it.
-    A message without words proves it too: a tool that has failed says so.
-    """
-    if end.verdict != "unknown":
-        return end.verdict == "succeeded"
-    if end.summary_lines:
-        return False  # the result counts no changes
-    shown = lines()
-    first_line = output_wrappers.strip_line(shown[end.first_line]) if end.first_line is not None else ""
-    first = outcome.PATH_WORD.sub(" ", _SENTENCE.split(first_line, maxsplit=1)[0])
-    if _CHANGED.search(first) and not _UNCHANGED.search(first):
-        return True
-    if sum(map(len, shown)) > _BRIEF:
-        return False
-    cleaned = [outcome.PATH_WORD.sub(" ", line) for line in shown]
-    if any(pattern.search(line) for line in cleaned for pattern in (_UNCHANGED, _ASKS, outcome.OTHER_SCRIPT)):
-        return False
-    return any(map(_CHANGED.search, cleaned)) or not any(map(output_wrappers.has_content, cleaned))
-
-
-def _shows_file(end: ToolOutcome, lines: Lines) -> bool:
-    """True if a result shows a file, and is no short message, in whatever language, that there is none."""
-    if end.verdict == "failed":
-        return False
-    shown = [line.lstrip() for line in lines()[:_BRIEF]]
-    return sum(map(len, shown)) > _BRIEF or any(map(outcome.SHOWN_LINE.match, shown[:1])) or not _has_doubt(shown)
-
-
-def _has_doubt(rows: Sequence[str]) -> bool:
-    """True if a line has a word with which a tool reports that it has not done something."""
-    return any(_UNCHANGED.search(outcome.PATH_WORD.sub(" ", row)) for row in rows)
 
 
 def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:

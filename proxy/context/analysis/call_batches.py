@@ -13,7 +13,16 @@ from typing import Literal, NamedTuple, get_args
 from proxy.chat.chain import public_id
 from proxy.chat.group import Step, find_last_user
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import bm25, outcome, output_wrappers, refetch, shell_commands, telling_lines
+from proxy.context.analysis import (
+    bm25,
+    outcome,
+    output_wrappers,
+    refetch,
+    result_lines,
+    shell_commands,
+    telling_lines,
+    tool_messages,
+)
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import ShellCommand
 from proxy.context.plan import Ask, View
@@ -265,7 +274,7 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
         if ended.verdict == "failed"
         else ended.unfinished_lines[:1] or ended.summary_lines[-1:]
     )
-    line = output_wrappers.strip_line(outcome.read_lines(result)[shown[0]]) if shown else ""
+    line = output_wrappers.strip_line(result_lines.read_lines(result)[shown[0]]) if shown else ""
     other = "" if line else _find_telling_line(result, command, ended)
     if ended.verdict == "failed":
         if ended.timed_out:
@@ -275,7 +284,7 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
         return QuotedOutcome("success", line, other)
     if command.kind == "call":
         answered = result.media_count or result.text.strip()
-        is_doubtful = bool(ended.summary_lines) or outcome.reports_doubt(result)
+        is_doubtful = bool(ended.summary_lines) or tool_messages.reports_doubt(result)
         is_doubtful = is_doubtful and refetch.find_source(call).action not in ("shows", "looks")
         return QuotedOutcome("success" if answered and not is_doubtful else "unknown", other_line=other)
     return QuotedOutcome("unknown", line, other)
@@ -289,7 +298,7 @@ def _find_telling_line(result: Message, command: ShellCommand, ended: ToolOutcom
     if command.kind == "run":
         ends = [n for n in ended.kept_lines if n not in ended.code_lines][-1:]
         errors = telling_lines.find_error_lines(result)[-1:] if ended.verdict == "unknown" else ()
-        rows = outcome.read_lines(result)
+        rows = result_lines.read_lines(result)
         told = [output_wrappers.strip_line(rows[n]) for n in dict.fromkeys((*errors, *ends))]
         return " ... ".join([*(shorten_at_word(line, ERROR_CHARS) for line in told[:-1]), *told[-1:]])
     is_object = result.text[:200].lstrip()[:1] == "{"

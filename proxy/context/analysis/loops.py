@@ -23,7 +23,7 @@ from typing import NamedTuple
 from proxy.chat.chain import canonicalize_arguments
 from proxy.chat.group import is_beside_results
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import outcome, output_wrappers, runner_patterns, shell_commands
+from proxy.context.analysis import outcome, output_wrappers, result_lines, runner_patterns, shell_commands
 from proxy.context.analysis.lexicon import GENERAL_THEME, LoopSettings
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.plan import View
@@ -164,7 +164,7 @@ class _LoopPatterns:
             found = filterfalse(known.closing.match, filter(self._error.search, lines))
             error = next(filterfalse(known.remark.match, found), None)
         if error is None and ended.verdict == "failed":
-            rows = outcome.read_lines(message)
+            rows = result_lines.read_lines(message)
             numbers = (*ended.failure_lines, *ended.summary_lines)
             told = (output_wrappers.strip_line(rows[n])[:MAX_LINE_CHARS] for n in numbers)
             error = next(filterfalse(known.closing.match, told), " ".join(text[:MAX_LINE_CHARS].split()))

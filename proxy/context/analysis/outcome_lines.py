@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -15,6 +15,12 @@ from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS, SHORT_LINE_CH
 
 MAX_LAST_LINES = 3
 """Number of last lines with content that stay."""
+MAX_SUMMARIES = 3
+"""Number of summary lines that stay: the last ones."""
+MAX_FAILURES = 8
+"""Maximum number of failures whose first lines stay: half from the front, half from the end."""
+MAX_FAILURE_CHARS = 1600
+"""Maximum number of characters of these lines."""
 HEAD_LINES, TAIL_LINES = 2000, 6000
 """Numbers of lines at the front and at the end that are examined. A result with more lines never proves success."""
 MAX_TRACEBACK = 100
@@ -193,3 +199,44 @@ def find_candidates(rows: Sequence[str]) -> list[int]:
             found.add(n)
             at = small.find(word, starts[n + 1])
     return sorted(found)
+
+
+def find_failure_lines(rows: Sequence[str], patterns: runner_patterns.RunnerPatterns) -> tuple[int, ...]:
+    """Return the first lines on each failure; only of the first and last failures if there are many."""
+    groups: list[tuple[int, ...]] = []
+    seen: set[str] = set()
+    until = -1
+    for n in (*range(min(HEAD_LINES, len(rows))), *range(max(HEAD_LINES, len(rows) - TAIL_LINES), len(rows))):
+        if n <= until or len(rows[n]) > MAX_LINE_CHARS:
+            continue
+        stripped = strip_line(rows[n])
+        match = patterns.detail.match(stripped) if stripped else None
+        if match is None or stripped in seen:
+            continue
+        seen.add(stripped)
+        follow = patterns.following_lines[(match.lastindex or 1) - 1]
+        group = (n, *find_next_lines(rows, n, follow, (patterns.success_words, patterns.part)))
+        until = group[-1]
+        groups.append(group)
+    if len(groups) > MAX_FAILURES:
+        groups = groups[: MAX_FAILURES // 2] + groups[-(MAX_FAILURES // 2) :]
+    found: list[int] = []
+    room = MAX_FAILURE_CHARS
+    for group in (*(g[:1] for g in groups), *(g[1:] for g in groups)):  # the first lines have priority
+        for n in group:
+            room -= min(len(rows[n]), SHORT_LINE_CHARS)
+            if room >= 0:
+                found.append(n)
+    return tuple(sorted(found))
+
+
+def find_next_lines(rows: Sequence[str], n: int, count: int, ends: Sequence[re.Pattern[str]] = ()) -> Iterator[int]:
+    """Yield the next `count` lines with content, among the five lines after `n`. ends: patterns of a line that is no
+    part of the failure any more."""
+    for k in range(n + 1, min(len(rows), n + 6)):
+        line = strip_line(rows[k]) if count > 0 else ""
+        if count <= 0 or any(end.match(line) for end in ends):
+            return
+        if has_content(line):
+            count -= 1
+            yield k

@@ -16,6 +16,17 @@ from typing import Any, Literal, NamedTuple
 
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import identifiers
+from proxy.context.analysis.showing_commands import (
+    ASKED_MARK,
+    COMMAND_PREFIXES,
+    EXEC_OPTIONS,
+    REMOTE_CLIENTS,
+    SHELLS,
+    SHOWN_MARK,
+    STATE_COMMANDS,
+    is_showing,
+    skip_options,
+)
 
 CommandKind = Literal["run", "look", "call"]
 """run: a command or tool that does something. look: a command that only shows files, searches or prints. call: any
@@ -51,50 +62,6 @@ EDITING_WORDS = frozenset(
     ("edit", "write", "create", "insert", "replace", "str", "patch", "update", "apply", "delete", "move")
 )
 """Words in the names of tools that make changes."""
-_SHOWING = frozenset((
-    "cat", "head", "tail", "less", "more", "nl", "sed", "awk", "gawk", "ls", "find", "fd", "tree", "wc", "file",
-    "stat", "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "cut", "sort", "uniq", "tr", "jq", "yq", "diff",
-    "cmp", "comm", "column", "echo", "printf", "cd", "pushd", "popd", "pwd", "which", "whereis", "type", "env",
-    "printenv", "date", "true", "false", ":", "test", "[", "[[", "read", "xxd", "od", "hexdump", "strings",
-    "basename", "dirname", "realpath", "readlink", "export", "set", "unset", "source", ".", "sleep", "tee", "bat",
-    "du", "df", "ps", "id", "whoami", "uname", "hostname", "paste", "rev", "tac", "fold", "fmt", "expand", "seq",
-    "yes", "md5sum", "sha256sum", "exit", "history", "man", "alias", "shopt", "ulimit", "umask", "trap", "local",
-    "declare", "wait", "break", "continue", "return", "zcat", "bzcat", "xzcat", "zless", "journalctl", "dmesg",
-    "gc", "sls", "gci", "dir", "findstr",
-))  # fmt: skip
-"""Commands that show, search, filter or print; their exit code is no outcome of a run."""
-_SETTING = frozenset(("cd", "pushd", "popd", "export", "unset", "source", "."))
-"""The commands of `_SHOWING` that affect a later command."""
-_GIT_SHOWING = frozenset((
-    "show", "log", "diff", "status", "blame", "grep", "branch", "ls-files", "rev-parse", "remote", "describe",
-    "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list", "check-ignore", "show-ref",
-    "ls-remote", "for-each-ref",
-))  # fmt: skip
-_OTHER_SHOWING = {
-    "docker": ("logs", "compose logs", "inspect", "ps", "images", "history"),
-    "docker-compose": ("logs",),
-    "podman": ("logs", "compose logs"),
-    "kubectl": ("logs", "describe", "get", "events", "top"),
-    "oc": ("logs", "describe", "get"),
-    "helm": ("history", "status", "list", "get", "show", "search"),
-    "gh": ("run view", "run list", "pr view", "pr checks", "pr diff", "issue view"),
-    "glab": ("ci trace", "ci view", "mr view"),
-    "systemctl": ("status", "cat", "show"),
-    "heroku": ("logs",),
-}
-"""Commands whose first words after the options only show. The logs that they show are those of other runs."""
-_CLOUDS = frozenset(
-    ("gcloud", "aws", "az", "doctl", "fly", "flyctl", "vercel", "netlify", "railway", "nomad", "argocd")
-)
-_CLOUD_SHOWING = re.compile(r"(?:describe|get|list|ls|show|logs?|inspect|status|history)(?:-[\w-]+)?")
-"""A word of a cloud client's command, among the first ones, by which the command only shows something."""
-_DATABASES = frozenset(("psql", "mysql", "mariadb", "sqlite3", "duckdb", "clickhouse-client"))
-_ASKING = frozenset(("curl", "ssh", *_OTHER_SHOWING, *_CLOUDS, *_DATABASES))
-"""Clients of another program or machine."""
-_QUERY = re.compile(r"(?:select|show|explain|describe|pragma)_", re.IGNORECASE)
-"""The beginning of a quoted query that only reads, as `_mask_quotes` leaves it."""
-_SENDS = re.compile(r"-\w*[XdFTOo]|--(?:request|data|json|form|upload|output|remote-name)")
-"""Options with which `curl` sends or writes something."""
 _FAILS = re.compile(r"-\w*f|--fail(?:-with-body)?$")
 """Options with which the exit code of `curl` says that the server refused. Without them it is 0 for each answer."""
 _SEARCHES = frozenset((
@@ -118,28 +85,17 @@ _ANSWER_CODES = tuple(
 )  # fmt: skip
 """Patterns of other commands that answer by an exit code above 0: nothing was found, there are differences, or files
 were copied. Such a code is no failure."""
-_EXECUTING = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
-"""Options with which `find` runs the command behind them."""
-_ACTING = _EXECUTING | {"-delete", "-fprint", "-fls"}
 _EXEC_END = " \\_ "
 """A word in place of the escaped semicolon that ends the command of `find -exec`: it separates no commands."""
 DECIDING = _SEARCHES - {"git-look"} | {"true", "false"}
 """Commands that are run for their exit code: it decides whether the next part of a chain runs."""
 _REMOVING = frozenset(("rm", "mv", "unlink", "git"))
-_PREFIXES = frozenset((
-    "sudo", "time", "nohup", "xargs", "then", "do", "else", "elif", "if", "while", "until", "command", "exec",
-    "builtin", "nice", "stdbuf", "env", "timeout",
-))  # fmt: skip
 _VALUED_OF_PREFIXES = re.compile(r"-[CDILPadgksu]|--(?:kill-after|signal|unset|chdir|user|group|adjustment)")
 """Options of these that have a value in the next word."""
 _WORDLESS = frozenset((
     "for", "done", "fi", "esac", "case", "in", "{", "}", "(", ")", "EOF",
 ))  # fmt: skip
-_SHELLS = frozenset((
-    "bash", "sh", "zsh", "dash",
-))  # fmt: skip
 
-_CONTAINERS = frozenset(("docker", "docker-compose", "podman", "kubectl", "oc"))
 _CARRIES = re.compile(
     r"(?:^|[\s(/])(?:ssh|(?:ba|z|da)?sh|docker(?:-compose)?|podman|kubectl|oc|su|eval|(?:pwsh|powershell|cmd)(?:\.exe)?)\s"
 )
@@ -150,23 +106,6 @@ _NOT_CARRIED_OVER = ";&|\n'\"`"
 """Characters that do not stand between such a program and its quoted command."""
 MAX_CARRIER_CHARS = 300
 """Characters in front of a quoted text that are searched for `_CARRIES`."""
-_VALUED = re.compile(r"-[BbcDEeFIiJLlmOopQRSWwuP]|--(?:env|env-file|workdir|user|index|namespace|container)")
-"""Options of these carriers that have a value in the next word."""
-_VALUED_IN_FRONT = re.compile(
-    r"-[cfgHMnpRs]|--(?:namespace|context|kubeconfig|cluster|server|host|connection|file|project-name|profile|env-file"
-    r"|user|token|as|request-timeout|kube-context|repo|region|project|zone|output|format|query|subscription"
-    r"|resource-group|account|endpoint-url|machine)"
-)
-"""Options in front of a client's command (`kubectl --context prod get`) that have a value in the next word."""
-_READING_CMDLET = re.compile(
-    r"(?:get|select|test|compare|find|show|format|where|sort|group|resolve|search|convertto|convertfrom|split|join"
-    r")-[a-z]+|measure-object|write-(?:output|host|error|warning|information|verbose|debug)|out-(?:string|host|null)"
-)
-"""A cmdlet of PowerShell, in lower case, whose verb says that it shows, filters or prints."""
-MAX_CARRIERS = 8
-"""Carriers in a row that are looked through."""
-_SHOWN, _ASKED = "shown_", "asked_"
-"""Beginnings of the word for a carried command that only shows; `_ASKED` if it shows what another program answers."""
 _CARRIED_RUN = re.compile(r"(?<!\S)(unproven_)?(cut_)?(several_)?run_")
 """The beginning of the word for a carried command that runs something: its exit code does not cover each command in it,
 its output is cut, it runs several programs."""
@@ -285,7 +224,7 @@ def _find_command(given: Mapping[str, Any]) -> str | None:
             if isinstance(value, str):
                 return value
             if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
-                shell = len(value) > 2 and value[0].rpartition("/")[2] in _SHELLS and value[1].startswith("-")
+                shell = len(value) > 2 and value[0].rpartition("/")[2] in SHELLS and value[1].startswith("-")
                 return str(value[2]) if shell else " ".join(value)
     return None
 
@@ -311,7 +250,7 @@ def parse_command(text: str) -> ShellCommand:
             "look",
             exit_code_proves=bool(parts),
             answer_codes=_find_answer_codes(parts),
-            asks_another=any(part.first in _ASKING or f" {_ASKED}" in part.words for part in parts),
+            asks_another=any(part.first in REMOTE_CLIENTS or f" {ASKED_MARK}" in part.words for part in parts),
         )
     proves, cut = strict or simple, False
     last_unlinked = max((n for n, part in enumerate(parts) if part.operator not in ("&&", *_PIPES)), default=-1)
@@ -320,7 +259,7 @@ def parse_command(text: str) -> ShellCommand:
         part = parts[after]
         after += 1
         if part.shows:
-            if part.first in _ASKING and after < len(parts) and parts[after].operator in _PIPES:
+            if part.first in REMOTE_CLIENTS and after < len(parts) and parts[after].operator in _PIPES:
                 proves = proves and pipefail  # what it asks may be away, and the run has nothing to read then
             continue
         while after < len(parts) and parts[after].operator in _PIPES:
@@ -347,7 +286,7 @@ def parse_command(text: str) -> ShellCommand:
 def _hides_failure(part: _Part) -> bool:
     """True for `find -exec COMMAND \\;`, which ends with 0 whatever its command ends with. With `+` it does not."""
     words = part.words.split()
-    return part.first == "find" and sum(word in _EXECUTING for word in words) > words.count("+")
+    return part.first == "find" and sum(word in EXEC_OPTIONS for word in words) > words.count("+")
 
 
 def _proves_to_end(parts: Sequence[_Part], after: int, last_unlinked: int, *, strict: bool) -> bool:
@@ -392,7 +331,7 @@ def _strip_display_parts(parts: Sequence[_Part]) -> str:
         part = parts[n]
         feeds = not part.shows or (feeds and parts[n + 1].operator in _PIPES)
         decides = removes and part.first in DECIDING and bool(found) and parts[n + 1].operator in ("&&", "||")
-        if feeds or decides or (found and (part.first in _SETTING or _DOCUMENT in part.words)):
+        if feeds or decides or (found and (part.first in STATE_COMMANDS or _DOCUMENT in part.words)):
             joined = part.operator if part.operator in ("||", *_PIPES) else "&&"
             found += [part.words, joined]
     return _shorten_text(" ".join(found[:-1][::-1]))
@@ -458,7 +397,7 @@ def _mark_command(inner: str) -> str:
         return "".join(compress(("unproven_", "cut_", "several_"), flags)) + "run_"
     if "$(" in inner or "`" in inner:
         return ""  # the output of a substitution may be what is run
-    return _ASKED if command.asks_another else _SHOWN
+    return ASKED_MARK if command.asks_another else SHOWN_MARK
 
 
 def _split_parts(bare: str) -> Iterator[_Part]:
@@ -467,80 +406,20 @@ def _split_parts(bare: str) -> Iterator[_Part]:
     assigned: list[str] = []
     for n in range(0, len(pieces), 2):
         words = [w for w in pieces[n].strip(" \t(){}!").split() if w not in ("(", ")", "{", "}", "!")]
-        while words and (words[0] in _PREFIXES or _ASSIGNED.fullmatch(words[0])):
+        while words and (words[0] in COMMAND_PREFIXES or _ASSIGNED.fullmatch(words[0])):
             if words[:2] == ["command", "-v"]:
                 words = ["which", *words[2:]]
-            elif words[0] in _PREFIXES:
-                after = _skip_options(words[1:], _VALUED_OF_PREFIXES)
+            elif words[0] in COMMAND_PREFIXES:
+                after = skip_options(words[1:], _VALUED_OF_PREFIXES)
                 words = after[1:] if words[0] == "timeout" else after
             else:
                 assigned.append(words.pop(0))
         if words and words[0] not in _WORDLESS:
             first = words[0].rpartition("/")[2] or words[0]
-            shows = _is_showing(first, words)
+            shows = is_showing(first, words)
             named = "git-look" if shows and first == "git" else first
             yield _Part(operator, named, " ".join([*assigned, *words]), shows)
             operator, assigned = "", []
         if n + 1 < len(pieces):
             # Of several operators in a row, for example after a line with only a comment, the first one counts.
             operator = pieces[n + 1] if operator in ("", "\n", ";") else operator
-
-
-def _is_showing(first: str, words: list[str], depth: int = 0) -> bool:
-    if first == "git":
-        named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
-        return bool(named) and named[0] in _GIT_SHOWING
-    if first in _DATABASES:
-        return any(map(_QUERY.match, words[1:]))
-    given = [word for word in _find_subcommand(words) if not word.startswith("-")]
-    if depth < MAX_CARRIERS and (carried := _find_carried(first, words)):
-        return carried[0].startswith((_SHOWN, _ASKED)) or _is_showing(carried[0].rpartition("/")[2], carried, depth + 1)
-    if first in _OTHER_SHOWING:
-        return any(given[: len(shown.split())] == shown.split() for shown in _OTHER_SHOWING[first])
-    if first in _CLOUDS:
-        return any(map(_CLOUD_SHOWING.fullmatch, given[:3]))
-    if first == "curl":
-        return not any(map(_SENDS.match, words))
-    if first in ("gofmt", "goimports"):  # with `-l` they end with 0 and list the files that are not formatted
-        return any(re.match("-[ld]", word) for word in words) and "-w" not in words
-    if _READING_CMDLET.fullmatch(first.lower()):
-        return True
-    return first.lower() in _SHOWING and not (
-        (first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words))
-        or (first == "find" and not _ACTING.isdisjoint(words))
-    )
-
-
-def _find_carried(first: str, words: Sequence[str]) -> list[str]:
-    """Return the words of the command that another shell, machine or container runs, or `find`; empty if none."""
-    found: list[str] = []
-    if first in _SHELLS:
-        at = next((n for n, word in enumerate(words) if re.fullmatch(r"-\w*c", word)), len(words))
-        found = list(words[at + 1 : at + 2])
-    elif first == "find":
-        at = next((n for n, word in enumerate(words) if word in _EXECUTING), len(words))
-        found = list(words[at + 1 :])
-    elif first == "ssh":
-        found = _skip_options(words[1:])[1:]
-    elif first in _CONTAINERS:
-        found = _find_subcommand(words)
-        found = found[1:] if found[:1] == ["compose"] else found
-        found = found[1:] if found[:1] == ["exec"] else []
-        found = found[found.index("--") + 1 :] if "--" in found else _skip_options(found)[1:]
-    while found[1:] and found[0] in _PREFIXES:
-        del found[0]
-    return found
-
-
-def _find_subcommand(words: Sequence[str]) -> list[str]:
-    """Return the words of a client from its command on, without the options in front (`kubectl -n shop get pods`)."""
-    found = _skip_options(words[1:], _VALUED_IN_FRONT)
-    return ["compose", *_skip_options(found[1:], _VALUED_IN_FRONT)] if found[:1] == ["compose"] else found
-
-
-def _skip_options(words: Sequence[str], valued: re.Pattern[str] = _VALUED) -> list[str]:
-    """Return the words from the first one that is neither an option nor its value."""
-    at = 0
-    while at < len(words) and words[at].startswith("-"):
-        at += 2 if valued.fullmatch(words[at]) else 1
-    return list(words[at:])

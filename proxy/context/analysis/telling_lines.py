@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from proxy.chat.message import Message, checkpoint
-from proxy.context.analysis import identifiers, outcome, output_wrappers
+from proxy.context.analysis import identifiers, output_wrappers, result_lines
 
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such"
@@ -61,14 +61,14 @@ def find_error_lines(message: Message) -> tuple[int, ...]:
     """The numbers of the lines that tell of an error; a long line does not count."""
     if not identifiers.find_error_words(message):
         return ()
-    lines = outcome.read_lines(message)
+    lines = result_lines.read_lines(message)
     return tuple(n for n in select_error_lines(message, lines) if len(lines[n]) <= LONG_LINE)
 
 
 def find_reported_errors(message: Message) -> tuple[int, ...]:
     """The numbers of those lines that report an error, and do not only name one as code does."""
     found = message.derive(find_error_lines)
-    lines = outcome.read_lines(message) if found else ()
+    lines = result_lines.read_lines(message) if found else ()
     return tuple(n for n in found if _REPORT.search(output_wrappers.remove_colours(lines[n])))
 
 
@@ -94,7 +94,7 @@ def find_constants(message: Message) -> tuple[int, ...]:
     text = message.text
     if text == text.lower() or _CAPITALS.search(text) is None:  # no look at each line of most texts
         return ()
-    lines = enumerate(outcome.read_lines(message))
+    lines = enumerate(result_lines.read_lines(message))
     return tuple(
         n for n, line in lines if "_" in line and len(line) <= _MAX_CONSTANT_LINE and _CONSTANT.fullmatch(line)
     )
@@ -103,7 +103,7 @@ def find_constants(message: Message) -> tuple[int, ...]:
 def find_unlike_lines(message: Message) -> tuple[int, ...]:
     """The numbers of the few lines that are unlike all others of a result, where the others repeat but for names and
     numbers. Such a line is what the result was made for: the id in a log of steps, the head and the sum of a table."""
-    lines = outcome.read_lines(message) if len(message.text) <= _COMPARED else ()
+    lines = result_lines.read_lines(message) if len(message.text) <= _COMPARED else ()
     if len(lines) < _ALIKE:
         return ()
     checkpoint()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from proxy.chat.chain import public_id
 from proxy.chat.group import Step
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import identifiers, outcome, output_wrappers, refetch, shell_commands
+from proxy.context.analysis import identifiers, outcome, output_wrappers, refetch, result_lines, shell_commands
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.analysis.telling_lines import find_reported_errors, find_unlike_lines
 from proxy.context.plan import Ask, View
@@ -150,7 +150,7 @@ def find_telling_lines(message: Message, call: Call | None, excluded: str = "") 
             return errors
         reported, unlike = find_reported_errors(message), message.derive(find_unlike_lines)
         numbers = sorted([*dict.fromkeys((*reported, *reversed(unlike)))][:MAX_ERRORS])
-    rows = outcome.read_lines(message)
+    rows = result_lines.read_lines(message)
     found = (cut_text(output_wrappers.strip_line(rows[n]), ERROR_CHARS) for n in numbers)
     return tuple(one for one in identifiers.remove_duplicates(found) if one and one != excluded)
 

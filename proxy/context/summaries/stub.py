@@ -13,7 +13,7 @@ from itertools import filterfalse
 import msgspec
 
 from proxy.chat.message import Message, checkpoint
-from proxy.context.analysis import identifiers, line_numbers, outcome, output_wrappers, telling_lines
+from proxy.context.analysis import identifiers, line_numbers, outcome, output_wrappers, result_lines, telling_lines
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex, TextFacts
 from proxy.context.analysis.outcome import ToolOutcome
@@ -61,7 +61,7 @@ def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *,
 
 
 def _estimate_stub_chars(message: Message, command: ShellCommand, content: ContentKind) -> int:
-    lines = outcome.read_lines(message)
+    lines = result_lines.read_lines(message)
     ended = outcome.read_outcome(message, command, lines)
     stays = _find_outcome_lines(ended, command, is_view=content != "other")
     numbers = [n for n in _find_telling_lines(message, command, content) if n not in stays]
@@ -142,7 +142,7 @@ class StubWriter:
         facts: the names and lines that the message holds now. referred_spans: (start, end) of lines that a later
         result refers to; these lines stay whole. command: the command of the result. content: what the result has; a
         view shows a file or page that may be edited later. message_id, state: see `render_stub`."""
-        lines = outcome.read_lines(message)
+        lines = result_lines.read_lines(message)
         is_view = content != "other"
         self._prompt_index.remove(facts)  # from here on, what the index has stands in another message
         kept = self._find_fixed_lines(message, lines, command, content)

@@ -107,29 +107,6 @@ def test_a_patch_of_two_files_of_which_one_failed_changed_it_is_not_known_which(
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "EISDIR: illegal operation on a directory, read",
-        "\u6587\u4ef6\u4e0d\u5b58\u5728",
-        "Bestand niet gevonden",
-        "Filen finns inte",
-        "Nie ma takiego pliku",
-    ],
-)
-def test_a_file_is_read_only_where_no_tool_says_in_some_language_that_it_is_not_there(text: str) -> None:
-    assert not [line for line in noted(("view", {"path": "/w/a.py"}, text)) if line.startswith("Read")]
-    assert noted(("view", {"path": "/w/a.py"}, "     1\traise Error('not found')")) == ["Read: /w/a.py"]
-    assert noted(("view", {"path": "/w/a.py"}, "ready = True")) == ["Read: /w/a.py"]
-
-
-@pytest.mark.parametrize(
-    "text", ["Bestand niet opgeslagen, ok?", "Plik nie zapisany (modified)", "Kunde inte sparas: ok"]
-)
-def test_an_edit_that_was_refused_in_another_language_is_no_edit(text: str) -> None:
-    assert noted(("edit_file", {"path": "/w/a.py"}, text)) == []
-
-
-@pytest.mark.parametrize(
     ("name", "arguments", "text"),
     [
         ("create_issue", {"title": "Slow", "file": "a.py"}, "Created #12"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 
 import pytest
@@ -11,16 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.message import Call
-from proxy.context.analysis import identifiers, outcome, output_wrappers, shell_commands
-from proxy.context.analysis.identifiers import PromptIndex
+from proxy.context.analysis import outcome, output_wrappers, result_lines, shell_commands
 from proxy.context.analysis.outcome_lines import HEAD_LINES, TAIL_LINES
 from proxy.context.analysis.runners import RUNNERS
 from proxy.context.analysis.shell_commands import TOOL_RUN, ShellCommand
-from proxy.context.plan import ContentKind
-from proxy.context.summaries.stub import StubLimits, StubWriter
 from proxy.dialects.completions.request import read_message
 from tests.context.analysis.runs import DOTS, GREEN, OFF, RED, RUNS, Run, read_text_outcome, xml
-from tests.conversations import assistant, build_view, result, user
 
 
 def how(run: Run) -> ShellCommand:
@@ -29,7 +24,7 @@ def how(run: Run) -> ShellCommand:
 
 def kept(run: Run) -> str:
     message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": run.output}).encode())
-    rows = outcome.read_lines(message)
+    rows = result_lines.read_lines(message)
     return "\n".join(rows[n] for n in outcome.read_outcome(message, how(run)).kept_lines)
 
 
@@ -319,27 +314,3 @@ def test_of_a_result_with_more_lines_than_are_looked_at_nothing_says_that_it_suc
     for count, verdict in ((100, "succeeded"), (HEAD_LINES + TAIL_LINES, "unknown")):
         text = "\n".join(["a line"] * count + ["=== 3 passed in 1.0s ==="])
         assert read_text_outcome(text, shell_commands.parse_command("pytest")).verdict == verdict
-
-
-@pytest.mark.parametrize("tool", ["edit_file", "set_status", "replace_text"])
-@pytest.mark.parametrize("indent", [None, 2])
-@pytest.mark.parametrize("name", ["applied", "rows_updated", "modifiedCount"])
-def test_that_nothing_was_done_stays_of_a_long_result(tool: str, indent: int | None, name: str) -> None:
-    told = {
-        "path": "src/app.py",
-        "note": "x" * 250,
-        name: 0,
-        "tried": [{"hunk": n, "text": "y" * 20} for n in range(90)],
-    }
-    call = {"id": "1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
-    values = [user("a"), {**assistant(None), "tool_calls": [call]}, result("1", json.dumps(told, indent=indent))]
-    view = build_view(values)
-    command = shell_commands.parse_call(Call("1", tool, "{}"))
-    message = view.messages[2]
-    assert outcome.read_outcome(message, command).verdict != "succeeded"
-    contents: tuple[ContentKind, ...] = ("other", "view")
-    for content in contents:
-        text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
-            message, identifiers.find_facts(message, None), command=command, content=content
-        )
-        assert re.search(rf'"{name}": ?0', text), text

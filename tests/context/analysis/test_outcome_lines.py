@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.context.analysis import outcome, outcome_lines, runner_patterns
+from proxy.context.analysis import outcome_lines, result_lines, runner_patterns
 from proxy.context.analysis.output_wrappers import strip_line
 from tests.context.analysis.runs import RUNS
 from tests.context.analysis.test_tool_outputs import OUTPUTS
@@ -13,7 +13,7 @@ from tests.context.analysis.test_tool_outputs import OUTPUTS
 @pytest.mark.parametrize("text", [*(run.output for run in RUNS), *(run["output"] for run in OUTPUTS)])
 def test_the_search_for_words_misses_no_line_of_a_runner(text: str) -> None:
     patterns = runner_patterns.compile_patterns()
-    rows = outcome.split_lines(text)
+    rows = result_lines.split_lines(text)
     told = {
         n
         for n, row in enumerate(rows)

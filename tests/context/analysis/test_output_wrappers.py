@@ -7,7 +7,7 @@ import json
 import pytest
 
 from proxy.chat.message import Message
-from proxy.context.analysis import outcome, shell_commands
+from proxy.context.analysis import outcome, result_lines, shell_commands
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.output_wrappers import has_content
 from proxy.context.analysis.shell_commands import EDIT_CALL, ShellCommand
@@ -52,7 +52,7 @@ def test_the_exit_code_is_found_behind_labels(form: str, code: int, output: str,
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "an object"])
 def test_what_stays_is_the_code_and_the_end_of_the_output_and_no_label(form: str) -> None:
     text = FORMS[form].format(code=1, output=LONG)
-    lines = outcome.split_lines(text)
+    lines = result_lines.split_lines(text)
     kept = [lines[n] for n in read(text).kept_lines]
     assert kept[-1] == "Wrote 3 files." or "1" in kept[-1]
     assert "Wrote 3 files." in kept

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from proxy.context.analysis import outcome, shell_commands
+from proxy.context.analysis import result_lines, shell_commands
 from proxy.context.analysis.runners import RUNNERS, Runner
 from tests.context.analysis.runs import Run, read_text_outcome, xml
 
@@ -171,6 +171,6 @@ def test_a_doubtful_run_is_read_as_it_ended(run: Run) -> None:
     command = shell_commands.parse_command(run.command) if run.command else shell_commands.TOOL_RUN
     read = read_text_outcome(run.output, command)
     assert read.verdict == run.verdict
-    lines = outcome.split_lines(run.output)
+    lines = result_lines.split_lines(run.output)
     kept = "\n".join(lines[n] for n in read.kept_lines)
     assert [part for part in run.must if part not in kept] == []

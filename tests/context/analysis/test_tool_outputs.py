@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from proxy.context.analysis import outcome, shell_commands
+from proxy.context.analysis import result_lines, shell_commands
 from proxy.context.analysis.shell_commands import TOOL_RUN, ShellCommand
 from tests.context.analysis.runs import read_text_outcome
 
@@ -28,7 +28,7 @@ def parse(command: str) -> ShellCommand:
 def test_the_output_of_a_tool_is_read_as_its_run_ended(run: dict[str, Any]) -> None:
     read = read_text_outcome(run["output"], parse(run["command"]))
     assert read.verdict in run["verdicts"]
-    lines = outcome.split_lines(run["output"])
+    lines = result_lines.split_lines(run["output"])
     kept = "\n".join(lines[n] for n in read.kept_lines)
     assert [part for part in run.get("kept", ()) if part not in kept] == []
 
