@@ -10,6 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from proxy.chat import chain
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
@@ -111,3 +113,12 @@ def build_view(
         memos=memos,
     )
     return view.build_view(asked, state or BranchState(), policy or Policy("test"), model, now, inputs)
+
+
+def change_view(seen: View, **changes: Any) -> View:
+    """The View with other values of its own fields, or of the fields of its `inputs`, `branch` and `faults`."""
+    for part in ("inputs", "branch", "faults"):
+        inner = getattr(seen, part)
+        own = {name: changes.pop(name) for name in inner.__struct_fields__ if name in changes}
+        changes |= {part: replace(inner, **own)} if own else {}
+    return replace(seen, **changes)

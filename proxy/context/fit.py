@@ -120,7 +120,7 @@ def _may_cut(seen: View, n: int) -> bool:
     message = seen.messages[n]
     if n == seen.history.last_user_index or message.media_count or message.shape not in ("string", "parts"):
         return False
-    return seen.keys[n] not in seen.pins and (seen.is_result[n] or not has_pin_mark(message))
+    return seen.keys[n] not in seen.branch.pins and (seen.is_result[n] or not has_pin_mark(message))
 
 
 def _cut_to_common_size(
@@ -181,7 +181,7 @@ def _make_cut(seen: View, policy: Policy, n: int, old: Edit | None, level: int) 
         whole = old.stage == NAME
         text = text if whole else old.text.removesuffix(added)
     fixed = view.count_edited_tokens(seen, n, added)
-    mark_of = make_mark_renderer(public_id(key), len(text) if whole else None, seen.offered_tools)
+    mark_of = make_mark_renderer(public_id(key), len(text) if whole else None, seen.inputs.offered_tools)
     short = truncate_text(text, max(0, level - fixed), seen.token_counter.count_text, mark_of) + added
     after = view.count_edited_tokens(seen, n, short)
     reason = f"over the budget: {len(message.text)} characters cut to {len(short)}"

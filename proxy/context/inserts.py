@@ -109,7 +109,7 @@ def may_add_user_message(view: View) -> bool:
         last.role == "assistant"
         and not last.calls
         and not view.request.is_continuation
-        and view.strategy != "anthropic"
+        and view.inputs.strategy != "anthropic"
     )
 
 

@@ -192,8 +192,8 @@ def are_references_followed(view: View) -> bool:
 
 def _count_all(view: View, sort: str) -> tuple[int, int]:
     """(`exposed`, `refetched`) of a sort in this session and in the agent's other sessions together."""
-    exposed, refetched = view.agent_faults.get(sort, (0, 0))
-    return exposed + view.exposed.get(sort, 0), refetched + view.refetched.get(sort, 0)
+    exposed, refetched = view.faults.of_agent.get(sort, (0, 0))
+    return exposed + view.faults.exposed.get(sort, 0), refetched + view.faults.refetched.get(sort, 0)
 
 
 def find_new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
@@ -261,8 +261,8 @@ def _read_sent_text(view: View, n: int) -> str:
 
 
 def count_faults(view: View, found: Sequence[tuple[Refetch, str]]) -> Mapping[str, int]:
-    """`View.refetched` with these page faults. Those of references count for references too."""
-    counts = Counter(view.refetched)
+    """`FaultCounts.refetched` with these page faults. Those of references count for references too."""
+    counts = Counter(view.faults.refetched)
     counts.update(sort + IN_PART if one.kind == "excerpt" else sort for one, sort in found)
     counts.update(REFERENCE_SORT for one, _ in found if is_reference(view.find_edit(one.earlier_index)))
     return dict(counts)
@@ -324,12 +324,13 @@ def _find_fetched_again(view: View) -> frozenset[int]:
 
 
 def count_exposed_results(view: View) -> Mapping[str, int]:
-    """`View.exposed` after this request has gone out. As a reference each counts once: an agent that does not follow it
-    fetches the text again at once."""
+    """`FaultCounts.exposed` after this request has gone out. As a reference each counts once: an agent that does not
+    follow it fetches the text again at once."""
     cut = count_cut_results(view) if view.edits else {}
-    exposed = {**view.exposed, **{sort: view.exposed.get(sort, 0) + count for sort, count in cut.items()}}
+    before = view.faults.exposed
+    exposed = {**before, **{sort: before.get(sort, 0) + count for sort, count in cut.items()}}
     made = _count_references(view) if view.edits else 0
-    return {**exposed, REFERENCE_SORT: max(made, view.exposed.get(REFERENCE_SORT, 0))} if made else exposed
+    return {**exposed, REFERENCE_SORT: max(made, before.get(REFERENCE_SORT, 0))} if made else exposed
 
 
 def _count_references(view: View) -> int:
@@ -343,7 +344,7 @@ def find_stopped_kinds(view: View) -> frozenset[str]:
     """The sorts of results that are cut no more: over `MAX_REFETCH_RATE` of the session's requests fetched a result of
     the sort again."""
     most = max(1, MAX_REFETCH_RATE * view.request_counts[-1])  # a single refetch is no rate
-    return frozenset(sort for sort, count in view.refetched.items() if count > most)
+    return frozenset(sort for sort, count in view.faults.refetched.items() if count > most)
 
 
 def make_fault_cost(view: View) -> Callable[[Proposal], float]:
@@ -383,9 +384,9 @@ def _rate(view: View, known: ResultLookups, sort: str, content: ContentKind) -> 
     rate, weight = PRIOR_RATES.get(content), PRIOR_WEIGHT
     if rate is None or not _works_on_files(view):
         rate, weight = _rate_of_use(view, known, sort), UNKNOWN_TOOL_WEIGHT
-    exposed, refetched = view.agent_faults.get(sort, (0, 0))
+    exposed, refetched = view.faults.of_agent.get(sort, (0, 0))
     rate = (weight * rate + refetched) / (weight + exposed)
-    rate = (weight * rate + view.refetched.get(sort, 0)) / (weight + view.exposed.get(sort, 0))
+    rate = (weight * rate + view.faults.refetched.get(sort, 0)) / (weight + view.faults.exposed.get(sort, 0))
     exposed, refetched = _count_all(view, sort)
     return max(rate, (refetched - 1) / max(1, exposed))  # no more cuts until these have paid for all faults but one
 
@@ -428,7 +429,7 @@ def compute_loss_limit(view: View, share: float) -> LossLimit:
     have saved. What was cut before, and what was fetched again, has used up a part of it."""
     w, r = view.model.w, view.model.r
     chance = FILE_LOSS_CHANCE if _works_on_files(view) else 1.0
-    sorts = {sort.removesuffix(IN_PART) for sort in {**view.agent_faults, **view.exposed}} - {REFERENCE_SORT}
+    sorts = {sort.removesuffix(IN_PART) for sort in {**view.faults.of_agent, **view.faults.exposed}} - {REFERENCE_SORT}
     saved = 0.0
     for sort in sorts:
         exposed, refetched = _count_all(view, sort)

@@ -105,7 +105,7 @@ def _count_new_faults(seen: View, state: BranchState) -> tuple[View, list[Note]]
     )
     kinds = Counter[str](one.kind for one, _ in found if one.index >= reported_until)
     notes = [Note("refetch", " ".join(sorted(kinds)), {**kinds})] if kinds else []
-    return replace(seen, refetched=page_faults.count_faults(seen, found)), notes
+    return replace(seen, faults=replace(seen.faults, refetched=page_faults.count_faults(seen, found))), notes
 
 
 def _limit_to_last_resort(state: BranchState, policy: Policy) -> tuple[BranchState, Policy]:
@@ -442,8 +442,8 @@ def _make_plan(
         deferred_inserts=_find_deferred_inserts(draft.wanted, placed),
         literal=policy.literal,
         limit=limit,
-        refetched=seen.refetched,
-        exposed=page_faults.count_exposed_results(seen) if edits else seen.exposed,
+        refetched=seen.faults.refetched,
+        exposed=page_faults.count_exposed_results(seen) if edits else seen.faults.exposed,
         request_count=seen.request_counts[-1] + 1,
         breakpoints=wanted,
         breakpoint_positions=positions,
@@ -476,7 +476,7 @@ def _make_refused_plan(seen: View, state: BranchState, policy: Policy, rule: str
         refusal=rule,
         literal=seen.literal,
         limit=fit.find_budget_limit(seen, policy),
-        refetched=seen.refetched,
-        exposed=seen.exposed,
+        refetched=seen.faults.refetched,
+        exposed=seen.faults.exposed,
         request_count=seen.request_counts[-1] + 1,
     )

@@ -271,7 +271,7 @@ class RewriteInputs(msgspec.Struct, frozen=True):
     memos: Sequence[Memo] = ()
     """The memos that fit the last user message."""
     agent_faults: Mapping[str, tuple[int, int]] = {}
-    """Page faults of the agent's other sessions (`View.agent_faults`)."""
+    """Page faults of the agent's other sessions (`FaultCounts.of_agent`)."""
     conversation_lengths: Sequence[int] = ()
     """Requests of the tenant's last conversations of the same agent, in any order."""
     frozen: bool = False
@@ -281,93 +281,89 @@ class RewriteInputs(msgspec.Struct, frozen=True):
     schedule `append_only` edits none of them."""
 
 
+class BranchMemory(msgspec.Struct, frozen=True):
+    """The part of a `BranchState` that stages and injections read."""
+
+    state: str | None = None
+    """The newest STATE block."""
+    helper_answers: Mapping[str, str] = {}
+    """Answers of a helper model, by the id of the Ask."""
+    note_counts: Mapping[str, int] = {}
+    """Count of each kind of note when it was last given."""
+    pins: frozenset[bytes] = frozenset()
+    """Chain keys of messages that must stay."""
+    breakpoints: frozenset[int] = frozenset()
+    """The positions in the last prompt at which a breakpoint of the proxy stood."""
+
+
+class FaultCounts(msgspec.Struct, frozen=True):
+    """Counts of cut results, and of those that were fetched again, by sort (see `page_faults`)."""
+
+    exposed: Mapping[str, int] = {}
+    """Cut results in the session's requests, summed over these requests."""
+    refetched: Mapping[str, int] = {}
+    """Cut results that were fetched again in this session."""
+    of_agent: Mapping[str, tuple[int, int]] = {}
+    """(`exposed`, `refetched`) of the agent's other sessions together."""
+
+
 class View(msgspec.Struct, frozen=True, eq=False):
     """The conversation as it would go out now, old edits applied.
 
-    `messages`, `keys`, `tokens`, `original_tokens`, `request_counts`, `strategies` and `is_result` have one entry for
-    each message."""
+    `messages`, `keys`, `tokens`, `original_tokens`, `request_counts` and `is_result` have one entry for each message.
+    The fields are in five groups: the conversation, the prompt's size, the policy and model, what came with the
+    request (`inputs`), and what earlier requests have left (`branch`, `faults`)."""
 
     request: Request
     messages: tuple[Message, ...]
     keys: Sequence[bytes]
-    tokens: Sequence[int]
-    """Tokens of each message as it would go out, 0 if it is gone."""
     original_tokens: Sequence[int]
     """Tokens of each message as received."""
-    edits: Mapping[bytes, Edit]
-    """The edits in force."""
+    request_counts: Sequence[int]
+    """Number of requests of the branch up to each message (its assistant messages). Differences of these numbers are
+    ages."""
+    is_result: Sequence[bool]
+    """True for tool results, and for user messages that are really tool output."""
     steps: Sequence[Step]
     groups: Sequence[Group]
     active_start: int
     """The index at which the active group begins."""
+    history: History
+    """Facts about the messages alone, taken over from the request before."""
+    edits: Mapping[bytes, Edit]
+    """The edits in force."""
+    tokens: Sequence[int]
+    """Tokens of each message as it would go out, 0 if it is gone."""
+    edited_history: EditedHistory
+    """Facts about the messages with the edits in force, taken over from the request before."""
+    guarded_keys: frozenset[bytes]
+    """Chain keys of messages that no stage may edit."""
+
     prefix_tokens: int
     """Tokens in front of the messages (tools)."""
+    tool_tokens: int
+    """Tokens of tool definitions that come in front of the messages with the first edit, and move the whole prefix."""
+    insert_tokens: int
+    """Tokens of the inserts that go out with the prompt."""
     cached_tokens: int
     """Tokens at the front that the provider's cache is expected to hold."""
     warm_tokens: int
     """Tokens at the front that the cache would hold if it had not expired."""
-    request_counts: Sequence[int]
-    """Number of requests of the branch up to each message (its assistant messages). Differences of these numbers are
-    ages."""
-    model: Model
     budget: int | None
     """The most tokens that the prompt should have, None if no limit is known."""
+    limit: int | None
+    """Tokens that the prompt must not pass: the window less the room for the answer. None if no window is known."""
+
+    model: Model
     token_counter: TokenCounter
-    strategies: Sequence[str]
-    """The wire format that each message was made for."""
-    strategy: str
-    """The wire format of the upstream that the request goes to."""
-    is_result: Sequence[bool]
-    """True for tool results, and for user messages that are really tool output."""
     literal: bool
     """True if edits are made again with every request."""
-    history: History
-    """Facts about the messages alone, taken over from the request before."""
-    edited_history: EditedHistory
-    """Facts about the messages with the edits in force, taken over from the request before."""
-    now: float = 0.0
+    now: float
     """Time of the request, in seconds."""
-    times: Sequence[float] = ()
-    """Time at which each message was first seen, in seconds."""
-    state: str | None = None
-    """The newest STATE block, as `BranchState.state`."""
-    helper_answers: Mapping[str, str] = {}
-    """Answers of a helper model, by the id of the Ask (`BranchState.helper_answers`)."""
-    note_counts: Mapping[str, int] = {}
-    """Count of each kind of note when it was last given (`BranchState.note_counts`)."""
-    pins: frozenset[bytes] = frozenset()
-    """Chain keys of messages that must stay (`BranchState.pins`)."""
-    options: Mapping[str, str] = {}
-    """Values of the request's x-context-* headers, by the rest of the header's name in small letters."""
-    retrieved_texts: Sequence[RetrievedText] = ()
-    """Texts that a search of the store has found for this request."""
-    relevance: Mapping[bytes, float] = {}
-    """Nearness of messages to the current task, 0 to 1, by form. It is given if the caller knows it better than by
-    words."""
-    offered_tools: frozenset[str] = frozenset()
-    """Names of the proxy's tools that the model has in this request."""
-    guarded_keys: frozenset[bytes] = frozenset()
-    """Chain keys of messages that no stage may edit."""
-    tool_tokens: int = 0
-    """Tokens of tool definitions that come in front of the messages with the first edit, and move the whole prefix."""
-    scratchpad: str = ""
-    """The session's scratchpad."""
-    memos: Sequence[Memo] = ()
-    """The memos that fit the last user message."""
-    limit: int | None = None
-    """Tokens that the prompt must not pass: the window less the room for the answer. None if no window is known."""
-    insert_tokens: int = 0
-    """Tokens of the inserts that go out with the prompt."""
-    refetched: Mapping[str, int] = {}
-    """Cut results that were fetched again in this session, by sort (see `page_faults`)."""
-    exposed: Mapping[str, int] = {}
-    """Cut results in the session's requests, summed over these requests, by sort."""
-    agent_faults: Mapping[str, tuple[int, int]] = {}
-    """(`exposed`, `refetched`) of the agent's other sessions together, by sort."""
-    conversation_lengths: Sequence[int] = ()
-    """Requests of the tenant's last conversations of the same agent, in any order."""
-    breakpoints: frozenset[int] = frozenset()
-    """The positions in the last prompt at which a breakpoint of the proxy stood."""
+    inputs: RewriteInputs
+    """The things that came with the request. `times` and `strategies` have one entry for each message."""
+    branch: BranchMemory
+    faults: FaultCounts
     _made: dict[object, Any] = {}
 
     def __post_init__(self) -> None:
@@ -427,7 +423,7 @@ class View(msgspec.Struct, frozen=True, eq=False):
             behind = at >= self.cached_tokens  # the result ends in front of the message, and is not changed
             fronts.append(self.cached_tokens if behind else found if found >= self.model.min else 0)
             at += size
-            if (message.has_cache_mark or position in self.breakpoints) and at <= self.cached_tokens:
+            if (message.has_cache_mark or position in self.branch.breakpoints) and at <= self.cached_tokens:
                 found = at
             edit = self.find_edit(n)
             position += edit is None or edit.action != "gone"

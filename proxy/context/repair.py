@@ -68,7 +68,7 @@ def repair_order(view: View, edits: dict[bytes, Edit], edits_in_force: Mapping[b
         if after - before > 1 and _may_not_follow(view, before, after):
             _bring_back(view, edits, edits_in_force, _find_separators(view, before, after, steps, edits_in_force))
     model = view.model
-    is_user_first = model.alternate or model.user_first or view.strategy in USER_FIRST_STRATEGIES
+    is_user_first = model.alternate or model.user_first or view.inputs.strategy in USER_FIRST_STRATEGIES
     if is_user_first or not view.messages[0].is_system:
         _bring_back(view, edits, edits_in_force, _find_opening_prompt(view, edits, edits_in_force))
     return edits

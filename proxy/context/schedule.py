@@ -90,7 +90,7 @@ def when_it_pays(
     offers = list(_find_profitable(view, proposals, fault_cost))
     now = view.request_counts[-1]
     horizon = payback * now if payback else math.inf
-    left = estimate_requests_left(view.conversation_lengths, now) if predicted_rent else None
+    left = estimate_requests_left(view.inputs.conversation_lengths, now) if predicted_rent else None
     if left is not None:
         terms = _Terms(predicted_rent, rent, left, eager, loss_limit, counts_references=False)
         if chosen := _choose_on_terms(view, offers, terms):

@@ -46,7 +46,7 @@ class Stage(ABC):
         """Proposals for messages of the view, in any order; no message twice."""
 
     def asks(self, view: View) -> Iterable[Ask]:  # noqa: ARG002  a hook
-        """Questions for a helper model. `View.helper_answers` has the answers of earlier requests, by `Ask.id`."""
+        """Questions for a helper model. `view.branch.helper_answers` has the answers to earlier ones, by `Ask.id`."""
         return ()
 
     def notes(self, view: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterable[Note]:  # noqa: ARG002  a hook
@@ -61,7 +61,7 @@ class Injection(ABC):
     __slots__ = ()
 
     searches: ClassVar[bool] = False
-    """True if the injection reads `View.retrieved_texts`: the store is searched for it."""
+    """True if the injection reads `RewriteInputs.retrieved_texts`: the store is searched for it."""
     recollects: ClassVar[Literal["scratchpad", "memos"] | None] = None
     """The notes of the model that are loaded for the injection."""
 

@@ -18,7 +18,7 @@ from proxy.chat.tokens import PER_MESSAGE, TokenCounter
 from proxy.context.branch_state import BranchState
 from proxy.context.inserts import make_system_texts
 from proxy.context.models import Model
-from proxy.context.plan import Edit, EditedHistory, History, RewriteInputs, View
+from proxy.context.plan import BranchMemory, Edit, EditedHistory, FaultCounts, History, RewriteInputs, View
 from proxy.context.policy import Policy
 
 _NO_EDITS: Mapping[bytes, Edit] = {}
@@ -41,45 +41,31 @@ def build_view(
         request=request,
         messages=messages,
         keys=keys,
-        tokens=edited_history.tokens,
         original_tokens=history.original_tokens,
-        edits=edited_history.edits,
+        request_counts=history.request_counts,
+        is_result=history.is_result,
         steps=history.steps,
         groups=history.groups,
         active_start=history.groups[-1].start if history.groups else 0,
+        history=history,
+        edits=edited_history.edits,
+        tokens=edited_history.tokens,
+        edited_history=edited_history,
+        guarded_keys=inputs.guarded_keys,
         prefix_tokens=prefix_tokens,
+        tool_tokens=inputs.tool_tokens,
+        insert_tokens=0,
         cached_tokens=0 if _is_cold(state, model, now) else warm_tokens,
         warm_tokens=warm_tokens,
-        request_counts=history.request_counts,
-        model=model,
         budget=token_budget.budget if token_budget is not None else None,
         limit=token_budget.limit if token_budget is not None else None,
+        model=model,
         token_counter=token_counter,
-        strategies=inputs.strategies,
-        strategy=inputs.strategy,
-        is_result=history.is_result,
         literal=policy.literal,
-        history=history,
-        edited_history=edited_history,
         now=now,
-        state=state.state,
-        helper_answers=state.helper_answers,
-        note_counts=state.note_counts,
-        pins=state.pins,
-        refetched=state.refetched,
-        exposed=state.exposed,
-        times=inputs.times,
-        retrieved_texts=inputs.retrieved_texts,
-        relevance=inputs.relevance,
-        options=inputs.options,
-        offered_tools=inputs.offered_tools,
-        guarded_keys=inputs.guarded_keys,
-        tool_tokens=inputs.tool_tokens,
-        scratchpad=inputs.scratchpad,
-        memos=inputs.memos,
-        agent_faults=inputs.agent_faults,
-        conversation_lengths=inputs.conversation_lengths,
-        breakpoints=state.breakpoints,
+        inputs=inputs,
+        branch=BranchMemory(state.state, state.helper_answers, state.note_counts, state.pins, state.breakpoints),
+        faults=FaultCounts(state.exposed, state.refetched, inputs.agent_faults),
     )
 
 

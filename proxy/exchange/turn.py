@@ -165,7 +165,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     """Bodies whose bindings were read, with them, by `id` (`exchange.prefix_bindings`). All versions of a turn share
     them."""
     options: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """The request's x-context-* headers, as `View.options`."""
+    """The request's x-context-* headers, as `RewriteInputs.options`."""
 
     def with_values(self, **values: Any) -> Turn:
         """The turn with other values."""

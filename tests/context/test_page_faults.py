@@ -15,7 +15,18 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stages.shorten_results import ShortenResults
-from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, build_view, call, make_request, result, user
+from tests.conversations import (
+    INPUTS,
+    PLAIN_MODEL,
+    Json,
+    assistant,
+    build_view,
+    call,
+    change_view,
+    make_request,
+    result,
+    user,
+)
 
 RECORD = json.dumps(
     {"customer": "C1001", "orders": [{"order": f"O-{n:04d}", "cents": n * 17} for n in range(60)]}, indent=1
@@ -172,7 +183,7 @@ def test_excerpts_cost_turns_by_the_tokens_of_what_was_cut_and_stop_no_sort() ->
         ((9 * tokens, 4), (0, 0), 3),
         ((0, 0), (9 * tokens, 4), 3),
     ):
-        seen = replace(view, exposed={sort: own[0]}, refetched={sort: own[1]}, agent_faults={sort: others})
+        seen = change_view(view, exposed={sort: own[0]}, refetched={sort: own[1]}, of_agent={sort: others})
         wanted = quiet + page_faults.TIME_FACTOR * turn * parts / 9
         assert page_faults.make_fault_cost(seen)(proposal) == pytest.approx(wanted)
         assert "bash shows" not in page_faults.find_stopped_kinds(seen)
@@ -193,7 +204,7 @@ def test_references_count_once_and_not_with_each_request() -> None:
     tokens = view.original_tokens[10]
     part = "get_customer looks" + page_faults.IN_PART
     assert first == {"get_customer looks": 1, part: tokens, "reference": 1}
-    again = page_faults.count_exposed_results(replace(view, exposed=first))
+    again = page_faults.count_exposed_results(change_view(view, exposed=first))
     assert again == {"get_customer looks": 2, part: 2 * tokens, "reference": 1}
 
 
@@ -202,11 +213,11 @@ def test_an_agent_that_fetches_most_texts_again_to_which_it_was_referred_is_refe
     found = page_faults.find_new_faults(view, 0)
     assert page_faults.count_faults(view, found) == {"get_customer looks": 1, "reference": 1}
     for own, others, follows in (((1, 1), (0, 0), True), ((3, 1), (1, 1), True), ((3, 2), (0, 0), False)):
-        seen = replace(
-            view, exposed={"reference": own[0]}, refetched={"reference": own[1]}, agent_faults={"reference": others}
+        seen = change_view(
+            view, exposed={"reference": own[0]}, refetched={"reference": own[1]}, of_agent={"reference": others}
         )
         assert page_faults.are_references_followed(seen) is follows
-    assert not page_faults.are_references_followed(replace(view, agent_faults={"reference": (5, 3)}))
+    assert not page_faults.are_references_followed(change_view(view, of_agent={"reference": (5, 3)}))
 
 
 def shorten(index: int, after: int = 20) -> Proposal:
@@ -273,7 +284,7 @@ def test_views_begin_with_a_smaller_chance_and_other_sessions_of_the_agent_count
     proposal = replace(shorten(2), content="view")
     alone = page_faults.make_fault_cost(build_view(values))(proposal)
     assert alone < page_faults.make_fault_cost(build_view(values))(shorten(2)) / 10
-    seen = replace(build_view(values), agent_faults={"read_file shows": (5_000, 3)})
+    seen = change_view(build_view(values), of_agent={"read_file shows": (5_000, 3)})
     assert page_faults.make_fault_cost(seen)(proposal) == pytest.approx(
         alone * 1000 * (1 + 3) / (1000 + 5_000), rel=0.01
     )
@@ -290,7 +301,7 @@ def test_a_sort_whose_page_faults_are_not_paid_back_is_cut_no_more_until_they_ar
         (1_000, 6, 5 / 1_000),
         (20_000, 6, 7 / 21_000),
     ):
-        seen = replace(build_view(values), agent_faults={"read_file shows": (exposed, refetched)})
+        seen = change_view(build_view(values), of_agent={"read_file shows": (exposed, refetched)})
         assert page_faults.make_fault_cost(seen)(proposal) == pytest.approx(turn * rate)
 
 
@@ -357,9 +368,9 @@ def test_edits_may_lose_a_share_of_what_was_spent_and_what_cuts_have_saved() -> 
     spent = w * sum(sizes) + r * carried + out * answers
     assert page_faults.compute_loss_limit(view, 0.05).most == pytest.approx(0.05 * spent)
     sort, part = "get_customer looks", "get_customer looks" + page_faults.IN_PART
-    saved = replace(view, agent_faults={sort: (10, 0), part: (4_000, 0)}, exposed={part: 1_000})
+    saved = change_view(view, of_agent={sort: (10, 0), part: (4_000, 0)}, exposed={part: 1_000})
     assert page_faults.compute_loss_limit(saved, 0.05).most == pytest.approx(0.05 * spent + r * 5_000)
-    again = replace(saved, refetched={sort: 1})
+    again = change_view(saved, refetched={sort: 1})
     lost = w * 5_000 / 10 + r * view.total
     assert page_faults.compute_loss_limit(again, 0.05).most == pytest.approx(0.05 * spent + r * 5_000 - lost)
     cut = with_cut(FIRST)

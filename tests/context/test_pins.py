@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from proxy.chat import chain
@@ -21,6 +20,7 @@ from tests.conversations import (
     PLAIN_MODEL,
     assistant,
     build_view,
+    change_view,
     make_message,
     make_request,
     result,
@@ -51,7 +51,7 @@ def test_e7_a_mark_in_a_tool_result_or_an_answer_pins_nothing() -> None:
 
 def test_e7_a_pin_is_found_by_its_chain_key() -> None:
     view = build_view([system(), user("a"), assistant("b"), user("c")])
-    view = msgspec.structs.replace(view, pins=frozenset({view.keys[1]}))
+    view = change_view(view, pins=frozenset({view.keys[1]}))
     assert [is_pinned(view, n) for n in range(4)] == [False, True, False, False]
 
 

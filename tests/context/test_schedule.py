@@ -11,7 +11,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.plan import ContentKind, LossLimit, Proposal, View
 from proxy.context.schedule import count_saved_tokens, estimate_requests_left, over_budget, when_it_pays
 from proxy.context.view import compute_mark
-from tests.conversations import Json, assistant, build_view, make_messages, result, user
+from tests.conversations import Json, assistant, build_view, change_view, make_messages, result, user
 
 SINCE = 4
 """Index of the second call in `talk`: from it on, the first result could have been shortened."""
@@ -331,7 +331,7 @@ def make_steps(requests: int) -> View:
 def find_first_cut(*lengths: int, predicted_rent: float = 4.0) -> int:
     """The request at which the first result is cut; 0 if it is not in the first 40."""
     for now in range(2, 41):
-        view = replace(make_steps(now), conversation_lengths=lengths)
+        view = change_view(make_steps(now), conversation_lengths=lengths)
         if when_it_pays(view, [CUT], 1.0, 0.5, predicted_rent=predicted_rent):
             return now
     return 0
@@ -360,7 +360,7 @@ def test_small_results_and_failed_runs_wait_for_the_whole_rent_all_the_same() ->
     cut = next(
         n
         for n in range(2, 41)
-        if when_it_pays(replace(make_steps(n), conversation_lengths=long), [waiting], 1.0, 0.5, predicted_rent=4.0)
+        if when_it_pays(change_view(make_steps(n), conversation_lengths=long), [waiting], 1.0, 0.5, predicted_rent=4.0)
     )
     assert find_first_cut(*long) < cut <= by_rent
     assert cut == next(n for n in range(2, 41) if 90 * (n - 2) >= compute_steps_price(n)), "with time to pay back"
@@ -369,7 +369,7 @@ def test_small_results_and_failed_runs_wait_for_the_whole_rent_all_the_same() ->
 def test_a_batch_is_not_made_where_earlier_conversations_ended_before_it_would_have_paid_back() -> None:
     by_rent = find_first_cut()
     assert 90 * 2 < compute_steps_price(by_rent) <= 90 * 6
-    soon, later = (replace(make_steps(by_rent), conversation_lengths=[by_rent + left] * 3) for left in (2, 6))
+    soon, later = (change_view(make_steps(by_rent), conversation_lengths=[by_rent + left] * 3) for left in (2, 6))
     assert not when_it_pays(soon, [CUT], 1.0, 0.5, predicted_rent=4.0)
     assert when_it_pays(later, [CUT], 1.0, 0.5, predicted_rent=4.0)
     assert find_first_cut(8, 8, 8) == by_rent, "what goes on for longer than any before is judged by itself"
@@ -377,10 +377,10 @@ def test_a_batch_is_not_made_where_earlier_conversations_ended_before_it_would_h
 
 def test_references_to_repeated_text_wait_for_the_usual_rent_or_go_along() -> None:
     by_part, long = find_first_cut(100, 100, 100), (100, 100, 100)
-    view = replace(make_steps(by_part), conversation_lengths=long)
+    view = change_view(make_steps(by_part), conversation_lengths=long)
     reference = replace(CUT, content=None)
     assert not when_it_pays(view, [reference], 1.0, 0.5, predicted_rent=4.0), "what was read again is wanted there"
     second = Proposal(4, "text", "test", "", 50, "", SINCE)
     assert when_it_pays(view, [CUT, second], 1.0, 0.5, predicted_rent=4.0) == [CUT, second]
-    later = replace(make_steps(find_first_cut()), conversation_lengths=long)
+    later = change_view(make_steps(find_first_cut()), conversation_lengths=long)
     assert when_it_pays(later, [reference], 1.0, 0.5, predicted_rent=4.0) == [reference]

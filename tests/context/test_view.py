@@ -156,4 +156,4 @@ def test_a_view_is_the_same_for_the_same_input() -> None:
     one, other = build_view(TALK), build_view(TALK)
     fields = [f for f in View.__struct_fields__ if f not in ("messages", "request", "history", "edited_history")]
     assert [getattr(one, f) for f in fields] == [getattr(other, f) for f in fields]
-    assert one.token_counter is COUNTER
+    assert one.inputs.token_counter is COUNTER

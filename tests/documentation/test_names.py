@@ -17,7 +17,7 @@ from proxy.cli.main import app
 from proxy.cli.reference import REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import NON_SETTING_FIELDS, Model
-from proxy.context.plan import Action, Insert, View
+from proxy.context.plan import Action, Insert, RewriteInputs, View
 from proxy.context.stage import Stage
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.events.bus import EVENT_KINDS
@@ -151,7 +151,9 @@ def test_the_pages_for_extensions_name_fields_that_there_are() -> None:
         known = {name for kind in kinds for name in dir(kind)}
         for row in rows(text(f"docs/extend/{page}"), table):
             for code in ticked(row[0]):
-                assert code.partition("(")[0] in known, f"docs/extend/{page}: {code}"
+                name, _, inner = code.partition("(")[0].partition(".")
+                assert name in known, f"docs/extend/{page}: {code}"
+                assert not inner or inner in RewriteInputs.__struct_fields__, f"docs/extend/{page}: {code}"
     assert {field.strip("`") for field, _ in rows(text("docs/extend/injection.md"), "Field of an `Insert`")} == {
         *Insert.__struct_fields__
     }

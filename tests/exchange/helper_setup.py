@@ -34,7 +34,7 @@ class Condense(Stage):
         """The first message, once another prompt follows it."""
         if len(view.messages) < 3:
             return
-        text = view.helper_answers.get(self._ask(view).id, EXTRACT)
+        text = view.branch.helper_answers.get(self._ask(view).id, EXTRACT)
         yield Proposal(0, "text", "condense", "old", 10, text=text)
 
     def asks(self, view: View) -> Iterable[Ask]:

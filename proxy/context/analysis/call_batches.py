@@ -240,12 +240,12 @@ def _find_reflections(view: View, reflecting: ReflectionSettings) -> FoundReflec
 
 
 def _has_reflections(view: View, reflecting: ReflectionSettings) -> bool:
-    return bool(view.helper_answers) or reflecting.read_mode(view.options) != "off"
+    return bool(view.branch.helper_answers) or reflecting.read_mode(view.inputs.options) != "off"
 
 
 def read_reflection(view: View, batch: CallBatch) -> Reflection | None:
     """Return the reflection on a batch, None if there is none that can be parsed."""
-    text = view.helper_answers.get(batch.ask_id)
+    text = view.branch.helper_answers.get(batch.ask_id)
     return reflection.parse_reflection(text) if text is not None else None
 
 
@@ -257,7 +257,8 @@ def render_call(view: View, answered_call: AnsweredCall, reflections: FoundRefle
         lambda m: reflection.render_call(answered_call.call, m, item, read_call_outcome(answered_call.call, m)),
         ("told", answered_call.call.name, answered_call.call.arguments, reflected),
     )
-    return f"{line}; id {public_id(view.keys[answered_call.result_index])}" if "recall" in view.offered_tools else line
+    has_recall = "recall" in view.inputs.offered_tools
+    return f"{line}; id {public_id(view.keys[answered_call.result_index])}" if has_recall else line
 
 
 def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
@@ -309,6 +310,6 @@ def rank_by_relevance(view: View, calls: Sequence[AnsweredCall], reflections: Fo
     """Return the rank of each call, 0 the highest: from the reflection if it has one, else from its words."""
     known = [item.relevance if (item := reflections.items.get(one.result_index)) else None for one in calls]
     rest = [one for one, rank in zip(calls, known, strict=True) if rank is None]
-    wanted = find_goal(view.state, view.messages, view.is_result) if rest else ""
+    wanted = find_goal(view.branch.state, view.messages, view.is_result) if rest else ""
     by_words = iter(rank_calls(wanted, view.messages, rest))
     return [RELEVANCE_RANKS[rank or next(by_words)] for rank in known]

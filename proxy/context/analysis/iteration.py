@@ -36,7 +36,7 @@ def read_iteration(view: View, max_iterations: int) -> CurrentIteration:
     """Return the iteration of the view's request. max_iterations: the maximum where the request does not set it."""
     begins = view.groups[-1].prompt_end if view.groups else 0
     number = view.request_counts[-1] - (view.request_counts[begins - 1] if begins else 0)
-    return CurrentIteration(number, _number(view.options.get("max-iterations", ""), max_iterations), begins)
+    return CurrentIteration(number, _number(view.inputs.options.get("max-iterations", ""), max_iterations), begins)
 
 
 def find_iteration_message(view: View, current: CurrentIteration, number: int) -> int:
@@ -47,7 +47,7 @@ def find_iteration_message(view: View, current: CurrentIteration, number: int) -
 
 def read_urgency(view: View, default: str) -> str:
     """Return the urgency that the request sets, else `default`."""
-    wanted = view.options.get("urgency", "").strip().lower()
+    wanted = view.inputs.options.get("urgency", "").strip().lower()
     return wanted if wanted in get_args(Urgency) else default
 
 

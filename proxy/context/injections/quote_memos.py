@@ -26,7 +26,7 @@ class QuoteMemos(Injection):
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert with all memos, the best first; memos that do not fit the budget are left out."""
-        found = list(view.memos if view.literal else self._find_new_memos(view))
+        found = list(view.inputs.memos if view.literal else self._find_new_memos(view))
         while found:
             text = "\n\n" + memo_matching.render_memos(found)
             size = view.token_counter.count_text(text)
@@ -37,5 +37,6 @@ class QuoteMemos(Injection):
 
     def _find_new_memos(self, view: View) -> Iterable[memo_matching.Memo]:
         """Return the memos that are not in the prompt yet."""
-        quoted = [e.text for e in view.edits.values() if e.text and memo_matching.START in e.text] if view.memos else ()
-        return (memo for memo in view.memos if not any(memo_matching.render_memo(memo) in text for text in quoted))
+        memos = view.inputs.memos
+        quoted = [e.text for e in view.edits.values() if e.text and memo_matching.START in e.text] if memos else ()
+        return (memo for memo in memos if not any(memo_matching.render_memo(memo) in text for text in quoted))

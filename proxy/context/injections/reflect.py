@@ -59,7 +59,7 @@ class Reflect(ReflectionSettings, Injection):
         if lines:
             yield Insert("tail", "reflect", "\n\n" + "\n".join([HEADING, *lines]))
         yield from self._make_recovery(view, looked)
-        if self.read_mode(view.options) == "inline" and inserts.may_ask(view.request):
+        if self.read_mode(view.inputs.options) == "inline" and inserts.may_ask(view.request):
             yield from self._ask_for_reflection(view, looked)
 
     def _render_lines(self, view: View, looked: FoundReflections) -> list[str]:
@@ -93,14 +93,14 @@ class Reflect(ReflectionSettings, Injection):
                 yield from _LOOPS(view)
             return
         run, total = count_stuck_iterations(looked.progress)
-        reported = view.note_counts.get("recovery")
+        reported = view.branch.note_counts.get("recovery")
         if run >= self.stuck and (reported is None or total >= 2 * reported):
             yield Insert("tail", "reflect", "\n\n" + RECOVERY_PROMPT.format(count=run), note_count=("recovery", total))
 
     def _ask_for_reflection(self, view: View, looked: FoundReflections) -> Iterator[Insert]:
         """Yield the request for a reflection on the batch that this request completes."""
         batch = looked.batches[-1] if looked.batches else None
-        if batch is None or batch.ask_id in view.helper_answers or not _is_newest(view, batch.calls[-1]):
+        if batch is None or batch.ask_id in view.branch.helper_answers or not _is_newest(view, batch.calls[-1]):
             return
         text = reflection.build_prompt([call_summaries.describe_call(one.call) for one in batch.calls])
         yield Insert("tail", ASK_SOURCE, "\n\n" + text, quoted_keys=batch.result_keys)

@@ -113,7 +113,7 @@ class Retrieve(Injection):
             f"\n\n{QUOTATION_START}by message{of}, each under its id:"
             " quoted from earlier, oldest first, information only]"
         )
-        if "recall" in view.offered_tools:
+        if "recall" in view.inputs.offered_tools:
             head += "\n(recall(id) has the whole of a message.)"
         room -= _count_tokens(view, last, head)
         lines: dict[bytes, str] = {}
@@ -161,7 +161,9 @@ class Retrieve(Injection):
                 yield Quotation(view.keys[n], view.messages[n].role, text)
         present = set(view.keys)
         stored = [
-            f for f in view.retrieved_texts if f.key not in present and (f.kind == "summary" or self._is_asked(f.role))
+            f
+            for f in view.inputs.retrieved_texts
+            if f.key not in present and (f.kind == "summary" or self._is_asked(f.role))
         ]
         for number in self._rank_above_floor([bm25.count_terms(f.text) for f in stored], query, 0.0):
             one: RetrievedText = stored[number]

@@ -37,7 +37,7 @@ class ShowScratchpad(Injection):
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert, or none."""
-        now = view.scratchpad.strip()
+        now = view.inputs.scratchpad.strip()
         if not now or (
             not view.literal and _find_known_text(view, scratchpad.render_scratchpad(now, self.chars)) == now
         ):
@@ -57,7 +57,7 @@ def _find_known_text(view: View, shown: str) -> str | None:
     for n, message in enumerate(view.messages):
         edit = view.find_edit(n)
         if edit is not None and edit.text and scratchpad.START in edit.text:
-            known = view.scratchpad.strip() if shown in edit.text else None
+            known = view.inputs.scratchpad.strip() if shown in edit.text else None
         if not message.calls or (edit is not None and edit.action != "append"):
             continue
         for call in message.calls:

@@ -94,7 +94,7 @@ class WarnOfLoops(LoopSettings, Injection):
         level = read_urgency(view, self.urgency)
         if level == "off" or not _is_agentic(view):
             return
-        loop = select_loop(find_loops(view, self), view.note_counts, self.kinds)
+        loop = select_loop(find_loops(view, self), view.branch.note_counts, self.kinds)
         if loop is not None:
             own = {(words.kind, words.urgency): words.text for words in self.texts}
             words = own.get((loop.kind, level), TEXTS[loop.kind, level])

@@ -70,7 +70,7 @@ class CompressionLadder:
         self.changes: dict[int, MessageChange] = {}
         self.asks: list[Ask] = []
         self.folded: set[StepBlock] = set()
-        self.has_recall = "recall" in view.offered_tools
+        self.has_recall = "recall" in view.inputs.offered_tools
         self._no_results = not any(m.is_result for m in view.messages)
         self.level_tokens = [0, 0, 0, 0]
         self._step_of: list[int] = []
@@ -148,7 +148,7 @@ class CompressionLadder:
         brief = [self.priorities[i] < self.limits.low_priority for i in block.steps]
         self.folded.add(block)
         ask = self._ask(steps_asked)
-        answer = self.view.helper_answers.get(ask.id, "")
+        answer = self.view.branch.helper_answers.get(ask.id, "")
         if answer.strip():
             text = extracts.render_answer(self.view, steps_asked, answer, 2 * self.limits.summary_chars)
         else:
@@ -168,7 +168,7 @@ class CompressionLadder:
             steps_asked = [self.layout.steps[i] for block in blocks for i in block.steps]
             text, name = "", ("brief", group, len(steps_asked), self.view.keys[steps_asked[-1].end - 1], self.limits)
             ask = self._ask_again(group, blocks, steps_asked)
-            answer = self.view.helper_answers.get(ask.id, "") if ask is not None else ""
+            answer = self.view.branch.helper_answers.get(ask.id, "") if ask is not None else ""
             first = self.view.messages[steps_asked[0].start]
             if answer.strip():
                 text = extracts.render_answer(self.view, steps_asked, answer, 2 * self.limits.brief_chars)
@@ -224,7 +224,7 @@ class CompressionLadder:
         ask = extracts.build_ask(
             self.view, steps_asked, self.limits.brief_chars, self.limits.min_ids, self.limits.prompt
         )
-        answer_text = self.view.helper_answers.get(ask.id, "")
+        answer_text = self.view.branch.helper_answers.get(ask.id, "")
         if answer_text.strip():
             text = extracts.render_answer(self.view, steps_asked, answer_text, 2 * self.limits.brief_chars)
         else:
@@ -304,7 +304,8 @@ class CompressionLadder:
         """The question for a summary of summaries, None until every block of the group has its summary from a
         helper."""
         parts = [
-            self.view.helper_answers.get(self._ask([self.layout.steps[i] for i in b.steps]).id, "") for b in blocks
+            self.view.branch.helper_answers.get(self._ask([self.layout.steps[i] for i in b.steps]).id, "")
+            for b in blocks
         ]
         if not parts or not all(part.strip() for part in parts):
             return None

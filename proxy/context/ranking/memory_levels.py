@@ -266,11 +266,11 @@ def _arrange(
 
 def compute_priorities(view: View, layout: StepLayout, weights: PriorityWeights = DEFAULT_WEIGHTS) -> list[int]:
     """The priority of each step. It is 50 for all steps if the times of the messages are unknown."""
-    if len(view.times) != len(view.messages):
+    if len(view.inputs.times) != len(view.messages):
         return [DEFAULT_PRIORITY] * len(layout.steps)
     mentioned = bm25.score_references([_hash_step_names(view, step) for step in layout.steps])
     relevant = _compute_relevance(view, layout)
-    now, times, found = view.now, view.times, []
+    now, times, found = view.now, view.inputs.times, []
     for i, step in enumerate(layout.steps):
         minutes = (now - times[step.end - 1]) / 60
         marked = layout.is_fixed[i] and layout.kinds[i] != "system" and _holds_pin(view, step)
@@ -296,8 +296,8 @@ def _compute_relevance(view: View, layout: StepLayout) -> list[float]:
     asked = find_task(view)
     if asked is None:
         return [0.0] * len(layout.steps)
-    if view.relevance:
-        each = [min(1.0, max(0.0, view.relevance.get(m.form, 0.0))) for m in view.messages]
+    if view.inputs.relevance:
+        each = [min(1.0, max(0.0, view.inputs.relevance.get(m.form, 0.0))) for m in view.messages]
     else:
         # The task is its own best match. Measured against it, every other message would seem far away.
         others = [NO_TERMS if m is asked else bm25.count_message_terms(m) for m in view.messages]

@@ -275,11 +275,11 @@ class CompressLevels(Stage):
 
     def _compress_aged(self, view: View, ladder: CompressionLadder) -> None:
         """Compress content older than the age limit of its level: finished groups, and blocks of the active group."""
-        if len(view.times) != len(view.messages):
+        if len(view.inputs.times) != len(view.messages):
             return
         active = len(view.groups) - 1
         for group, found in enumerate(view.groups[:-1]):
-            age = view.now - view.times[found.end - 1]
+            age = view.now - view.inputs.times[found.end - 1]
             if age > self.working_s:
                 compression_order.finish_group(ladder, group, f"older than {self.working_s} s")
             if age > self.session_s:
@@ -287,7 +287,7 @@ class CompressLevels(Stage):
                     group, compression_order.find_blocks(ladder, group), f"older than {self.session_s} s"
                 )
         for block in compression_order.find_blocks(ladder, active):
-            ages = {i: view.now - view.times[ladder.layout.steps[i].end - 1] for i in block.steps}
+            ages = {i: view.now - view.inputs.times[ladder.layout.steps[i].end - 1] for i in block.steps}
             old = [i for i, age in ages.items() if age > self.working_s]
             if block.is_complete and len(old) == len(ages) and old:
                 ladder.summarize_block(block, f"older than {self.working_s} s")
@@ -336,4 +336,6 @@ class CompressLevels(Stage):
 def _find_begin_time(view: View) -> float:
     """Return the time of the first message of the conversation. System messages do not count: every request sends them
     again."""
-    return next((at for at, message in zip(view.times, view.messages, strict=False) if not message.is_system), view.now)
+    return next(
+        (at for at, message in zip(view.inputs.times, view.messages, strict=False) if not message.is_system), view.now
+    )

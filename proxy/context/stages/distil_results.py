@@ -77,17 +77,17 @@ class DistilResults(ReflectionSettings, Stage):
     def asks(self, view: View) -> Iterator[Ask]:
         """Yield a question for each batch without an answer. `urgent` is set if the results of the batch are no longer
         the newest."""
-        if self.read_mode(view.options) != "helper":
+        if self.read_mode(view.inputs.options) != "helper":
             return
         looked = call_batches.find_reflections(view, self)
         newest = _find_newest_step(view)
         for batch in reversed(looked.batches[-MAX_ASKED_BATCHES:]):
-            if batch.ask_id not in view.helper_answers:
+            if batch.ask_id not in view.branch.helper_answers:
                 yield self._ask(view, batch, now=newest is None or batch.calls[-1].call_index != newest.start)
 
     def _ask(self, view: View, batch: call_batches.CallBatch, *, now: bool) -> Ask:
         shown = [reflection.render_excerpt(one.call, view.messages[one.result_index]) for one in batch.calls]
-        wanted = call_batches.find_goal(view.state, view.messages, view.is_result)
+        wanted = call_batches.find_goal(view.branch.state, view.messages, view.is_result)
         return Ask(
             REFLECTION_KIND,
             reflection.build_helper_prompt(wanted, shown),

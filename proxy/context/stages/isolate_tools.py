@@ -27,17 +27,17 @@ class IsolateTools(Stage):
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield a proposal for every message with tool traffic of another strategy before the active group."""
-        mine = find_family(view.strategy)
-        if all(find_family(s) == mine for s in set(view.strategies)):
+        mine = find_family(view.inputs.strategy)
+        if all(find_family(s) == mine for s in set(view.inputs.strategies)):
             return
         for step in view.steps:
             if step.start >= view.active_start:
                 return
             for n in range(step.start, step.end):
                 message = view.messages[n]
-                if find_family(view.strategies[n]) == mine or not (message.calls or message.is_result):
+                if find_family(view.inputs.strategies[n]) == mine or not (message.calls or message.is_result):
                     continue
-                reason = f"tool traffic made for {view.strategies[n]}, not for {view.strategy}"
+                reason = f"tool traffic made for {view.inputs.strategies[n]}, not for {view.inputs.strategy}"
                 if message.calls and message.text:
                     count = view.token_counter.count_text
                     calls = sum(PER_CALL + count(call.name) + count(call.arguments) for call in message.calls)

@@ -125,7 +125,7 @@ class ShortenResults(Stage):
         open_results = view.memo_edited("shorten_results", partial(self._find_open, view), self)
         if not open_results:
             return
-        share = self.recalled_share if "recall" in view.offered_tools else self.share
+        share = self.recalled_share if "recall" in view.inputs.offered_tools else self.share
         batch = _Batch(self, view, StubLimits(self.errors, self.chars, share))
         now = view.request_counts[-1]
         turns = _Turns(view)
@@ -341,7 +341,7 @@ class _Batch:
 
     def _find_known(self, gone: frozenset[int]) -> None:
         kept: dict[Hashable, list[_Written]] = self._view.memo_edited("stubs", lambda _, __: {}, self._stage)
-        key = (gone, self._limits, "recall" in self._view.offered_tools, self._view.request.tools)
+        key = (gone, self._limits, "recall" in self._view.inputs.offered_tools, self._view.request.tools)
         self._known = kept.get(key, ())
         kept.clear()
         kept[key] = self._written
@@ -351,7 +351,7 @@ class _Batch:
             self._made = StubWriter(identifiers.PromptIndex(self._view), self._limits)
             self._referred = find_referred_lines(self._view)
             self._newest = file_views.find_newest_lines(self._view, gone)
-            if "recall" in self._view.offered_tools:  # else no stub has a call whose result could be outdated
+            if "recall" in self._view.inputs.offered_tools:  # else no stub has a call whose result could be outdated
                 self._find_state = file_views.make_state_test(self._view)
             for known in self._written:
                 self._write(known[0], known[1], gone, known[2])
@@ -362,7 +362,7 @@ class _Batch:
         if n in self._newest:
             wanted = [*wanted, *file_views.find_spans(message.text, self._newest[n])]
         held = identifiers.find_facts(message, view.find_edit(n))
-        shown = name if "recall" in view.offered_tools else ""
+        shown = name if "recall" in view.inputs.offered_tools else ""
         state = self._find_state(n) if shown else "current"
         return self._made.write_stub(message, held, wanted, command, content=content, message_id=shown, state=state)
 

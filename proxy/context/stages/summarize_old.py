@@ -79,7 +79,7 @@ class SummarizeOld(Stage):
         batches, rest = self._split_batches(view, old.first)
         for batch in [*batches, *_split_batch(view, rest)] if now else batches:
             ask = _ask(view, batch)
-            if ask.id in view.helper_answers or not gone.isdisjoint(batch) or not set(batch) & old.covered_set:
+            if ask.id in view.branch.helper_answers or not gone.isdisjoint(batch) or not set(batch) & old.covered_set:
                 continue
             messages = [view.messages[n] for n in batch]
             longest = sum(map(summary.count_chars, messages))
@@ -101,8 +101,8 @@ class SummarizeOld(Stage):
             if not left.isdisjoint(batch):
                 source = sum(summary.count_chars(view.messages[n]) for n in batch)
                 answer = (
-                    summary.accept_summary(view.helper_answers.get(_ask(view, batch).id), source)
-                    if view.helper_answers
+                    summary.accept_summary(view.branch.helper_answers.get(_ask(view, batch).id), source)
+                    if view.branch.helper_answers
                     else None
                 )
                 if answer is not None:
@@ -137,8 +137,8 @@ def _split_batch(view: View, batch: list[int]) -> Iterator[list[int]]:
     growing, and the remainder."""
     begin = 0
     while begin < len(batch):
-        ends = range(len(batch), begin, -1) if view.helper_answers else ()
-        end = next((end for end in ends if _ask(view, batch[begin:end]).id in view.helper_answers), len(batch))
+        ends = range(len(batch), begin, -1) if view.branch.helper_answers else ()
+        end = next((end for end in ends if _ask(view, batch[begin:end]).id in view.branch.helper_answers), len(batch))
         yield batch[begin:end]
         begin = end
 

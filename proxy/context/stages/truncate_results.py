@@ -52,7 +52,7 @@ class TruncateResults(Stage):
         results = [n for n, is_result in enumerate(view.is_result) if is_result]
         active = [n for n in results if n >= view.active_start]
         recent = set(active[-self.recent :] if self.recent else ())
-        hint = self.select_hint(view.offered_tools)
+        hint = self.select_hint(view.inputs.offered_tools)
         # A group has been inactive since the start of the next group.
         ended = {n: after.start for group, after in pairwise(view.groups) for n in range(group.start, group.end)}
         for at, n in enumerate(results):

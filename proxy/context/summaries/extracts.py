@@ -199,7 +199,7 @@ def extract_result(view: View, step: Step, index: int) -> str:
     call = next((call for call in view.messages[step.start].calls if call.id == message.call_id), None)
     errors = find_telling_lines(message, call, excluded=first)
     name = public_id(view.keys[index])
-    whole = f"; {render_recall_call(name)} has all" if "recall" in view.offered_tools else ""
+    whole = f"; {render_recall_call(name)} has all" if "recall" in view.inputs.offered_tools else ""
     rows = [f"[extract of message {name}, {len(message.text)} characters{whole}]"]
     if first:
         rows.append(first)

@@ -206,7 +206,7 @@ def mark_broken_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[b
             continue
         if marker is None:
             marker = _ReferenceMarker(view, edits)
-        text = _WHOLE_REFERENCE.sub(partial(marker.mark, n, "recall" in view.offered_tools), edit.text or "")
+        text = _WHOLE_REFERENCE.sub(partial(marker.mark, n, "recall" in view.inputs.offered_tools), edit.text or "")
         if text == edit.text:
             continue
         after = count_edited_tokens(view, n, text)

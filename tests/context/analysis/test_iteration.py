@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from msgspec.structs import replace
 
 from proxy.context.analysis.iteration import check_urgency, find_iteration_message, read_iteration, read_urgency
 from proxy.context.policy import Policy
 from proxy.errors import ConfigError
 from tests.context.research import make_iterations, make_step
-from tests.conversations import assistant, build_view, system, user
+from tests.conversations import assistant, build_view, change_view, system, user
 
 
 def test_b2_an_iteration_is_an_assistant_message_since_the_last_user_message() -> None:
@@ -39,7 +38,7 @@ def test_b2_observations_are_no_user_messages() -> None:
     [("50", 50), (" 7 ", 7), ("0", 30), ("-3", 30), ("many", 30), ("", 30), ("1e9", 30), ("9" * 30, 30), ("²", 30)],
 )
 def test_b2_a_request_may_say_how_many_iterations_it_has(given: str, most: int) -> None:
-    view = replace(build_view(make_iterations(3)), options={"max-iterations": given})
+    view = change_view(build_view(make_iterations(3)), options={"max-iterations": given})
     assert read_iteration(view, 30).maximum == most
 
 
@@ -59,7 +58,7 @@ def test_the_message_with_which_an_iteration_was_reached_is_found() -> None:
 def test_b7_the_request_may_say_how_urgent_to_be() -> None:
     view = build_view(make_iterations(1))
     assert read_urgency(view, "firm") == "firm"
-    assert read_urgency(replace(view, options={"urgency": " Gentle"}), "firm") == "gentle"
-    assert read_urgency(replace(view, options={"urgency": "very"}), "off") == "off"
+    assert read_urgency(change_view(view, options={"urgency": " Gentle"}), "firm") == "gentle"
+    assert read_urgency(change_view(view, options={"urgency": "very"}), "off") == "off"
     with pytest.raises(ConfigError, match="gentle"):
         check_urgency("very")

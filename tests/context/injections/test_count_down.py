@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.injections.count_down import CountDown
@@ -11,7 +10,7 @@ from proxy.context.plan import View
 from proxy.context.stage import make_injection
 from proxy.errors import ConfigError
 from tests.context.research import make_iterations
-from tests.conversations import build_view
+from tests.conversations import build_view, change_view
 
 
 def insert_texts(view: View, injection: CountDown | None = None) -> list[str]:
@@ -43,7 +42,7 @@ def test_b3_boundaries_are_settings() -> None:
 
 
 def test_b2_the_request_overrides_how_many_there_may_be() -> None:
-    view = replace(build_view(make_iterations(15)), options={"max-iterations": "20"})
+    view = change_view(build_view(make_iterations(15)), options={"max-iterations": "20"})
     assert insert_texts(view) == ["[5 iterations left. Complete your answer.]"]
 
 
@@ -55,7 +54,7 @@ def test_b7_the_words_are_settings() -> None:
         ["Nur noch 10!"],
     ]
     gentle = [
-        insert_texts(replace(build_view(make_iterations(n)), options={"urgency": "gentle"}), injection)
+        insert_texts(change_view(build_view(make_iterations(n)), options={"urgency": "gentle"}), injection)
         for n in (15, 20)
     ]
     assert gentle == [["15, bitte"], ["10"]]
@@ -74,6 +73,6 @@ def test_b7_gentle_is_polite_and_off_is_silent() -> None:
         assert f"{30 - n} iterations" in gentle
         assert "NOW" not in gentle
         assert insert_texts(build_view(make_iterations(n)), CountDown(urgency="off")) == []
-        assert insert_texts(replace(build_view(make_iterations(n)), options={"urgency": "off"})) == []
+        assert insert_texts(change_view(build_view(make_iterations(n)), options={"urgency": "off"})) == []
     with pytest.raises(ConfigError, match="urgency"):
         CountDown(urgency="loud")

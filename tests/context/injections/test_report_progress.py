@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from proxy.context.injections.report_progress import ReportProgress
 from proxy.context.plan import View
 from proxy.errors import ConfigError
 from tests.context.research import make_iterations, make_step
-from tests.conversations import assistant, build_view, user
+from tests.conversations import assistant, build_view, change_view, user
 
 
 def insert_texts(view: View, injection: ReportProgress | None = None) -> list[str]:
@@ -42,7 +41,7 @@ def test_b4_numbers_and_what_counts_as_a_page_are_settings() -> None:
 
 
 def test_b2_the_request_overrides_how_many_there_may_be() -> None:
-    view = replace(build_view(make_iterations(5)), options={"max-iterations": "50"})
+    view = change_view(build_view(make_iterations(5)), options={"max-iterations": "50"})
     assert insert_texts(view) == ["[PROGRESS: Iteration 5/50 | 5 tools used | 0 pages read]"]
 
 

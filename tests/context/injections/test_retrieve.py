@@ -18,7 +18,7 @@ from proxy.context.policy import Policy
 from proxy.context.stage import make_injection
 from proxy.errors import ConfigError
 from tests.context.ranking.test_memory_levels import step
-from tests.conversations import Json, assistant, build_view, result, user
+from tests.conversations import Json, assistant, build_view, change_view, result, user
 
 OLD = [
     user("why does the tokenizer choke on unicode"),
@@ -36,7 +36,7 @@ def hidden(values: Sequence[Json], gone: Sequence[int], *, literal: bool = True,
         view.keys[n]: Edit(view.keys[n], "gone", None, "compress_levels", "r", view.original_tokens[n], 0) for n in gone
     }
     tokens = [0 if n in gone else size for n, size in enumerate(view.tokens)]
-    return msgspec.structs.replace(view, edits=edits, tokens=tokens, **more)
+    return change_view(view, edits=edits, tokens=tokens, **more)
 
 
 def ask(text: str, gone: Sequence[int] = range(4), injection: Retrieve | None = None, **more: Any) -> list[Insert]:
@@ -177,9 +177,7 @@ def test_e6_what_the_client_does_not_send_any_more_comes_from_the_store() -> Non
     (found,) = Retrieve()(view)
     assert found.quoted_keys == (b"s" * 16,)
     assert "stored summary" in found.text
-    here = msgspec.structs.replace(
-        view, retrieved_texts=[RetrievedText(view.keys[0], "message", "user", "tokenizer and unicode")]
-    )
+    here = change_view(view, retrieved_texts=[RetrievedText(view.keys[0], "message", "user", "tokenizer and unicode")])
     assert list(Retrieve()(here)) == []
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 
 from proxy.context.analysis.lexicon import LoopSettings
 from proxy.context.analysis.loops import LOOP_KINDS, Loop
@@ -16,14 +15,14 @@ from proxy.context.stage import make_injection
 from proxy.context.summaries import placeholders
 from proxy.errors import ConfigError
 from tests.context.research import make_plan, make_step
-from tests.conversations import Json, assistant, build_view, user
+from tests.conversations import Json, assistant, build_view, change_view, user
 
 PLANS = [assistant(t) for t in ("I need to plan", "Let me plan my approach", "Planning to search")]
 SOURCE = "ERROR: You're repeating yourself. Take action immediately."
 
 
 def list_loop_warnings(values: Sequence[Json], injection: WarnOfLoops | None = None, **more: object) -> list[Insert]:
-    view = replace(build_view([user("a"), *values]), **more)
+    view = change_view(build_view([user("a"), *values]), **more)
     return list((injection or WarnOfLoops())(view))
 
 

@@ -22,7 +22,7 @@ from proxy.context.ranking.memory_levels import (
     find_task,
 )
 from proxy.context.stages.compress_levels import CompressLevels
-from tests.conversations import Json, assistant, build_view, result, system, user
+from tests.conversations import Json, assistant, build_view, change_view, result, system, user
 
 STAGE = CompressLevels(verbose=100, recent=1)
 P, S, W, V = Level.PERMANENT, Level.SESSION, Level.WORKING, Level.VOLATILE
@@ -67,7 +67,7 @@ def test_e3_the_weights_are_settings_and_a_priority_stays_of_100() -> None:
     double = PriorityWeights(recency=0.6, references=0.4, relevance=0.8, mark=0.2)
     assert [compute_priority(10, 0, 0.5, False, w) for w in (PriorityWeights(), double)] == [23, 23]
     view, layout = laid([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
-    view = replace(view, times=[0.0] * len(view.messages), now=6e5)
+    view = change_view(view, times=[0.0] * len(view.messages), now=6e5)
     assert compute_priorities(view, layout, PriorityWeights(relevance=0))[1] == 0
 
 
@@ -109,7 +109,7 @@ def test_e2_the_rules_are_data() -> None:
 def test_e2_a_pinned_message_is_permanent_with_all_of_its_step() -> None:
     values = [user("a"), *step(1), *step(2), user("b"), *step(3), *step(4)]
     view = build_view(values)
-    view = replace(view, pins=frozenset({view.keys[2]}))
+    view = change_view(view, pins=frozenset({view.keys[2]}))
     rules = compile_rules((), (), (), (), 100, 1)
     layout = build_layout(view, rules, 10)
     assert layout.levels[1] is P
@@ -154,7 +154,7 @@ def test_e3_age_references_and_relevance_decide() -> None:
     ]
     view, layout = laid(values)
     assert set(compute_priorities(view, layout)) == {50}
-    view = replace(view, times=[0.0] * len(view.messages), now=600.0)
+    view = change_view(view, times=[0.0] * len(view.messages), now=600.0)
     found = compute_priorities(view, layout)
     assert found[2] > found[3] > found[1]
     later = compute_priorities(replace(view, now=6000.0), layout)
@@ -163,15 +163,15 @@ def test_e3_age_references_and_relevance_decide() -> None:
 
 def test_e3_vectors_take_the_place_of_words_where_they_are_given() -> None:
     view, layout = laid([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
-    view = replace(view, times=[0.0] * len(view.messages), now=6e5)
+    view = change_view(view, times=[0.0] * len(view.messages), now=6e5)
     assert compute_priorities(view, layout)[1] == 40
     near = {view.messages[4].form: 0.75, view.messages[2].form: 9.0, view.messages[6].form: -1.0}
-    assert compute_priorities(replace(view, relevance=near), layout) == [0, 40, 30, 0]
+    assert compute_priorities(change_view(view, relevance=near), layout) == [0, 40, 30, 0]
 
 
 def test_e3_an_explicit_mark_counts_a_tenth() -> None:
     view, layout = laid([user("[pin] zzz"), *step(1), user("next"), *step(2)])
-    view = replace(view, times=[0.0] * len(view.messages), now=6e9)
+    view = change_view(view, times=[0.0] * len(view.messages), now=6e9)
     assert compute_priorities(view, layout)[0] == 10
 
 

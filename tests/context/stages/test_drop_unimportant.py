@@ -26,6 +26,7 @@ from tests.conversations import (
     Json,
     assistant,
     build_view,
+    change_view,
     make_request,
     result,
     system,
@@ -107,7 +108,7 @@ def test_d2_pinned_and_marked_messages_stay() -> None:
     pinned = [system("s" * 6), user("[pin]!"), *EXAMPLE[2:]]
     assert leave(budget_view(pinned, 40)) == [2, 4]
     view = budget_view(EXAMPLE, 40)
-    assert leave(msgspec.structs.replace(view, pins=frozenset({view.keys[2]}))) == [1, 4]
+    assert leave(change_view(view, pins=frozenset({view.keys[2]}))) == [1, 4]
     part = {"type": "text", "text": "b" * 6, "cache_control": {"type": "ephemeral"}}
     marked = [EXAMPLE[0], user([part]), *EXAMPLE[2:]]
     assert leave(budget_view(marked, 40)) == [3, 4]  # with the answer to it: of a group that is over no part can leave

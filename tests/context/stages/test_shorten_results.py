@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from proxy.chat import chain
 from proxy.chat.message import Message, Request
@@ -24,7 +23,18 @@ from proxy.context.stages.shorten_results import (
 from proxy.context.summaries.stub import StubWriter
 from proxy.context.view import build_view as build_known_view
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
-from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, build_view, call, encode_json, result, user
+from tests.conversations import (
+    COUNTER,
+    PLAIN_MODEL,
+    Json,
+    assistant,
+    build_view,
+    call,
+    change_view,
+    encode_json,
+    result,
+    user,
+)
 
 LONG = "\n".join(f"line {n} of an output that nobody needs any more" for n in range(400))
 
@@ -303,7 +313,7 @@ def test_a_batch_is_written_once_for_a_history_and_another_one_anew(monkeypatch:
     assert texts(view, (6, 2, 4), every) == texts(build_view(values), (6, 2, 4), every)
     assert texts(view, (4, 2), every - {6}) == texts(build_view(values), (4, 2), every - {6}) != first[1:]
     assert len(written) > 3
-    other = replace(view, offered_tools=frozenset(("recall",)))
+    other = change_view(view, offered_tools=frozenset(("recall",)))
     assert all("recall(" in str(text) for text in texts(other, (6, 4, 2), every))
 
 
