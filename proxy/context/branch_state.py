@@ -112,6 +112,8 @@ class BranchState(msgspec.Struct, frozen=True):
 
     refetched: Mapping[str, int] = {}
     """Cut results that were fetched again, by sort (see `page_faults`)."""
+    refetched_keys: frozenset[bytes] = frozenset()
+    """Chain keys of the results that fetched a cut result again: without the proxy they would not be there."""
     exposed: Mapping[str, int] = {}
     """Cut results in the session's requests, summed over these requests, by sort."""
     counted_messages: int = 0
@@ -160,6 +162,7 @@ class BranchState(msgspec.Struct, frozen=True):
             if plan.placed_inserts
             else self.note_counts,
             refetched=plan.refetched or self.refetched,
+            refetched_keys=plan.refetched_keys or self.refetched_keys,
             exposed=plan.exposed or self.exposed,
             counted_messages=len(plan.keys),
         )
@@ -224,5 +227,6 @@ class BranchState(msgspec.Struct, frozen=True):
             states=tuple(state for state in self.states if state[0][:DIGEST_BYTES] in shared),
             pins=self.pins & shared,
             boundary=self.boundary if self.boundary in shared else b"",
+            refetched_keys=self.refetched_keys & shared,
             counted_messages=min(self.counted_messages, len(shared_keys)),
         )

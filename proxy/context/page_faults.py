@@ -260,6 +260,15 @@ def _read_sent_text(view: View, n: int) -> str:
     return view.messages[n].text if whole or edit is None else edit.text or ""
 
 
+def list_refetched_keys(view: View, found: Sequence[tuple[Refetch, str]]) -> frozenset[bytes]:
+    """Return the chain keys of the results of these page faults, and of the messages whose calls fetched nothing
+    else."""
+    again, known = {one.index for one, _ in found}, find_result_lookups(view).by_result
+    calling = {known[n].call_index for n in again if n in known} - {-1}
+    whole = (n for n in calling if again.issuperset(range(n + 1, n + 1 + len(view.messages[n].calls))))
+    return frozenset(view.keys[n] for n in (*again, *whole))
+
+
 def count_faults(view: View, found: Sequence[tuple[Refetch, str]]) -> Mapping[str, int]:
     """`FaultCounts.refetched` with these page faults. Those of references count for references too."""
     counts = Counter(view.faults.refetched)

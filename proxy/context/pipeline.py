@@ -95,8 +95,11 @@ def _guard_sent_messages(seen: View, sent_count: int) -> View:
 
 
 def _count_new_faults(seen: View, state: BranchState) -> tuple[View, list[Note]]:
-    """Return the view with the cut results that this request fetches again, and a note of the new ones."""
-    found = page_faults.find_new_faults(seen, state.counted_messages) if seen.edits else []
+    """Return the view with the cut results that this request fetches again, and a note of the new ones.
+
+    Edits of a literal policy are not in the view, and no rate is counted of them: it cuts by its rules alone."""
+    sent = view.with_edits(seen, state.edits) if seen.literal and state.edits else seen
+    found = page_faults.find_new_faults(sent, state.counted_messages) if sent.edits else []
     if not found:
         return seen, []
     # After a restart all are counted again, and only those behind the last answer are reported again.
@@ -105,7 +108,9 @@ def _count_new_faults(seen: View, state: BranchState) -> tuple[View, list[Note]]
     )
     kinds = Counter[str](one.kind for one, _ in found if one.index >= reported_until)
     notes = [Note("refetch", " ".join(sorted(kinds)), {**kinds})] if kinds else []
-    return replace(seen, faults=replace(seen.faults, refetched=page_faults.count_faults(seen, found))), notes
+    keys = seen.faults.refetched_keys | page_faults.list_refetched_keys(sent, found)
+    counts = seen.faults.refetched if seen.literal else page_faults.count_faults(seen, found)
+    return replace(seen, faults=replace(seen.faults, refetched=counts, refetched_keys=keys)), notes
 
 
 def _limit_to_last_resort(state: BranchState, policy: Policy) -> tuple[BranchState, Policy]:
@@ -443,6 +448,7 @@ def _make_plan(
         literal=policy.literal,
         limit=limit,
         refetched=seen.faults.refetched,
+        refetched_keys=seen.faults.refetched_keys,
         exposed=page_faults.count_exposed_results(seen) if edits else seen.faults.exposed,
         request_count=seen.request_counts[-1] + 1,
         breakpoints=wanted,
@@ -477,6 +483,7 @@ def _make_refused_plan(seen: View, state: BranchState, policy: Policy, rule: str
         literal=seen.literal,
         limit=fit.find_budget_limit(seen, policy),
         refetched=seen.faults.refetched,
+        refetched_keys=seen.faults.refetched_keys,
         exposed=seen.faults.exposed,
         request_count=seen.request_counts[-1] + 1,
     )

@@ -305,6 +305,8 @@ class FaultCounts(msgspec.Struct, frozen=True):
     """Cut results that were fetched again in this session."""
     of_agent: Mapping[str, tuple[int, int]] = {}
     """(`exposed`, `refetched`) of the agent's other sessions together."""
+    refetched_keys: frozenset[bytes] = frozenset()
+    """Chain keys of the results that fetched a cut result again, and of the calls that fetched nothing else."""
 
 
 class View(msgspec.Struct, frozen=True, eq=False):
@@ -484,6 +486,9 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     """Tokens above which the prompt is over its budget; None where there is no budget."""
     refetched: Mapping[str, int] = {}
     """Cut results that were fetched again in this session, by sort, those of this request included."""
+    refetched_keys: frozenset[bytes] = frozenset()
+    """Chain keys of the results that fetched a cut result again, as `FaultCounts.refetched_keys`, those of this request
+    included."""
     exposed: Mapping[str, int] = {}
     """Cut results in the session's requests, summed over these requests, by sort, this request included."""
     request_count: int = 1

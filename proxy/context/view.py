@@ -65,7 +65,7 @@ def build_view(
         now=now,
         inputs=inputs,
         branch=BranchMemory(state.state, state.helper_answers, state.note_counts, state.pins, state.breakpoints),
-        faults=FaultCounts(state.exposed, state.refetched, inputs.agent_faults),
+        faults=FaultCounts(state.exposed, state.refetched, inputs.agent_faults, state.refetched_keys),
     )
 
 

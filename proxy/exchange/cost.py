@@ -2,7 +2,9 @@
 
 Costs are in dollars: the provider's own report, else the prices and cache rule of config/models.toml
 (`context.prices`). Models with neither have no bill. Without the proxy the client's own prompt would have gone out. The
-part of it that the provider had been sent before, and not too long ago, would have come from its cache.
+part of it that the provider had been sent before, and not too long ago, would have come from its cache. What an agent
+has fetched again because the proxy had cut it would not have been in that prompt. A request that only brings this would
+not have been made; its answer would have come a request earlier.
 
 `compute_bill` is the one function for it. The metrics call it when an answer has ended, and the API when it adds up
 stored exchanges. The row of an exchange holds the same `Meter` that the metrics used."""
@@ -41,7 +43,8 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     """(prompt, cached) of each round as the provider reports them, cached -1 where it does not."""
     completion: int
     before: int
-    """Tokens of the client's own prompt."""
+    """Tokens of the client's own prompt, without what was fetched again because the proxy had cut it, and no more than
+    the model's window."""
     held: int
     """Tokens of that prompt that the provider's cache would hold if it had always been sent as received."""
     sent: int
@@ -60,6 +63,12 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens of the proxy's tools and hidden rounds in a prompt of which nothing else was changed."""
     compactions: list[Usage] = []
     """Usage of the provider's compactions. The client has asked for them, so they are paid without the proxy too."""
+    refetched: int = 0
+    """Tokens of the client's prompt that were fetched again because the proxy had cut them, with their calls."""
+    fetching: int = 0
+    """Tokens of the newest calls if these have brought nothing else: without the proxy there were no such request."""
+    asked: int = 0
+    """Tokens of the blocks in the answer that the proxy had asked for: without it the model would not write them."""
 
     @property
     def prompt(self) -> int:
@@ -76,16 +85,17 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_unchanged(self) -> bool:
         """True if the client's own prompt was sent, with nothing but tools and hidden rounds of the proxy beside it.
 
-        The provider's cache then serves what it would serve without the proxy."""
-        return self.sent == self.before + self.added and not self.writes_nothing
+        The provider's cache then serves what it would serve without the proxy, if nothing was fetched again."""
+        return self.sent == self.before + self.added and not self.writes_nothing and not self.refetched
 
     @property
     def predicted(self) -> int:
         """Tokens that were expected from the cache: those of the first round again in each that reports cached ones."""
         return self.expected * (sum(cached >= 0 for _, cached in self.rounds) or 1)
 
-    def list_usages(self) -> list[Usage]:
-        """The usage of each round."""
+    def list_usages(self, count: Callable[[int], int] = int) -> list[Usage]:
+        """The usage of each round. count: a function from tokens by our count to tokens by the count of the provider.
+        It is used for cached tokens that the provider does not report."""
         last = len(self.rounds) - 1
         outputs = self.outputs or [0] * last + [self.completion]
         writes = self.writes or [(-1, 0)] * len(self.rounds)
@@ -94,7 +104,7 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
                 prompt,
                 output,
                 prompt + output,
-                min(prompt, cached if cached >= 0 else self.expected),
+                min(prompt, cached if cached >= 0 else count(self.expected)),
                 written if written >= 0 else None,
                 cache_write_long=long,
             )
@@ -113,10 +123,41 @@ def count_cached_without_proxy(turn: Turn) -> int:
     sent_at = moves[-1][2] if moves else branch.state.sent_at
     if sent_at is None or turn.started_at - sent_at > turn.model.ttl_s or turn.located.known_until < 0:
         return 0
+    end = _find_last_prompt_end(turn)
+    return count_own_tokens(turn, end) if end else 0
+
+
+def _find_last_prompt_end(turn: Turn) -> int:
+    """Number of messages of the client's own prompt that its last prompt had."""
     messages, end = turn.request.messages, turn.located.known_until + 1
     while end and messages[end - 1].role == "assistant":
         end -= 1
-    return count_own_tokens(turn, end) if end else 0
+    return end
+
+
+class _Refetched(NamedTuple):
+    """Tokens of the client's own prompt that were fetched again because the proxy had cut them, with their calls."""
+
+    tokens: int = 0
+    held: int = 0
+    """Those of them that the client's last prompt had."""
+    fetching: int = 0
+    """Tokens of the newest calls, if the request brings nothing but what these have fetched again."""
+
+
+def _count_refetched(turn: Turn) -> _Refetched:
+    known = turn.located.branch.state.refetched_keys
+    again = [n for n, key in enumerate(turn.keys) if key in known] if known else []
+    if not again:
+        return _Refetched()
+    messages, end = turn.request.messages, _find_last_prompt_end(turn)
+    sizes = dict(zip(again, turn.token_counter.count_each([messages[n] for n in again]), strict=True))
+    step = next((n for n in reversed(range(len(messages))) if n not in sizes or messages[n].calls), -1)
+    return _Refetched(
+        sum(sizes.values()),
+        sum(size for n, size in sizes.items() if n < end),
+        sizes.get(step, 0) if step < len(messages) - 1 else 0,
+    )
 
 
 def count_own_tokens(turn: Turn, end: int = -1) -> int:
@@ -131,21 +172,24 @@ def count_own_tokens(turn: Turn, end: int = -1) -> int:
     return token_counter.count_tools(turn.request.tools) + turn.request.memo("ends", add_up, id(token_counter))[end]
 
 
-def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
+def make_meter(turn: Turn, usage: Usage | None, asked: int = 0) -> Meter | None:
     """Return the meter of the exchange; None where the provider reports no usage. usage: that of the last round; None
-    for an exchange that failed behind earlier rounds, which are paid all the same."""
+    for an exchange that failed behind earlier rounds, which are paid all the same. asked: as in `Meter`."""
     rounds: Sequence[Usage] = turn.rounds.usage if usage is None else (*turn.rounds.usage, usage)
     if not rounds:
         return None
-    plan, model = turn.prompt.plan, turn.model
-    kept = count_cacheable(model, min(turn.enriched.cached_without_proxy, plan.before))
+    plan, model, again = turn.prompt.plan, turn.model, _count_refetched(turn)
+    # The original that goes out after a fault in a later round is not the first round's prompt.
+    sent = plan.after if turn.prompt.fallback == "rounds" else turn.prompt.sent_tokens
+    before = max(0, plan.before - again.tokens)
+    if model.window is not None:
+        before = min(before, max(model.window, sent))  # a client has to shorten a longer prompt itself
+    kept = count_cacheable(model, max(0, min(turn.enriched.cached_without_proxy - again.held, before)))
     if model.cache == "breakpoint" and not rounds[0].cached and rounds[0].cache_write == 0:
         kept = 0  # a client that marks nothing has no cache, with or without the proxy
     only_ours = bool(turn.prompt.unmarked) and not turn.client_marks.in_history
     if only_ours:
         kept = min(kept, _count_marked_system(turn)) if turn.client_marks.lifetime else 0
-    # The original that goes out after a fault in a later round is not the first round's prompt.
-    sent = plan.after if turn.prompt.fallback == "rounds" else turn.prompt.sent_tokens
     # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
     earlier = [one.completion for one in turn.rounds.usage]
     listed = sum(one.completion - one.unlisted for one in turn.rounds.usage)
@@ -158,7 +202,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     return Meter(
         rounds=[(one.prompt, one.cached if one.cached is not None else -1) for one in rounds],
         completion=sum(outputs),
-        before=plan.before,
+        before=before,
         held=kept,
         sent=sent,
         expected=count_expected_cached(turn),
@@ -172,6 +216,9 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
         writes_nothing=only_ours,
         added=sent - plan.before if plan.messages is None else 0,
         compactions=[compaction for one in rounds for compaction in one.compactions],
+        refetched=again.tokens,
+        fetching=again.fetching,
+        asked=asked,
     )
 
 
@@ -214,6 +261,11 @@ class _PricedExchange(msgspec.Struct, frozen=True):
     """Tokens by the count of the provider, from tokens of a prompt by our count."""
 
     @property
+    def answer(self) -> int:
+        """Tokens of the answer that would have come without the proxy."""
+        return max(0, self.usages[-1].completion - self.meter.asked)
+
+    @property
     def paid(self) -> float:
         """Dollars of the exchange."""
         return (sum(cost.total for cost in self.costs) + self.compacting) * self.scale
@@ -222,12 +274,18 @@ class _PricedExchange(msgspec.Struct, frozen=True):
         """Dollars of another prompt and its answer, in tokens by the count of the provider."""
         return self._scale(estimate_usage(self.usages[0], prompt, cached, completion))
 
-    def estimate_unwritten(self) -> float:
-        """Dollars of the client's own prompt and the answer, where only `Meter.held` is cached and nothing more is
-        written."""
-        prompt, completion = self.count(self.meter.before), self.usages[-1].completion
-        cached = min(self.count(self.meter.held), prompt)
-        return self._scale(Usage(prompt, completion, prompt + completion, cached, 0))
+    def estimate_own(self, cached: int) -> float:
+        """Dollars without the proxy. cached: tokens of the client's prompt that the cache would hold, by the count of
+        the provider."""
+        meter, answer = self.meter, self.answer
+        if meter.fetching:
+            # The request was made for what had been cut. Its answer would have come in place of the calls before it.
+            return self._scale(Usage(0, max(0, answer - meter.fetching), 0))
+        prompt = self.count(meter.before)
+        if not meter.writes_nothing:
+            return self.estimate(prompt, cached, answer)
+        # Only `Meter.held` would be cached, and nothing more written.
+        return self._scale(Usage(prompt, answer, prompt + answer, min(self.count(meter.held), prompt), 0))
 
     def _scale(self, usage: Usage) -> float:
         return (price_usage(self.model, usage, self.meter.rate).total + self.compacting) * self.scale
@@ -240,7 +298,7 @@ def _price_exchange(model: Model, meter: Meter) -> _PricedExchange | None:
     count = _find_provider_count(model, meter)
     if model.input is None:
         model = replace(model, input=1.0, output=model.output_ratio)
-    usages = meter.list_usages()
+    usages = meter.list_usages(count)
     costs = [price_usage(model, usage, meter.rate) for usage in usages]
     compacting = sum(price_usage(model, one, meter.rate).total for one in meter.compactions)
     listed = sum(cost.total for cost in costs) + compacting
@@ -253,9 +311,10 @@ def _find_provider_count(model: Model, meter: Meter) -> Callable[[int], int]:
 
     With the provider's vocabulary our count of a text is right. The counts differ by the form of tools and calls, which
     stands in the sent prompt and in any other: the difference is added. With another vocabulary each text differs, and
-    the count is scaled. To scale the difference too made the cost without the proxy up to a tenth too high."""
+    the count is scaled. To scale the difference too made the cost without the proxy up to a tenth too high. A count of
+    less than half of ours is not of these texts, so it is scaled too."""
     prompt, sent = meter.rounds[0][0], meter.sent
-    if prompt and model.input is not None and model.tokenizer != "estimate":
+    if prompt and 2 * prompt >= sent and model.input is not None and model.tokenizer != "estimate":
         return lambda tokens: max(0, tokens + prompt - sent) if tokens else 0
     factor = prompt / max(sent, 1)
     return lambda tokens: round(tokens * factor)
@@ -266,17 +325,16 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     priced = _price_exchange(model, meter)
     if priced is None:
         return None
-    first, answer, count = priced.usages[0], priced.usages[-1].completion, priced.count
+    first, answer, count = priced.usages[0], priced.answer, priced.count
     own = count(meter.before)
-    if meter.writes_nothing:
-        without = priced.estimate_unwritten()
-    elif meter.sent == meter.before:
+    if meter.is_unchanged and meter.sent == meter.before:
         without = (priced.costs[0].prompt + priced.costs[-1].answer + priced.compacting) * priced.scale
     elif meter.is_unchanged:
         without = priced.estimate(own, max(0, (first.cached or 0) - (first.prompt - own)), answer)
     else:
-        # The provider has been sent what it serves: the client's own prompt shares that prefix, and more of it.
-        without = priced.estimate(own, max(count(meter.held), meter.rounds[0][1]), answer)
+        # The provider has been sent what it serves: the client's own prompt shares that prefix, and more of it, less
+        # what was fetched again.
+        without = priced.estimate_own(max(count(meter.held), meter.rounds[0][1] - meter.refetched))
     planned = None
     if meter.planned is not None:
         tokens, cached = meter.planned
@@ -300,14 +358,20 @@ def predict_bill(model: Model, meter: Meter) -> Prediction | None:
     priced = _price_exchange(model, meter)
     if priced is None:
         return None
-    count, answer = priced.count, priced.usages[-1].completion
+    count = priced.count
     sent = priced.estimate(count(meter.sent), count(meter.expected), priced.usages[0].completion)
-    own = (
-        priced.estimate_unwritten()
-        if meter.writes_nothing
-        else priced.estimate(count(meter.before), count(meter.held), answer)
+    rounds = sum(cost.total for cost in priced.costs[1:]) * priced.scale
+    return Prediction(sent, priced.estimate_own(count(meter.held)), rounds)
+
+
+def price_refetched(model: Model, meter: Meter) -> float:
+    """Return the predicted dollars of the client's own prompt as it came, with what was fetched again. 0 where there is
+    no bill."""
+    whole = msgspec.structs.replace(
+        meter, before=meter.before + meter.refetched, held=meter.held + meter.refetched, refetched=0, fetching=0
     )
-    return Prediction(sent, own, sum(cost.total for cost in priced.costs[1:]) * priced.scale)
+    predicted = predict_bill(model, whole if meter.refetched else meter)
+    return predicted.own if predicted is not None else 0.0
 
 
 def write_meter(meter: Meter) -> str:

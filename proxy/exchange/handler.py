@@ -248,7 +248,14 @@ async def _relay_stream(
         await _end_broken_stream(services, turn, reply, relay, blocks, broken, out)
         return
     rows = record_outcome.record_outcome(
-        services, turn, answer, blocks, "complete", reply.status, first_byte_ms=first_byte_ms
+        services,
+        turn,
+        answer,
+        blocks,
+        "complete",
+        reply.status,
+        reflections=relay.other_blocks,
+        first_byte_ms=first_byte_ms,
     )
     rows += _make_iteration_rows(services, turn, relay.other_blocks)
     stored = await record_outcome.store_and_wait(services, turn, rows)
@@ -388,6 +395,7 @@ async def _record_and_respond(
     """Store the exchange and send its body. changed: the body differs from the one that came."""
     turn, answer = made.turn, made.answer
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
+    reflections = [block.body for block in made.blocks if block.heading != state_block.HEADING]
     rows = record_outcome.record_outcome(
         services,
         turn,
@@ -395,11 +403,11 @@ async def _record_and_respond(
         [block.body for block in made.blocks if block.heading == state_block.HEADING],
         "complete" if complete else _find_status_without_answer(reply.status),
         reply.status,
+        reflections=reflections,
         first_byte_ms=first_byte_ms,
         note=None if complete else f"http {reply.status}",
     )
     if complete:
-        reflections = [block.body for block in made.blocks if block.heading != state_block.HEADING]
         rows += _make_iteration_rows(services, turn, reflections)
     headers = _make_response_headers(turn, reply, changed=changed)
     if changed:

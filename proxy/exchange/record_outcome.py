@@ -109,10 +109,12 @@ def record_outcome(
     status: ExchangeStatus,
     http_status: int,
     *,
+    reflections: Sequence[str] = (),
     first_byte_ms: float | None = None,
     note: str | None = None,
 ) -> list[Row]:
-    """Return the rows of an exchange's end; update memory and metrics. first_byte_ms, note: as in OutcomeRow."""
+    """Return the rows of an exchange's end; update memory and metrics. blocks, reflections: the bodies of the STATE and
+    REFLECTION blocks that the model was asked for. first_byte_ms, note: as in OutcomeRow."""
     branch, tip_key = turn.located.branch, turn.tip_key
     rows: list[Row] = []
     ending = _Ending(status, http_status, services.now(), first_byte_ms, note)
@@ -122,7 +124,9 @@ def record_outcome(
     state_key = tip_key if answer_key is None and complete and blocks else answer_key
     branch.last_request = replace(branch.last_request, failed=state_key is None or not complete)
     usage = _read_usage(turn, answer)
-    meter = _make_meter(services, turn, usage, status)
+    asked = [f"{state_block.HEADING}\n{body}" for body in blocks]
+    asked += [f"{reflection.HEADING}\n{body}" for body in reflections]
+    meter = _make_meter(services, turn, usage, status, asked)
     first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
     state = None
     if answer is not None and state_key is not None and complete:
@@ -328,14 +332,17 @@ def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
     )
 
 
-def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: ExchangeStatus) -> Meter | None:
-    """Return the meter of the exchange, None if it cannot be metered; the request log gets its figures."""
+def _make_meter(
+    services: Services, turn: Turn, usage: Usage | None, status: ExchangeStatus, asked: Sequence[str]
+) -> Meter | None:
+    """Return the meter of the exchange, None if it cannot be metered; the request log gets its figures. asked: the
+    blocks that the proxy has asked for."""
     meter = None
     if usage is not None and usage.cache_write:
         branch = turn.located.branch
         branch.unstored = replace(branch.unstored, has_long_cache=usage.cache_write_long > 0)
     try:
-        meter = cost.make_meter(turn, usage)
+        meter = cost.make_meter(turn, usage, sum(map(turn.token_counter.count_text, asked)))
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
         services.metrics.internal_errors_total.labels(where="counting").inc()
         log.exception("an exchange could not be metered")

@@ -15,6 +15,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stages.shorten_results import ShortenResults
+from tests.context.agent import load_policy
 from tests.conversations import (
     INPUTS,
     PLAIN_MODEL,
@@ -40,6 +41,10 @@ def lookup(name: str, number: int, text: str = RECORD, **arguments: str) -> list
 
 def chatter(count: int) -> list[Json]:
     return [m for n in range(count) for m in (assistant("fine"), user(f"go on {n}"))]
+
+
+def make_keys(values: list[Json]) -> list[bytes]:
+    return [*build_view(values).keys]
 
 
 def with_cut(values: list[Json], index: int = 2) -> View:
@@ -347,6 +352,37 @@ def test_a_session_counts_its_page_faults_once() -> None:
     assert notes == []
     assert state.refetched == {"fetch_report looks": 1}
     assert state.exposed["fetch_report looks"] == 1, "its new copy stands whole: nobody misses it any more"
+
+
+def test_the_messages_that_fetch_a_cut_result_again_are_remembered_with_their_calls() -> None:
+    big = "\n".join(f"row {n} of a long report, value {n * 31}" for n in range(400))
+    values = [user("x"), *lookup("fetch_report", 1, big, of="north"), *chatter(60)]
+    state, _, _ = played(values, BranchState())
+    alone = [*values, *lookup("fetch_report", 2, big, of="north")]
+    keys = make_keys(alone)
+    after, _, _ = played(alone, state)
+    assert after.refetched_keys == {keys[-2], keys[-1]}
+    assert played([*alone, *chatter(3)], after)[0].refetched_keys == after.refetched_keys
+    assert after.fork(keys[:-1]).refetched_keys == {keys[-2]}
+    # The same call beside another one: the step would have been there without the proxy too.
+    (first, north), (second, south) = (lookup("fetch_report", n, big, of=of) for n, of in ((2, "north"), (3, "south")))
+    both = [*values, {**first, "tool_calls": [*first["tool_calls"], *second["tool_calls"]]}, north, south]
+    after, _, _ = played(both, state)
+    assert after.refetched_keys == {make_keys(both)[-2]}
+
+
+def test_a_literal_policy_s_page_faults_are_told_and_are_no_rate_for_other_policies() -> None:
+    """None was told: its edits are made anew with each request, and are not in the view."""
+    big = "\n".join(f"row {n} of a long report, value {n * 31}" for n in range(400))
+    literal = load_policy("rolling")
+    values = [user("x"), *lookup("fetch_report", 1, big, of="north"), *chatter(6), user("y"), *chatter(1)]
+    first = rewrite(make_request(values), BranchState(), literal, PLAIN_MODEL, 0.0, INPUTS)
+    assert first.edits
+    values += lookup("fetch_report", 2, big, of="north")
+    plan = rewrite(make_request(values), BranchState().after_sending(first, 0.0), literal, PLAIN_MODEL, 0.0, INPUTS)
+    assert [dict(note.figures) for note in plan.notes if note.kind == "refetch"] == [{"repeat": 1}]
+    assert plan.refetched_keys == {*make_keys(values)[-2:]}
+    assert not plan.refetched
 
 
 def test_after_a_restart_earlier_page_faults_count_and_are_not_told_again() -> None:

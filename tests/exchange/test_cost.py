@@ -418,6 +418,51 @@ def test_a_difference_in_the_form_of_calls_is_not_scaled_with_the_texts_that_wer
     assert unknown.without_proxy == pytest.approx((2400 * 2 + 3600 * 0.2) / 1e6)
 
 
+def test_a_provider_that_counts_less_than_half_of_the_prompt_scales_what_is_saved() -> None:
+    """Its count was taken for the form of calls: 4,010 tokens were told without the proxy, beside 10 with it."""
+    model = Model(input=2.0, output=10.0, w=1.0, r=0.1)
+    bill = compute_bill(model, Meter([(10, 0)], 0, before=5000, held=0, sent=1000, expected=0))
+    assert bill is not None
+    assert (bill.paid, bill.without_proxy) == pytest.approx((10 * 2 / 1e6, 50 * 2 / 1e6))
+
+
+def test_cached_tokens_that_are_not_reported_are_expected_by_the_count_of_the_provider() -> None:
+    """The provider counts 200 tokens more, in what its cache holds. They counted as written with each request."""
+    model = Model(input=2.0, output=10.0, w=1.25, r=0.1)
+    bill = compute_bill(model, Meter([(1200, -1)], 0, before=1000, held=900, sent=1000, expected=900))
+    assert bill is not None
+    assert (bill.paid, bill.without_proxy) == pytest.approx(((100 * 2.5 + 1100 * 0.2) / 1e6,) * 2)
+
+
+def test_what_was_fetched_again_is_no_part_of_the_cost_without_the_proxy() -> None:
+    model = Model(input=2.0, output=10.0, w=1.25, r=0.1)
+    meter = Meter([(1000, 800)], 60, before=3000, held=2900, sent=1000, expected=800, refetched=600)
+    bill = compute_bill(model, meter)
+    assert bill is not None
+    assert bill.without_proxy == pytest.approx((100 * 2.5 + 2900 * 0.2 + 60 * 10) / 1e6)
+    # The prompt that was sent is as long as the client's own without the copy, and is not the same.
+    same = compute_bill(model, msgspec.structs.replace(meter, before=1000, held=1000))
+    assert same is not None
+    assert same.without_proxy == pytest.approx((1000 * 0.2 + 60 * 10) / 1e6)
+    # The request brings nothing else: its answer would have come in place of the calls before it.
+    fetching = msgspec.structs.replace(meter, fetching=25)
+    bill, predicted = compute_bill(model, fetching), predict_bill(model, fetching)
+    assert bill is not None
+    assert predicted is not None
+    assert bill.without_proxy == predicted.own == pytest.approx(35 * 10 / 1e6)
+    assert bill.paid == pytest.approx((200 * 2.5 + 800 * 0.2 + 60 * 10) / 1e6)
+
+
+def test_a_note_that_the_proxy_asks_for_would_not_have_been_written_without_it() -> None:
+    model = Model(input=2.0, output=10.0, w=1.25, r=0.1)
+    meter = Meter([(1000, 0)], 500, before=2000, held=0, sent=1000, expected=0, asked=450)
+    bill, predicted = compute_bill(model, meter), predict_bill(model, meter)
+    assert bill is not None
+    assert predicted is not None
+    assert bill.without_proxy == predicted.own == pytest.approx((2000 * 2.5 + 50 * 10) / 1e6)
+    assert bill.paid == predicted.sent == pytest.approx((1000 * 2.5 + 500 * 10) / 1e6)
+
+
 def test_a_long_prompt_that_was_not_sent_would_have_cost_its_step() -> None:
     model = Model(input=2.0, output=10.0, w=1.0, r=0.1, steps=((1500, 2.0, 1.5),))
     meter = Meter([(1000, 0)], 100, before=2000, held=0, sent=1000, expected=0)
@@ -446,3 +491,21 @@ def test_a_provider_that_counts_no_prompt_tokens_is_billed_for_nothing_but_the_a
     bill = compute_bill(Model("m", input=1.0, output=10.0), meter)
     assert bill is not None
     assert bill.paid == bill.without_proxy == pytest.approx(0.001)
+
+
+async def test_a_prompt_longer_than_the_window_would_not_have_been_sent_without_the_proxy(tmp_path: Path) -> None:
+    """Its client would have had to shorten it. The whole of it counted as paid."""
+    file = tmp_path / "models.toml"
+    file.write_text(PRICED.replace("window = 100000", "window = 4000"))
+    model = ScriptedModel("Done.")
+    model.usage = usage(1000, 0)
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, models_file=str(file), policy="rolling") as there,
+    ):
+        history = [*HISTORY, *({"role": role, "content": "word " * 900} for role in ("assistant", "user") * 8)]
+        answer = await there.post({"model": "priced", "messages": history})
+        before, after = map(int, (answer.header("x-context-tokens") or "").split(","))
+        assert after < 4000 < before
+        ((text,),) = await there.rows("SELECT meter FROM exchanges")
+    assert read_meter(text).before == 4000
