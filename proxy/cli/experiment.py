@@ -48,6 +48,7 @@ def _print_report(found: Any) -> None:
         f"{format_count(found['control_sessions'], 'session')} in the control arm, {found['managed_sessions']} managed"
         + (f", {found['mixed']} in both and not counted" if found["mixed"] else "")
         + (f", {found['unpriced']} without a bill" if found["unpriced"] else "")
+        + (f", {found['partly_billed']} with a bill of a part of their requests" if found.get("partly_billed") else "")
         + (
             f"; the control arm has {found['share']:.0%} of new sessions"
             if found["share"]
@@ -63,7 +64,8 @@ def _print_report(found: Any) -> None:
             for cause in loss["causes"]
         )
         print_text(
-            f"{loss['session']} cost {loss['dollars']:.4f} dollars, {loss['without']:.4f} without the proxy: {causes}"
+            f"{loss['session']} cost {loss['dollars']:.4f} dollars,"
+            f" an estimated {loss['without']:.4f} without the proxy: {causes}"
         )
 
 

@@ -19,7 +19,8 @@ POWER = 0.8
 EFFECT = 0.05
 """The relative difference for which the number of sessions that are still needed is given."""
 MIN_SESSIONS = 20
-"""Sessions of each arm below which no difference is called known."""
+"""Sessions of each arm below which no difference is called known, and an arm's figure has no interval. The interval of
+10 simulated sessions held the true figure in half of the draws."""
 TAIL = 0.025
 """Share of the draws on either side of an interval."""
 _KNOWN_Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
@@ -50,6 +51,8 @@ class SessionMeasures(Struct, frozen=True):
     """Dollars of what the cache was expected to hold of changed prompts and did not."""
     edits: float = 0.0
     """Predicted dollars of changed prompts, less those of the client's own prompts in their place."""
+    refetching: float = 0.0
+    """Predicted dollars of what was fetched again because the proxy had cut it, in the client's own prompts."""
     offered: float = 0.0
     """Dollars of the proxy's tools beside prompts that were not changed."""
     refetched: int = 0
@@ -62,10 +65,15 @@ class SessionMeasures(Struct, frozen=True):
     timed: int = 0
     answer_tokens: int = 0
     answers: int = 0
+    billed: int = 0
+    """Requests with a bill."""
+    unbilled: int = 0
+    """Requests that were worked on and have none: no price is known, or no usage was reported."""
 
 
 class Interval(Struct, frozen=True):
-    """A figure with its interval of 95 %. All are None where nothing can be divided."""
+    """A figure with its interval of 95 %. All are None where nothing can be divided, low and high with fewer than
+    `MIN_SESSIONS` sessions."""
 
     value: float | None
     low: float | None = None
@@ -93,7 +101,7 @@ def _return_one(_: SessionMeasures) -> float:
 FIGURES: Mapping[str, tuple[Callable[[SessionMeasures], float], Callable[[SessionMeasures], float]]] = {
     "dollars for the same prompts": (lambda s: s.dollars, lambda s: s.own),
     "dollars a session": (lambda s: s.dollars, _return_one),
-    "dollars a request": (lambda s: s.dollars, lambda s: s.requests),
+    "dollars a request": (lambda s: s.dollars, lambda s: s.billed),
     "requests a session": (lambda s: s.requests, _return_one),
     "turns a session": (lambda s: s.turns, _return_one),
     "requests a turn": (lambda s: s.requests, lambda s: s.turns),
@@ -106,6 +114,8 @@ FIGURES: Mapping[str, tuple[Callable[[SessionMeasures], float], Callable[[Sessio
 """Each figure: what is summed, and by the sum of what it is divided."""
 MAIN_FIGURE = "dollars for the same prompts"
 """Least affected by chance: a long session has dear prompts in both arms."""
+WORK_FIGURE = "requests a turn"
+"""More of these than in the control arm are work that the main figure does not count."""
 
 
 def compare_arms(
@@ -131,48 +141,54 @@ def _compare(
         found = (_divide(sum(map(upper.__getitem__, d)), sum(map(lower.__getitem__, d))) for d in draws)
         samples.append([one for one in found if one is not None])
     control, managed = values
-    intervals = [_compute_interval(value, sample) for value, sample in zip(values, samples, strict=True)]
+    intervals = [_compute_interval(*one) for one in zip(values, samples, map(len, arms), strict=True)]
     if control is None or managed is None or min(map(len, samples)) < DRAWS // 2:
         return FigureComparison(name, intervals[0], intervals[1], Interval(None), False, False, None)
-    unit = control or 1.0
+    unit, fewest = control or 1.0, min(map(len, arms))
     difference = (managed - control) / unit
     spread = [(m - c) / unit for c, m in zip(*samples, strict=False)]
     error, sessions = pstdev(spread), len(arms[0]) + len(arms[1])
-    enough = min(map(len, arms)) >= MIN_SESSIONS
     needed = None
     if control:
         wanted = sessions * ((_KNOWN_Z + _POWER_Z) * error / EFFECT) ** 2
-        share = min(map(len, arms)) / sessions
-        needed = max(0, math.ceil(max(wanted, MIN_SESSIONS / share)) - sessions)
-    known = enough and abs(difference) > _KNOWN_Z * error and error > 0
-    return FigureComparison(
-        name, intervals[0], intervals[1], _compute_interval(difference, spread), bool(control), known, needed
-    )
+        needed = max(0, math.ceil(max(wanted, MIN_SESSIONS * sessions / fewest)) - sessions)
+    known = fewest >= MIN_SESSIONS and abs(difference) > _KNOWN_Z * error and error > 0
+    between = _compute_interval(difference, spread, fewest)
+    return FigureComparison(name, intervals[0], intervals[1], between, bool(control), known, needed)
 
 
 def _divide(above: float, below: float) -> float | None:
     return above / below if below else None
 
 
-def _compute_interval(value: float | None, sample: Sequence[float]) -> Interval:
-    if value is None or not sample:
+def _compute_interval(value: float | None, sample: Sequence[float], sessions: int) -> Interval:
+    if value is None or not sample or sessions < MIN_SESSIONS:
         return Interval(value)
     ordered = sorted(sample)
     last = len(ordered) - 1
     return Interval(value, ordered[round(TAIL * last)], ordered[round((1 - TAIL) * last)])
 
 
-def describe_verdict(main: FigureComparison) -> str:
-    """Return the outcome in one sentence."""
-    if main.known and main.difference.value is not None and main.difference.low is not None:
-        sign = "less" if main.difference.value < 0 else "more"
-        low, high = sorted(abs(one or 0.0) for one in (main.difference.low, main.difference.high))
-        return (
-            f"Managed sessions cost {abs(main.difference.value):.1%} {sign} for the same prompts "
-            f"(95 % interval {low:.1%} to {high:.1%})."
-        )
+def describe_verdict(main: FigureComparison, work: FigureComparison | None = None) -> str:
+    """Return the outcome in one or two sentences. work: the comparison of `WORK_FIGURE`."""
+    between = main.difference
+    if between.value is not None and between.low is not None and between.high is not None:
+        interval = f"95 % interval {between.low:+.1%} to {between.high:+.1%}"
+        if main.known:
+            sign = "less" if between.value < 0 else "more"
+            cost = f"Managed sessions cost {abs(between.value):.1%} {sign} for the same prompts ({interval})."
+            return f"{cost} {_describe_work(work.difference)}".strip() if work is not None else cost
+        if main.sessions_needed == 0 and max(-between.low, between.high) >= EFFECT:
+            return f"Not known: chance alone may explain a difference of {between.value:+.1%} ({interval})."
     if main.sessions_needed is None:
         return "Not known: there are no sessions with a bill in both arms."
     if main.sessions_needed:
         return f"Not known yet: about {main.sessions_needed} more sessions are needed to see a difference of 5 %."
     return "Not known: there is no difference of 5 % or more, and the sessions would show one."
+
+
+def _describe_work(work: Interval) -> str:
+    """Return the sentence about the requests of managed agents, "" unless they are more than in the control arm."""
+    if work.value is None or work.low is None or work.low <= 0:
+        return ""
+    return f"Their agents needed {work.value:.1%} more requests a turn, which this figure does not count."

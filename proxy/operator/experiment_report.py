@@ -19,9 +19,16 @@ from proxy.errors import NotManaged
 from proxy.exchange import cost, lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
-from proxy.operator.compare_arms import MAIN_FIGURE, FigureComparison, SessionMeasures, compare_arms, describe_verdict
+from proxy.operator.compare_arms import (
+    MAIN_FIGURE,
+    WORK_FIGURE,
+    FigureComparison,
+    SessionMeasures,
+    compare_arms,
+    describe_verdict,
+)
 from proxy.operator.session_cache import SessionCache
-from proxy.operator.session_stats import build_meter, count_sent_tokens, is_request
+from proxy.operator.session_stats import UNPAID_STATUSES, build_meter, count_sent_tokens, is_request
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionFilter, SessionItem
 
@@ -65,7 +72,8 @@ class PredictionError(Struct, frozen=True):
 
 class ExperimentReport(Struct, frozen=True):
     """Both arms compared. share: of the control arm, as it is set now. mixed: sessions that were in both arms, which
-    count in neither. unpriced: sessions without a bill. more: there are sessions beyond the limit."""
+    count in neither. unpriced: sessions without a bill. partly_billed: sessions with a bill of which some requests have
+    none, whose dollars are in no figure. more: there are sessions beyond the limit."""
 
     share: float
     verdict: str
@@ -73,6 +81,7 @@ class ExperimentReport(Struct, frozen=True):
     managed_sessions: int
     mixed: int
     unpriced: int
+    partly_billed: int
     more: bool
     figures: list[FigureComparison]
     predictions: dict[str, PredictionError]
@@ -128,7 +137,10 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
             model = lookups.look_up_model(services, one.model)
             meter = build_meter(one, model, count_sent_tokens(one), previous.get(one.branch))
             bill, predicted = cost.compute_bill(model, meter), cost.predict_bill(model, meter)
-            if bill is not None and predicted is not None:
+            if bill is None or predicted is None:
+                made["unbilled"] += 1
+            else:
+                made["billed"] += 1
                 made["dollars"] += bill.paid
                 made["without"] += bill.without_proxy
                 made["own"] += predicted.own
@@ -138,7 +150,11 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
                     made["offered"] += bill.paid - predicted.rounds - bill.without_proxy
                 else:
                     made["missed"] += max(0.0, bill.paid - predicted.rounds - predicted.sent)
-                    made["edits"] += predicted.sent - predicted.own
+                    again = cost.price_refetched(model, meter) - predicted.own
+                    made["refetching"] += again
+                    made["edits"] += predicted.sent - predicted.own - again
+        elif is_request(one) and one.status not in UNPAID_STATUSES:
+            made["unbilled"] += 1
         previous[one.branch] = one
     return SessionMeasures(**made)
 
@@ -196,14 +212,15 @@ def _compare(share: float, found: Sequence[SessionMeasures], more: bool) -> Expe
     managed = [one for one in found if one.arm == "managed"]
     billed = [[one for one in arm if one.own > 0] for arm in (control, managed)]
     figures = compare_arms(billed[0], billed[1])
-    main = next(figure for figure in figures if figure.name == MAIN_FIGURE)
+    main, work = (next(one for one in figures if one.name == name) for name in (MAIN_FIGURE, WORK_FIGURE))
     return ExperimentReport(
         share=share,
-        verdict=describe_verdict(main),
+        verdict=describe_verdict(main, work),
         control_sessions=len(control),
         managed_sessions=len(managed),
         mixed=sum(one.arm == "mixed" for one in found),
         unpriced=len(control) + len(managed) - sum(map(len, billed)),
+        partly_billed=sum(one.unbilled > 0 for arm in billed for one in arm),
         more=more,
         figures=figures,
         predictions={
@@ -230,8 +247,6 @@ def explain_loss(one: SessionMeasures) -> list[LossCause]:
         LossCause("tokens that the cache was expected to hold and did not", one.missed),
         LossCause("edits that have not paid back what they cost the cache", one.edits),
         LossCause("definitions of the proxy's own tools", one.offered),
+        LossCause(f"{one.refetched} cut results that were fetched again", one.refetching if one.refetched else None),
     ]
-    found = sorted((cause for cause in causes if (cause.dollars or 0) > 0), key=lambda cause: -(cause.dollars or 0))
-    if one.refetched:
-        found.append(LossCause(f"{one.refetched} cut results were fetched again, each with a request", None))
-    return found
+    return sorted((cause for cause in causes if (cause.dollars or 0) > 0), key=lambda cause: -(cause.dollars or 0))

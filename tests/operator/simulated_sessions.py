@@ -39,7 +39,7 @@ def draw_session(chance: random.Random) -> SessionMeasures:
         assert predicted is not None
         dollars, own = dollars + bill.paid, own + predicted.own
         held, tokens = tokens, tokens + answer + int(chance.lognormvariate(6.0, 1.2))
-    return SessionMeasures("t", "", "", requests, 1 + requests // 8, dollars, own, own, own)
+    return SessionMeasures("t", "", "", requests, 1 + requests // 8, dollars, own, own, own, billed=requests)
 
 
 def draw_pool(seed: int, number: int = 2000) -> list[SessionMeasures]:

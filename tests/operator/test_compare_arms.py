@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.operator.compare_arms import (
     FIGURES,
     MAIN_FIGURE,
     MIN_SESSIONS,
     FigureComparison,
+    Interval,
     SessionMeasures,
     compare_arms,
     describe_verdict,
@@ -58,6 +60,39 @@ def test_few_sessions_are_never_known_and_the_report_says_how_many_are_missing(p
     assert main.sessions_needed is not None
     assert main.sessions_needed > 0
     assert f"about {main.sessions_needed} more sessions" in describe_verdict(main)
+
+
+def test_the_interval_of_a_few_sessions_is_not_told(pool: list[SessionMeasures]) -> None:
+    """That of one session had no width, and that of ten held the true figure in half of the draws."""
+    few = compare([pool[:1], pool[1:100]])
+    assert few.control.value is not None
+    assert (few.control.low, few.control.high, few.difference.low, few.known) == (None, None, None, False)
+    assert few.managed.low is not None
+    many = compare([pool[:MIN_SESSIONS], pool[MIN_SESSIONS : 2 * MIN_SESSIONS]])
+    assert None not in (many.control.low, many.managed.low, many.difference.low)
+
+
+def test_a_difference_of_5_percent_is_ruled_out_only_where_the_interval_rules_it_out() -> None:
+    """The report said that there was none, where the interval reached to 6.5 % less."""
+    parts = ("dollars", Interval(1.0), Interval(0.966))
+    wide = FigureComparison(*parts, Interval(-0.034, -0.065, -0.003), True, False, 0)
+    assert describe_verdict(wide) == (
+        "Not known: chance alone may explain a difference of -3.4% (95 % interval -6.5% to -0.3%)."
+    )
+    narrow = FigureComparison(*parts, Interval(-0.014, -0.035, 0.004), True, False, 0)
+    assert describe_verdict(narrow) == (
+        "Not known: there is no difference of 5 % or more, and the sessions would show one."
+    )
+
+
+def test_more_requests_of_managed_agents_are_told_beside_the_saving() -> None:
+    saving = FigureComparison("", Interval(1.0), Interval(0.8), Interval(-0.2, -0.25, -0.15), True, True, 0)
+    sentence = "Managed sessions cost 20.0% less for the same prompts (95 % interval -25.0% to -15.0%)."
+    assert describe_verdict(saving, replace(saving, difference=Interval(0.01, -0.02, 0.04))) == sentence
+    more = replace(saving, difference=Interval(0.125, 0.06, 0.19))
+    assert describe_verdict(saving, more) == (
+        f"{sentence} Their agents needed 12.5% more requests a turn, which this figure does not count."
+    )
 
 
 def test_with_enough_sessions_none_is_missing_and_the_report_says_that_nothing_was_found(

@@ -42,12 +42,12 @@ def test_calls_are_counted_and_those_that_were_made_before() -> None:
 
 def test_a_session_that_cost_money_says_why() -> None:
     lost = SessionMeasures("t", "lost", "managed", dollars=2.0, without=1.0, rounds=0.3, missed=0.5, edits=0.2)
-    lost = msgspec.structs.replace(lost, refetched=2)
+    lost = msgspec.structs.replace(lost, refetched=2, refetching=0.1)
     fine = SessionMeasures("t", "fine", "managed", dollars=1.0, own=0.9, sent=0.9, without=1.0)
     (found,) = find_losses([fine, lost])
     assert (found.session, found.dollars, found.without) == ("lost", 2.0, 1.0)
-    assert [cause.dollars for cause in explain_loss(lost)] == [0.5, 0.3, pytest.approx(0.2), None]
-    assert "fetched again" in found.causes[-1].cause
+    assert [cause.dollars for cause in explain_loss(lost)] == [0.5, 0.3, 0.2, 0.1]
+    assert "2 cut results that were fetched again" in found.causes[-1].cause
 
 
 async def test_the_report_has_both_arms_and_what_each_session_did(tmp_path: Path) -> None:
@@ -91,3 +91,26 @@ async def test_the_report_has_both_arms_and_what_each_session_did(tmp_path: Path
     )
     assert found.verdict.startswith("Not known yet")
     assert (other.control_sessions, other.managed_sessions) == (0, 0)
+
+
+async def test_dollars_a_request_are_those_of_the_requests_with_a_bill(tmp_path: Path) -> None:
+    """A session with two models, of which one has a price, seemed half as dear, and nothing said so."""
+    (tmp_path / "models.toml").write_text(PRICED)
+    model = ScriptedModel("Done.")
+    model.usage = {"prompt_tokens": 1000, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 0}}
+    options: dict[str, Any] = {
+        "policy": "thrifty",
+        "experiment": {"control": 0.999},
+        "models_file": str(tmp_path / "models.toml"),
+    }
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **options) as there:
+        agent = Agent(there, (b"x-context-session: mixed",))
+        await agent.say("Look around.", model="priced")
+        await agent.say("And on.", model="nobody-knows")
+        await agent.say("And on.", model="priced")
+        await there.outcomes()
+        found = await build_report(there.app.services, make_measure_cache(), None)
+    assert (found.control_sessions, found.unpriced, found.partly_billed) == (1, 0, 1)
+    figures = {one.name: one.control.value for one in found.figures}
+    assert figures["dollars a request"] == pytest.approx((1000 * 2.5 + 50 * 10) / 1e6)
+    assert figures["requests a session"] == 3

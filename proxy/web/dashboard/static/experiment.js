@@ -53,6 +53,7 @@ function facts(report) {
   return [
     `${counted(report.control_sessions, "session")} in the control arm`, `${whole(report.managed_sessions)} managed`,
     report.mixed && `${whole(report.mixed)} in both arms, not counted`, report.unpriced && `${whole(report.unpriced)} without a bill`,
+    report.partly_billed && `${whole(report.partly_billed)} with a bill of a part of their requests`,
     report.share ? `the control arm gets ${percent(report.share)} of new sessions` : "no experiment is set now",
     report.more && "only the last used sessions are counted",
   ].filter(Boolean);
@@ -70,12 +71,14 @@ function figures(rows) {
         return h("tr", {}, h("th", { scope: "row" }, one.name), value("Control", one.control, format), value("Managed", one.managed, format), difference(one, format, scale),
           h("td", { "data-label": "Known:" }, one.known ? "yes" : h("span", { class: "soft" }, needed(one))));
       })))),
-    h("p", { class: "soft" }, "Dollars for the same prompts: what the provider charged, divided by what the client's own prompts were predicted to cost. The bar is the interval, and the line in its middle no difference. A difference is known where chance alone would hardly make it, with 20 sessions or more in each arm. More sessions: as many are needed to see a difference of 5 %."));
+    h("p", { class: "soft" }, "Dollars for the same prompts: what the provider charged, divided by what the client's own prompts were predicted to cost. The bar is the interval, and the line in its middle no difference. There is an interval from 20 sessions on. A difference is known where chance alone would hardly make it, with 20 sessions or more in each arm. More sessions: as many are needed to see a difference of 5 %."));
 }
 
 function needed(figure) {
   if (figure.sessions_needed === null) return "no";
-  return figure.sessions_needed ? `no: about ${counted(figure.sessions_needed, "more session")}` : "no: none of 5 % or more";
+  if (figure.sessions_needed) return `no: about ${counted(figure.sessions_needed, "more session")}`;
+  const { low, high } = figure.difference;
+  return Math.max(-low, high) < 0.05 ? "no: none of 5 % or more" : "no: chance alone may explain it";
 }
 
 function formatOf(name) {
@@ -111,11 +114,12 @@ function predictions(arms) {
 
 function losses(report) {
   if (!report.losses.length) {
-    return report.managed_sessions > 0 && panel("Sessions that cost more", "No managed session cost more than it would have without the proxy.");
+    const billed = report.figures.some((one) => one.name === "dollars a session" && one.managed.value !== null);
+    return billed && panel("Sessions that cost more", "By the estimate, no managed session cost more than it would have without the proxy.");
   }
   return h("section", { class: "panel" }, h("h2", {}, "Sessions that cost more"),
     h("ul", { class: "notes" }, report.losses.map((one) => h("li", {},
       h("a", { href: `#/s/${encodeURIComponent(one.tenant)}/${encodeURIComponent(one.address)}/costs` }, h("bdi", {}, one.title || one.session)),
-      ` ${dollars(one.dollars)}, ${dollars(one.without)} without the proxy`,
+      ` ${dollars(one.dollars)}, an estimated ${dollars(one.without)} without the proxy`,
       h("div", { class: "soft" }, one.causes.map((cause) => (cause.dollars === null ? cause.cause : `${cause.cause} (${dollars(cause.dollars)})`)).join("; "))))));
 }
