@@ -226,8 +226,8 @@ class Metrics:
         self.cost_dollars_total = self._counter(
             "cost_dollars_total",
             (*USAGE_LABELS, "kind"),
-            "Dollars by the prices of config/models.toml: `paid`, what it would have been `without` the proxy, and"
-            " under `observe` what the `planned` prompts would have cost.",
+            "Dollars by the prices of config/models.toml: `paid`, and those `without` the proxy, which are an estimate."
+            " Under `observe` also what the `planned` prompts would have cost.",
         )
 
     def _add_process_metrics(self) -> None:

@@ -102,7 +102,7 @@ def _describe_cost(found: Any) -> str:
         return f"unknown: the model has no price, or no usage was reported{left}"
     paid = format_dollars(found["cost"])
     if found["cost_planned"] is None:
-        return f"{paid}, without the proxy {format_dollars(found['cost_without'])}{left}"
+        return f"{paid}, without the proxy about {format_dollars(found['cost_without'])}{left}"
     return (
         f"paid {paid}; {found['planned_as'] or 'the plan'} would have paid about"
         f" {format_dollars(found['cost_planned'])}{left}"

@@ -330,7 +330,7 @@ def describe_savings(found: Any) -> list[str]:
         by = " by the provider's cache" if saved > 0 and not left_out else ""  # marks of the proxy are the reason
         verb = "saved" + by if saved >= 0 else "more than without the proxy"
         lines.append(
-            f"{format_dollars(found['cost'])} paid in place of {format_dollars(found['cost_without'])}: "
+            f"{format_dollars(found['cost'])} paid in place of about {format_dollars(found['cost_without'])}: "
             f"{format_dollars(abs(saved))} {verb}."
         )
     rest = [

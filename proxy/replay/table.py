@@ -149,7 +149,7 @@ def summarize(report: ReplayReport) -> str:
     if best is nothing:
         none = f"Nothing here is cheaper and keeps {MIN_LINES_KEPT:.0%} of what is used again."
         return f"{whole}{costs or '.'} {none}{more}"
-    return f"{whole}{costs or '.'} With {best.name} you save {saved}.{more}"
+    return f"{whole}{costs or '.'} With {best.name} you would save about {saved}.{more}"
 
 
 def find_cheapest(report: ReplayReport) -> ReportEntry | None:

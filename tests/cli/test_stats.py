@@ -42,7 +42,7 @@ def test_the_whole_proxy_is_told_without_a_session(shop: CommandRunner) -> None:
 def test_an_observed_plan_is_told_beside_what_was_paid() -> None:
     found = {"cost": 0.21, "cost_without": 0.21, "cost_planned": 0.03, "planned_as": "thrifty"}
     assert _describe_cost(found) == "paid $0.2100; thrifty would have paid about $0.0300"
-    assert _describe_cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy $0.2100"
+    assert _describe_cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy about $0.2100"
 
 
 def test_dollars_of_the_proxy_have_more_than_two_places() -> None:

@@ -107,4 +107,4 @@ def test_the_last_sentence_has_dollars_where_the_price_is_known() -> None:
         assert "Nothing here is cheaper" in priced
     else:
         saved = nothing - best.total.cost[plain.prices[0]].effective
-        assert f"With {best.name} you save ${saved:,.2f}" in priced
+        assert f"With {best.name} you would save about ${saved:,.2f}" in priced

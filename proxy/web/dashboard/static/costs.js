@@ -52,8 +52,8 @@ function summary(cost, without, points, newest) {
   const unbilled = points.filter((one) => one.cost === null).length;
   const over = newest ? `the newest ${counted(points.length, "request")}` : counted(points.length, "request");
   const left = unbilled ? ` ${whole(unbilled)} of them ${unbilled === 1 ? "has no bill and is" : "have no bill and are"} in neither sum.` : "";
-  if (Math.abs(share ?? 0) < 0.005) return `${dollars(cost)} over ${over}, as much as without the proxy.${left}`;
-  return `${dollars(cost)} in place of ${dollars(without)}: ${percent(Math.abs(share ?? 0))} ${share < 0 ? "more" : "less"} over ${over}.${left}`;
+  if (Math.abs(share ?? 0) < 0.005) return `${dollars(cost)} over ${over}, about as much as without the proxy.${left}`;
+  return `${dollars(cost)} in place of about ${dollars(without)}: ${percent(Math.abs(share ?? 0))} ${share < 0 ? "more" : "less"} over ${over}.${left}`;
 }
 
 /** The session played again under other policies, as `context-proxy replay` does it. Nothing is sent upstream. */

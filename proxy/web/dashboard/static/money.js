@@ -41,7 +41,7 @@ function draw(money, view) {
   return [
     h("div", { class: "cards" },
       card("Paid", billed ? dollars(total.cost) : "unknown", counted(total.exchanges, "request"), total.unpriced ? `${whole(total.unpriced)} without a bill: no price, or no usage reported` : ""),
-      card("Without the proxy", billed ? dollars(total.cost_without) : "unknown"),
+      card("Without the proxy", billed ? `about ${dollars(total.cost_without)}` : "unknown"),
       ...(total.observed ? [card("With the observed plans", `about ${dollars(total.cost_planned)}`, counted(total.observed, "request"))] : []),
       card("Saved", share === null ? "unknown" : percent(share), share !== null && dollars(total.cost_without - total.cost)),
       card("Tokens sent", short(total.tokens_after), `of ${short(total.tokens_before)}`),

@@ -102,7 +102,7 @@ function figures(stats) {
     card("Messages", whole(stats.items), h("span", {}, counted(stats.groups, "group")),
       stats.left_out ? h("span", {}, `${whole(stats.left_out)} left out`) : null, stats.shortened ? h("span", {}, `${whole(stats.shortened)} shortened`) : null,
       again ? h("span", {}, `${whole(again)} fetched again`) : null),
-    card("Paid so far", stats.cost === null ? "unknown" : dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price, or no usage was reported" : `${dollars(stats.cost_without)} without the proxy`), stats.more && h("span", {}, `newest ${counted(stats.exchanges, "request")}`),
+    card("Paid so far", stats.cost === null ? "unknown" : dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price, or no usage was reported" : `about ${dollars(stats.cost_without)} without the proxy`), stats.more && h("span", {}, `newest ${counted(stats.exchanges, "request")}`),
       stats.unbilled ? h("span", {}, `${counted(stats.unbilled, "request")} without a bill`) : null),
     stats.cost_planned === null ? null : card(`With ${stats.planned_as || "the plan"} instead`, `about ${dollars(stats.cost_planned)}`, h("span", {}, "its plans were only observed")),
     card("Saved", share === null ? "unknown" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
