@@ -40,7 +40,7 @@ from proxy.exchange.plan_request import MAX_NEW_BYTES, plan_request
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
 from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, Services
 from proxy.exchange.turn import Enriched, Turn
-from proxy.sessions import locate
+from proxy.sessions import load_sessions, locate
 from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.sessions.stored_branch import adopt_stored_edits
 from proxy.telemetry import CURRENT
@@ -253,7 +253,9 @@ async def _enrich(
     """Look up everything that the plan may use in addition to the request: decisions, state, search, hidden rounds,
     notes. cached: tokens that the provider's cache would hold without the proxy."""
     live_session = turn.located.branch.live_session
-    decisions = await services.live_sessions.refresh_decisions(live_session, is_new=turn.located.is_new)
+    decisions = services.live_sessions.find_decisions(live_session, is_new=turn.located.is_new)
+    if decisions is None:
+        decisions = await load_sessions.refresh_decisions(services.live_sessions, live_session)
     if decisions.removed:
         erase_resent(turn, decisions.removed)
     requested = headers.get("x-context-policy", "")

@@ -22,6 +22,7 @@ from proxy.operator import erase, rebuild_state
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
 from proxy.operator.response_models import DecisionResult
+from proxy.sessions import load_sessions
 from proxy.sessions.operator_decisions import RELEASED_STAGE, REMOVED_STAGE, apply_rows
 from proxy.store.base import WHOLE_SESSION, EditAction, EditRow
 
@@ -234,7 +235,7 @@ async def _store_decision(
 ) -> DecisionResult:
     """Store the decisions before they act. StoreUnavailable passes through, and then nothing was decided."""
     await services.store.put(rows)
-    await services.live_sessions.reload_decisions(selected.record.tenant, selected.record.session)
+    await load_sessions.reload_decisions(services.live_sessions, selected.record.tenant, selected.record.session)
     indexes = set(chosen)
     changed = DecisionResult(
         session=selected.record.session,

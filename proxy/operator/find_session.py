@@ -15,6 +15,7 @@ from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import NotFound
 from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.services import LARGE_BODY_BYTES, Services
+from proxy.sessions import load_sessions
 from proxy.sessions.branch import Branch, LiveSession
 from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
 from proxy.sessions.packing import Node
@@ -137,11 +138,11 @@ async def _copy_branch(services: Services, record: SessionRecord, name: str, key
     )
     live = services.live_sessions.find_session(*place)
     # Another replica may have moved it on since this one has seen it.
-    found = (
-        await services.live_sessions.refresh_branch(live, name) if live is not None and name in live.branches else None
-    )
+    found = None
+    if live is not None and name in live.branches:
+        found = await load_sessions.refresh_branch(services.live_sessions, live, name)
     if found is None:
-        found = await services.live_sessions.load_branch(live_session, name)
+        found = await load_sessions.load_branch(services.live_sessions, live_session, name)
     if found is None:
         raise NotFound(f"session {record.session!r} has no branch {name!r}", hint="List its branches.")
     return replace(found, live_session=live_session, store_position=found.store_position.copy())

@@ -17,6 +17,7 @@ from proxy.notes import state_block as grammar
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.response_models import NoteDetails, ScratchpadDetails, StateAuthor, StateDetails, WithdrawnNote
+from proxy.sessions import load_sessions
 from proxy.sessions.locate import make_id
 from proxy.sessions.operator_decisions import make_settings_row, parse_settings
 from proxy.store.base import WHOLE_SESSION, StateRow
@@ -130,7 +131,7 @@ async def add_note(services: Services, tenant: str, session: str, text: str) -> 
         raise Conflict(f"there are {MAX_NOTES} notes already", hint="Withdraw one.")
     row = NoteRow(tenant, session, WHOLE_SESSION, make_id()[-8:], "note", text, services.now())
     await services.store.put([row])
-    await services.live_sessions.reload_decisions(tenant, session)
+    await load_sessions.reload_decisions(services.live_sessions, tenant, session)
     publish_events.publish_decision(services, tenant, session, "note", note=row.note)
     return NoteDetails(row.note, row.kind, row.text, row.created_at)
 
@@ -154,7 +155,7 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
     left = msgspec.structs.replace(settings, withdrawn=[*settings.withdrawn, note][-MAX_WITHDRAWN:])
     blank = msgspec.structs.replace(known, text="")
     await services.store.put([blank, make_settings_row(tenant, session, left)])
-    await services.live_sessions.reload_decisions(tenant, session)
+    await load_sessions.reload_decisions(services.live_sessions, tenant, session)
     publish_events.publish_decision(services, tenant, session, "withdraw", note=note)
     return WithdrawnNote(note)
 

@@ -14,6 +14,7 @@ from proxy.errors import Conflict, Unprocessable
 from proxy.exchange import publish_events
 from proxy.exchange.services import Services
 from proxy.operator import find_session
+from proxy.sessions import load_sessions
 from proxy.sessions.operator_decisions import SessionSettings, make_settings_row, parse_settings
 
 MAX_SETTING = 100_000
@@ -118,7 +119,7 @@ async def _store_settings(
     services: Services, tenant: str, session: str, known: SessionSettings, made: SessionSettings
 ) -> SessionSettings:
     await services.store.put([make_settings_row(tenant, session, made)])
-    await services.live_sessions.reload_decisions(tenant, session)
+    await load_sessions.reload_decisions(services.live_sessions, tenant, session)
     before, after = msgspec.structs.asdict(known), msgspec.structs.asdict(made)
     changes = {name: value for name, value in after.items() if value != before[name]}
     publish_events.publish_decision(services, tenant, session, "settings", settings=changes)

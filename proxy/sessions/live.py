@@ -1,28 +1,20 @@
-"""The live branches: the state of conversations in this process, read back from the store if it was dropped.
+"""The live branches: the state of conversations in this process, bounded and indexed.
 
 Memory is a cache, never the truth: everything here is written to the store before it matters, or can be derived again.
 The number of branches and their memory are bounded; the least recently used session leaves first. Those that were not
-used lately are packed (`packing`). If other processes write to the same store, the memory of a branch counts as long as
-the store agrees.
+used lately are packed (`packing`). `load_sessions` reads back those that have left or that another process has changed.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from msgspec.structs import replace
-
-from proxy.errors import StoreUnavailable
-from proxy.sessions import tool_offer as offers
 from proxy.sessions.branch import Branch, LiveSession
-from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
+from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.sessions.packing import Node
-from proxy.sessions.stored_branch import restore_branch
-from proxy.sessions.tool_offer import ToolOffer
-from proxy.store.base import BranchRecord, Store
+from proxy.store.base import Store
 
 UNPACKED_SHARE = 1 / 16
 """Share of the limit for the sessions that were used last. The memory of the others is packed. With the default limits
@@ -78,6 +70,16 @@ class LiveSessions:
                 found.unpack()
                 self.update_size(found)
         return found
+
+    def find_branch(self, live_session: LiveSession, name: str) -> Branch | None:
+        """Return the branch from memory, if no other process can have moved it on."""
+        branch = live_session.branches.get(name)
+        return None if branch is None or (branch.stored and self.store.shared) else branch
+
+    def find_decisions(self, live_session: LiveSession, *, is_new: bool) -> StoredDecisions | None:
+        """Return the operator's decisions from memory, if no other process can have made one. is_new: the session got
+        its name with this request, so nobody can have decided anything."""
+        return live_session.stored_decisions if is_new or not self.store.shared else None
 
     def open_session(self, tenant: str, session: str, explicit: bool) -> LiveSession:
         """Return the session; it is made in memory where it is not there yet."""
@@ -190,6 +192,16 @@ class LiveSessions:
         not be counted or indexed again, since it would never be taken out."""
         return self._sessions.get((live_session.tenant, live_session.session)) is live_session
 
+    def remove_branch(self, branch: Branch) -> None:
+        """Forget one branch, which another process has moved on."""
+        live_session = branch.live_session
+        del live_session.branches[branch.name]
+        live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds behind it
+        if self._is_live(live_session):
+            self._count -= 1
+            if branch.first_tip_key is not None:
+                self._drop_entry(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
+
     def _remove_session(self, live_session: LiveSession) -> None:
         self._count -= len(live_session.branches)
         self.size -= live_session.counted_size
@@ -221,104 +233,3 @@ class LiveSessions:
             found.remove(what)
             if not found:
                 del index[at]
-
-    async def refresh_branch(self, live_session: LiveSession, name: str) -> Branch | None:
-        """Return the branch as it is now, from memory where no other process can have moved it. None where there is
-        none, or not any more: then the session is forgotten. StoreUnavailable passes through where the branch is not in
-        memory."""
-        branch = live_session.branches.get(name)
-        if branch is None or not branch.stored or not self.store.shared:
-            return await self.load_branch(live_session, name)
-        try:
-            async with asyncio.timeout(self.lookup_s):
-                found = await self.store.read_branch_position(*branch.id)
-        except (TimeoutError, StoreUnavailable):
-            self.on_lookup_failed("standing")
-            return branch
-        if found is None:
-            if not branch.is_confirmed:
-                return branch  # its rows are on their way to the store
-            self.forget_session(live_session)
-            return None
-        branch.is_confirmed = True
-        if branch.is_at(found):
-            return branch
-        if live_session.branches.get(name) is branch:
-            self._remove_branch(branch)
-        again = await self.load_branch(live_session, name)
-        if again is not None and not again.state.note_counts:
-            # These values are not stored. The values that this process has seen are better than none.
-            seen = branch.state
-            asked = max(again.state.last_state_request, seen.last_state_request, key=lambda one: one.lossy_edits)
-            again.state = replace(
-                again.state,
-                note_counts=seen.note_counts,
-                cache_miss_streak=seen.cache_miss_streak,
-                cache_hit_seen=seen.cache_hit_seen,
-                last_state_request=asked,
-            )
-            again.unstored = replace(again.unstored, simulated_state=branch.unstored.simulated_state)
-        return again
-
-    async def refresh_decisions(self, live_session: LiveSession, *, is_new: bool = False) -> StoredDecisions:
-        """Return the operator's decisions in force for a request of this session. If other processes write to the same
-        store, they are read again; if that takes too long, the known ones count. is_new: the session got its name with
-        this request, so nobody can have decided anything. Raises StoreUnavailable if none are known."""
-        place = live_session.tenant, live_session.session
-        if live_session.stored_decisions is None:
-            known = live_session.explicit or live_session.stored
-            live_session.stored_decisions = await read_decisions(self.store, *place) if known else NO_DECISIONS
-        elif self.store.shared and not is_new:
-            try:
-                async with asyncio.timeout(self.lookup_s):
-                    live_session.stored_decisions = await read_decisions(self.store, *place)
-            except (TimeoutError, StoreUnavailable):
-                self.on_lookup_failed("operator_decisions")
-        return live_session.stored_decisions
-
-    async def reload_decisions(self, tenant: str, session: str) -> None:
-        """Read the operator's decisions again after one was made; the session's next requests have them."""
-        found = await read_decisions(self.store, tenant, session)
-        live_session = self.find_session(tenant, session)
-        if live_session is not None:
-            live_session.stored_decisions = found
-
-    async def is_gone(self, live_session: LiveSession) -> bool:
-        """True if the session was deleted by another process; then it is forgotten. StoreUnavailable passes through."""
-        if not (self.store.shared and any(branch.is_confirmed for branch in live_session.branches.values())):
-            return False
-        if await self.store.read_branch_kinds(live_session.tenant, live_session.session):
-            return False
-        self.forget_session(live_session)
-        return True
-
-    def _remove_branch(self, branch: Branch) -> None:
-        live_session = branch.live_session
-        del live_session.branches[branch.name]
-        live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds behind it
-        if self._is_live(live_session):
-            self._count -= 1
-            if branch.first_tip_key is not None:
-                self._drop_entry(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
-
-    async def load_branch(self, live_session: LiveSession, name: str) -> Branch | None:
-        """Return the branch from memory or from the store; None where there is none. StoreUnavailable passes
-        through."""
-        found = live_session.branches.get(name)
-        if found is not None:
-            return found
-        record = await self.store.read_branch(live_session.tenant, live_session.session, name)
-        if record is None:
-            return None
-        offer = await self._load_offer(record)
-        again = live_session.branches.get(name)  # another request may have loaded it while we waited
-        return again or self.add_branch(restore_branch(live_session, record, offer))
-
-    async def _load_offer(self, record: BranchRecord) -> ToolOffer | None:
-        """Return the tools that a stored branch offers. Raises StoreUnavailable if they are missing."""
-        if not record.offer:
-            return offers.NO_TOOLS if record.offer == "" else None
-        array = await self.store.read_form(record.tenant, record.session, bytes.fromhex(record.offer))
-        if array is None:
-            raise StoreUnavailable("the tools that a stored branch offers are missing")
-        return offers.decode_offer(array)

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
 from proxy.chat.unicode_text import normalize
+from proxy.sessions import load_sessions
 from proxy.sessions.branch import Branch, ForkPoint, LiveSession, UnstoredFacts
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.operator_decisions import NO_DECISIONS
@@ -196,7 +197,11 @@ async def locate_request(
     messages, chained = request.messages, request.find_chained_indices()
     search = _SessionSearch(live_sessions, tenant, messages, keys, chained, notes)
     live_session, at, branch = await search.find_deepest(named_session, known_session)
-    if live_session is not None and branch is None and (at >= 0 or await live_sessions.is_gone(live_session)):
+    if (
+        live_session is not None
+        and branch is None
+        and (at >= 0 or await load_sessions.is_gone(live_sessions, live_session))
+    ):
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
         live_sessions.forget_session(live_session)
         live_session, at, branch = await search.find_deepest(named_session, known_session)
@@ -407,7 +412,9 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         """Return the branch that stored the message at this index first; None for -1."""
         if at < 0:
             return None
-        return await self.live_sessions.refresh_branch(live_session, live_session.nodes[self.keys[at]].branch)
+        name = live_session.nodes[self.keys[at]].branch
+        found = self.live_sessions.find_branch(live_session, name)
+        return found or await load_sessions.refresh_branch(self.live_sessions, live_session, name)
 
     def _has_answer_after(self, at: int) -> bool:
         """True if there is an answer behind the message at this index."""

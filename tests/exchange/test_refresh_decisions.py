@@ -9,7 +9,7 @@ import pytest
 
 from proxy.errors import StoreUnavailable
 from proxy.operator import edit_messages, session_settings
-from proxy.sessions import live
+from proxy.sessions import load_sessions
 from proxy.sessions.branch import LiveSession
 from proxy.sessions.operator_decisions import SessionSettings, StoredDecisions
 from tests.operator.agent import find_messages, list_group_messages, run_conversation
@@ -59,7 +59,7 @@ async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: py
         async def away(*_: object) -> StoredDecisions:
             raise StoreUnavailable("away")
 
-        monkeypatch.setattr(live, "read_decisions", away)
+        monkeypatch.setattr(load_sessions, "read_decisions", away)
         assert not find_messages(await talk.ask()) & list_group_messages(0)
         assert talk.proxy.count("internal_errors_total", where="operator_decisions") == 1
 
@@ -68,7 +68,7 @@ async def test_a_session_that_nobody_named_and_nobody_knows_is_not_looked_up() -
     async with run_conversation("thrifty") as talk:
         live_session = LiveSession("t", "new", explicit=False)
         talk.parts.live_sessions.store = None  # type: ignore[assignment]  # any look at it fails
-        assert (await talk.parts.live_sessions.refresh_decisions(live_session)).is_empty
+        assert (await load_sessions.refresh_decisions(talk.parts.live_sessions, live_session)).is_empty
 
 
 async def test_a_session_in_memory_learns_at_once_and_one_on_disk_when_it_is_read(tmp_path: Path) -> None:
