@@ -29,7 +29,7 @@ EXPORT_S = 5
 """Seconds for which one batch, and the last one at the end, is tried."""
 PROVIDERS: Mapping[str, str] = {"anthropic": "anthropic", "gemini": "gcp.gemini", "gemini_gca": "gcp.gemini"}
 """`gen_ai.provider.name` by the wire format of the upstream; all others speak OpenAI's."""
-FACTS = (
+SPAN_ATTRIBUTES = (
     ("session", "gen_ai.conversation.id"), ("policy", "context_proxy.policy"), ("fallback", "context_proxy.fallback"),
     ("outcome", "context_proxy.outcome"), ("tokens_before", "context_proxy.tokens.before"),
     ("tokens_after", "context_proxy.tokens.after"),
@@ -48,12 +48,12 @@ class RequestTrace:
     model: str = ""
     """The model that the request names, once it was read."""
 
-    def end(self, status: int, facts: Mapping[str, Any], error: BaseException | None) -> None:
-        """End all spans. status: the answer's, 0 for none. facts: the fields of the request log."""
-        found = {attribute: facts[name] for name, attribute in FACTS if name in facts}
+    def end(self, status: int, log_fields: Mapping[str, Any], error: BaseException | None) -> None:
+        """End all spans. status: the answer's, 0 for none. log_fields: the fields of the request log."""
+        found = {attribute: log_fields[name] for name, attribute in SPAN_ATTRIBUTES if name in log_fields}
         for one in self.rounds:
-            if "session" in facts:
-                one.span.set_attribute("gen_ai.conversation.id", facts["session"])
+            if "session" in log_fields:
+                one.span.set_attribute("gen_ai.conversation.id", log_fields["session"])
             one.finish()
         if status:
             found["http.response.status_code"] = status

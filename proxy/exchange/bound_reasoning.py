@@ -119,8 +119,8 @@ def _count_dollars(services: Services, turn: Turn, count: int) -> None:
 def estimate_tokens(turn: Turn, count: int) -> int:
     """The tokens of so many pieces of the reasoning in a request, by their average size."""
     sizes = [len(token) for _, trace in turn.traces.values() for token in trace.bindings]
-    if not sizes and turn.wire is not None:
-        sizes = [len(token) for bound in turn.wire.bound if bound for token in bound.split()]
+    if not sizes and turn.wire_request is not None:
+        sizes = [len(token) for bound in turn.wire_request.bound if bound for token in bound.split()]
     return round(count * sum(sizes) / len(sizes) * TOKENS_PER_CHARACTER) if sizes else 0
 
 

@@ -19,7 +19,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects.base import check_grown_body
 from proxy.dialects.responses import chained, rules
-from proxy.dialects.responses.chained import ChainFacts
+from proxy.dialects.responses.chained import ChainParameters
 from proxy.dialects.responses.request import ResponsesRequest
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange.item_references import ITEM_PREFIX, remember_items, resolve_references
@@ -56,22 +56,22 @@ async def follow(services: Services, incoming: Incoming, *, may_take_over: bool,
     """
     if incoming.dialect != DIALECT:
         return incoming
-    facts = await _read_facts(services, incoming.body)
-    if facts is None or not (facts.name or facts.is_stored):
+    parameters = await _read_parameters(services, incoming.body)
+    if parameters is None or not (parameters.name or parameters.is_stored):
         return incoming
     tenant = find_tenant(services, incoming.headers, incoming.tenant)
-    history = await find_history(services, tenant, facts.name) if facts.name else None
-    chain = Chain(facts, incoming.body, history or NOTHING_KNOWN)
-    may_take_over = may_take_over and facts.is_whole and not facts.conversation
+    history = await find_history(services, tenant, parameters.name) if parameters.name else None
+    chain = Chain(parameters, incoming.body, history or NOTHING_KNOWN)
+    may_take_over = may_take_over and parameters.is_whole and not parameters.conversation
     try:
         whole = incoming
         if (may_take_over or not chain.history.at_provider) and b"item_reference" in incoming.body:
             body = await resolve_references(services, tenant, incoming.body)
             whole = incoming if body is None else msgspec.structs.replace(incoming, body=body, encoded=None)
             chain = replace(chain, is_resolved=body is not None)
-        if not facts.name:
+        if not parameters.name:
             return await _begin(services, whole, chain, may_take_over=may_take_over and has_answer)
-        if history is not None and facts.previous and _may_complete(history, may_take_over=may_take_over):
+        if history is not None and parameters.previous and _may_complete(history, may_take_over=may_take_over):
             # What the provider does not know can be left out in no case.
             chain = chain if history.at_provider else replace(chain, original=whole.body)
             return await _take_over(services, whole, chain, has_answer=has_answer)
@@ -81,18 +81,18 @@ async def follow(services: Services, incoming: Incoming, *, may_take_over: bool,
     return msgspec.structs.replace(incoming, chain=replace(chain, is_resolved=False))
 
 
-async def _read_facts(services: Services, body: bytes) -> ChainFacts | None:
-    """The facts in a body; None if it cannot be read, or is over the limits: then nothing of it is decoded."""
+async def _read_parameters(services: Services, body: bytes) -> ChainParameters | None:
+    """The parameters in a body; None if it cannot be read, or is over the limits: then nothing of it is decoded."""
     cache = services.message_cache
     old = cache.find_prefix(body, DIALECT)
     before: ResponsesRequest | None = old.value if old is not None else None
 
-    def read() -> ChainFacts | None:
+    def read() -> ChainParameters | None:
         try:
             check_grown_body(body, cache.limits, before)
         except NotManaged:
             return None
-        return chained.read_chain_facts(body, before)
+        return chained.read_chain_parameters(body, before)
 
     return await run_in_worker(services, len(body) - len(old or ()), read)
 
@@ -108,7 +108,7 @@ async def _begin(services: Services, incoming: Incoming, chain: Chain, *, may_ta
         return msgspec.structs.replace(incoming, chain=replace(chain, history=replace(NOTHING_KNOWN, is_known=True)))
     is_whole = await run_in_worker(services, len(incoming.body), lambda: chained.can_restore(incoming.body))
     chain = replace(chain, history=replace(NOTHING_KNOWN, is_known=True), is_whole=is_whole)
-    if chain.facts.asks_encrypted or not _may_ask_for_encrypted(services, incoming):
+    if chain.parameters.asks_encrypted or not _may_ask_for_encrypted(services, incoming):
         return msgspec.structs.replace(incoming, chain=chain)
     body = chained.ask_for_encrypted(incoming.body)
     return msgspec.structs.replace(incoming, body=body, encoded=None, chain=replace(chain, adds_encrypted=True))
@@ -117,7 +117,7 @@ async def _begin(services: Services, incoming: Incoming, chain: Chain, *, may_ta
 async def _take_over(services: Services, incoming: Incoming, chain: Chain, *, has_answer: bool) -> Incoming:
     """Return the request with the whole history. The provider is to store the answer only where the items of the
     request cannot be written again by a later one."""
-    messages, facts = chain.history.messages, chain.facts
+    messages, parameters = chain.history.messages, chain.parameters
 
     def complete() -> tuple[bytes, bool]:
         body = chained.write_whole_request(incoming.body, chained.restore_items(messages))
@@ -129,11 +129,11 @@ async def _take_over(services: Services, incoming: Incoming, chain: Chain, *, ha
     body, is_whole = await run_in_worker(services, len(incoming.body) + chain.history.size, complete)
     if not has_answer:
         return msgspec.structs.replace(incoming, body=body, encoded=None, chain=replace(chain, is_taken_over=True))
-    is_whole = is_whole and facts.is_whole
-    adds = not facts.asks_encrypted and _may_ask_for_encrypted(services, incoming)
+    is_whole = is_whole and parameters.is_whole
+    adds = not parameters.asks_encrypted and _may_ask_for_encrypted(services, incoming)
     body = chained.ask_for_encrypted(body) if adds else body
     body = chained.write_unstored(body) if is_whole else body
-    at_provider = facts.is_stored and not is_whole
+    at_provider = parameters.is_stored and not is_whole
     chain = replace(chain, is_taken_over=True, adds_encrypted=adds, is_whole=is_whole, at_provider=at_provider)
     return msgspec.structs.replace(incoming, body=body, encoded=None, chain=chain)
 
@@ -219,11 +219,11 @@ def record_names(
     services: Services, turn: Turn, answer: AssembledAnswer, answer_key: bytes | None, *, is_complete: bool
 ) -> list[Row]:
     """Return the rows with the names under which later requests may go on from this answer; memory is updated."""
-    chain, request = turn.chain, turn.wire
-    if chain is None or not chain.facts.is_stored or not isinstance(request, ResponsesRequest):
+    chain, request = turn.chain, turn.wire_request
+    if chain is None or not chain.parameters.is_stored or not isinstance(request, ResponsesRequest):
         return []
     raw = answer.build_message()
-    named = (answer.id, chain.facts.conversation)
+    named = (answer.id, chain.parameters.conversation)
     names = [name for name in named if name and is_storable(name) and not name.startswith(ITEM_PREFIX)]
     is_known = chain.history.is_known and is_complete and answer_key is not None and raw is not None
     # The provider has the first of several rounds under the name that the client knows, with a call of the proxy.
@@ -238,7 +238,7 @@ def record_names(
     )  # fmt: skip
     history = KnownHistory(session, (*messages, *([raw] if raw is not None else [])), is_known, is_whole, at_provider)
     for name in names:
-        services.histories.put(turn.tenant, name, history, follows=chain.facts.previous)
+        services.histories.put(turn.tenant, name, history, follows=chain.parameters.previous)
     if is_whole and raw is not None:
         names += [ITEM_PREFIX + name for name in remember_items(services, turn.tenant, session, [raw])]
     return [msgspec.structs.replace(row, name=name) for name in names]
@@ -287,8 +287,8 @@ class ChainWriter(ResponseWriter):
     def __init__(self, out: ResponseWriter, chain: Chain) -> None:
         members: dict[str, bytes] = {}
         if chain.is_taken_over:
-            members = {"previous_response_id": msgspec.json.encode(chain.facts.previous)}
-            members["store"] = b"true" if chain.facts.is_stored else b"false"
+            members = {"previous_response_id": msgspec.json.encode(chain.parameters.previous)}
+            members["store"] = b"true" if chain.parameters.is_stored else b"false"
         self._out = out
         self._echo = ResponseEcho(members, hides_tokens=chain.adds_encrypted)
         self._head: tuple[int, Headers] | None = None

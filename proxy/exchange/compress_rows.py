@@ -113,18 +113,18 @@ def _finish(services: Services, turn: Turn) -> CompressAnswer:
 
 def _find_rows(turn: Turn) -> _Rows:
     """The rows that go back: those of the plan, each shortened one with its hash at its end."""
-    wire = turn.wire
-    if not isinstance(wire, CompressRequest):
+    wire_request = turn.wire_request
+    if not isinstance(wire_request, CompressRequest):
         raise TypeError("rows of another dialect")
     messages, token_counter = turn.request.messages, turn.token_counter
-    originals = wire.read_rows()
+    originals = wire_request.read_rows()
     sent_rows = _read_rows(turn.prompt.outgoing)
     sizes = dict(zip(turn.prompt.plan.sources, turn.prompt.plan.sizes, strict=False))
     raws: list[bytes] = []
     hashes: list[str] = []
     stages: dict[str, None] = {}
     before = after = 0
-    for place, original, raw in zip(wire.places, originals, sent_rows, strict=True):
+    for place, original, raw in zip(wire_request.places, originals, sent_rows, strict=True):
         size = token_counter(messages[place])
         before += size
         if raw != original:

@@ -272,15 +272,15 @@ MESSAGES = Dialect(
     ),
     breakpoints=CacheBreakpoints(
         add=messages_breakpoints.add_breakpoints,
-        read_client_marks=lambda wire: messages_breakpoints.read_client_marks(
-            wire.body, wire.members, wire.places, wire.first_mark
+        read_client_marks=lambda request: messages_breakpoints.read_client_marks(
+            request.body, request.members, request.places, request.first_mark
         ),
     ),
     clearing=ResultClearing(may_clear=context_management.may_clear, ask=context_management.clear_results),
     is_user_first=True,
     is_system_between=True,
     find_session_names=find_messages_session_names,
-    find_added_violations=lambda sent, wire: messages_rules.find_added_violations(sent, wire.body, wire.memo),
+    find_added_violations=lambda sent, request: messages_rules.find_added_violations(sent, request.body, request.memo),
     repair_answers=messages_rules.fill_empty_answers,
 )
 RESPONSES = Dialect(
@@ -305,8 +305,8 @@ RESPONSES = Dialect(
     ),
     find_session_names=find_responses_session_names,
     keeps_answer=lambda request: not _contains(request, "store", b"false"),
-    find_added_violations=lambda sent, wire: responses_rules.find_added_violations(
-        sent, wire.body, wire.memo, has_reasoning=wire.first_reasoning >= 0
+    find_added_violations=lambda sent, request: responses_rules.find_added_violations(
+        sent, request.body, request.memo, has_reasoning=request.first_reasoning >= 0
     ),
     repair_answers=responses_rules.remove_orphan_reasoning,
 )
@@ -324,7 +324,7 @@ GEMINI = Dialect(
     ),
     reader=RequestReader(gemini_request.read_gemini_request, takes_path=True),
     is_user_first=True,
-    find_added_violations=lambda sent, wire: gemini_rules.find_added_violations(sent, wire.body),
+    find_added_violations=lambda sent, request: gemini_rules.find_added_violations(sent, request.body),
     repair_answers=gemini_rules.sign_calls,
     withheld_mark=b"thoughtSignature",
 )

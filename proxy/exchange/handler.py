@@ -436,7 +436,7 @@ def _restore_echo(turn: Turn, body: bytes) -> bytes:
 
 def _find_echo(turn: Turn) -> dict[str, bytes]:
     """The values of an answer that the client does not know, where its prompt was changed."""
-    echo = turn.dialect.answers.find_echo(turn.wire, turn.prompt.outgoing)
+    echo = turn.dialect.answers.find_echo(turn.wire_request, turn.prompt.outgoing)
     return {**echo, **result_clearing.find_hidden_member(turn)}
 
 

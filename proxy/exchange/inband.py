@@ -20,7 +20,7 @@ from proxy.dialects.base import WireRequest
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange.dialect import DIALECTS
-from proxy.exchange.prepare_request import find_session_name, read_wire
+from proxy.exchange.prepare_request import find_session_name, read_wire_request
 from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.sessions import locate
 from proxy.upstream.demo_dialects import DemoAnswer, DemoDialect, DemoUsage, find_demo_dialect
@@ -51,7 +51,7 @@ class ExtractedCommand:
     """The request as read, where there is a command."""
     messages: tuple[Message, ...] = ()
     """The messages that are left."""
-    wire: WireRequest | None = None
+    wire_request: WireRequest | None = None
     """The request in its own format; None for chat completions."""
 
 
@@ -63,10 +63,10 @@ async def extract_command(services: Services, incoming: Incoming) -> ExtractedCo
     if dialect.returns_rows or not any(word in incoming.body for word in _ENCODED_WORDS):
         return ExtractedCommand(incoming)
     try:
-        wire = await read_wire(services, dialect, incoming)
-        if wire is not None and dialect.keeps_answer(wire):
+        wire_request = await read_wire_request(services, dialect, incoming)
+        if wire_request is not None and dialect.keeps_answer(wire_request):
             return ExtractedCommand(incoming)
-        body = incoming.body if wire is None else wire.chat_body
+        body = incoming.body if wire_request is None else wire_request.chat_body
         if len(body) < LARGE_BODY_BYTES:
             request, _ = services.message_cache.get_request(body)
         else:
@@ -75,13 +75,13 @@ async def extract_command(services: Services, incoming: Incoming) -> ExtractedCo
         line = _find_command(request.messages)
         if line is not None:
             others = tuple(m for m in remaining if m is not request.messages[-1])
-            return ExtractedCommand(incoming, line, request, others, wire)
+            return ExtractedCommand(incoming, line, request, others, wire_request)
         if len(remaining) == len(request.messages):
             return ExtractedCommand(incoming)
-        if wire is None:
+        if wire_request is None:
             return ExtractedCommand(replace(incoming, body=write_request(request, [m.raw for m in remaining])))
         kept = set(map(id, remaining))
-        body = wire.write([(n, m.raw) for n, m in enumerate(request.messages) if id(m) in kept])
+        body = wire_request.write([(n, m.raw) for n, m in enumerate(request.messages) if id(m) in kept])
         return ExtractedCommand(replace(incoming, body=body, encoded=None))
     except (NotManaged, ValueError):
         return ExtractedCommand(incoming)  # the planner meets the same error, and passes the request through
@@ -138,7 +138,7 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
         return
     headers = locate.decode_headers(incoming.headers)
     tenant = locate.find_tenant(headers, incoming.tenant, services.settings.identity)
-    named = find_session_name(services, incoming, headers, request, extracted.wire)
+    named = find_session_name(services, incoming, headers, request, extracted.wire_request)
     keys = chain.compute_keys(tenant, extracted.messages)
     session = ""
     try:
@@ -168,19 +168,19 @@ async def _owns_session(services: Services, tenant: str, session: str, branch: s
 
 
 async def _reply_in_dialect(
-    wire: DemoDialect, request: Request, headers: Headers, text: str, out: ResponseWriter
+    demo: DemoDialect, request: Request, headers: Headers, text: str, out: ResponseWriter
 ) -> None:
     """Send the reply as the demo model sends its answers, in the format of the request."""
     pieces = [text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS)]
     answer = DemoAnswer(locate.make_id(), request.model, ScriptedTurn(text), pieces, is_cut=False, usage=_NO_USAGE)
     if request.stream:
         await out.start(200, [_EVENT_STREAM, *headers])
-        for event in wire.write_events(answer):
+        for event in demo.write_events(answer):
             await out.write(event)
         await out.end()
         return
-    made: Any = wire.write(answer)
-    body = msgspec.json.encode([made] if wire.is_list else made)
+    made: Any = demo.write(answer)
+    body = msgspec.json.encode([made] if demo.is_list else made)
     await _respond_json(out, headers, body)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.dialects.responses import chained
-from proxy.dialects.responses import items as wire
+from proxy.dialects.responses import items as responses_items
 from proxy.errors import StoreUnavailable
 from proxy.exchange.services import Services
 from proxy.store.response_names import is_storable
@@ -27,7 +27,7 @@ def remember_items(services: Services, tenant: str, session: str, answers: Itera
     """Remember the items of these answers, and return their ids. answers: their canonical messages."""
     names = []
     for raw in answers:
-        for item in wire.make_items(raw, {}):
+        for item in responses_items.make_items(raw, {}):
             name = _OBJECT.decode(item).get("id")
             if isinstance(name, str) and name and is_storable(ITEM_PREFIX + name):
                 services.items.put(tenant, session, name, item)

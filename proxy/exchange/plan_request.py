@@ -70,7 +70,7 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
         if turn.enriched.policy.mode != "passthrough":
             plan = await make_plan(services, turn, state, frozen=frozen)
             if turn.enriched.policy.mode == "rewrite" and not (stopped and plan.messages is None):
-                return _repair_wire(_write_prompt(services, turn, plan, is_stopped=stopped))
+                return _repair_outgoing(_write_prompt(services, turn, plan, is_stopped=stopped))
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
         if isinstance(problem, NotManaged):
@@ -93,10 +93,10 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
         observed=True,
         is_simulated=turn.enriched.policy.mode == "observe" and fallback is None and not plan.refusal,
     )
-    return _repair_wire(turn.with_values(prompt=prompt).without_tools())
+    return _repair_outgoing(turn.with_values(prompt=prompt).without_tools())
 
 
-def _repair_wire(turn: Turn) -> Turn:
+def _repair_outgoing(turn: Turn) -> Turn:
     """Return the turn with bytes that the provider accepts. Cut answers are repaired, and reasoning that the provider
     has refused is left out, byte for byte as in the request that it accepted."""
     outgoing = turn.repair_answers(turn.prompt.outgoing)
@@ -124,13 +124,13 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         body = write_request(turn.enriched.spliced.request, plan.messages)
     prompt = Prompt(plan, body, body, usage_added=usage_added, fallback=fallback)
     turn = turn.with_values(prompt=prompt)
-    if turn.wire is None:
+    if turn.wire_request is None:
         return turn
     if body == turn.request.body:
         return turn.with_prompt(outgoing=turn.original)
     try:
-        outgoing = turn.write_wire()
-        broken = turn.dialect.find_added_violations(outgoing, turn.wire)
+        outgoing = turn.write_body()
+        broken = turn.dialect.find_added_violations(outgoing, turn.wire_request)
     except (ValueError, TypeError) as problem:  # the client's values may have types that no provider takes
         raise NotManaged("dialect", f"the dialect does not allow this prompt: {problem}") from problem
     if broken:

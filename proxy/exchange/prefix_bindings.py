@@ -107,8 +107,8 @@ def trace_body(turn: Turn, body: bytes) -> BindingTrace:
 
 def _find_memo(turn: Turn, body: bytes) -> PrefixMemo | None:
     """The known beginnings of a body of the turn; None in a format in which nothing is kept."""
-    memo: HistoryMemo | None = turn.wire.memo if turn.wire is not None else None
-    if turn.wire is None:
+    memo: HistoryMemo | None = turn.wire_request.memo if turn.wire_request is not None else None
+    if turn.wire_request is None:
         memo = turn.request.memo_values.setdefault(PREFIXES, HistoryMemo())
     if memo is None:
         return None

@@ -84,14 +84,17 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     """Read the request, find its session and branch, and choose its upstream. headers: with lower-case names."""
     tenant = locate.find_tenant(headers, incoming.tenant, services.settings.identity)
     dialect, options = DIALECTS[incoming.dialect], read_options(headers)
-    wire = await read_wire(services, dialect, incoming)
+    wire_request = await read_wire_request(services, dialect, incoming)
     request, prefix_cache, keys = await _read_request(
-        services, incoming.body if wire is None else wire.chat_body, tenant, wire.canonical if wire is not None else ()
+        services,
+        incoming.body if wire_request is None else wire_request.chat_body,
+        tenant,
+        wire_request.canonical if wire_request is not None else (),
     )
     if (trace := CURRENT.get()) is not None:
         trace.model = request.model
     target, model = services.client.select_target(request.model), _look_up_model(services, dialect, request.model)
-    named = find_session_name(services, incoming, headers, request, wire)
+    named = find_session_name(services, incoming, headers, request, wire_request)
     token_counter = services.find_token_counter(model)
     await _count_tokens(services, token_counter, request, keys, tenant, named)
     known_session = incoming.chain.history.session or None if incoming.chain is not None else None
@@ -119,9 +122,11 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         warnings=warnings,
         options=options,
         dialect=dialect,
-        wire=wire,
+        wire_request=wire_request,
         chain=incoming.chain,
-        client_marks=dialect.breakpoints.read_client_marks(wire) if dialect.breakpoints is not None else NO_MARKS,
+        client_marks=dialect.breakpoints.read_client_marks(wire_request)
+        if dialect.breakpoints is not None
+        else NO_MARKS,
     )
     if _has_long_cache(turn):
         turn = turn.with_values(model=with_long_cache(model))
@@ -142,7 +147,7 @@ def _report_warnings(services: Services, options: Mapping[str, str]) -> tuple[st
     return warnings
 
 
-async def read_wire(services: Services, dialect: Dialect, incoming: Incoming) -> WireRequest | None:
+async def read_wire_request(services: Services, dialect: Dialect, incoming: Incoming) -> WireRequest | None:
     """Read a request in its wire format; None for chat completions. Raises NotManaged."""
     reader = dialect.reader
     if reader is None:
@@ -218,12 +223,16 @@ async def _count_tokens(
 
 
 def find_session_name(
-    services: Services, incoming: Incoming, headers: Mapping[str, str], request: Request, wire: WireRequest | None
+    services: Services,
+    incoming: Incoming,
+    headers: Mapping[str, str],
+    request: Request,
+    wire_request: WireRequest | None,
 ) -> str | None:
     """The session that the client names: as all clients may name it, else as clients of its wire format do."""
     named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
-    if named is None and wire is not None:
-        named = next(iter(DIALECTS[incoming.dialect].find_session_names(headers, wire)), None)
+    if named is None and wire_request is not None:
+        named = next(iter(DIALECTS[incoming.dialect].find_session_names(headers, wire_request)), None)
     return named
 
 

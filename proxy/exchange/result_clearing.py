@@ -40,13 +40,13 @@ def choose_provider_policy(services: Services, turn: Turn, policy: Policy) -> tu
 
 def _find_obstacle(services: Services, turn: Turn) -> str:
     clearing = turn.dialect.clearing
-    if clearing is None or turn.wire is None:
+    if clearing is None or turn.wire_request is None:
         return f"not for the format {turn.dialect.name}"
     if not turn.model.breakpoint_field:
         return "not for this model"
     if turn.model_key in services.clearing_refused:
         return "the upstream refused it"
-    if not clearing.may_clear(turn.wire.body):
+    if not clearing.may_clear(turn.wire_request.body):
         return "the client clears by itself, or uses tools of the provider"
     return ""
 
@@ -68,7 +68,7 @@ def add_beta(turn: Turn, headers: Headers, body: bytes) -> Headers:
 
 def _is_asked(turn: Turn) -> bool:
     """True if the client itself asks for an editing of its prompt."""
-    return isinstance(turn.wire, MessagesRequest) and context_management.FIELD in turn.wire.members
+    return isinstance(turn.wire_request, MessagesRequest) and context_management.FIELD in turn.wire_request.members
 
 
 def find_hidden_member(turn: Turn) -> dict[str, bytes]:

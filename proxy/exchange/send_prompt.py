@@ -54,7 +54,7 @@ class Sender:
         incoming, body, headers = self.incoming, turn.prompt.outgoing, self.incoming.headers
         if incoming.chain is not None:
             body = chains.drop_refused(self.services, incoming, body)
-        if turn.wire is not None:
+        if turn.wire_request is not None:
             headers = result_clearing.add_beta(turn, headers, body)
         return await self.services.client.send(
             self.target, incoming.method, incoming.path, incoming.query, headers, body

@@ -48,7 +48,7 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
         rounds = await _load_rounds(services, turn)
         spliced = splice_hidden_rounds(
             turn.request, turn.keys, rounds, offer.definitions, services.message_cache.get_message,
-            is_plain=turn.wire is None,
+            is_plain=turn.wire_request is None,
         )  # fmt: skip
     except (NotManaged, StoreUnavailable, ValueError):
         # The client's own history is whole without the rounds: its calls and their results are all there.

@@ -21,7 +21,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.message import Request
 from proxy.dialects.responses import chained
-from proxy.dialects.responses import items as wire
+from proxy.dialects.responses import items as responses_items
 from proxy.errors import BadRequest, StoreUnavailable, Unavailable
 from proxy.exchange.chains import find_tenant, run_in_worker
 from proxy.exchange.exchange_rows import SentTexts
@@ -134,7 +134,7 @@ async def answer_question(services: Services, found: StoredResponse, question: R
     if question.part == "/cancel":
         raise BadRequest("Cannot cancel a synchronous response.")
     if question.method == "DELETE":
-        await _delete(services, found.row, wire.make_items(found.answer, {}))
+        await _delete(services, found.row, responses_items.make_items(found.answer, {}))
         return msgspec.json.encode({"id": question.name, "object": "response", "deleted": True})
     if question.read("stream") == "true":
         raise BadRequest("Only a response that was made in the background can be streamed again.")
@@ -176,7 +176,7 @@ def make_response(found: StoredResponse, request: Request) -> bytes:
         "incomplete_details": {"reason": reason} if reason else None,
         "instructions": None,
         "model": exchange.model,
-        "output": msgspec.Raw(b"[" + b",".join(wire.make_items(found.answer, {})) + b"]"),
+        "output": msgspec.Raw(b"[" + b",".join(responses_items.make_items(found.answer, {})) + b"]"),
         "parallel_tool_calls": True,
         "store": True,
         "tool_choice": "auto",
@@ -192,8 +192,8 @@ def make_response(found: StoredResponse, request: Request) -> bytes:
         raw = json_spans.read_value(request.body, name)
         if raw is not None:
             value = msgspec.json.decode(raw)
-            tools = [wire.make_tool(tool) for tool in value] if name == "tools" else []
-            made[own] = tools or (wire.make_tool(value) if isinstance(value, dict) else value)
+            tools = [responses_items.make_tool(tool) for tool in value] if name == "tools" else []
+            made[own] = tools or (responses_items.make_tool(value) if isinstance(value, dict) else value)
     return msgspec.json.encode(made)
 
 
@@ -222,7 +222,7 @@ def list_input(messages: Sequence[bytes], keys: Sequence[bytes]) -> list[bytes]:
                 made.append(item)
                 continue
             value.pop("id", None)
-            kind = wire.find_type(value)
+            kind = responses_items.find_type(value)
             name = hashlib.blake2b(key + b"%d" % n, digest_size=24).hexdigest()
             more: dict[str, Any] = {"status": "completed"} if kind in _WITH_STATUS else {}
             if kind == "message" and isinstance(value.get("content"), str):

@@ -209,9 +209,9 @@ class ToolLoop:
         if drops_tools and tools is not None:
             body = json_spans.set_member(body, "tools", tools)
         self._sent_body = body
-        if self.turn.wire is not None:
+        if self.turn.wire_request is not None:
             try:
-                body = self.turn.write_wire(self._hidden_messages, with_tools=not drops_tools)
+                body = self.turn.write_body(self._hidden_messages, with_tools=not drops_tools)
             except ValueError as problem:
                 raise UpstreamBroken(f"a hidden round cannot be written: {problem}") from problem
         body = bound_reasoning.leave_out_refused(self.turn, body)
@@ -233,7 +233,7 @@ class ToolLoop:
         for call in calls:
             text = make_error_result(LIMIT_RESULTS[ended]) if ended else await self._run_call(call, limits)
             # Messages and Gemini have a word for a call that failed; chat completions would refuse the member.
-            failed = {"is_error": True} if self.turn.wire is not None and is_error_result(text) else {}
+            failed = {"is_error": True} if self.turn.wire_request is not None and is_error_result(text) else {}
             made.append(msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": text, **failed}))
         return made
 

@@ -48,7 +48,7 @@ class Enriched(msgspec.Struct, frozen=True, eq=False):
     arm: str = ""
     """The arm of the experiment that the session is in (`holdout`)."""
     relevance: Mapping[bytes, float] = msgspec.field(default_factory=dict)
-    """Nearness of messages to the task, by form, as `View.relevance`."""
+    """Nearness of messages to the task, by form, as `RewriteInputs.relevance`."""
     cached_without_proxy: int = 0
     """Tokens of the client's own prompt that the provider's cache would hold without the proxy (`cost`)."""
 
@@ -151,7 +151,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     pending: PendingRows = msgspec.field(default_factory=PendingRows)
     prefix_cache: PrefixCache | None = None
     dialect: Dialect = COMPLETIONS
-    wire: WireRequest | None = None
+    wire_request: WireRequest | None = None
     """The request in the client's wire format; None for chat completions."""
     chain: Chain | None = None
     """The place in a chain of responses, as `Incoming.chain`."""
@@ -205,7 +205,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     @property
     def original(self) -> bytes:
         """The client's own bytes."""
-        return self.request.body if self.wire is None else self.wire.body
+        return self.request.body if self.wire_request is None else self.wire_request.body
 
     @property
     def is_prompt_changed(self) -> bool:
@@ -218,12 +218,12 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
         the proxy has added."""
         if self.chain is not None and self.chain.is_ours:
             return False
-        return self.wire is not None and self.dialect.keeps_answer(self.wire)
+        return self.wire_request is not None and self.dialect.keeps_answer(self.wire_request)
 
     @property
     def is_bound(self) -> bool:
         """True if reasoning of the model is bound to the prompts that it was made behind."""
-        request = self.request if self.wire is None else self.wire
+        request = self.request if self.wire_request is None else self.wire_request
         return self.is_kept_by_provider or self.dialect.reasoning.is_wanted(request) or self.has_bound_answers
 
     @property
@@ -231,10 +231,10 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
         """True if an answer in the request bears reasoning that is bound to its prompt."""
         return bool(self.request.find_indices("bound", is_bound))
 
-    def write_wire(self, more: Sequence[bytes] = (), *, with_tools: bool = True) -> bytes:
+    def write_body(self, more: Sequence[bytes] = (), *, with_tools: bool = True) -> bytes:
         """The bytes for upstream, with more chat messages at the end. with_tools: our tools are in them. Raises
         ValueError for a change that the dialect does not allow."""
-        if self.wire is None:
+        if self.wire_request is None:
             return self.prompt.chat_body
         messages = [
             *find_sources(self.enriched.spliced, self.request, self.prompt.plan),
@@ -244,14 +244,14 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
         clearing = self.dialect.clearing
         if clearing is not None:
             messages, kept = list_uncleared(self.enriched.spliced, self.prompt.plan, messages)
-        body = self.wire.write(messages, tools=self.enriched.spliced.added_tools if with_tools else b"")
+        body = self.wire_request.write(messages, tools=self.enriched.spliced.added_tools if with_tools else b"")
         return clearing.ask(body, kept) if clearing is not None and kept is not None else body
 
     def repair_answers(self, body: bytes) -> bytes:
         """A body of this turn in which the client's answers can be sent again, although parts were withheld from it."""
-        if self.enriched.policy.mode != "rewrite" or (self.wire is not None and not self.wire.is_cut):
+        if self.enriched.policy.mode != "rewrite" or (self.wire_request is not None and not self.wire_request.is_cut):
             return body
-        if self.wire is None and not self.prompt.fallback and body is self.prompt.outgoing:
+        if self.wire_request is None and not self.prompt.fallback and body is self.prompt.outgoing:
             return body  # of a plan, with the hidden rounds in it
         mark = self.dialect.withheld_mark
         rounds = self.located.branch.live_session.hidden_rounds.values() if mark else ()

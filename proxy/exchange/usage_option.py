@@ -15,7 +15,7 @@ from proxy.upstream.client import Reply
 
 async def is_refusal(turn: Turn, reply: Reply) -> bool:
     """True if an error is about the option, which the proxy has added. The error can still be passed on."""
-    if not turn.prompt.usage_added or turn.wire is not None:
+    if not turn.prompt.usage_added or turn.wire_request is not None:
         return False
     return b"stream_options" in await peek_refusal(reply)
 

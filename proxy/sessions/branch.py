@@ -1,6 +1,6 @@
 """State of one conversation in this process: a session, its branches, and what is known of each branch.
 
-Values that change together are one small value: `LastRequest`, `StorePosition`, `Lookups`, `UnstoredFacts`. All but
+Values that change together are one small value: `LastRequest`, `StorePosition`, `Lookups`, `UnstoredValues`. All but
 `StorePosition` are frozen and are replaced as a whole. So a copy of a branch, as a preview makes it, changes nothing of
 the branch in use.
 """
@@ -93,7 +93,7 @@ class LiveSession(Packable):
     hidden_rounds: dict[bytes, tuple[HiddenRound, ...]] = field(default_factory=dict)
     """The hidden rounds behind the answers to a request, by the chain key of that request's end. Other keys are known
     to the store only. `put_rounds` and `forget_rounds` change the rounds."""
-    hidden_bytes: int = 0
+    hidden_rounds_size: int = 0
     """Bytes of the hidden rounds."""
     bindings: ReasoningBindings = field(default_factory=ReasoningBindings)
     token_counter: TokenCounter | None = None
@@ -114,7 +114,7 @@ class LiveSession(Packable):
             nodes = NODE_BYTES * len(self.nodes)
         else:
             nodes = len(packed.parts) + INDEX_BYTES * packed.indexed_count
-        own = nodes + BINDING_BYTES * len(self.bindings.rows) + self.hidden_bytes
+        own = nodes + BINDING_BYTES * len(self.bindings.rows) + self.hidden_rounds_size
         return own + sum(branch.size for branch in self.branches.values())
 
     def pack(self) -> None:
@@ -147,7 +147,7 @@ class LiveSession(Packable):
 
     def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
         """Remember the hidden rounds behind the answers to a request."""
-        self.hidden_bytes += sum(one.size for one in rounds) - sum(
+        self.hidden_rounds_size += sum(one.size for one in rounds) - sum(
             one.size for one in self.hidden_rounds.get(request_tip, ())
         )
         self.hidden_rounds[request_tip] = rounds
@@ -155,7 +155,7 @@ class LiveSession(Packable):
     def forget_rounds(self) -> None:
         """Forget the hidden rounds, so that they are read from the store again."""
         self.hidden_rounds.clear()
-        self.hidden_bytes = 0
+        self.hidden_rounds_size = 0
 
     def restore_token_count(self, chain_key: bytes, message: Message, token_counter: TokenCounter) -> bool:
         """Give `token_counter` the tokens of a message from its node. True if they are known."""
@@ -273,7 +273,7 @@ class Beginning(NamedTuple):
     """The time of the request, in seconds."""
 
 
-class UnstoredFacts(msgspec.Struct, frozen=True):
+class UnstoredValues(msgspec.Struct, frozen=True):
     """Facts about the last requests of a branch that are not stored. A process that reads it back does without them."""
 
     received_bytes: int = 0
@@ -289,7 +289,7 @@ class UnstoredFacts(msgspec.Struct, frozen=True):
     """The branch's state as it would be if the prompts that `observe` planned had gone out."""
 
 
-NO_UNSTORED_FACTS = UnstoredFacts()
+NO_UNSTORED_VALUES = UnstoredValues()
 
 
 class _PackedBranch(NamedTuple):
@@ -334,7 +334,7 @@ class Branch(Packable):
     may_become_side_call: bool = False
     """True if the branch began while another branch worked. An answer without calls makes a side call of it."""
     lookups: Lookups = NO_LOOKUPS
-    unstored: UnstoredFacts = NO_UNSTORED_FACTS
+    unstored: UnstoredValues = NO_UNSTORED_VALUES
     refused_reasoning: frozenset[bytes] = frozenset()
     """Hashes of the tokens of refused reasoning: an upstream found it bound to another prompt. It is left out of every
     later request (`exchange.bound_reasoning`)."""

@@ -28,7 +28,7 @@ from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
 from proxy.chat.unicode_text import normalize
 from proxy.sessions import load_sessions
-from proxy.sessions.branch import Branch, ForkPoint, LiveSession, UnstoredFacts
+from proxy.sessions.branch import Branch, ForkPoint, LiveSession, UnstoredValues
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.operator_decisions import NO_DECISIONS
 from proxy.sessions.packing import Node
@@ -460,7 +460,7 @@ def _fork_branch(
     nodes = branch.live_session.nodes
     made.state = branch.state.fork(shared, nodes)
     if (simulated := branch.unstored.simulated_state) is not None:
-        made.unstored = UnstoredFacts(simulated_state=simulated.fork(shared, nodes))
+        made.unstored = UnstoredValues(simulated_state=simulated.fork(shared, nodes))
     if length < len(branch.state.sent_marks) or not branch.state.sent_marks:
         # The client seems to have compacted its history: the upstream may accept a prompt now that it refused before.
         made.state = replace(made.state, stopped=None)

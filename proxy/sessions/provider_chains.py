@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from proxy.dialects.responses.chained import ChainFacts
+from proxy.dialects.responses.chained import ChainParameters
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class ItemMemory(_Memory[bytes]):
 class Chain:
     """The place of a request in a chain of responses."""
 
-    facts: ChainFacts
+    parameters: ChainParameters
     original: bytes
     """The client's body."""
     history: KnownHistory = NOTHING_KNOWN
@@ -128,7 +128,7 @@ class Chain:
     @property
     def is_held(self) -> bool:
         """True if the provider holds the history of the request as it goes out."""
-        return bool(self.facts.name) and not self.is_taken_over
+        return bool(self.parameters.name) and not self.is_taken_over
 
     @property
     def unchanged_reason(self) -> str:
@@ -136,7 +136,7 @@ class Chain:
 
         An answer in the background is never seen: reasoning of it would be bound to a prompt that nobody remembers.
         """
-        return "chain" if self.is_held else "background" if self.facts.is_background else ""
+        return "chain" if self.is_held else "background" if self.parameters.is_background else ""
 
     @property
     def is_ours(self) -> bool:
@@ -148,6 +148,6 @@ class Chain:
         """The value of `x-context-chain`; "" for a request that names nothing which the provider stores."""
         if self.is_taken_over or self.is_resolved:
             return "taken over"
-        if not self.facts.name:
+        if not self.parameters.name:
             return ""
         return "provider" if self.history.is_known else "provider, unknown"

@@ -13,7 +13,7 @@ from proxy.chat.message import Call
 from proxy.dialects import spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import describe_error, read_json, repair_surrogates, write_json
-from proxy.dialects.gemini.contents import convert_answer
+from proxy.dialects.gemini.contents import make_assistant_message
 from proxy.dialects.gemini.stream import (
     RUNNABLE_REASONS,
     list_parts,
@@ -178,6 +178,6 @@ class GeminiAnswer(AssembledAnswer):
 
 def _convert(parts: list[dict[str, Any]]) -> bytes | None:
     try:
-        return convert_answer([write_json(part) for part in parts]).chat
+        return make_assistant_message([write_json(part) for part in parts]).chat
     except (NotManaged, ValueError, RecursionError):
         return None  # a part of a form that no request could send back

@@ -14,7 +14,7 @@ from proxy.chat import json_spans
 from proxy.chat.message import Call
 from proxy.dialects.base import read_dropped_reasoning
 from proxy.dialects.completions.stream import describe_error, read_json, repair_surrogates, write_json
-from proxy.dialects.messages.blocks import THINKING, convert_answer
+from proxy.dialects.messages.blocks import THINKING, make_assistant_message
 from proxy.dialects.messages.context_management import FIELD, read_cleared
 from proxy.dialects.messages.stream import (
     CUT_REASONS,
@@ -193,7 +193,7 @@ def _measure(value: Any) -> int:
 
 def _convert(blocks: list[bytes]) -> bytes | None:
     try:
-        return convert_answer(blocks).chat
+        return make_assistant_message(blocks).chat
     except (NotManaged, ValueError, RecursionError):
         return None  # a block of a form that no request could send back
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from proxy.context.branch_state import BranchState, StateRequest
 from proxy.context.plan import Edit
 from proxy.sessions import live, packing
-from proxy.sessions.branch import Branch, LiveSession, StorePosition, UnstoredFacts
+from proxy.sessions.branch import Branch, LiveSession, StorePosition, UnstoredValues
 from proxy.sessions.hidden_rounds import HiddenRound
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.packing import Node
@@ -172,7 +172,7 @@ def test_hidden_rounds_are_not_packed() -> None:
     "change",
     [
         lambda state: {"state": replace(state, lasting_edits={})},
-        lambda state: {"unstored": UnstoredFacts(simulated_state=state)},
+        lambda state: {"unstored": UnstoredValues(simulated_state=state)},
         lambda state: {"state": replace(state, edits={b"k": Edit(b"k", "text", "\ud800", "mask", "old", 9, 1)})},
     ],
     ids=["edits of a literal policy", "a simulated state", "a lone surrogate"],

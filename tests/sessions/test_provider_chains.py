@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from proxy.dialects.responses.chained import ChainFacts
+from proxy.dialects.responses.chained import ChainParameters
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, HistoryMemory, ItemMemory, KnownHistory
 
 
@@ -52,13 +52,13 @@ def test_items_are_remembered_within_a_bound_and_forgotten_with_their_session() 
 
 
 def test_a_chain_says_where_its_history_is() -> None:
-    held = Chain(ChainFacts("resp_1"), b"")
+    held = Chain(ChainParameters("resp_1"), b"")
     assert (held.is_held, held.is_ours, held.word) == (True, False, "provider, unknown")
     known = replace(held, history=replace(NOTHING_KNOWN, is_known=True))
     assert known.word == "provider"
     taken = replace(known, is_taken_over=True, is_whole=True)
     assert (taken.is_held, taken.is_ours, taken.word) == (False, True, "taken over")
-    begun = Chain(ChainFacts(), b"")
+    begun = Chain(ChainParameters(), b"")
     assert (begun.is_held, begun.is_ours, begun.word) == (False, False, "")
     assert replace(begun, is_resolved=True).word == "taken over", "items that it refers to came from the store"
     assert not replace(begun, adds_encrypted=True).is_ours, "items that cannot be written again stay at the provider"
@@ -66,7 +66,7 @@ def test_a_chain_says_where_its_history_is() -> None:
 
 
 def test_a_chain_says_why_nothing_may_be_changed() -> None:
-    held = Chain(ChainFacts("resp_1", is_background=True), b"")
+    held = Chain(ChainParameters("resp_1", is_background=True), b"")
     assert held.unchanged_reason == "chain"
     assert replace(held, is_taken_over=True).unchanged_reason == "background"
-    assert Chain(ChainFacts(), b"").unchanged_reason == ""
+    assert Chain(ChainParameters(), b"").unchanged_reason == ""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import read_message
-from proxy.dialects.gemini.contents import convert_answer, make_answer_parts
+from proxy.dialects.gemini.contents import make_answer_parts, make_assistant_message
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.gemini_relay import GeminiRelay
 from tests.stream.gemini_rounds import (
@@ -42,7 +42,7 @@ PLAIN = [
 
 
 def digest(parts: list[Json]) -> bytes:
-    return read_message(convert_answer([json.dumps(part).encode() for part in parts]).chat).digest
+    return read_message(make_assistant_message([json.dumps(part).encode() for part in parts]).chat).digest
 
 
 def answer_digest(relay: GeminiRelay) -> bytes:

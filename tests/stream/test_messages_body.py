@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import read_message
-from proxy.dialects.messages.blocks import convert_answer
+from proxy.dialects.messages.blocks import make_assistant_message
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.completions_body import may_call
 from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
@@ -106,7 +106,7 @@ def test_the_answer_is_recognised_when_the_client_sends_it_back() -> None:
     body = _body(think(), text("Hm."), call("a"))
     message = read_answer(body).build_message()
     assert message is not None
-    resent = convert_answer([json.dumps(one).encode() for one in json.loads(body)["content"]]).chat
+    resent = make_assistant_message([json.dumps(one).encode() for one in json.loads(body)["content"]]).chat
     assert read_message(message).digest == read_message(resent).digest
 
 

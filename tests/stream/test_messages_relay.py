@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import read_message
-from proxy.dialects.messages.blocks import convert_answer, make_answer_blocks
+from proxy.dialects.messages.blocks import make_answer_blocks, make_assistant_message
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.messages_relay import MessagesRelay
 from tests.stream.messages_rounds import (
@@ -34,7 +34,7 @@ HIDING: dict[str, Any] = {"hidden_tools": HIDDEN}
 
 
 def _digest(blocks: list[Block]) -> bytes:
-    return read_message(convert_answer([json.dumps(one).encode() for one in blocks]).chat).digest
+    return read_message(make_assistant_message([json.dumps(one).encode() for one in blocks]).chat).digest
 
 
 def _answer_digest(relay: MessagesRelay) -> bytes:

@@ -93,7 +93,7 @@ def is_made_by_client(wire_id: str, name: str) -> bool:
     return bool(name) and re.fullmatch(re.escape(name) + r"[_-]\d{6,}(?:[_-]\w*)?", wire_id) is not None
 
 
-def convert_answer(parts: Sequence[bytes]) -> Answer:
+def make_assistant_message(parts: Sequence[bytes]) -> Answer:
     """The canonical message of an answer with these parts. Raises NotManaged if a part is not understood."""
     texts: list[str] = []
     reasoning: list[str] = []
@@ -220,7 +220,7 @@ def make_answer_parts(chat: bytes, *, is_signed: bool) -> list[bytes]:
     parts = _read_wire(wire) if wire is not None and wire != b"null" else None
     if parts is None:
         return _make_plain_parts(chat, is_signed=is_signed)
-    if read_message(convert_answer(parts).chat).digest != read_message(chat).digest:
+    if read_message(make_assistant_message(parts).chat).digest != read_message(chat).digest:
         raise ValueError("the parts of an answer differ from its text and calls")
     return parts
 

@@ -24,11 +24,11 @@ from proxy.dialects import spans
 from proxy.dialects.completions.request import make_message
 from proxy.dialects.gemini.contents import (
     WireCall,
-    convert_answer,
     convert_part,
     convert_result,
     find_span,
     get_field,
+    make_assistant_message,
     read_field,
 )
 from proxy.dialects.gemini.write import SYSTEM, Unit, write_body
@@ -240,7 +240,7 @@ class _ContentReader:
         """End the answer whose contents have come."""
         if not self._answer:
             return
-        answer = convert_answer([part for _, parts in self._answer for part in parts])
+        answer = make_assistant_message([part for _, parts in self._answer for part in parts])
         places = tuple(place for place, _ in self._answer)
         self.units.append(Unit(answer.chat, places[0], (), places, "answer"))
         self._answer = []

@@ -79,7 +79,7 @@ def convert_message(raw: bytes) -> WireMessage:
             return WireMessage(role, (MessageUnit(make_message(role, content), ()),), content == b'""')
         blocks = [_cut_span(content, one) for one in spans.read_elements(content)]
         if role == "assistant":
-            return WireMessage(role, (convert_answer(blocks),), not blocks)
+            return WireMessage(role, (make_assistant_message(blocks),), not blocks)
         if role == "system":
             return WireMessage(role, (MessageUnit(make_message(role, content), tuple(range(len(blocks)))),))
         return WireMessage(role, _convert_user(blocks))
@@ -114,7 +114,7 @@ def _convert_result(members: Mapping[str, msgspec.Raw]) -> bytes:
     return made + b"".join(b',"' + name.encode() + b'":' + value for name, value in found.items()) + b"}"
 
 
-def convert_answer(blocks: Sequence[bytes]) -> MessageUnit:
+def make_assistant_message(blocks: Sequence[bytes]) -> MessageUnit:
     """The canonical message of an assistant message with these blocks.
 
     Answers of upstream and answers that a client sends back are both read here, so both have the same digest. Raises
@@ -221,7 +221,7 @@ def make_answer_blocks(chat: bytes) -> bytes:
     blocks = _read_wire(wire) if wire is not None and wire != b"null" else None
     if wire is None or blocks is None:
         return _make_plain_blocks(chat)
-    if read_message(convert_answer(blocks).chat).digest != read_message(chat).digest:
+    if read_message(make_assistant_message(blocks).chat).digest != read_message(chat).digest:
         raise ValueError("the blocks of an assistant message differ from its text and calls")
     return wire
 

@@ -1,8 +1,8 @@
 """Requests that name an earlier response or a conversation in place of the messages before them.
 
-The provider holds these messages. `read_chain_facts` reads what such a request names. `write_whole_request` puts the
-history back as items, so the request needs nothing of the provider. The items are made from canonical messages, and are
-the same on every request and every replica."""
+The provider holds these messages. `read_chain_parameters` reads the names in such a request. `write_whole_request` puts
+the history back as items, so the request needs nothing of the provider. The items are made from canonical messages, and
+are the same on every request and every replica."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
-from proxy.dialects.responses import items as wire
+from proxy.dialects.responses import items as responses_items
 from proxy.dialects.responses.request import ResponsesRequest
 from proxy.errors import NotManaged
 
 ENCRYPTED: Final = "reasoning.encrypted_content"
 """The entry of `include` that asks for reasoning with its token, which can be sent back without a stored response."""
 
-MAX_FACT_BYTES: Final = 64 * 1024
+MAX_PARAMETER_BYTES: Final = 64 * 1024
 """Bytes of a value that is read. A longer one names nothing, and its decoding would take seconds."""
 
 _LOST: Final = frozenset({"id", "status"})
@@ -31,8 +31,8 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
-class ChainFacts:
-    """Facts of a request about responses that the provider stores."""
+class ChainParameters:
+    """The parameters of a request that concern responses which the provider stores."""
 
     previous: str = ""
     """The id of the response that the request goes on from; "" for none."""
@@ -53,8 +53,8 @@ class ChainFacts:
         return self.previous or self.conversation
 
 
-def read_chain_facts(body: bytes, before: ResponsesRequest | None = None) -> ChainFacts | None:
-    """The facts in a request's body; None if it cannot be read. before: an earlier request whose bytes up to its
+def read_chain_parameters(body: bytes, before: ResponsesRequest | None = None) -> ChainParameters | None:
+    """The parameters in a request's body; None if it cannot be read. before: an earlier request whose bytes up to its
     `prefix_end` this body begins with; only the rest is read."""
     try:
         longer = None
@@ -68,7 +68,7 @@ def read_chain_facts(body: bytes, before: ResponsesRequest | None = None) -> Cha
         value = {
             name: spans.read_any(body[start:end])
             for name, (start, end) in found.items()
-            if name in names and end - start <= MAX_FACT_BYTES
+            if name in names and end - start <= MAX_PARAMETER_BYTES
         }
     except (ValueError, RecursionError):
         return None
@@ -77,7 +77,7 @@ def read_chain_facts(body: bytes, before: ResponsesRequest | None = None) -> Cha
         conversation = conversation.get("id")
     previous, include = value.get("previous_response_id"), value.get("include")
     is_background = value.get("background") is True
-    return ChainFacts(
+    return ChainParameters(
         previous if isinstance(previous, str) else "",
         conversation if isinstance(conversation, str) else "",
         value.get("store") is not False,
@@ -97,8 +97,8 @@ def restore_items(messages: Sequence[bytes], call_types: dict[str, str] | None =
     for raw in messages:
         message = _OBJECT.decode(raw)
         if message.get("role") == "assistant":
-            items = wire.make_items(raw, call_types)
-            call_types |= wire.find_call_types(items)
+            items = responses_items.make_items(raw, call_types)
+            call_types |= responses_items.find_call_types(items)
             made += items
         else:
             made.append(msgspec.json.encode(_restore_item(message, call_types)))
@@ -114,7 +114,7 @@ def _restore_item(message: Mapping[str, Any], call_types: Mapping[str, str]) -> 
             raise ValueError(f"the output of a {kind}")
         output = content if isinstance(content, str) else [_restore_part(part) for part in content or ()]
         return {"type": f"{kind}_output", "call_id": call_id, "output": output}
-    if isinstance(content, list) and len(content) == 1 and content[0].get("type") in wire.DEVELOPER_ITEMS:
+    if isinstance(content, list) and len(content) == 1 and content[0].get("type") in responses_items.DEVELOPER_ITEMS:
         kind = content[0]["type"]
         return {"type": kind, **content[0][kind]}
     if isinstance(content, list):
@@ -137,8 +137,8 @@ def _restore_part(part: Mapping[str, Any]) -> dict[str, Any]:
         made = {"type": kind, **part[kind]}
     else:
         raise ValueError(f"a part of the type {kind}")
-    if part.get(wire.CACHE_MARK) is not None:
-        made[wire.CACHE_MARK] = part[wire.CACHE_MARK]
+    if part.get(responses_items.CACHE_MARK) is not None:
+        made[responses_items.CACHE_MARK] = part[responses_items.CACHE_MARK]
     return made
 
 
@@ -149,22 +149,22 @@ def can_restore(body: bytes, history: Sequence[bytes] = ()) -> bool:
     """
     try:
         raws = _read_items(body)
-        types = wire.find_call_types(
-            item for raw in history if b'"assistant"' in raw[:40] for item in wire.make_items(raw, {})
+        types = responses_items.find_call_types(
+            item for raw in history if b'"assistant"' in raw[:40] for item in responses_items.make_items(raw, {})
         )
-        types |= wire.find_call_types(raws)
+        types |= responses_items.find_call_types(raws)
         return all(_is_restored(_OBJECT.decode(raw), types) for raw in raws)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotManaged):
         return False
 
 
 def _is_restored(item: dict[str, Any], call_types: Mapping[str, str]) -> bool:
-    if wire.find_type(item) == "item_reference":
+    if responses_items.find_type(item) == "item_reference":
         return False
-    if wire.find_role(item) == "model":
+    if responses_items.find_role(item) == "model":
         return True  # its bytes are kept
-    restored = _restore_item(_OBJECT.decode(wire.make_message(item)), call_types)
-    wanted = {"type": wire.find_type(item), **item}
+    restored = _restore_item(_OBJECT.decode(responses_items.make_message(item)), call_types)
+    wanted = {"type": responses_items.find_type(item), **item}
     return {k: v for k, v in wanted.items() if k not in _LOST} == restored
 
 
@@ -173,9 +173,9 @@ def has_bare_reasoning(messages: Sequence[bytes]) -> bool:
     for raw in messages:
         if b'"reasoning"' not in raw:
             continue
-        for item in wire.make_items(raw, {}) if _OBJECT.decode(raw).get("role") == "assistant" else ():
+        for item in responses_items.make_items(raw, {}) if _OBJECT.decode(raw).get("role") == "assistant" else ():
             value = _OBJECT.decode(item)
-            if wire.find_type(value) == "reasoning" and wire.find_token(value) is None:
+            if responses_items.find_type(value) == "reasoning" and responses_items.find_token(value) is None:
                 return True
     return False
 
@@ -207,7 +207,7 @@ def list_references(body: bytes) -> list[str]:
 def _read_reference(raw: bytes) -> str:
     """The id that an item refers to; "" for an item of another type."""
     item = _OBJECT.decode(raw) if b"item_reference" in raw or b'"type"' not in raw else {}
-    name = item.get("id") if item and wire.find_type(item) == "item_reference" else None
+    name = item.get("id") if item and responses_items.find_type(item) == "item_reference" else None
     return name if isinstance(name, str) else ""
 
 

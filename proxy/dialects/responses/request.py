@@ -19,7 +19,7 @@ from proxy.dialects import spans
 from proxy.dialects.base import BOUND_SEPARATOR, check_grown_body
 from proxy.dialects.completions.request import list_array_pieces, read_changed_arguments
 from proxy.dialects.known_prefix import HistoryMemo
-from proxy.dialects.responses import items as wire
+from proxy.dialects.responses import items as responses_items
 from proxy.dialects.spans import Replacement, Span
 from proxy.dialects.written_history import OutgoingMessage, WrittenElement, WrittenHistory, view_array, write_array
 from proxy.errors import NotManaged
@@ -157,7 +157,7 @@ def read_wire_request(
     read, bound, canonical = tuple(items.messages), tuple(items.bound), tuple(items.canonical)
     chat = _make_chat_body(plain, tools[1], canonical)
     prefix_end, first = (before.prefix_end, before.first_reasoning) if before is not None else (0, -1)
-    first = spans.find_again(body, wire.REASONING_NAME, prefix_end, first)
+    first = spans.find_again(body, responses_items.REASONING_NAME, prefix_end, first)
     cut = items.is_cut
     return ResponsesRequest(body, chat, bound, read, canonical, members, elements, cut, count, first, memo, tools)
 
@@ -227,27 +227,27 @@ class _ItemReader:
         at = 0
         while at < len(known):
             end = at + 1
-            if wire.find_role(known[at][0]) == "model":
-                while end < len(known) and wire.find_role(known[end][0]) == "model":
+            if responses_items.find_role(known[at][0]) == "model":
+                while end < len(known) and responses_items.find_role(known[end][0]) == "model":
                     end += 1
             self._add_run(known[at:end], first + at)
             at = end
 
     def _add_run(self, run: Sequence[tuple[dict[str, Any], bytes]], start: int) -> None:
         """Append the message of the items of one answer, or of one other item. start: index of the first item."""
-        if wire.find_role(run[0][0]) != "model":
-            self.add(ItemMessage(wire.make_message(run[0][0]), start, start + 1))
+        if responses_items.find_role(run[0][0]) != "model":
+            self.add(ItemMessage(responses_items.make_message(run[0][0]), start, start + 1))
             return
-        canonical = wire.make_assistant(run)
-        types = [*(wire.find_type(item) for item, _ in run), "reasoning"]
+        canonical = responses_items.make_assistant(run)
+        types = [*(responses_items.find_type(item) for item, _ in run), "reasoning"]
         self.is_cut |= ("reasoning", "reasoning") in pairwise(types)
-        tokens = [token for item, _ in run if (token := wire.find_token(item)) is not None]
+        tokens = [token for item, _ in run if (token := responses_items.find_token(item)) is not None]
         self.add(ItemMessage(canonical, start, start + len(run)), BOUND_SEPARATOR.join(tokens) if tokens else None)
 
 
 def _refuse_unmanaged(items: Sequence[Mapping[str, Any]], *, is_chain: bool) -> None:
     """Raise NotManaged for a compaction request, and for a history that is references alone."""
-    types = [wire.find_type(item) for item in items]
+    types = [responses_items.find_type(item) for item in items]
     if "compaction_trigger" in types:
         raise NotManaged("compaction", "the request is a compaction")
     if "item_reference" in types and not is_chain:
@@ -262,7 +262,7 @@ def _convert_tools(body: bytes, members: Mapping[str, Span], known: tuple[bytes,
     if body[start:end] == known[0]:
         return known
     tools = _read_member(body, members, "tools") if start < end else None
-    made = [wire.make_chat_tool(tool) for tool in tools] if isinstance(tools, list) else []
+    made = [responses_items.make_chat_tool(tool) for tool in tools] if isinstance(tools, list) else []
     return body[start:end], msgspec.json.encode(made) if made else b""
 
 
@@ -278,7 +278,7 @@ def _make_chat_body(plain: Mapping[str, Any], tools: bytes, messages: Sequence[b
     choice = plain.get("tool_choice")
     if choice is not None:
         is_named = isinstance(choice, dict) and choice.get("type") in ("function", "custom")
-        rest["tool_choice"] = wire.make_chat_tool(choice) if is_named else choice
+        rest["tool_choice"] = responses_items.make_chat_tool(choice) if is_named else choice
     most = plain.get("max_output_tokens")
     if most is not None:
         rest["max_completion_tokens"] = most
@@ -401,9 +401,9 @@ class _Changes:
             start, end = request.elements[n]
             item = request.body[start:end]
             fields = _OBJECT.decode(item)
-            text = left.pop(0) if wire.find_call(fields) is not None else None
+            text = left.pop(0) if responses_items.find_call(fields) is not None else None
             if text is not None:
-                if wire.find_type(fields) != "function_call":
+                if responses_items.find_type(fields) != "function_call":
                     raise ValueError("a call without arguments")
                 item = json_spans.set_member(item, "arguments", msgspec.json.encode(text))
                 self._is_same = False
@@ -418,10 +418,10 @@ class _Changes:
             index, item = self._new[self._last_user]
             self._new[self._last_user] = index, append_part(item, read_text(raw))
             return
-        types = wire.find_call_types(item for _, item in self._new) if role == "tool" else {}
-        made = wire.make_items(raw, types)
+        types = responses_items.find_call_types(item for _, item in self._new) if role == "tool" else {}
+        made = responses_items.make_items(raw, types)
         if role == "assistant" and self._request.body[slice(*self._request.members.get("store", (0, 0)))] == b"false":
-            made = wire.leave_out_unstored_reasoning(made)
+            made = responses_items.leave_out_unstored_reasoning(made)
         self._new += [(None, item) for item in made]
         self._last_user = None
 
@@ -521,18 +521,20 @@ def _compare_contents(old: Any, new: Any) -> _TextChange:
     if not holders or not texts:
         raise ValueError("content that holds no text")
     # The part that stays is the one that `completions.replace_text` keeps: the last with a mark, or else the first.
-    marked = [n for n, one in enumerate(holders) if wire.CACHE_MARK in one]
+    marked = [n for n, one in enumerate(holders) if responses_items.CACHE_MARK in one]
     return _TextChange(texts[0], marked[-1] if marked else 0, tuple(texts[1:]))
 
 
 def _edit_item(raw: bytes, change: _TextChange) -> bytes:
-    texts, list_end = wire.find_texts(raw, _OBJECT.decode(raw))
+    texts, list_end = responses_items.find_texts(raw, _OBJECT.decode(raw))
     return spans.apply_replacements(raw, change.apply(raw, texts, list_end))
 
 
 def _add_tools(request: ResponsesRequest, tools: bytes) -> Replacement:
     """The replacement that adds definitions, given in the form of chat completions, behind the client's own."""
-    made = b",".join([msgspec.json.encode(wire.make_tool(tool)) for tool in msgspec.json.decode(b"[" + tools + b"]")])
+    made = b",".join(
+        [msgspec.json.encode(responses_items.make_tool(tool)) for tool in msgspec.json.decode(b"[" + tools + b"]")]
+    )
     return spans.extend_array(request.body, request.members, "tools", made)
 
 

@@ -25,7 +25,7 @@ from proxy.dialects.known_prefix import (
     keep_objects,
     read_history,
 )
-from proxy.dialects.responses import items as wire
+from proxy.dialects.responses import items as responses_items
 
 MAX_CALL_ID: Final = 64
 """Characters of a `call_id`."""
@@ -55,8 +55,8 @@ REQUIRED_MEMBERS: Final = {
 MODEL_PARTS: Final = frozenset({"output_text", "refusal"})
 """Content parts of an assistant message; every other message has parts whose type begins with `input_`."""
 
-_NOT_COMPARED = frozenset({"id", "status", "created_by", wire.CACHE_MARK})
-_NOT_COMPARED_IN_PARTS = frozenset({"annotations", "logprobs", wire.CACHE_MARK})
+_NOT_COMPARED = frozenset({"id", "status", "created_by", responses_items.CACHE_MARK})
+_NOT_COMPARED_IN_PARTS = frozenset({"annotations", "logprobs", responses_items.CACHE_MARK})
 
 Item = dict[str, Any]
 
@@ -113,7 +113,7 @@ def find_violations(
         if n + skipped == last - 1 and last > history.first:
             kept = known.copy()
             kept.beside = (item,)
-        kind = wire.find_type(item)
+        kind = responses_items.find_type(item)
         found += _check_item(item, kind, n + skipped, known, is_last=n + 1 == len(items))
         found += _check_pair(item, kind, n + skipped, known)
         found += _check_reasoning(items, n, kind, n + skipped, known, partners or {})
@@ -135,7 +135,7 @@ def find_added_violations(
     """
     own, sent = (memo.own, memo.sent) if memo is not None else (None, None)
     if has_reasoning is None:
-        has_reasoning = wire.REASONING_NAME in original
+        has_reasoning = responses_items.REASONING_NAME in original
     partners = find_partners(original, own) if has_reasoning else {}
     found = find_violations(body, partners, sent)
     if not found:  # as nearly always: the client's body need not be read for that
@@ -187,7 +187,7 @@ def _check_item(item: Item, kind: str, index: int, known: _Checked, *, is_last: 
         wanted = "msg" if kind == "message" and item.get("role") == "assistant" else ID_PREFIXES.get(kind)
         if wanted is not None and not own.startswith(wanted):
             found.append(f"R12 {place}: the id {own} does not begin with {wanted}")
-        if kind == "reasoning" and not known.is_stored and wire.is_id_alone(item):
+        if kind == "reasoning" and not known.is_stored and responses_items.is_id_alone(item):
             found.append(f"R8 {place}: {own} is not stored and not encrypted")
     call_id = item.get("call_id")
     if isinstance(call_id, str) and len(call_id) > MAX_CALL_ID:
@@ -202,7 +202,7 @@ def _check_item(item: Item, kind: str, index: int, known: _Checked, *, is_last: 
 
 
 def _count_marks(parts: Sequence[Item]) -> int:
-    return sum([part.get(wire.CACHE_MARK) is not None for part in parts])
+    return sum([part.get(responses_items.CACHE_MARK) is not None for part in parts])
 
 
 def _check_parts(item: Mapping[str, Any], parts: Sequence[Item], place: str) -> list[str]:
@@ -218,22 +218,22 @@ def _check_parts(item: Mapping[str, Any], parts: Sequence[Item], place: str) -> 
 
 def _check_pair(item: Item, kind: str, index: int, known: _Checked) -> list[str]:
     """Check that a result has its call in front of it, and that the call has no other result."""
-    call_id = wire.find_call(item) if kind in wire.CALLS else None
-    answers = wire.find_answered_call(item) if kind in wire.RESULTS else None
+    call_id = responses_items.find_call(item) if kind in responses_items.CALLS else None
+    answers = responses_items.find_answered_call(item) if kind in responses_items.RESULTS else None
     if call_id is not None:
         known.asked[call_id] = index, kind
         known.answered.discard(call_id)  # ids are used again in some recorded runs
     elif answers is not None:
-        wanted, was_answered = wire.RESULTS[kind], answers in known.answered
+        wanted, was_answered = responses_items.RESULTS[kind], answers in known.answered
         known.answered.add(answers)
         if known.asked.get(answers, (0, ""))[1] != wanted:
             return [f"R5 input.{index}: no {wanted} for {kind} {answers}"]
         if was_answered:
             return [f"R5 input.{index}: a second {kind} {answers}"]
-    elif kind in wire.OPAQUE_PAIRS.values():
+    elif kind in responses_items.OPAQUE_PAIRS.values():
         known.hosted[str(item.get("call_id"))] = index
-    elif kind in wire.OPAQUE_PAIRS and known.hosted.pop(str(item.get("call_id")), None) is None:
-        return [f"R5 input.{index}: no {wire.OPAQUE_PAIRS[kind]} for {kind} {item.get('call_id')}"]
+    elif kind in responses_items.OPAQUE_PAIRS and known.hosted.pop(str(item.get("call_id")), None) is None:
+        return [f"R5 input.{index}: no {responses_items.OPAQUE_PAIRS[kind]} for {kind} {item.get('call_id')}"]
     return []
 
 
@@ -269,7 +269,7 @@ def _check_reasoning(
 def _find_reasoning(item: Item, kind: str, before: str) -> str:
     """The reasoning that this item is made after, or that it is; "" for an item that is not the model's. before: that
     of the item in front of it."""
-    if wire.find_role(item) != "model":
+    if responses_items.find_role(item) != "model":
         return ""
     return _name_reasoning(item) if kind == "reasoning" else before
 
@@ -279,12 +279,12 @@ def _is_orphan(items: Sequence[Item], n: int) -> bool:
     if n + 1 >= len(items):
         return True
     following = items[n + 1]
-    return wire.find_type(following) == "reasoning" or wire.find_role(following) != "model"
+    return responses_items.find_type(following) == "reasoning" or responses_items.find_role(following) != "model"
 
 
 def _name_reasoning(item: Mapping[str, Any]) -> str:
     own = item.get("id")
-    return own if isinstance(own, str) and own else (wire.find_token(item) or "reasoning")
+    return own if isinstance(own, str) and own else (responses_items.find_token(item) or "reasoning")
 
 
 def find_partners(body: bytes, memo: PrefixMemo | None = None) -> dict[str, str]:
@@ -295,7 +295,7 @@ def find_partners(body: bytes, memo: PrefixMemo | None = None) -> dict[str, str]
     partners = dict(known)
     for n, item in enumerate(history.new, history.first + 1):
         if isinstance(item, dict):
-            kind = wire.find_type(item)
+            kind = responses_items.find_type(item)
             reasoning = _find_reasoning(item, kind, reasoning)
             if reasoning and kind != "reasoning" and isinstance(item.get("id"), str):
                 partners[item["id"]] = reasoning
@@ -308,7 +308,7 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if it cannot be
     read."""
     trace = prompt.copy()
-    _add_items(trace, map(msgspec.json.decode, wire.make_items(answer, {})))
+    _add_items(trace, map(msgspec.json.decode, responses_items.make_items(answer, {})))
     return trace.bindings
 
 
@@ -338,10 +338,10 @@ def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
 
 def _add_items(trace: BindingTrace, items: Iterable[Any]) -> None:
     for item in items:
-        token = wire.find_token(item) if isinstance(item, dict) else None
+        token = responses_items.find_token(item) if isinstance(item, dict) else None
         if token is not None:
             trace.add_token(token)
-        elif not isinstance(item, dict) or wire.find_type(item) != "reasoning":
+        elif not isinstance(item, dict) or responses_items.find_type(item) != "reasoning":
             trace.add(_canonicalize(item))
 
 
@@ -349,7 +349,7 @@ def _canonicalize(item: Any) -> Any:
     """An item as it is compared: a text is one text part."""
     if not isinstance(item, dict):
         return item
-    kind = wire.find_type(item)
+    kind = responses_items.find_type(item)
     kept = {"type": kind, **{name: item[name] for name in item if name not in _NOT_COMPARED}}
     if kind == "item_reference":
         kept["id"] = item.get("id")
@@ -374,7 +374,7 @@ def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:
     Items that the reasoning led to lose their ids: an item with an id is refused without its reasoning. Raises
     ValueError if an item must keep its id, or if the items cannot be told apart.
     """
-    new = _without_reasoning(body, lambda items, n: wire.find_token(items[n]) in tokens)
+    new = _without_reasoning(body, lambda items, n: responses_items.find_token(items[n]) in tokens)
     if new is not body and (added := [line for line in find_added_violations(new, body) if line.startswith("R7")]):
         raise ValueError(added[0])
     return new
@@ -383,7 +383,9 @@ def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:
 def remove_orphan_reasoning(body: bytes) -> bytes:
     """The body without reasoning that leads to nothing. Reasoning in front of a hidden call is such a one, if the call
     can no longer be put back. Raises ValueError as `strip_bound`."""
-    return _without_reasoning(body, lambda items, n: wire.find_type(items[n]) == "reasoning" and _is_orphan(items, n))
+    return _without_reasoning(
+        body, lambda items, n: responses_items.find_type(items[n]) == "reasoning" and _is_orphan(items, n)
+    )
 
 
 def _without_reasoning(body: bytes, is_gone: Callable[[Sequence[Item], int], bool]) -> bytes:
@@ -393,7 +395,7 @@ def _without_reasoning(body: bytes, is_gone: Callable[[Sequence[Item], int], boo
     elements = spans.read_elements(body, span)
     raws = [body[start:end] for start, end in elements]
     items = [msgspec.json.decode(raw, type=dict[str, Any]) for raw in raws]
-    kept = wire.leave_out_reasoning(raws, items, lambda n: is_gone(items, n))
+    kept = responses_items.leave_out_reasoning(raws, items, lambda n: is_gone(items, n))
     if len(kept) == len(items):
         return body
     return spans.apply_replacements(body, [(*span, spans.rewrite_array(body, span, elements, kept))])

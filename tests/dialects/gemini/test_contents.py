@@ -11,11 +11,11 @@ from proxy.context.analysis import outcome
 from proxy.context.analysis.shell_commands import EDIT_CALL
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.gemini.contents import (
-    convert_answer,
     convert_part,
     convert_result,
     is_made_by_client,
     make_answer_parts,
+    make_assistant_message,
     make_result_part,
 )
 from proxy.errors import NotManaged
@@ -29,47 +29,47 @@ CALL = {"functionCall": {"name": "ls", "args": {"path": "/a"}}}
 
 
 def test_an_answer_is_one_message_however_its_text_was_cut() -> None:
-    whole = convert_answer(raw({"text": "Let me look."}, CALL))
-    cut = convert_answer(raw({"text": "Let me "}, {"text": "look."}, {**CALL, "thoughtSignature": "c2ln"}))
+    whole = make_assistant_message(raw({"text": "Let me look."}, CALL))
+    cut = make_assistant_message(raw({"text": "Let me "}, {"text": "look."}, {**CALL, "thoughtSignature": "c2ln"}))
     assert read_message(whole.chat).digest == read_message(cut.chat).digest
     assert b'"wire"' not in whole.chat
     assert b"c2ln" in cut.chat
 
 
 def test_thoughts_and_signatures_are_no_part_of_what_was_said() -> None:
-    found = convert_answer(
+    found = make_assistant_message(
         raw({"text": "Hm.", "thought": True}, {"text": "", "thoughtSignature": "x"}, {"text": "Yes."})
     )
     message = read_message(found.chat)
     assert (message.text, message.reasoning, message.media_count) == ("Yes.", "Hm.", 0)
-    assert message.digest == read_message(convert_answer(raw({"text": "Yes."})).chat).digest
+    assert message.digest == read_message(make_assistant_message(raw({"text": "Yes."})).chat).digest
 
 
 def test_a_call_without_an_id_gets_one_of_its_name_and_arguments() -> None:
-    first = convert_answer(raw(CALL, CALL, {"functionCall": {"name": "ls", "args": {"path": "/b"}}}))
+    first = make_assistant_message(raw(CALL, CALL, {"functionCall": {"name": "ls", "args": {"path": "/b"}}}))
     ids = [call.id for call in first.calls]
     assert len(set(ids)) == 3
-    again = convert_answer(raw(CALL))
+    again = make_assistant_message(raw(CALL))
     assert again.calls[0].id == ids[0]
-    spaced = convert_answer([b'{"functionCall":{"args":{"path" : "\\u002fa"},"name":"ls"}}'])
+    spaced = make_assistant_message([b'{"functionCall":{"args":{"path" : "\\u002fa"},"name":"ls"}}'])
     assert spaced.calls[0].id == ids[0]
 
 
 def test_an_id_that_the_client_has_made_counts_as_none() -> None:
     own = {"functionCall": {**CALL["functionCall"], "id": "ls_1795390834428_0"}}
-    assert convert_answer(raw(own)).calls[0].id == convert_answer(raw(CALL)).calls[0].id
+    assert make_assistant_message(raw(own)).calls[0].id == make_assistant_message(raw(CALL)).calls[0].id
     given = {"functionCall": {**CALL["functionCall"], "id": "x7f"}}
-    assert convert_answer(raw(given)).calls[0].id == "x7f"
+    assert make_assistant_message(raw(given)).calls[0].id == "x7f"
     assert not is_made_by_client("ls_1", "ls")
     assert not is_made_by_client("_1795390834428", "")
 
 
 def test_what_chat_form_cannot_say_counts_and_comes_back() -> None:
     parts = raw({"text": "See"}, {"executableCode": {"code": "1"}}, {"text": "."})
-    found = convert_answer(parts)
+    found = make_assistant_message(parts)
     assert read_message(found.chat).media_count == 1
     assert make_answer_parts(found.chat, is_signed=True) == parts
-    assert read_message(found.chat).digest != read_message(convert_answer(raw({"text": "See."})).chat).digest
+    assert read_message(found.chat).digest != read_message(make_assistant_message(raw({"text": "See."})).chat).digest
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_the_wire_of_another_dialect_is_not_sent() -> None:
 @pytest.mark.parametrize("part", [1, {"functionCall": {"args": {}}}, {"functionCall": {"name": "f", "args": 1}}])
 def test_a_part_of_an_unknown_kind_is_not_managed(part: Any) -> None:
     with pytest.raises(NotManaged):
-        convert_answer(raw(part))
+        make_assistant_message(raw(part))
 
 
 def test_a_part_of_the_users_that_is_no_text_counts_as_media() -> None:

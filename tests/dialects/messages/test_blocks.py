@@ -12,9 +12,9 @@ from proxy.chat.message import Message
 from proxy.dialects import spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import (
-    convert_answer,
     convert_message,
     make_answer_blocks,
+    make_assistant_message,
     make_result_block,
 )
 from proxy.errors import NotManaged
@@ -29,7 +29,7 @@ def _convert(role: str, content: Any) -> list[Message]:
 
 
 def _answer(*blocks: Any) -> tuple[Message, str | None, bytes]:
-    unit = convert_answer([json.dumps(one).encode() for one in blocks])
+    unit = make_assistant_message([json.dumps(one).encode() for one in blocks])
     return read_message(unit.chat), unit.bound, unit.chat
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from proxy.dialects.base import find_broken
-from proxy.dialects.messages.blocks import convert_answer
+from proxy.dialects.messages.blocks import make_assistant_message
 from proxy.dialects.messages.request import read_messages_request
 from proxy.dialects.messages.rules import (
     fill_empty_answers,
@@ -244,7 +244,7 @@ def test_an_answers_tokens_are_bound_to_the_body_it_answers() -> None:
     body = _body()
     answer = [_thinking("s3"), {"type": "text", "text": "a"}, {"type": "redacted_thinking", "data": "s4"}]
     prompt = trace_prompt(json.dumps(body).encode())
-    message = convert_answer([json.dumps(block).encode() for block in answer]).chat
+    message = make_assistant_message([json.dumps(block).encode() for block in answer]).chat
     made = prompt.bindings | trace_answer(prompt, message)
     assert (list(made), made["s3"].after, made["s4"].after) == (["s1", "s2", "s3", "s4"], "s2", "s3")
     body["messages"] += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Next."}]

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS
 from proxy.dialects.responses import chained
-from proxy.dialects.responses.chained import ChainFacts
+from proxy.dialects.responses.chained import ChainParameters
 from proxy.dialects.responses.request import read_wire_request
 from proxy.errors import NotManaged
 from tests.response_events import custom_call, message, thinking, tool_call, web_search
@@ -38,20 +38,20 @@ HISTORY: list[Json] = [
 @pytest.mark.parametrize(
     ("body", "facts"),
     [
-        (dump("hi"), ChainFacts()),
-        (dump("hi", previous_response_id="resp_1", store=None), ChainFacts("resp_1")),
-        (dump("hi", conversation="conv_1"), ChainFacts(conversation="conv_1")),
-        (dump("hi", conversation={"id": "conv_1"}), ChainFacts(conversation="conv_1")),
-        (dump("hi", store=False), ChainFacts(is_stored=False)),
-        (dump("hi", background=True), ChainFacts(is_whole=False, is_background=True)),
-        (dump("hi", prompt={"id": "p"}), ChainFacts(is_whole=False)),
-        (dump("hi", include=["a", chained.ENCRYPTED]), ChainFacts(asks_encrypted=True)),
-        (dump("hi", previous_response_id=7, conversation=[], include="x"), ChainFacts()),
+        (dump("hi"), ChainParameters()),
+        (dump("hi", previous_response_id="resp_1", store=None), ChainParameters("resp_1")),
+        (dump("hi", conversation="conv_1"), ChainParameters(conversation="conv_1")),
+        (dump("hi", conversation={"id": "conv_1"}), ChainParameters(conversation="conv_1")),
+        (dump("hi", store=False), ChainParameters(is_stored=False)),
+        (dump("hi", background=True), ChainParameters(is_whole=False, is_background=True)),
+        (dump("hi", prompt={"id": "p"}), ChainParameters(is_whole=False)),
+        (dump("hi", include=["a", chained.ENCRYPTED]), ChainParameters(asks_encrypted=True)),
+        (dump("hi", previous_response_id=7, conversation=[], include="x"), ChainParameters()),
         (b"[]", None),
     ],
 )
-def test_what_a_request_says_of_stored_responses_is_read(body: bytes, facts: ChainFacts | None) -> None:
-    assert chained.read_chain_facts(body) == facts
+def test_what_a_request_says_of_stored_responses_is_read(body: bytes, facts: ChainParameters | None) -> None:
+    assert chained.read_chain_parameters(body) == facts
 
 
 def test_the_facts_of_a_longer_body_are_the_same_with_the_request_before() -> None:
@@ -59,13 +59,13 @@ def test_the_facts_of_a_longer_body_are_the_same_with_the_request_before() -> No
     before = read_wire_request(dump(items[:8], store=False, include=[chained.ENCRYPTED]))
     for rest in ({}, {"store": False}, {"store": True, "prompt": {"id": "p"}}, {"previous_response_id": "resp_1"}):
         body = dump(items, **rest)
-        assert chained.read_chain_facts(body, before) == chained.read_chain_facts(body)
+        assert chained.read_chain_parameters(body, before) == chained.read_chain_parameters(body)
     head = b'{"store":false,"input":[{"role":"user","content":"a"}'
     first = read_wire_request(head + b"]}")
-    assert chained.read_chain_facts(head + b'],"background":true}', first) == ChainFacts(
+    assert chained.read_chain_parameters(head + b'],"background":true}', first) == ChainParameters(
         is_stored=False, is_whole=False, is_background=True
     )
-    assert chained.read_chain_facts(head + b'],"store":true}', first) is None, "a key that is there twice"
+    assert chained.read_chain_parameters(head + b'],"store":true}', first) is None, "a key that is there twice"
 
 
 def test_a_history_is_written_as_the_items_that_it_came_as() -> None:
@@ -167,14 +167,14 @@ def test_references_are_replaced_by_items_and_all_else_stays() -> None:
 
 
 def test_values_that_are_too_long_for_a_name_are_not_decoded() -> None:
-    long = b'"%b"' % (b"x" * chained.MAX_FACT_BYTES)
-    facts = chained.read_chain_facts(
+    long = b'"%b"' % (b"x" * chained.MAX_PARAMETER_BYTES)
+    facts = chained.read_chain_parameters(
         b'{"previous_response_id":%b,"include":[%b],"prompt":{"id":%b}}' % (long, long, long)
     )
-    assert facts == ChainFacts(is_whole=False)
-    assert chained.read_chain_facts(b'{"prompt":null}') == ChainFacts()
+    assert facts == ChainParameters(is_whole=False)
+    assert chained.read_chain_parameters(b'{"prompt":null}') == ChainParameters()
 
 
 def test_a_body_with_too_many_keys_has_no_facts() -> None:
     keys = b",".join(b'"k%d":1' % n for n in range(MAX_TOP_LEVEL_KEYS + 1))
-    assert chained.read_chain_facts(b"{%b}" % keys) is None
+    assert chained.read_chain_parameters(b"{%b}" % keys) is None
