@@ -4,15 +4,13 @@ environment.
 The config file overrides the defaults, the environment overrides the config file, and flags override the environment.
 An unknown key is an error and is never ignored. A typo that silently leaves a default in force is the worst way to be
 configured. The docstring under a setting is its row in docs/reference/settings.md and its comment in
-config/default.toml. An error in a TOML file names the line, which tomllib does not give for a key (`find_line`).
+config/default.toml. An error in a TOML file names the line (`toml_files.find_line`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
@@ -25,7 +23,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from proxy.context.models import Model, read_models
-from proxy.errors import ConfigError, describe_cause
+from proxy.errors import ConfigError
 from proxy.settings.model import (
     ALL_TENANTS,
     DEMO,
@@ -61,6 +59,7 @@ from proxy.settings.model import (
     validate_tenant,
     validate_webhook_url,
 )
+from proxy.settings.toml_files import KeyPath, TomlTree, find_line, format_key_path, read_toml
 
 ENV_PREFIX = "CONTEXT_PROXY_"
 """Prefix of environment variables. The key's path follows in capitals, its parts joined by two underscores."""
@@ -78,9 +77,6 @@ PROXY_FROM_ENVIRONMENT = "environment"
 SECRET_KEYS = frozenset({"salt", "proxy", "db", "sha256", "url"})
 """Settings whose values are never shown in an error: two may be URLs with a password, one may be the key itself by
 mistake."""
-
-TomlTree = dict[str, Any]
-KeyPath = tuple[str | int, ...]
 
 
 def _check_database(value: str) -> str:
@@ -504,50 +500,3 @@ def _check_helper_upstreams(settings: Settings) -> Iterator[tuple[KeyPath, objec
             yield (table, "upstream"), part.upstream, "one of " + ", ".join(targets)
         if not part.model and (part.upstream or wanted):
             yield (table, "model"), part.model, "the name of a model"
-
-
-def read_toml(file: Path) -> tuple[TomlTree, str]:
-    """Return a TOML file as a tree and as its text. Raises ConfigError if the file cannot be read."""
-    try:
-        text = file.read_text("utf-8-sig")  # some editors put a mark in front, which TOML does not know
-        return tomllib.loads(text), text
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"at line (\d+)", str(error))
-        raise ConfigError(
-            "config", str(file), f"TOML: {error}", line=int(at[1]) if at else None, source=str(file)
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            "config", str(file), f"a TOML file in UTF-8 that can be read ({describe_cause(error)})"
-        ) from None
-
-
-def find_line(text: str, path: KeyPath) -> int | None:
-    """Return the line of a key, or of the deepest table on the way to it that exists. None if no such table exists.
-
-    tomllib gives no lines for keys. Some prefixes of the text are TOML by themselves. The first such prefix that has
-    the key ends with the statement that sets it. This holds for every way to write it: table, dotted key, array over
-    several lines.
-    """
-    lines = text.splitlines(keepends=True)
-    best, depth, start = None, 0, 0
-    for end in range(1, len(lines) + 1):
-        try:
-            tree: Any = tomllib.loads("".join(lines[:end]))
-        except tomllib.TOMLDecodeError:
-            continue
-        found = 0
-        for part in path:
-            children = tree if isinstance(tree, dict) else dict(enumerate(tree)) if isinstance(tree, list) else {}
-            if part not in children:
-                break
-            tree, found = children[part], found + 1
-        if found > depth:
-            best, depth = start + 1, found
-        start = end
-    return best
-
-
-def format_key_path(path: KeyPath) -> str:
-    """Return a path as a person writes it: `upstreams.main.models[0]`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")

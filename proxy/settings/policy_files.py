@@ -22,7 +22,8 @@ from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.policy import Policy, read_policy
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.errors import ConfigError
-from proxy.settings.load import find_shipped_file, read_toml
+from proxy.settings.load import find_shipped_file
+from proxy.settings.toml_files import read_toml
 
 PACKAGE: Final = "context_proxy_policies_"
 """Beginning of the names under which folders are packages. A hash of the folder's path follows."""

@@ -11,40 +11,14 @@ from pydantic import ValidationError
 from proxy.context.models import find_model
 from proxy.errors import ConfigError
 from proxy.settings.load import (
-    KeyPath,
     Settings,
     UpstreamSettings,
-    find_line,
     find_program,
     find_shipped_file,
-    format_key_path,
     load_settings,
     mask_password,
-    read_toml,
 )
 from proxy.tokenizers import TOKENIZERS
-
-TEXT = '''# a comment
-port = 1
-state.ask = "never"   # a dotted key
-
-[limits]
-body_mb = 2
-
-[upstreams."main.one"]
-models = [
-    "a",
-    "b",
-]
-note = """
-port = 99
-"""
-proxy = ""
-[[keys]]
-name = "x"
-[[keys]]
-name = "y"
-'''
 
 
 def write(folder: Path, text: str) -> Path:
@@ -353,62 +327,6 @@ def test_a_program_is_the_first_that_was_chosen(monkeypatch: pytest.MonkeyPatch)
     assert find_program("VISUAL", "EDITOR", default="vi") == "vi"
     monkeypatch.setenv("EDITOR", "nano -w")
     assert find_program("VISUAL", "EDITOR", default="vi") == "nano -w"
-
-
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
-        (("port",), 2),
-        (("state", "ask"), 3),
-        (("limits",), 5),
-        (("limits", "body_mb"), 6),
-        (("upstreams", "main.one", "models"), 9),
-        (("upstreams", "main.one", "models", 1), 9),
-        (("upstreams", "main.one", "proxy"), 16),
-        (("keys", 1, "name"), 20),
-    ],
-)
-def test_line_is_that_of_the_statement_that_sets_the_key(path: KeyPath, line: int) -> None:
-    assert find_line(TEXT, path) == line
-
-
-def test_line_of_a_missing_key_is_that_of_its_table() -> None:
-    assert find_line(TEXT, ("limits", "other")) == 5
-
-
-def test_line_of_a_key_that_is_nowhere_is_none() -> None:
-    assert find_line(TEXT, ("host",)) is None
-    assert find_line("", ("host",)) is None
-
-
-def test_paths_are_written_as_one_says_them() -> None:
-    assert format_key_path(("upstreams", "main", "models", 0)) == "upstreams.main.models[0]"
-
-
-def test_reading_returns_the_tree_and_the_text(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text("port = 1\n")
-    assert read_toml(file) == ({"port": 1}, "port = 1\n")
-    file.write_text("port = 1\n", "utf-8-sig")
-    assert read_toml(file) == ({"port": 1}, "port = 1\n"), "an editor's mark in front is no part of the file"
-
-
-def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text("port = 1\nhost = \n")
-    with pytest.raises(ConfigError) as caught:
-        read_toml(file)
-    assert caught.value.line == 2
-    assert str(caught.value).startswith(f"{file}:2: ")
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "a.toml"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"a\.toml"):
-        read_toml(file)
 
 
 KEYS = '[[keys]]\nname = "made"\nsha256 = "{}"\ntenant = "t"\nplane = "data"\n'.format("ab" * 32)

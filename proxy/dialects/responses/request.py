@@ -20,6 +20,7 @@ from proxy.dialects.base import BOUND_SEPARATOR, check_grown_body
 from proxy.dialects.completions.request import list_array_pieces, read_changed_arguments
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.responses import items as responses_items
+from proxy.dialects.responses.text_changes import append_part, compare_messages, edit_item, read_text
 from proxy.dialects.spans import Replacement, Span
 from proxy.dialects.written_history import OutgoingMessage, WrittenElement, WrittenHistory, view_array, write_array
 from proxy.errors import NotManaged
@@ -370,7 +371,7 @@ class _Changes:
         if arguments is not None:
             self._copy_calls(message, arguments)
             return
-        change = None if raw == message.canonical else _compare(message.canonical, raw)
+        change = None if raw == message.canonical else compare_messages(message.canonical, raw)
         if message.start == _INSTRUCTIONS:
             if change is not None:
                 self._replacements += change.apply(request.body, [request.members["instructions"]], None)
@@ -388,7 +389,7 @@ class _Changes:
             start, end = request.elements[n]
             item = request.body[start:end]
             if change is not None:
-                item = _edit_item(item, change)
+                item = edit_item(item, change)
                 self._is_same = False
             self._new.append((n, item))
         is_user = message.canonical.startswith(b'{"role":"user"')
@@ -429,105 +430,6 @@ class _Changes:
 def _has_own_result(messages: Sequence[OutgoingMessage]) -> bool:
     """True if one of the messages is a result of a tool of the proxy: its item depends on that of the call."""
     return any(source is None and _ROLE.decode(raw).role == "tool" for source, raw in messages)
-
-
-def read_text(message: bytes) -> str:
-    """The text of a message of the proxy. Raises ValueError if its content is no text."""
-    content = msgspec.json.decode(message).get("content")
-    if isinstance(content, list) and all(isinstance(part.get("text"), str) for part in content):
-        return "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        raise ValueError("a message of ours without a text")
-    return content
-
-
-@dataclass(frozen=True, slots=True)
-class _TextChange:
-    """The change of a message's text."""
-
-    text: str | None
-    kept: int
-    """The index of the text that is replaced by `text`; the other texts stand aside."""
-    added: tuple[str, ...]
-    """Texts that are appended. With `text` None, texts are only appended."""
-
-    def apply(self, raw: bytes, texts: Sequence[Span], list_end: int | None) -> list[Replacement]:
-        """The replacements in an item whose texts stand at these spans. list_end: the end of its list of parts; None if
-        it has none. Raises ValueError if the item has no place for a text."""
-        made: list[Replacement] = []
-        if self.text is not None:
-            if self.kept >= len(texts):
-                raise ValueError("a message without this text")
-            for n, (start, end) in enumerate(texts):
-                if n == self.kept:
-                    made.append((start, end, spans.encode_visible(self.text)))
-                elif raw[start + 1 : end - 1].strip():
-                    made.append((start, end, spans.encode_text(spans.EMPTY_STAND_IN)))
-        if not self.added:
-            return made
-        if list_end is not None:
-            parts = b",".join([_make_input_part(text) for text in self.added])
-            is_empty = raw[:list_end].endswith(b"[")
-            return [*made, (list_end, list_end, parts if is_empty else b"," + parts)]
-        if not texts:
-            raise ValueError("a message that takes no text")
-        start, end = texts[-1]
-        ending = spans.encode_text("".join(self.added))[1:]  # the end of one string and the start of the other meet
-        if made and made[-1][:2] == (start, end):
-            return [*made[:-1], (start, end, made[-1][2][:-1] + ending)]
-        return [*made, (end - 1, end, ending)]
-
-
-def _make_input_part(text: str) -> bytes:
-    return b'{"type":"input_text","text":' + spans.encode_visible(text) + b"}"
-
-
-def append_part(item: bytes, text: str) -> bytes:
-    """The user's message item with one more text part at its end. A content that is one text becomes a list."""
-    start, end = spans.read_members(item)["content"]
-    part = _make_input_part(text)
-    if item[start : start + 1] == b'"':
-        first = b'{"type":"input_text","text":' + item[start:end] + b"}"
-        return item[:start] + b"[" + first + b"," + part + b"]" + item[end:]
-    return spans.apply_replacements(item, [spans.append_element(item, (start, end), part)])
-
-
-def _compare(original: bytes, changed: bytes) -> _TextChange:
-    """The change of a canonical message. Raises ValueError if anything but its text changes, or if its text may not."""
-    before, after = msgspec.json.decode(original), msgspec.json.decode(changed)
-    role, old, new = before.get("role"), before.pop("content", None), after.pop("content", None)
-    if before != after:
-        raise ValueError("a change of more than the text")
-    if role == "assistant":
-        raise ValueError("an assistant message cannot be changed")
-    change = _compare_contents(old, new)
-    if role in ("system", "developer") and change.text is not None:
-        raise ValueError("the text of a system message cannot be replaced")
-    return change
-
-
-def _compare_contents(old: Any, new: Any) -> _TextChange:
-    if isinstance(old, str) and isinstance(new, str):
-        is_longer = bool(old) and new.startswith(old)
-        return _TextChange(None, 0, (new[len(old) :],)) if is_longer else _TextChange(new, 0, ())
-    if not isinstance(old, list) or not isinstance(new, list):
-        raise ValueError("content of another shape")
-    if [one for one in old if one["type"] != "text"] != [one for one in new if one.get("type") != "text"]:
-        raise ValueError("a change of a part that is no text")
-    holders = [one for one in old if one["type"] == "text"]
-    texts = [str(one["text"]) for one in new if one.get("type") == "text"]
-    if texts[: len(holders)] == [one["text"] for one in holders]:
-        return _TextChange(None, 0, tuple(texts[len(holders) :]))
-    if not holders or not texts:
-        raise ValueError("content that holds no text")
-    # The part that stays is the one that `completions.replace_text` keeps: the last with a mark, or else the first.
-    marked = [n for n, one in enumerate(holders) if responses_items.CACHE_MARK in one]
-    return _TextChange(texts[0], marked[-1] if marked else 0, tuple(texts[1:]))
-
-
-def _edit_item(raw: bytes, change: _TextChange) -> bytes:
-    texts, list_end = responses_items.find_texts(raw, _OBJECT.decode(raw))
-    return spans.apply_replacements(raw, change.apply(raw, texts, list_end))
 
 
 def _add_tools(request: ResponsesRequest, tools: bytes) -> Replacement:

@@ -1,0 +1,54 @@
+"""The text of a message changes in the bytes of its item, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.dialects.responses import text_changes
+
+
+def chat(content: object, role: str = "user") -> bytes:
+    return json.dumps({"role": role, "content": content}).encode()
+
+
+def text(words: str) -> dict[str, str]:
+    return {"type": "text", "text": words}
+
+
+ITEM = b'{"type":"message", "role":"user", "content":[{"type":"input_text","text":"one"} ], "id":"m_1"}'
+
+
+def test_only_the_text_of_an_item_changes() -> None:
+    change = text_changes.compare_messages(chat([text("one")]), chat([text("two")]))
+    assert text_changes.edit_item(ITEM, change) == ITEM.replace(b'"one"', b'"two"')
+
+
+def test_a_text_that_is_added_is_a_part_of_its_own() -> None:
+    change = text_changes.compare_messages(chat([text("one")]), chat([text("one"), text("more")]))
+    edited = text_changes.edit_item(ITEM, change)
+    assert json.loads(edited)["content"] == [{"type": "input_text", "text": word} for word in ("one", "more")]
+    assert edited.startswith(ITEM[:70])
+    assert text_changes.append_part(ITEM, "more").replace(b" ", b"") == edited.replace(b" ", b"")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (chat("a", "assistant"), chat("b", "assistant")),
+        (chat("a", "system"), chat("b", "system")),
+        (chat("a"), chat("a", "tool")),
+        (chat("a"), chat([text("a")])),
+        (chat([text("a"), {"type": "image_url"}]), chat([text("a")])),
+    ],
+)
+def test_a_change_that_is_not_allowed_is_refused(before: bytes, after: bytes) -> None:
+    with pytest.raises(ValueError, match=r"change|cannot|content"):
+        text_changes.compare_messages(before, after)
+
+
+def test_a_message_of_the_proxy_needs_a_text() -> None:
+    assert text_changes.read_text(chat([text("a"), text("b")])) == "ab"
+    with pytest.raises(ValueError, match="without a text"):
+        text_changes.read_text(chat(None))
