@@ -83,6 +83,8 @@ class CommandRun(NamedTuple):
     """The number of file changes before the run."""
     again: bool = False
     """The command was run again since, with an unknown outcome."""
+    possible_changes_before: int = 0
+    """The number of commands before the run that may have changed files."""
 
 
 class ActivityEntries(NamedTuple):
@@ -107,6 +109,10 @@ class ActivityRecord:
     """Files that were there before: a tool that writes one of them edits it."""
     written_files: set[str] = field(default_factory=set)
     """Files that a tool has written, of which it is not known that they were there before."""
+    shown_files: set[str] = field(default_factory=set)
+    """Sources and settings that a shell command has shown."""
+    shell_files: set[str] = field(default_factory=set)
+    """Sources and settings that a shell command has written, of which it is not known that they were there before."""
     command_runs: dict[str, CommandRun] = field(default_factory=dict)
     """Commands, by the identity of the run, so that the newest run of each counts."""
     error_lines: dict[str, list[str]] = field(default_factory=dict)
@@ -114,6 +120,8 @@ class ActivityRecord:
     open_items: tuple[str, ...] = ()
     change_count: int = 0
     """Number of file changes."""
+    possible_change_count: int = 0
+    """Number of commands that may have changed files, though nothing says so."""
     current_directory: str = ""
     """The current directory after `cd`, for later commands."""
     open_calls: Mapping[str, Call] = field(default_factory=dict)
@@ -129,6 +137,8 @@ class ActivityRecord:
             files_created=dict(self.files_created),
             known_files=set(self.known_files),
             written_files=set(self.written_files),
+            shown_files=set(self.shown_files),
+            shell_files=set(self.shell_files),
             command_runs=dict(self.command_runs),
             error_lines=dict(self.error_lines),
         )
@@ -192,6 +202,7 @@ class ActivityRecord:
             )
             self._apply(changes if done else (), stands=stands)
             return done
+        self.possible_change_count += command.kind == "run" and call.derive(_may_change_files)
         if end.verdict == "failed":
             # The first parts of a chain may have done their work: an entry that could be wrong is left out.
             undone = () if command.kind == "call" or command.is_single else moved_files.read_shell_changes(command.core)
@@ -206,6 +217,9 @@ class ActivityRecord:
         else:
             self.current_directory = moved_files.follow_cd(command.text, self.current_directory)
             changes = call.derive(_read_shell_changes)
+            if command.kind == "look" and (shown := refetch.find_source(call)).action == "shows":
+                self.shown_files.update(filter(moved_files.is_project_file, (shown.path,)))
+            changes = moved_files.check_changes(changes, command, lines()) if changes else changes
         self._apply(changes, stands=stands)
         return True if changes and command.kind == "call" else None
 
@@ -219,23 +233,36 @@ class ActivityRecord:
             if kind in _REMOVING:
                 self.change_count += self._drop(path, gone=kind == "gone") or path == "*" or kind == "undone"
                 continue
-            known = (*self.files_edited, *self.files_created, *self.files_read)
-            self.change_count += (
-                kind != "placed" or path == "*" or any(moved_files.matches_path(path, name) for name in known)
-            )
+            self.change_count += kind != "placed" or self._changes_known_file(path)
             if not stands and kind != "placed":
                 files = self.files_created if kind == "created" else self.files_edited
                 files.pop(path, None)
                 files[path] = None
+
+    def _changes_known_file(self, path: str) -> bool:
+        """True if a shell command that writes this file may have changed a file that was there before.
+
+        A source that is written for the first time, and that no command has shown, is taken for a new one."""
+        known = (*self.files_edited, *self.files_created, *self.files_read)
+        if path == "*" or any(moved_files.matches_path(path, name) for name in known):
+            return True
+        if not moved_files.is_project_file(path):
+            return False
+        seen = any(moved_files.matches_path(path, name) for name in (*self.shown_files, *self.shell_files))
+        self.shell_files.add(path)
+        return seen
 
     def _drop(self, path: str, *, gone: bool) -> bool:
         """Remove files that are gone, or only their edits; True if any file was removed.
 
         The removal of other files, for example logs, changes nothing on which a command depends.
         """
-        if gone:
-            self.known_files -= {name for name in self.known_files if moved_files.matches_path(path, name)}
         removed = False
+        if gone:
+            for names in (self.known_files, self.shown_files, self.shell_files):
+                matching = {name for name in names if moved_files.matches_path(path, name)}
+                names.difference_update(matching)
+                removed = removed or (names is self.shown_files and bool(matching))
         for files in (self.files_edited, self.files_created, self.files_read) if gone else (self.files_edited,):
             for name in [name for name in files if moved_files.matches_path(path, name)]:
                 del files[name]
@@ -285,13 +312,27 @@ class ActivityRecord:
         before = self.command_runs.pop(key, None)
         looks = command.kind == "look"
         if end.verdict == "failed":
-            outcome_text = f"failed ({end.exit_code})" if end.exit_code else "failed"
-            self.command_runs[key] = CommandRun(command.text, outcome_text, True, looks, place, self.change_count)
+            # A server that was only started for a time, and a test that hangs, both end so.
+            words = "timed out" if end.timed_out else "failed"
+            outcome_text = f"{words} ({end.exit_code})" if end.exit_code else words
+            self.command_runs[key] = self._make_run(command, outcome_text, place, unresolved=True)
         elif end.verdict == "unknown" and before is not None and before.unresolved:
             self.command_runs[key] = before._replace(again=True)
         else:
             outcome_text = "ok" if end.verdict == "succeeded" and not looks else ""
-            self.command_runs[key] = CommandRun(command.text, outcome_text, False, looks, place, self.change_count)
+            self.command_runs[key] = self._make_run(command, outcome_text, place, unresolved=False)
+
+    def _make_run(self, command: ShellCommand, outcome_text: str, place: str, *, unresolved: bool) -> CommandRun:
+        """Return a run that ends here: what changes files from now on outdates it."""
+        return CommandRun(
+            command.text,
+            outcome_text,
+            unresolved,
+            command.kind == "look",
+            place,
+            self.change_count,
+            possible_changes_before=self.possible_change_count,
+        )
 
     def list_entries(self) -> list[ActivityEntries]:
         """Return the entries of each kind, newest first. Failed commands come before all others, and commands that only
@@ -307,7 +348,7 @@ class ActivityRecord:
             ActivityEntries(
                 "Read", _list_newest([path for path in self.files_read if path not in self.files_edited], 12)
             ),
-            ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count)),
+            ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count, self.possible_change_count)),
             ActivityEntries("Last errors", _list_newest(errors, 3)),
             ActivityEntries("Open", _list_newest(self.open_items, 8)),
         )
@@ -341,11 +382,23 @@ def _read_shell_changes(call: Call) -> list[FileChange]:
     """Return the files that a shell command removes, moves or restores, and the file that it writes by redirection: `*`
     if it edits or formats files."""
     command, source = shell_commands.parse_call(call), refetch.find_source(call)
-    changes = [*moved_files.read_shell_changes(command.core), *moved_files.read_written_files(call.arguments)]
+    changes = [
+        *moved_files.read_shell_changes(command.core),
+        *moved_files.read_downloads(command.core),
+        *moved_files.read_written_files(call.arguments),
+    ]
     if source.action == "writes" and source.path:
         in_place = re.search(r"(?:^| )(?:sed|perl) ", command.core) is not None
-        return [*changes, FileChange("placed", "*" if in_place else source.path)]
-    return [*changes, FileChange("placed", "*")] if provenance.rewrites_files(command) else changes
+        changes.append(FileChange("placed", "*" if in_place else source.path))
+    if provenance.rewrites_files(command) or moved_files.writes_project(command.core, changes, call.arguments):
+        changes.append(FileChange("placed", "*"))
+    return changes
+
+
+def _may_change_files(call: Call) -> bool:
+    """True if a shell command may change files of a project, by its name."""
+    command = shell_commands.parse_call(call)
+    return moved_files.may_write_project(command.core) and not provenance.keeps_files(command)
 
 
 def _describe_call(
@@ -367,7 +420,7 @@ def _is_item_list(words: frozenset[str]) -> bool:
     return "todo" in words or "plan" in words
 
 
-def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
+def _render_runs(ran: Sequence[CommandRun], changes: int, possible: int) -> list[str]:
     """Return the commands with their outcomes and the reasons that make an outcome outdated.
 
     Commands with the same beginning are shown with their ends too. If commands ran in several directories, each has its
@@ -378,16 +431,20 @@ def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
     return [
         f"`{command if shown.count(command) == 1 else _render_both_ends(one.text)}` {one.outcome_text}".rstrip()
         + (f" in {_shorten_command(one.directory)}" if places and one.directory and not one.only_shows else "")
-        + _render_outdated_reason(one, changes)
+        + _render_outdated_reason(one, changes, possible)
         for command, one in zip(shown, ran, strict=True)
     ]
 
 
-def _render_outdated_reason(one: CommandRun, changes: int) -> str:
+def _render_outdated_reason(one: CommandRun, changes: int, possible: int) -> str:
     """Return the reason for which the outcome of a command may be outdated, empty if there is none."""
     if not one.outcome_text or one.only_shows:
         return ""
-    return ", run again since" if one.again else ", files changed since" if changes > one.changes_before else ""
+    if one.again:
+        return ", run again since"
+    if changes > one.changes_before:
+        return ", files changed since"
+    return ", files may have changed since" if possible > one.possible_changes_before else ""
 
 
 def _quote_error(line: str, path: str | None) -> str:

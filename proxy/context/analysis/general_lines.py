@@ -57,6 +57,7 @@ REMARK_LINES = (
     r"|To address (?:all )?issues|npm audit fix|Run `npm audit`|Some issues need review"
     r"|(?:Tests|Snapshots|Time|Total time|Finished at|Start at|Duration|Transform|Tests {2}): +\S|Ran all test suites"
     r"|(?:Tests|Start at|Duration) {2,}\S|\d+ actionable tasks?: "
+    r"|ERROR: Pipe to stdout was broken$"
     r"|Use `bundle info|Destroying test database|\[(?:SQL|parameters): |\(Background on this error at: "
 )
 """Lines that some programs write behind the line that reports the outcome."""
@@ -73,6 +74,7 @@ CLOSING_LINES = (
     r"|.*make(?:\[\d+\])?: \*{3} .*Error \d|error: (?:could not compile|aborting due|Recipe )"
     r"|For more information about |Tests run: \d"
     r"|npm (?:ERR!|error)(?: (?:A complete|Lifecycle|code (?:\d|ELIFECYCLE)|command|errno|location|path|workspace).*)?$"
+    r"|npm error (?:Run \"npm help|aliases: |\[)|error: test failed, to rerun |at (?:.*\()?node:"
     r"|error: fatalError$|FAILED \(\w+=\d|!+ .* !+$|!  ==> |Error: \[\w+-\d+\]$|.*:$"
     r"|(?:\[\w+\] +)?[A-Z]\w*(?: \w+)?: +\d+, +[A-Z]\w*: +\d|(?:[Ee]rror: )?(?:\d+ [\w()]+(?: \w+)?(?:, |$))+$"
     r"|(?:.* with |\W*(?:\[\w+\] )?(?:[Ee]rror: |Found |Total:? |(?:\d+ \w+, )*))\d+ (?:\w+ )?"
@@ -148,6 +150,7 @@ CONSOLE_LINE = r"console\.\w+(?: \S+)?$"
 
 
 SUCCESS_WORDS = (
+    r"Plan: \d+ to (?:add|import)|No changes\. |Terraform has been successfully init|"
     r"\W*[Aa]ll (?:\S+ ){0,4}(?:tests?|checks?|specs?)\b.*\b(?:pass|succe|work)"
     r"|(?:--- )?PASS(?:ED)?\b|ok \d|Tests?:? .*\bpassed"
 )

@@ -49,13 +49,53 @@ _WRITING_CMDLETS = frozenset(
 _PATH_OPTIONS = frozenset(("-path", "-literalpath", "-filepath"))
 _WRITING_CODE = re.compile(
     r"\bopen\((?:[^)]{0,200}[,=]\s*)?\\?['\"][wax][bt+]{0,2}\\?['\"]|\.write_(?:text|bytes)\(|\bwriteFile|\bWriteAll(?:Text|Lines|Bytes)\("
+    r"|\bshutil\.(?:copy\w*|move)\(|\bos\.(?:remove|rename|replace|unlink)\(|\.(?:unlink|rename)\("
+    r"|\b(?:appendFile|copyFile|rename|unlink)Sync\("
 )
-"""Code that writes files, in the arguments of a call."""
+"""Code that writes, copies or removes files, in the arguments of a call."""
+_GOES_ON = re.compile(r">>|\.read\(\)|\.read_(?:text|bytes)\(|\breadFile")
+"""Text that is appended to a file, or code that reads a file, which was there before then."""
 _QUOTED_FILE = re.compile(r"['\"]([\w./~-]{1,200}\.\w{1,8})\\?['\"]")
 """The name of a file in quotes, within a text of JSON or alone."""
 _SELECTS = frozenset(("-whatif", "-confirm", "-include", "-exclude", "-filter", "-stream"))
 """Their options with which not everything that is named is removed or moved."""
 _SWITCH = re.compile(r"/[a-zA-Z]")
+_PROJECT_FILE = re.compile(
+    r".*\.(?:pyx?|pyi|[cm]?[jt]sx?|vue|svelte|go|rs|[ch](?:pp|xx|c|h)?|mm?|java|kts?|scala|groovy|gradle|rb|erb|php|[cf]s"
+    r"|vb|\w+proj|sln|swift|dart|exs?|erl|hs|mli?|clj|lua|p[lm]|r|jl|zig|nim|sh|bash|ps1|bat|sql|proto|graphql|tf|tfvars"
+    r"|hcl|css|s[ac]ss|less|toml|ya?ml|ini|cfg|conf|lock|mod|sum|cmake|mk|bzl|nix|ipynb)"
+    r"|(?:.*/)?(?:\w*Makefile|Dockerfile|package\.json|[\w.-]*(?:config|settings)[\w.-]*\.json|requirements[\w-]*\.txt"
+    r"|CMakeLists\.txt)",
+    re.IGNORECASE,
+)
+"""The path of a source or a setting of a project: the next test may depend on it."""
+_TEMPORARY = re.compile(r"(?:/private)?/(?:var/)?tmp/[^/]+/?\Z|/(?:dev|proc|run)/|~/\.cache/|(?i:[a-z]:/.*/temp/)")
+"""A path that is in no project: a file directly in the folder for temporary files, or a device."""
+_FOLDERS = re.compile(r"[\w.~-]*/")
+_WRITING_WORD = re.compile(
+    r"(?<![a-z])(?:gen|generat\w*|codegen|build|bundle|migrat\w*|sync|setup|bootstrap|scaffold|creat\w*|convert"
+    r"|transform|(?:auto)?fix\w*|format|fmt|renam\w*|replac\w*|refactor\w*|patch\w*|apply|edit\w*|updat\w*|upgrade"
+    r"|(?:re)?writ\w*|bump|modif\w*|chang\w*|inject|insert|remov\w*|delet\w*)(?![a-z])",
+    re.IGNORECASE,
+)
+_TESTING_WORD = re.compile(
+    r" -[ce] |heredoc_"
+    r"|(?<![a-z])(?:tests?|specs?|check|verif\w*|repro\w*|debug\w*|lint|bench\w*|demo|dry|help|version|status|diff)(?![a-z])",
+    re.IGNORECASE,
+)
+_WRITES_PROJECT = re.compile(
+    r"git (?:rm (?!.*--cached)|mv )(?!.*(?:-n|--dry-run)\b)|(?:go mod tidy|go get|cargo (?:add|remove|new|init))\b"
+    r"|(?:npx )?(?:prisma generate|sqlc generate|buf generate|protoc |openapi-generator\S* generate|graphql-codegen)"
+    r"|(?:\S+ )*manage\.py (?:makemigrations|startapp|makemessages)\b|alembic (?:revision|merge)\b|ex -s"
+    r"|(?:bin/)?(?:rails|rake) (?:g|generate|d|destroy)\b|flask db (?:migrate|revision|init)\b|django-admin start"
+    r"|dotnet (?:new|add)\b|mix (?:new|phx\.\w+|ecto\.gen\.\w+)\b"
+)
+"""Commands whose purpose is to write files of a project."""
+_NOTHING_CHANGED = re.compile(
+    r"Already up[ -]to[ -]date\.?$|Already on '|Current branch \S+ is up to date|No local changes to save"
+    r"|Updated 0 paths from "
+)
+"""A line with which Git says that it has left all files as they were."""
 _ELSEWHERE = "~"
 """A directory that the command does not name."""
 _WANDERS = re.compile(r"(?:^|[;&|(]\s*)(?:cd|pushd|popd)\b")
@@ -171,12 +211,68 @@ def _read_simple_command(words: Sequence[str]) -> list[FileChange]:
     return []
 
 
+def read_downloads(core: str) -> list[FileChange]:
+    """Return the files that `curl` and `wget` write, if they get what they ask for."""
+    parts = [part.split() for part in core.split(" && ") if part.startswith(("curl ", "wget "))]
+    return [FileChange("placed", path) for words in parts for path in _find_downloads(words)]
+
+
+def _find_downloads(words: Sequence[str]) -> list[str]:
+    """Return the file that `curl -o` or `wget -O` writes, or the one with the last part of the address as its name."""
+    letter, whole = ("o", "--output") if words[0] == "curl" else ("O", "--output-document")
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        if word == whole or re.fullmatch(rf"-\w*{letter}", word):
+            return [value] if value not in ("", "-") else []
+        if word.startswith(f"{whole}="):
+            return [word.partition("=")[2]]
+    names_itself = words[0] == "wget" or any(re.fullmatch(r"-\w*O|--remote-name", word) for word in words)
+    addresses = [word for word in words[1:] if "://" in word]
+    return [address.rpartition("/")[2] for address in addresses[:1]] if names_itself else []
+
+
 def read_written_files(arguments: str) -> list[FileChange]:
     """Return the files that code in the arguments of a call may write: those that it names in quotes."""
-    text = arguments[:MAX_PARSED_CHARS]
+    text = identifiers.read_argument_texts(arguments)[:MAX_PARSED_CHARS]
     if _WRITING_CODE.search(text) is None:
         return []
     return [FileChange("placed", path) for path in dict.fromkeys(_QUOTED_FILE.findall(text))]
+
+
+def is_project_file(path: str) -> bool:
+    """True if a path is that of a source or a setting of a project, on which the next test may depend."""
+    return _PROJECT_FILE.fullmatch(path) is not None and _TEMPORARY.match(path) is None
+
+
+def writes_project(core: str, changes: Sequence[FileChange], arguments: str) -> bool:
+    """True if one of these commands is there to write files of a project, or if a file is placed that was there before.
+
+    core: see `ShellCommand.core`. changes: what the call may have placed."""
+    if any(map(_WRITES_PROJECT.match, core.split(" && "))):
+        return True
+    written = [one.path for one in changes if one.kind == "placed" and is_project_file(one.path)]
+    # `jq . a.json > b && mv b a.json` reads in front what it writes at its end.
+    end = core.rpartition(" ")[2]
+    return bool(written) and (_GOES_ON.search(arguments) is not None or (end in written and arguments.count(end) > 1))
+
+
+def may_write_project(core: str) -> bool:
+    """True if the name of a script, a target or a command says that it writes something, and is not that of a test.
+
+    A program that stands in the command is read by `read_written_files`."""
+    names = _FOLDERS.sub("", core)
+    return _WRITING_WORD.search(names) is not None and _TESTING_WORD.search(names) is None
+
+
+def check_changes(changes: list[FileChange], command: ShellCommand, lines: Sequence[str]) -> list[FileChange]:
+    """Return the changes of a command as Git's output has them: none if it says so, and more if it names removed files.
+
+    lines: the output. Of several programs it is not known which one has printed a line."""
+    shown = (*lines[:6], *lines[-3:])
+    if command.is_single and any(map(_NOTHING_CHANGED.match, shown)):
+        return []
+    if any(one.kind == "cleaned" for one in changes) and any(line.startswith("Removing ") for line in shown):
+        return [*changes, FileChange("placed", "*")]
+    return changes
 
 
 def _read_resets(words: Sequence[str], named: Sequence[str]) -> list[FileChange]:

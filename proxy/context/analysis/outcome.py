@@ -27,6 +27,11 @@ _OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
 _FILTER = re.compile(r"(?<!\|)\|&?\s*(?!tee\b|cat\b|ts\b)\w")
 """A pipe into a program that may show a part of its input."""
 
+_PRINTS_CODE = re.compile(r"\$\?|PIPESTATUS|pipestatus|LASTEXITCODE|ERRORLEVEL|\$status\b|\A\Z", re.IGNORECASE)
+"""A variable with the exit code of the command in front, or a call whose command is not known."""
+_LOG_LEVEL = re.compile(r"(?:ERROR|FATAL|FAIL(?:ED|URE)?)\b")
+"""The beginning of a line of a log, which a shown file may have. Programs that show a file begin with their name."""
+
 
 class ToolOutcome(msgspec.Struct, frozen=True):
     """The outcome of a call, and the evidence. A line is given by its index in `result_lines.read_lines(message)`."""
@@ -67,7 +72,8 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     is_look = command.kind == "look"
     if is_look and given.is_object and not given.is_wrapper:
         given = given._replace(code=None, failed=None)  # it is what the command shows, of another run
-    code, shown = result_lines.find_exit_code(given, is_shown=is_look)
+    prints_code = len(command.text) >= MAX_STORED_CHARS or _PRINTS_CODE.search(command.text) is not None
+    code, shown = result_lines.find_exit_code(given, is_shown=is_look, prints_code=prints_code)
     tail = outcome_lines.find_last_lines(rows, MAX_LAST_LINES if command.kind == "run" else 1)
     if is_look:
         return _read_look_outcome(given, command, code, shown, tail, first)
@@ -98,6 +104,8 @@ def _read_run_outcome(
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
         verdict = "unknown"
     if verdict == "succeeded" and (state.unfinished or outcome_lines.ran_no_tests(rows, found)):
+        verdict = "unknown"
+    if verdict == "succeeded" and patterns.trial_command.search(command.core):
         verdict = "unknown"
     proven = code == 0 and command.exit_code_proves
     doubtful = verdict == "succeeded" and not proven and _reports_error(rows, found, command)
@@ -221,7 +229,9 @@ def _read_look_outcome(
     error = runner_patterns.compile_patterns().error
     filled = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
     starts = [strip_line(rows[n]) for n in filled]
-    only_errors = bool(filled) and all(error.match(start) and tool_messages.SAYS_NO.search(start) for start in starts)
+    only_errors = bool(filled) and all(
+        error.match(start) and tool_messages.SAYS_NO.search(start) and not _LOG_LEVEL.match(start) for start in starts
+    )
     if command.asks_another:
         only_errors = only_errors or any(map(tool_messages.CLIENT_FAILED.match, (*starts[:1], *starts[-1:])))
     failures = tuple(filled[:2]) if only_errors or ((code or given.failed) and filled) else ()

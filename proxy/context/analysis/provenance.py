@@ -125,7 +125,7 @@ def find_provenance(messages: Sequence[Message], index: int) -> Provenance:
             edits += 1
             gone = kinds == {"gone"}
         else:
-            doubtful += is_maybe or (command.kind == "run" and not _keeps_files(command))
+            doubtful += is_maybe or (command.kind == "run" and not keeps_files(command))
     is_file = bool(source.path) and source.action in ("shows", "writes")
     return Provenance(call, steps, edits, is_file, gone, doubtful)
 
@@ -148,7 +148,7 @@ def rewrites_files(command: ShellCommand) -> bool:
     )
 
 
-def _keeps_files(command: ShellCommand) -> bool:
+def keeps_files(command: ShellCommand) -> bool:
     """True if a command only tests, or changes no file of a project."""
     direct = runner_patterns.compile_patterns().runner_command
     return bool(command.core) and all(

@@ -29,3 +29,12 @@ REPEATING_COMMANDS = (
 )
 """Commands that may run one program many times: the success of the last run proves nothing of the others. `dotnet test`
 reports each project in a line of its own, and TAP each test. Of these `tail` may show the last one alone."""
+
+TRIAL_COMMANDS = (
+    r"\s(?:--dry-run|--collect-only|--co\b|--no-run|--list-?tests|--listTests|--list-suites|--setup-plan|--fixtures"
+    r"|--just-print|--recon|--nobuild|--simulate|--whatif|-WhatIf|-DskipTests|-Dmaven\.test\.skip)\b"
+    r"|(?<!\S)g?make (?:\S+ )*-\w*n\b|(?<!\S)(?:ctest (?:\S+ )*-N|ninja (?:\S+ )*-n|dotnet test (?:\S+ )*-t)\b"
+    r"|(?<!\S)git (?:clean|push|add|rm|mv) (?:\S+ )*-\w*n|(?<!\S)(?:vitest|nextest|swift test) list\b"
+    r"|(?<!\S)(?:cargo test|playwright test) .*--list\b|(?<!\S)go test (?:\S+ )*-list\b"
+)
+"""Commands that list what they would do, or build what they would run: their success is none of a test."""

@@ -42,6 +42,7 @@ class RunnerPatterns:
     runner_command: re.Pattern[str]
     starting_command: re.Pattern[str]
     repeating_command: re.Pattern[str]
+    trial_command: re.Pattern[str]
     console_line: re.Pattern[str]
     broken_end: re.Pattern[str]
     closing: re.Pattern[str]
@@ -73,6 +74,7 @@ def compile_patterns() -> RunnerPatterns:
         runner_command=re.compile(runner_commands.RUNNER_COMMANDS),
         starting_command=re.compile(runner_commands.STARTING_COMMANDS),
         repeating_command=re.compile(runner_commands.REPEATING_COMMANDS),
+        trial_command=re.compile(runner_commands.TRIAL_COMMANDS),
         console_line=re.compile(general_lines.CONSOLE_LINE),
         broken_end=re.compile(general_lines.BROKEN_END),
         closing=re.compile(general_lines.CLOSING_LINES),

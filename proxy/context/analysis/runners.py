@@ -160,7 +160,7 @@ RUNNERS = (
             r"\d+% tests passed, [1-9]\d* tests failed", r"Test Run Failed",
             r"\W*(?:Failed|Fehler|\u00c9chec|\u5931[\u8d25\u6557]) ?!\s+[:-]\s*[^\W\d]+ ?: +[1-9]",
             r"Test summary: .*\bfailed: [1-9]", r"The active test run was aborted", r"Test Run Aborted",
-            r"No tests were found!!!", r"Build (?:FAILED|failed with)", r"Executed \d+ tests?, with [1-9]",
+            r"Build (?:FAILED|failed with)", r"Executed \d+ tests?, with [1-9]",
             r"Test Suite .* failed", r"\*\* \((?:[\w.]+Error|Mix)\)", r"== Compilation error in file ",
             r"Compilation failed due to warnings", r"\W*Test run with \d+ tests? .*\bfailed after", r"MSBUILD : error ",
         ),

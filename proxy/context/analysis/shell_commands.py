@@ -74,13 +74,14 @@ NOTHING_FOUND = (1, 123)
 _ANSWER_CODES = tuple(
     (re.compile(pattern, re.IGNORECASE), codes)
     for pattern, codes in (
-        (r"(?:findstr|fc|ugrep|sls|select-string|lsof|fuser|pidof|hash|getent|crontab -l)\b", NOTHING_FOUND),
+        (r"(?:findstr|fc|ugrep|sls|select-string|lsof|fuser|pidof|pkill|hash|getent|crontab -l)\b", NOTHING_FOUND),
         (r"(?:kubectl diff|rpm -q|dpkg -[sl]|(?:npm|pnpm|yarn) outdated|git stash show)\b", NOTHING_FOUND),
         (r"jq .*(?:-\w*e\b|--exit-status)|nc .*-\w*z|(?:\S+ )*pip3? show|find .*-exec(?:dir)? \w*grep", NOTHING_FOUND),
         (r"robocopy\b", tuple(range(1, 8))),
         (r"terraform plan .*-detailed-exitcode", (2,)),
         (r"(?:dnf|yum) .*check-update", (100,)),
         (r"systemctl (?:\S+ )*is-(?:active|enabled|failed)", (1, 3, 4)),
+        (r"systemctl (?:\S+ )*status", (3,)),
     )
 )  # fmt: skip
 """Patterns of other commands that answer by an exit code above 0: nothing was found, there are differences, or files

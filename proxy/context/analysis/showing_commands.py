@@ -28,6 +28,7 @@ _GIT_SHOWING = frozenset((
     "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list", "check-ignore", "show-ref",
     "ls-remote", "for-each-ref",
 ))  # fmt: skip
+_BRANCH_CHANGES = frozenset(("-d", "-D", "-m", "-M", "--delete", "--move"))
 _OTHER_SHOWING = {
     "docker": ("logs", "compose logs", "inspect", "ps", "images", "history"),
     "docker-compose": ("logs",),
@@ -89,7 +90,7 @@ def is_showing(first: str, words: list[str], depth: int = 0) -> bool:
     carriers around it."""
     if first == "git":
         named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
-        return bool(named) and named[0] in _GIT_SHOWING
+        return bool(named) and named[0] in _GIT_SHOWING and not (named[0] == "branch" and _BRANCH_CHANGES & {*words})
     if first in _DATABASES:
         return any(map(_QUERY.match, words[1:]))
     given = [word for word in _find_subcommand(words) if not word.startswith("-")]

@@ -90,6 +90,82 @@ def test_a_success_is_not_outdated_by_other_files_and_by_what_only_reads(command
     assert "changed since" not in noted(*tested, ("bash", {"command": command}, ""))[-1]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "jq .a=1 tsconfig.json > t.json && mv t.json tsconfig.json",
+        "curl -fsSL https://example.com/a.py -o a.py",
+        "wget -qO a.py https://example.com/a.py",
+        "git rm -q b.py",
+        "git mv b.py c.py",
+        "python manage.py makemigrations shop",
+        "echo 'x = 1' >> b.py",
+        """python - <<'EOF'\np = 'b.py'\ns = open(p).read()\nopen(p, 'w').write(s)\nEOF""",
+        """python -c "import shutil; shutil.copy('b.py', 'a.py')" """,
+    ],
+)
+def test_a_success_is_outdated_by_commands_that_write_sources(command: str) -> None:
+    tested = [("read_file", {"path": "/w/a.py"}, "x = 1"), ("bash", {"command": "pytest -q"}, "3 passed in 0.1s")]
+    assert "`pytest -q` ok, files changed since" in noted(*tested, ("bash", {"command": command}, ""))[-1]
+
+
+@pytest.mark.parametrize("command", ["cat > b.py <<'EOF'\nx = 1\nEOF", "cp a.tpl b.py", "rm b.py"])
+def test_a_source_that_a_shell_has_shown_or_written_is_there_before(command: str) -> None:
+    tested = ("bash", {"command": "pytest -q"}, "3 passed in 0.1s")
+    changed = ("bash", {"command": command}, "")
+    assert "changed since" not in noted(tested, changed)[-1]
+    shown = ("bash", {"command": "cat b.py"}, "x = 0")
+    assert "`pytest -q` ok, files changed since" in noted(shown, tested, changed)[-1]
+    if not command.startswith("rm"):
+        assert "`pytest -q` ok, files changed since" in noted(tested, changed, changed)[-1]
+
+
+@pytest.mark.parametrize(
+    "command", ["node gen.js", "make gen", "npm run codegen", "./tools/sync.sh", "python fix_it.py"]
+)
+def test_a_script_whose_name_says_that_it_writes_may_have_outdated_a_success(command: str) -> None:
+    tested = ("bash", {"command": "pytest -q"}, "3 passed in 0.1s")
+    assert "`pytest -q` ok, files may have changed since" in noted(tested, ("bash", {"command": command}, ""))[-1]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["python test_fix.py", "node reproduce.js", "make lint", "/opt/build/app", "python -c 'print(generate())'"],
+)
+def test_a_script_of_another_name_is_not_told_as_one_that_writes(command: str) -> None:
+    tested = ("bash", {"command": "pytest -q"}, "3 passed in 0.1s")
+    assert "changed since" not in noted(tested, ("bash", {"command": command}, ""))[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "changes"),
+    [
+        ("git pull", "Already up to date.", False),
+        ("git pull", "Updating 1..2\nFast-forward\n a.py | 2 +-", True),
+        ("git checkout main", "Already on 'main'\nM\ta.py", False),
+        ("git checkout a.py", "Updated 0 paths from the index", False),
+        ("git checkout a.py", "Updated 1 path from the index", True),
+        ("git stash", "No local changes to save", False),
+        ("git clean -fd", "Removing a.py", True),
+        ("git clean -fd", "", False),
+    ],
+)
+def test_git_says_whether_it_has_changed_a_file(command: str, text: str, *, changes: bool) -> None:
+    tested = ("bash", {"command": "pytest -q"}, "3 passed in 0.1s")
+    told = noted(tested, ("bash", {"command": command}, text))[-1]
+    assert ("`pytest -q` ok, files changed since" in told) is changes
+
+
+def test_a_command_that_its_own_limit_ended_is_told_to_have_timed_out() -> None:
+    served = ("bash", {"command": "timeout 5 npm start"}, "Listening on :3000\n\nExit code: 124")
+    assert noted(served) == ["Commands: `timeout 5 npm start` timed out (124)"]
+    ended = "bash tool terminated command after exceeding timeout 120000 ms"
+    hung = ("bash", {"command": "pytest -q"}, f"=== 60 passed in 11.02s ===\n{ended}")
+    told, error = noted(hung)
+    assert told == "Commands: `pytest -q` timed out"
+    assert "exceeding timeout" in error
+
+
 def test_a_code_that_is_an_answer_is_not_told_as_a_failure() -> None:
     copied = ("cmd", {"command": "robocopy src dst /MIR"}, "   Files :  14  14  0\n\nExit code: 1")
     assert noted(copied) == ["Commands: `robocopy src dst /MIR`"]

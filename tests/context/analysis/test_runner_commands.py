@@ -6,7 +6,12 @@ import re
 
 import pytest
 
-from proxy.context.analysis.runner_commands import REPEATING_COMMANDS, RUNNER_COMMANDS, STARTING_COMMANDS
+from proxy.context.analysis.runner_commands import (
+    REPEATING_COMMANDS,
+    RUNNER_COMMANDS,
+    STARTING_COMMANDS,
+    TRIAL_COMMANDS,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,3 +36,23 @@ def test_make_and_npm_start_runners() -> None:
 def test_commands_that_run_one_program_many_times(command: str) -> None:
     assert re.search(REPEATING_COMMANDS, command)
     assert not re.search(REPEATING_COMMANDS, "make test")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pytest --co -q",
+        "npx jest --listTests",
+        "make -sn all",
+        "ctest --test-dir b -N",
+        "go test -list . ./...",
+        "vitest list",
+    ],
+)
+def test_a_command_that_only_lists_what_it_would_do(command: str) -> None:
+    assert re.search(TRIAL_COMMANDS, command)
+
+
+@pytest.mark.parametrize("command", ["pytest --color=yes", "make -C sub", "cargo fmt --check", "ninja -C out"])
+def test_a_command_that_does_what_it_says_is_no_trial(command: str) -> None:
+    assert not re.search(TRIAL_COMMANDS, command)
