@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from proxy.chat import chain
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
-from proxy.context import view
 from proxy.context.branch_state import BranchState
+from proxy.context.build_view import build_view as build_known_view
 from proxy.context.models import Model
-from proxy.context.plan import RewriteInputs, View
+from proxy.context.plan import RewriteInputs
 from proxy.context.policy import Policy
+from proxy.context.view import View
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
 from proxy.notes.memo_matching import Memo
 
@@ -112,7 +113,7 @@ def build_view(
         scratchpad=scratchpad,
         memos=memos,
     )
-    return view.build_view(asked, state or BranchState(), policy or Policy("test"), model, now, inputs)
+    return build_known_view(asked, state or BranchState(), policy or Policy("test"), model, now, inputs)
 
 
 def change_view(seen: View, **changes: Any) -> View:

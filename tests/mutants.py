@@ -203,7 +203,7 @@ MUTANTS = (
     # The budget.
     Mutant(
         "the answer's room is kept free",
-        "proxy/context/view.py",
+        "proxy/context/fit.py",
         "limit = window - count_answer_tokens(request, model, window)",
         "limit = window",
         ("tests/context/test_token_budget.py",),
@@ -270,10 +270,10 @@ MUTANTS = (
     ),
     Mutant(
         "a cache that has expired is cold",
-        "proxy/context/view.py",
+        "proxy/context/build_view.py",
         "return state.sent_at is None or now - state.sent_at > model.ttl_s",
         "return state.sent_at is None",
-        ("tests/context/test_view.py",),
+        ("tests/context/test_build_view.py",),
     ),
 )
 

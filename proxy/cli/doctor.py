@@ -45,9 +45,9 @@ from proxy.cli.terminal import (
 )
 from proxy.cli.wire_formats import find_plain_model, find_wire_format
 from proxy.cli.wrap import SETTLE_S, hold_store, read_overview
+from proxy.context.fit import find_limit
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy
-from proxy.context.view import find_limit
 from proxy.dialects.usage import read_usage
 from proxy.errors import ConfigError, StoreRefused, describe_cause
 from proxy.settings.load import Settings, UpstreamSettings, copy_environment

@@ -15,8 +15,9 @@ import msgspec
 
 from proxy.chat import chain, group
 from proxy.chat.message import Message, Request
-from proxy.context import repair, view
+from proxy.context import repair
 from proxy.context.branch_state import BranchState
+from proxy.context.build_view import build_view
 from proxy.context.models import Model
 from proxy.context.operator_edits import NAME, OperatorDecisions
 from proxy.context.pipeline import rewrite
@@ -156,7 +157,7 @@ def _find_removed_edits(
             edits[keys[n]] = Edit(keys[n], "gone", None, NAME, reason, size, 0)
     lenient = _as_lenient(messages, model)
     plain = RewriteInputs(inputs.token_counter, keys, inputs.strategy, [inputs.strategy] * len(keys))
-    seen = view.build_view(request, BranchState(), policy, lenient, 0.0, plain)
+    seen = build_view(request, BranchState(), policy, lenient, 0.0, plain)
     edits = repair.repair_order(seen, edits, {})
     return {n: edits[k] for n, k in enumerate(keys) if k in edits and not messages[n].is_system}
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, View
+from proxy.context.plan import Edit
 from proxy.context.render import Rendering
+from proxy.context.view import View
 from proxy.dialects.base import NO_BREAKPOINTS, Breakpoints
 
 

@@ -1,4 +1,8 @@
-"""Bring the prompt down to its budget, whatever a policy and its schedule leave in.
+"""The token budget of a prompt, and the measures that bring a prompt down to it, whatever a policy leaves in.
+
+The budget is the model's window, less the room that the answer needs. A policy fills only a share of the window, which
+leaves room for an answer and for the error of our own count. That share is not enough for a long answer, and an
+upstream refuses a prompt that leaves no room for it.
 
 Each measure acts only while the prompt is still over its budget. First the policy's stages of last resort remove whole
 groups, then old steps. Then the largest results are cut to their beginning and end. Then all steps but the newest
@@ -12,17 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from proxy.chat.chain import public_id
+from proxy.chat.message import Request
 from proxy.context import schedule, view
 from proxy.context.branch_state import count_losses
 from proxy.context.injections.activity_record import find_newest_record
+from proxy.context.models import Model
 from proxy.context.pins import has_pin_mark, is_pinned
-from proxy.context.plan import Edit, Note, Proposal, View
+from proxy.context.plan import Edit, Note, Proposal
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, apply_settings
 from proxy.context.summaries.truncate import make_mark_renderer, truncate_text
+from proxy.context.view import View
 
 NAME = "fit_budget"
 """The stage under which cuts are recorded: the stage of last resort."""
@@ -30,6 +38,60 @@ MIN_RESULT_TOKENS = 200
 """Tokens that a result keeps at least while steps can still leave instead."""
 MIN_TEXT_TOKENS = 60
 """Tokens that a text keeps at least. Below that, hardly more than the mark is left."""
+MIN_PROMPT_DIVISOR = 4
+"""Divisor of the window: a prompt is brought down to this part at most, however long an answer the client allows. A
+client that allows an answer as long as the window hardly wants an empty prompt."""
+USUAL_ANSWER_DIVISOR = 5
+"""Divisor of a small window: a usual answer is taken to need this part at most. Policies leave this part free
+anyway."""
+
+
+def find_window(policy: Policy, model: Model, learned_window: int | None = None) -> int | None:
+    """The model's window in tokens as a policy sees it, None if it is unknown.
+
+    The policy's own figure for the model (`[models."NAME".POLICY]`) comes first, limited by `learned_window`. Next come
+    `learned_window`, the model's window, and the policy's window for unknown models. learned_window: the window that
+    the upstream has named; the upstream knows it better."""
+    own = model.own.get(policy.name, {}).get("window")
+    if isinstance(own, int) and own:
+        return min(own, learned_window or own)
+    return learned_window or model.window or policy.window or None
+
+
+def find_limit(policy: Policy, model: Model, learned_window: int | None = None) -> int | None:
+    """Tokens at which a prompt of a policy is full: the policy's own budget, or the window if that is less."""
+    found = [tokens for tokens in (policy.own_budget, find_window(policy, model, learned_window)) if tokens]
+    return min(found, default=None)
+
+
+class TokenBudget(msgspec.Struct, frozen=True):
+    """The room of a prompt."""
+
+    budget: int
+    """Tokens that a prompt is brought down to."""
+    limit: int
+    """Tokens that a prompt must not pass."""
+
+
+def compute_token_budget(
+    request: Request, policy: Policy, model: Model, learned_window: int | None = None
+) -> TokenBudget | None:
+    """The room for the prompt of this request, None if no window is known. learned_window: the window that the upstream
+    has named."""
+    window = find_window(policy, model, learned_window)
+    if not window:
+        return None
+    limit = window - count_answer_tokens(request, model, window)
+    return TokenBudget(min(int(window * policy.budget), max(limit, window // MIN_PROMPT_DIVISOR)), limit)
+
+
+def count_answer_tokens(request: Request, model: Model, window: int) -> int:
+    """Tokens of the window that the answer needs: as many as the client allows, else those of a usual answer."""
+    if model.answer_apart:
+        return 0
+    if request.max_tokens is not None:
+        return request.max_tokens
+    return min(model.answer, model.max_output or model.answer, window // USUAL_ANSWER_DIVISOR)
 
 
 def count_total_tokens(seen: View, edits: Mapping[bytes, Edit]) -> int:

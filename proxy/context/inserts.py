@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message, Request
 from proxy.context.branch_state import BranchState, count_losses
-from proxy.context.plan import Edit, Insert, Note, View
+from proxy.context.plan import Edit, Insert, Note
 from proxy.context.policy import Policy
+from proxy.context.view import View
 from proxy.notes import state_block
 
 

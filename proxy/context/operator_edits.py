@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from proxy.context.plan import Edit, Insert, Proposal, View
+from proxy.context.plan import Edit, Insert, Proposal
 from proxy.context.policy import Policy
 from proxy.context.stage import Injection, Stage, When, apply_settings
+from proxy.context.view import View
 
 NAME = "operator"
 """The stage's name in edits and notes."""

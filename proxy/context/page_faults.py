@@ -31,7 +31,8 @@ from proxy.context.analysis.refetch import (
     has_same_file,
     pair_results,
 )
-from proxy.context.plan import REFERENCE_STAGES, THINNED, ContentKind, Edit, LossLimit, Proposal, View
+from proxy.context.plan import REFERENCE_STAGES, THINNED, ContentKind, Edit, LossLimit, Proposal
+from proxy.context.view import View
 
 MAX_REFETCH_RATE = 0.02
 """Share of the requests that may fetch a sort of result again. Above it, no more results of that sort are cut."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from proxy.chat.message import Message
-from proxy.context.plan import View
+from proxy.context.view import View
 
 _MARK = re.compile(r"(?<![\w\]])\[pin\](?![\w(\[])", re.IGNORECASE)
 

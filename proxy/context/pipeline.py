@@ -29,13 +29,15 @@ from proxy.context import (
     view,
 )
 from proxy.context.branch_state import BranchState, count_losses
+from proxy.context.build_view import build_view
 from proxy.context.fit import add_gap_remarks
 from proxy.context.models import Model, without_cache
-from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
+from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteInputs
 from proxy.context.policy import Policy, apply_model_settings
 from proxy.context.render import Rendering, join_inserts
 from proxy.context.stage import Stage
 from proxy.context.summaries.references import find_dangling_edits, mark_broken_references
+from proxy.context.view import View
 from proxy.dialects.base import NO_BREAKPOINTS
 from proxy.errors import RuleBroken
 
@@ -68,13 +70,13 @@ def rewrite(
         model = without_cache(model)
     if state.decisions is not None:
         policy = operator_edits.apply_to_policy(policy, state.decisions)
-    seen = view.build_view(request, state, policy, model, now, inputs)
+    seen = build_view(request, state, policy, model, now, inputs)
     ended = _find_expired_edits(seen, policy) | _find_edits_of_kept_messages(seen)
     if state.decisions is not None:
         ended |= operator_edits.find_revoked_edits(seen.edits, state.decisions)
     if ended:
         state = replace(state, edits={k: e for k, e in state.edits.items() if k not in ended})
-        seen = view.build_view(request, state, policy, model, now, inputs)
+        seen = build_view(request, state, policy, model, now, inputs)
     force = state.decisions.forced_action if state.decisions is not None else ""
     if force == "prune":
         seen = replace(seen, budget=operator_edits.compute_prune_budget(seen, policy))

@@ -1,32 +1,23 @@
-"""The data that flows through a rewrite: View, Proposal, Edit, Insert, Ask, Note, Plan.
+"""The data that flows through a rewrite: RewriteInputs, Proposal, Edit, Insert, Ask, Note, Plan.
 
-Stages read a View and return Proposals (content that could go). A schedule turns some proposals into Edits (content
-that goes, from now on and byte for byte). Inserts are texts of the proxy that are no part of the history. The caller
-sends and remembers the Plan. All of these are data and do nothing by themselves."""
+Stages read a `view.View` and return Proposals (content that could go). A schedule turns some proposals into Edits
+(content that goes, from now on and byte for byte). Inserts are texts of the proxy that are no part of the history. The
+caller sends and remembers the Plan. All of these are data and do nothing by themselves."""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
-from msgspec.structs import force_setattr
 
-from proxy.chat.group import Group, Step
-from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
-from proxy.context.models import Model
 from proxy.dialects.base import NO_BREAKPOINTS, Breakpoints
 from proxy.notes.memo_matching import Memo
 
 T = TypeVar("T")
-MemoValues = dict[str, tuple[int, object, Any]]
-"""Facts about messages, by name: (number of messages at the front that it covers, owner, value)."""
 
 Action = Literal["text", "gone", "text_only", "append", "arguments"]
 """text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end.
@@ -185,60 +176,6 @@ class RetrievedText:
     text: str
 
 
-class History(msgspec.Struct, eq=False):
-    """Facts that the messages of a request give by themselves. They are taken over from the last request for a shared
-    prefix.
-
-    Nothing in a History changes once handed out, except that `memo_values` and `edited_history` are filled.
-    """
-
-    messages: tuple[Message, ...]
-    keys: tuple[bytes, ...]
-    token_counter: TokenCounter
-    observation: re.Pattern[str] | None
-    original_tokens: list[int]
-    """Tokens of each message."""
-    request_counts: list[int]
-    """Number of assistant messages up to and including each message."""
-    is_result: list[bool]
-    assistant_indexes: list[int]
-    """Indexes of the assistant messages."""
-    marked_indexes: list[int]
-    """Indexes of the messages that bear a cache mark of the client's."""
-    last_user_index: int
-    """Index of the last user message, -1 for none."""
-    steps: list[Step]
-    groups: list[Group]
-    memo_values: MemoValues
-    edited_history: EditedHistory | None = None
-    """These messages, or a prefix of them, with the edits that were in force then."""
-
-
-class EditedHistory(msgspec.Struct, eq=False):
-    """The first `message_count` messages with the branch's edits applied."""
-
-    message_count: int
-    branch_edits: Mapping[bytes, Edit]
-    """The edits that the branch has."""
-    branch_edit_count: int
-    """Number of edits in `branch_edits` when this was made."""
-    edits: Mapping[bytes, Edit]
-    """The edits in force on these messages."""
-    tokens: list[int]
-    """Tokens of each message as it goes out."""
-    marks: list[bytes]
-    """The mark of each message that goes out."""
-    sizes: list[int]
-    """Tokens of each message that goes out; messages that are gone have no entry."""
-    lossy_edit_count: int
-    """Number of edits that take out something that is nowhere else in the prompt."""
-    is_complete: bool
-    """True if no edit takes away a message or its calls."""
-    stages: frozenset[str]
-    """Stages that made the edits in force."""
-    memo_values: MemoValues
-
-
 class RewriteInputs(msgspec.Struct, frozen=True):
     """Inputs of a rewrite in addition to the conversation, its branch, the policy and the model.
 
@@ -279,172 +216,6 @@ class RewriteInputs(msgspec.Struct, frozen=True):
     sent_count: int = 0
     """Number of messages at the front that were sent before, with this request's history or an earlier one. The
     schedule `append_only` edits none of them."""
-
-
-class BranchMemory(msgspec.Struct, frozen=True):
-    """The part of a `BranchState` that stages and injections read."""
-
-    state: str | None = None
-    """The newest STATE block."""
-    helper_answers: Mapping[str, str] = {}
-    """Answers of a helper model, by the id of the Ask."""
-    note_counts: Mapping[str, int] = {}
-    """Count of each kind of note when it was last given."""
-    pins: frozenset[bytes] = frozenset()
-    """Chain keys of messages that must stay."""
-    breakpoints: frozenset[int] = frozenset()
-    """The positions in the last prompt at which a breakpoint of the proxy stood."""
-
-
-class FaultCounts(msgspec.Struct, frozen=True):
-    """Counts of cut results, and of those that were fetched again, by sort (see `page_faults`)."""
-
-    exposed: Mapping[str, int] = {}
-    """Cut results in the session's requests, summed over these requests."""
-    refetched: Mapping[str, int] = {}
-    """Cut results that were fetched again in this session."""
-    of_agent: Mapping[str, tuple[int, int]] = {}
-    """(`exposed`, `refetched`) of the agent's other sessions together."""
-    refetched_keys: frozenset[bytes] = frozenset()
-    """Chain keys of the results that fetched a cut result again, and of the calls that fetched nothing else."""
-
-
-class View(msgspec.Struct, frozen=True, eq=False):
-    """The conversation as it would go out now, old edits applied.
-
-    `messages`, `keys`, `tokens`, `original_tokens`, `request_counts` and `is_result` have one entry for each message.
-    The fields are in five groups: the conversation, the prompt's size, the policy and model, what came with the
-    request (`inputs`), and what earlier requests have left (`branch`, `faults`)."""
-
-    request: Request
-    messages: tuple[Message, ...]
-    keys: Sequence[bytes]
-    original_tokens: Sequence[int]
-    """Tokens of each message as received."""
-    request_counts: Sequence[int]
-    """Number of requests of the branch up to each message (its assistant messages). Differences of these numbers are
-    ages."""
-    is_result: Sequence[bool]
-    """True for tool results, and for user messages that are really tool output."""
-    steps: Sequence[Step]
-    groups: Sequence[Group]
-    active_start: int
-    """The index at which the active group begins."""
-    history: History
-    """Facts about the messages alone, taken over from the request before."""
-    edits: Mapping[bytes, Edit]
-    """The edits in force."""
-    tokens: Sequence[int]
-    """Tokens of each message as it would go out, 0 if it is gone."""
-    edited_history: EditedHistory
-    """Facts about the messages with the edits in force, taken over from the request before."""
-    guarded_keys: frozenset[bytes]
-    """Chain keys of messages that no stage may edit."""
-
-    prefix_tokens: int
-    """Tokens in front of the messages (tools)."""
-    tool_tokens: int
-    """Tokens of tool definitions that come in front of the messages with the first edit, and move the whole prefix."""
-    insert_tokens: int
-    """Tokens of the inserts that go out with the prompt."""
-    cached_tokens: int
-    """Tokens at the front that the provider's cache is expected to hold."""
-    warm_tokens: int
-    """Tokens at the front that the cache would hold if it had not expired."""
-    budget: int | None
-    """The most tokens that the prompt should have, None if no limit is known."""
-    limit: int | None
-    """Tokens that the prompt must not pass: the window less the room for the answer. None if no window is known."""
-
-    model: Model
-    token_counter: TokenCounter
-    literal: bool
-    """True if edits are made again with every request."""
-    now: float
-    """Time of the request, in seconds."""
-    inputs: RewriteInputs
-    """The things that came with the request. `times` and `strategies` have one entry for each message."""
-    branch: BranchMemory
-    faults: FaultCounts
-    _made: dict[object, Any] = {}
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "_made", {})  # a changed copy of a View computes its own
-
-    def compute_once(self, name: object, compute: Callable[[], T]) -> T:
-        """Return the value of `compute`, computed once for a View. A stage and its asks and notes share it. The value
-        does not refer to the View, which would make a cycle. name: hashable."""
-        if name not in self._made:
-            self._made[name] = compute()
-        made: T = self._made[name]
-        return made
-
-    def memo(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
-        """Return a value that `compute` computes from the messages alone, incrementally.
-
-        compute: called with the number of messages at the front that an earlier request covered, and with the value for
-        them. It returns the value for all messages, and does not change the value it was given. owner: the asker, if
-        another asker would get another value.
-        """
-        return _extend_memo(self.history.memo_values, name, len(self.messages), compute, owner)
-
-    def memo_edited(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
-        """Return a value that also depends on the edits in force; else as `memo`. It is kept until another edit comes
-        into force."""
-        applied = self.edited_history
-        if applied.edits is self.edits and applied.tokens is self.tokens:
-            return _extend_memo(applied.memo_values, name, len(self.messages), compute, owner)
-        return compute(0, None)
-
-    @property
-    def total(self) -> int:
-        """Tokens of the whole prompt as it would go out."""
-        return self.prefix_tokens + self.insert_tokens + sum(self.tokens)
-
-    def count_served_tokens(self) -> list[int]:
-        """The cached tokens that are still served if a message is edited, for each message.
-
-        If any prefix matches, these are all tokens in front of the message. If a cache ends at explicit breakpoints,
-        only a prefix that ends with a marked message counts (OpenAI's and Anthropic's caching pages).
-        Behind the cached tokens an edit costs none of them. If tool definitions come with the edit, only the tokens in
-        front of the messages count. Nothing is served of a prefix below the provider's minimum.
-        """
-        least = self.model.min if self.model.cache != "none" else 0
-        if self.tool_tokens:
-            front = min(self.cached_tokens, self.prefix_tokens)
-            return [front if front >= least else 0] * len(self.messages)
-        at = found = self.prefix_tokens
-        if self.model.cache != "breakpoint":
-            ends = list(accumulate(self.tokens[:-1], initial=at))
-            within = bisect_right(ends, self.cached_tokens)
-            fronts = [end if end >= least else 0 for end in ends[:within]]
-            return [*fronts, *[self.cached_tokens] * (len(ends) - within)]
-        fronts = []
-        position = 0
-        for n, (message, size) in enumerate(zip(self.messages, self.tokens, strict=True)):
-            behind = at >= self.cached_tokens  # the result ends in front of the message, and is not changed
-            fronts.append(self.cached_tokens if behind else found if found >= self.model.min else 0)
-            at += size
-            if (message.has_cache_mark or position in self.branch.breakpoints) and at <= self.cached_tokens:
-                found = at
-            edit = self.find_edit(n)
-            position += edit is None or edit.action != "gone"
-        return fronts
-
-    def find_edit(self, index: int) -> Edit | None:
-        """The edit in force on messages[index]. System messages have none, because they share their neighbour's key."""
-        return None if self.messages[index].is_system else self.edits.get(self.keys[index])
-
-
-def _extend_memo(facts: MemoValues, name: str, count: int, make: Callable[[int, T | None], T], owner: object) -> T:
-    begin, whose, found = facts.get(name, (0, owner, None))
-    if whose is not owner:
-        begin, found = 0, None
-    if begin < count or found is None:
-        found = make(begin, found)
-        facts[name] = (count, owner, found)
-    made: T = found
-    return made
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):

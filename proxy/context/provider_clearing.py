@@ -17,9 +17,9 @@ from proxy.chat.message import Message
 from proxy.context import schedule
 from proxy.context.page_faults import make_fault_cost
 from proxy.context.pins import is_pinned
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import Edit, Proposal
 from proxy.context.policy import Policy
-from proxy.context.view import count_edited_tokens
+from proxy.context.view import View, count_edited_tokens
 
 STAGE = "provider_clearing"
 PLACEHOLDER = "[cleared by the provider]"

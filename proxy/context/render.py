@@ -12,9 +12,9 @@ from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message
 from proxy.context import validate, view
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, Insert, View
+from proxy.context.plan import Edit, Insert
 from proxy.context.validate import PlannedMessage
-from proxy.context.view import add_texts_to_mark, compute_mark, compute_unmarked_form
+from proxy.context.view import View, add_texts_to_mark, compute_mark, compute_unmarked_form
 from proxy.dialects.completions import request as completions
 
 

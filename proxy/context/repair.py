@@ -15,7 +15,8 @@ from operator import attrgetter
 
 from proxy.chat.group import Step, join_steps
 from proxy.chat.message import Message
-from proxy.context.plan import Edit, View
+from proxy.context.plan import Edit
+from proxy.context.view import View
 
 USER_FIRST_STRATEGIES = ("anthropic", "gemini", "gemini_gca")
 """Strategies whose upstreams refuse a conversation that begins with the assistant, and a call without a prompt before

@@ -21,8 +21,9 @@ from proxy.chat.message import checkpoint
 from proxy.context import repair, view
 from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.pins import is_pinned
-from proxy.context.plan import ACTION_STRENGTH, Edit, LossLimit, Proposal, View
+from proxy.context.plan import ACTION_STRENGTH, Edit, LossLimit, Proposal
 from proxy.context.stage import Stage
+from proxy.context.view import View
 
 MIN_LONGER: Final = 3
 """Conversations that have to have been longer, for an estimate of the requests left."""

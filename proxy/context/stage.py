@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
-from proxy.context.plan import Ask, Edit, Insert, Note, Proposal, View
+from proxy.context.plan import Ask, Edit, Insert, Note, Proposal
+from proxy.context.view import View
 from proxy.errors import ConfigError
 
 T = TypeVar("T")

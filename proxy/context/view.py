@@ -1,72 +1,252 @@
-"""The conversation as it would go out now: old edits repeated, sizes known, the cache predicted.
+"""The conversation as it would go out now: its messages, the edits in force, and the facts about both.
 
-The request and the memory of its branch are joined here. All later code only reads the View.
+An agent sends its whole history again, with two messages more. The work of a request must not grow with the history. So
+the facts of the last request are kept with it (`Request.memo_values`, which the next request of the history carries)
+and are extended by the new messages. A value is copied before it is extended. So two requests that continue the same
+prefix do not disturb each other, even in two threads.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from proxy.chat import chain, group, json_spans
-from proxy.chat.group import Group, is_observation
+from proxy.chat.group import Group, Step, is_observation
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import PER_MESSAGE, TokenCounter
-from proxy.context.branch_state import BranchState
-from proxy.context.inserts import make_system_texts
 from proxy.context.models import Model
-from proxy.context.plan import BranchMemory, Edit, EditedHistory, FaultCounts, History, RewriteInputs, View
-from proxy.context.policy import Policy
+from proxy.context.plan import Edit, RewriteInputs
 
-_NO_EDITS: Mapping[bytes, Edit] = {}
+T = TypeVar("T")
+MemoValues = dict[str, tuple[int, object, Any]]
+"""Facts about messages, by name: (number of messages at the front that it covers, owner, value)."""
 
 
-def build_view(
-    request: Request, state: BranchState, policy: Policy, model: Model, now: float, inputs: RewriteInputs
-) -> View:
-    """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
-    keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
-    token_counter = inputs.token_counter
-    messages = request.messages
-    history = build_history(request, keys, token_counter, policy.observation)
-    edited_history = apply_edits(history, _NO_EDITS if policy.literal else state.edits)
-    system_texts = make_system_texts(request, state, policy) if policy.state_place == "system" else []
-    prefix_tokens = token_counter.count_tools(request.tools) if request.tools else 0
-    token_budget = compute_token_budget(request, policy, model, state.learned_window)
-    warm_tokens = _count_cached_tokens(history, edited_history, prefix_tokens, state, model, system_texts)
-    return View(
-        request=request,
-        messages=messages,
-        keys=keys,
-        original_tokens=history.original_tokens,
-        request_counts=history.request_counts,
-        is_result=history.is_result,
-        steps=history.steps,
-        groups=history.groups,
-        active_start=history.groups[-1].start if history.groups else 0,
-        history=history,
-        edits=edited_history.edits,
-        tokens=edited_history.tokens,
-        edited_history=edited_history,
-        guarded_keys=inputs.guarded_keys,
-        prefix_tokens=prefix_tokens,
-        tool_tokens=inputs.tool_tokens,
-        insert_tokens=0,
-        cached_tokens=0 if _is_cold(state, model, now) else warm_tokens,
-        warm_tokens=warm_tokens,
-        budget=token_budget.budget if token_budget is not None else None,
-        limit=token_budget.limit if token_budget is not None else None,
-        model=model,
-        token_counter=token_counter,
-        literal=policy.literal,
-        now=now,
-        inputs=inputs,
-        branch=BranchMemory(state.state, state.helper_answers, state.note_counts, state.pins, state.breakpoints),
-        faults=FaultCounts(state.exposed, state.refetched, inputs.agent_faults, state.refetched_keys),
-    )
+class History(msgspec.Struct, eq=False):
+    """Facts that the messages of a request give by themselves. They are taken over from the last request for a shared
+    prefix.
+
+    Nothing in a History changes once handed out, except that `memo_values` and `edited_history` are filled.
+    """
+
+    messages: tuple[Message, ...]
+    keys: tuple[bytes, ...]
+    token_counter: TokenCounter
+    observation: re.Pattern[str] | None
+    original_tokens: list[int]
+    """Tokens of each message."""
+    request_counts: list[int]
+    """Number of assistant messages up to and including each message."""
+    is_result: list[bool]
+    assistant_indexes: list[int]
+    """Indexes of the assistant messages."""
+    marked_indexes: list[int]
+    """Indexes of the messages that bear a cache mark of the client's."""
+    last_user_index: int
+    """Index of the last user message, -1 for none."""
+    steps: list[Step]
+    groups: list[Group]
+    memo_values: MemoValues
+    edited_history: EditedHistory | None = None
+    """These messages, or a prefix of them, with the edits that were in force then."""
+
+
+class EditedHistory(msgspec.Struct, eq=False):
+    """The first `message_count` messages with the branch's edits applied."""
+
+    message_count: int
+    branch_edits: Mapping[bytes, Edit]
+    """The edits that the branch has."""
+    branch_edit_count: int
+    """Number of edits in `branch_edits` when this was made."""
+    edits: Mapping[bytes, Edit]
+    """The edits in force on these messages."""
+    tokens: list[int]
+    """Tokens of each message as it goes out."""
+    marks: list[bytes]
+    """The mark of each message that goes out."""
+    sizes: list[int]
+    """Tokens of each message that goes out; messages that are gone have no entry."""
+    lossy_edit_count: int
+    """Number of edits that take out something that is nowhere else in the prompt."""
+    is_complete: bool
+    """True if no edit takes away a message or its calls."""
+    stages: frozenset[str]
+    """Stages that made the edits in force."""
+    memo_values: MemoValues
+
+
+class BranchMemory(msgspec.Struct, frozen=True):
+    """The part of a `BranchState` that stages and injections read."""
+
+    state: str | None = None
+    """The newest STATE block."""
+    helper_answers: Mapping[str, str] = {}
+    """Answers of a helper model, by the id of the Ask."""
+    note_counts: Mapping[str, int] = {}
+    """Count of each kind of note when it was last given."""
+    pins: frozenset[bytes] = frozenset()
+    """Chain keys of messages that must stay."""
+    breakpoints: frozenset[int] = frozenset()
+    """The positions in the last prompt at which a breakpoint of the proxy stood."""
+
+
+class FaultCounts(msgspec.Struct, frozen=True):
+    """Counts of cut results, and of those that were fetched again, by sort (see `page_faults`)."""
+
+    exposed: Mapping[str, int] = {}
+    """Cut results in the session's requests, summed over these requests."""
+    refetched: Mapping[str, int] = {}
+    """Cut results that were fetched again in this session."""
+    of_agent: Mapping[str, tuple[int, int]] = {}
+    """(`exposed`, `refetched`) of the agent's other sessions together."""
+    refetched_keys: frozenset[bytes] = frozenset()
+    """Chain keys of the results that fetched a cut result again, and of the calls that fetched nothing else."""
+
+
+class View(msgspec.Struct, frozen=True, eq=False):
+    """The conversation as it would go out now, old edits applied.
+
+    `messages`, `keys`, `tokens`, `original_tokens`, `request_counts` and `is_result` have one entry for each message.
+    The fields are in five groups: the conversation, the prompt's size, the policy and model, what came with the
+    request (`inputs`), and what earlier requests have left (`branch`, `faults`)."""
+
+    request: Request
+    messages: tuple[Message, ...]
+    keys: Sequence[bytes]
+    original_tokens: Sequence[int]
+    """Tokens of each message as received."""
+    request_counts: Sequence[int]
+    """Number of requests of the branch up to each message (its assistant messages). Differences of these numbers are
+    ages."""
+    is_result: Sequence[bool]
+    """True for tool results, and for user messages that are really tool output."""
+    steps: Sequence[Step]
+    groups: Sequence[Group]
+    active_start: int
+    """The index at which the active group begins."""
+    history: History
+    """Facts about the messages alone, taken over from the request before."""
+    edits: Mapping[bytes, Edit]
+    """The edits in force."""
+    tokens: Sequence[int]
+    """Tokens of each message as it would go out, 0 if it is gone."""
+    edited_history: EditedHistory
+    """Facts about the messages with the edits in force, taken over from the request before."""
+    guarded_keys: frozenset[bytes]
+    """Chain keys of messages that no stage may edit."""
+
+    prefix_tokens: int
+    """Tokens in front of the messages (tools)."""
+    tool_tokens: int
+    """Tokens of tool definitions that come in front of the messages with the first edit, and move the whole prefix."""
+    insert_tokens: int
+    """Tokens of the inserts that go out with the prompt."""
+    cached_tokens: int
+    """Tokens at the front that the provider's cache is expected to hold."""
+    warm_tokens: int
+    """Tokens at the front that the cache would hold if it had not expired."""
+    budget: int | None
+    """The most tokens that the prompt should have, None if no limit is known."""
+    limit: int | None
+    """Tokens that the prompt must not pass: the window less the room for the answer. None if no window is known."""
+
+    model: Model
+    token_counter: TokenCounter
+    literal: bool
+    """True if edits are made again with every request."""
+    now: float
+    """Time of the request, in seconds."""
+    inputs: RewriteInputs
+    """The things that came with the request. `times` and `strategies` have one entry for each message."""
+    branch: BranchMemory
+    faults: FaultCounts
+    _made: dict[object, Any] = {}
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "_made", {})  # a changed copy of a View computes its own
+
+    def compute_once(self, name: object, compute: Callable[[], T]) -> T:
+        """Return the value of `compute`, computed once for a View. A stage and its asks and notes share it. The value
+        does not refer to the View, which would make a cycle. name: hashable."""
+        if name not in self._made:
+            self._made[name] = compute()
+        made: T = self._made[name]
+        return made
+
+    def memo(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
+        """Return a value that `compute` computes from the messages alone, incrementally.
+
+        compute: called with the number of messages at the front that an earlier request covered, and with the value for
+        them. It returns the value for all messages, and does not change the value it was given. owner: the asker, if
+        another asker would get another value.
+        """
+        return _extend_memo(self.history.memo_values, name, len(self.messages), compute, owner)
+
+    def memo_edited(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
+        """Return a value that also depends on the edits in force; else as `memo`. It is kept until another edit comes
+        into force."""
+        applied = self.edited_history
+        if applied.edits is self.edits and applied.tokens is self.tokens:
+            return _extend_memo(applied.memo_values, name, len(self.messages), compute, owner)
+        return compute(0, None)
+
+    @property
+    def total(self) -> int:
+        """Tokens of the whole prompt as it would go out."""
+        return self.prefix_tokens + self.insert_tokens + sum(self.tokens)
+
+    def count_served_tokens(self) -> list[int]:
+        """The cached tokens that are still served if a message is edited, for each message.
+
+        If any prefix matches, these are all tokens in front of the message. If a cache ends at explicit breakpoints,
+        only a prefix that ends with a marked message counts (OpenAI's and Anthropic's caching pages).
+        Behind the cached tokens an edit costs none of them. If tool definitions come with the edit, only the tokens in
+        front of the messages count. Nothing is served of a prefix below the provider's minimum.
+        """
+        least = self.model.min if self.model.cache != "none" else 0
+        if self.tool_tokens:
+            front = min(self.cached_tokens, self.prefix_tokens)
+            return [front if front >= least else 0] * len(self.messages)
+        at = found = self.prefix_tokens
+        if self.model.cache != "breakpoint":
+            ends = list(accumulate(self.tokens[:-1], initial=at))
+            within = bisect_right(ends, self.cached_tokens)
+            fronts = [end if end >= least else 0 for end in ends[:within]]
+            return [*fronts, *[self.cached_tokens] * (len(ends) - within)]
+        fronts = []
+        position = 0
+        for n, (message, size) in enumerate(zip(self.messages, self.tokens, strict=True)):
+            behind = at >= self.cached_tokens  # the result ends in front of the message, and is not changed
+            fronts.append(self.cached_tokens if behind else found if found >= self.model.min else 0)
+            at += size
+            if (message.has_cache_mark or position in self.branch.breakpoints) and at <= self.cached_tokens:
+                found = at
+            edit = self.find_edit(n)
+            position += edit is None or edit.action != "gone"
+        return fronts
+
+    def find_edit(self, index: int) -> Edit | None:
+        """The edit in force on messages[index]. System messages have none, because they share their neighbour's key."""
+        return None if self.messages[index].is_system else self.edits.get(self.keys[index])
+
+
+def _extend_memo(facts: MemoValues, name: str, count: int, make: Callable[[int, T | None], T], owner: object) -> T:
+    begin, whose, found = facts.get(name, (0, owner, None))
+    if whose is not owner:
+        begin, found = 0, None
+    if begin < count or found is None:
+        found = make(begin, found)
+        facts[name] = (count, owner, found)
+    made: T = found
+    return made
 
 
 def count_edited_tokens(seen: View, index: int, text: str) -> int:
@@ -84,137 +264,6 @@ def count_edited_tokens(seen: View, index: int, text: str) -> int:
 def count_text_tokens(seen: View, message: Message, text: str) -> int:
     """Tokens of a text that goes into a message, remembered with the message."""
     return message.derive(lambda _: seen.token_counter.count_text(text), ("count", seen.token_counter, text))
-
-
-def _is_cold(state: BranchState, model: Model, now: float) -> bool:
-    """True if nothing was sent yet, or if the last prompt is older than the provider's cache lasts."""
-    return state.sent_at is None or now - state.sent_at > model.ttl_s
-
-
-def _count_cached_tokens(
-    history: History,
-    edited_history: EditedHistory,
-    prefix_tokens: int,
-    state: BranchState,
-    model: Model,
-    system_texts: Sequence[str],
-) -> int:
-    """Tokens at the front that the provider's cache should hold if it has not expired, for the prompt as the View has
-    it.
-
-    This is the longest common prefix with the last prompt, or nothing if the model caches nothing. After a restart the
-    last prompt is unknown. Then all messages before the last answer count as cached: taking a warm cache for a cold one
-    is the dearer mistake.
-    """
-    if model.cache == "none":
-        return 0
-    same = found = prefix_tokens
-    whole = not state.sent_marks
-    if state.sent_marks:
-        marks = tuple(edited_history.marks)
-        if system_texts:  # our texts stand behind the system prompt, which no edit removes
-            marks = (add_texts_to_mark(marks[0], system_texts), *marks[1:])
-        count = count_common_marks(marks, state.sent_marks)
-        whole = count == len(state.sent_marks) < len(marks)
-        same += sum(edited_history.sizes[:count])
-        if history.marked_indexes or state.breakpoints:
-            found = _count_marked_tokens(history, edited_history, prefix_tokens, count, state.breakpoints)
-    else:
-        last = history.assistant_indexes[-1] if history.assistant_indexes else 0
-        same += sum(edited_history.tokens[:last])
-    if model.cache == "breakpoint" and not whole:
-        same = found  # a shorter prefix is found again only where a breakpoint was set
-    return same if same >= model.min else 0
-
-
-def _count_marked_tokens(
-    history: History, edited_history: EditedHistory, prefix_tokens: int, count: int, breakpoints: frozenset[int]
-) -> int:
-    """Tokens up to the last mark among the first `count` messages that go out: one of the client's or of the proxy."""
-    found = same = prefix_tokens
-    out = 0
-    for n, message in enumerate(history.messages):
-        edit = None if message.is_system else edited_history.edits.get(history.keys[n])
-        if edit is not None and edit.action == "gone":
-            continue
-        if out == count:
-            break
-        out += 1
-        same += edited_history.tokens[n]
-        if message.has_cache_mark or out - 1 in breakpoints:
-            found = same
-    return found
-
-
-# Tokens that a prompt may have: the model's window, less the room that the answer needs.
-#
-# A policy fills only a share of the window, which leaves room for an answer and for the error of our own count.
-# That share is not enough if the window has to hold a long answer too. An upstream refuses a prompt that leaves no
-# room for the answer.
-
-
-MIN_PROMPT_DIVISOR = 4
-"""Divisor of the window: a prompt is brought down to this part at most, however long an answer the client allows. A
-client that allows an answer as long as the window hardly wants an empty prompt."""
-USUAL_ANSWER_DIVISOR = 5
-"""Divisor of a small window: a usual answer is taken to need this part at most. Policies leave this part free
-anyway."""
-
-
-def find_window(policy: Policy, model: Model, learned_window: int | None = None) -> int | None:
-    """The model's window in tokens as a policy sees it, None if it is unknown.
-
-    The policy's own figure for the model (`[models."NAME".POLICY]`) comes first, limited by `learned_window`. Next come
-    `learned_window`, the model's window, and the policy's window for unknown models. learned_window: the window that
-    the upstream has named; the upstream knows it better."""
-    own = model.own.get(policy.name, {}).get("window")
-    if isinstance(own, int) and own:
-        return min(own, learned_window or own)
-    return learned_window or model.window or policy.window or None
-
-
-def find_limit(policy: Policy, model: Model, learned_window: int | None = None) -> int | None:
-    """Tokens at which a prompt of a policy is full: the policy's own budget, or the window if that is less."""
-    found = [tokens for tokens in (policy.own_budget, find_window(policy, model, learned_window)) if tokens]
-    return min(found, default=None)
-
-
-class TokenBudget(msgspec.Struct, frozen=True):
-    """The room of a prompt."""
-
-    budget: int
-    """Tokens that a prompt is brought down to."""
-    limit: int
-    """Tokens that a prompt must not pass."""
-
-
-def compute_token_budget(
-    request: Request, policy: Policy, model: Model, learned_window: int | None = None
-) -> TokenBudget | None:
-    """The room for the prompt of this request, None if no window is known. learned_window: the window that the upstream
-    has named."""
-    window = find_window(policy, model, learned_window)
-    if not window:
-        return None
-    limit = window - count_answer_tokens(request, model, window)
-    return TokenBudget(min(int(window * policy.budget), max(limit, window // MIN_PROMPT_DIVISOR)), limit)
-
-
-def count_answer_tokens(request: Request, model: Model, window: int) -> int:
-    """Tokens of the window that the answer needs: as many as the client allows, else those of a usual answer."""
-    if model.answer_apart:
-        return 0
-    if request.max_tokens is not None:
-        return request.max_tokens
-    return min(model.answer, model.max_output or model.answer, window // USUAL_ANSWER_DIVISOR)
-
-
-# Facts about a conversation, kept from its last request and extended by the new messages of this one.
-#
-# An agent sends its whole history again, with two messages more. The work of a request must not grow with the
-# history. So the facts of the last request are kept with it (`Request.memo_values`, which the next request of the
-# history carries) and are extended. A value is copied before it is extended. So two requests that continue the same
-# prefix do not disturb each other, even in two threads.
 
 
 _HISTORY_MEMO = "history"

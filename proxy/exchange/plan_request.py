@@ -11,9 +11,10 @@ import msgspec
 from proxy.chat.message import cancellation_check
 from proxy.context.apply_decisions import rewrite_remaining
 from proxy.context.branch_state import BranchState
+from proxy.context.fit import compute_token_budget
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan, RewriteInputs
-from proxy.context.view import compute_token_budget, compute_unmarked_form
+from proxy.context.view import compute_unmarked_form
 from proxy.dialects.base import NO_BREAKPOINTS
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged
@@ -162,16 +163,16 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found.texts if one.key not in dropped) if found is not None else ()
     notes = lookups.find_prompt_notes(turn)
-    agent, session = services.known_agents.find(turn.tenant, turn.request), turn.located.branch.live_session.session
-
+    agent = services.known_agents.find(turn.tenant, turn.request)
+    agent_faults = agent.sum_other_faults(turn.located.branch.live_session.session)
+    lengths = agent.list_lengths() if turn.enriched.policy.predicted_rent else ()
     inputs = RewriteInputs(
         token_counter=turn.token_counter, keys=spliced.keys, strategy=turn.strategy, strategies=strategies,
         times=times, frozen=frozen, offered_tools=frozenset(coming.names), tool_tokens=tool_tokens,
         sent_count=_count_sent(turn),
         guarded_keys=splice_rounds.find_guarded_results(turn) if spliced.hidden_at else frozenset(),
         options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
-        agent_faults=agent.sum_other_faults(session),
-        conversation_lengths=agent.list_lengths() if turn.enriched.policy.predicted_rent else (), **notes,
+        agent_faults=agent_faults, conversation_lengths=lengths, **notes,
     )  # fmt: skip
     conversation = (spliced.request, state, turn.enriched.policy, turn.model, turn.started_at, inputs)
 

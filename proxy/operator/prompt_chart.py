@@ -10,8 +10,8 @@ from msgspec import Struct
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.chat.tokens import TokenCounter
+from proxy.context.fit import find_window
 from proxy.context.plan import Edit
-from proxy.context.view import find_window
 from proxy.exchange.services import Services
 from proxy.operator import show
 from proxy.operator.find_session import SelectedBranch, find_branch, run_off_loop

@@ -10,9 +10,9 @@ from functools import partial
 
 import msgspec
 
+from proxy.context.fit import find_limit
 from proxy.context.models import Model
 from proxy.context.policy import Policy
-from proxy.context.view import find_limit
 from proxy.exchange import cost as exchange_cost
 from proxy.exchange import learned_windows, lookups
 from proxy.exchange.cost import Bill, Meter

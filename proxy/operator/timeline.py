@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from proxy.context.view import find_limit
+from proxy.context.fit import find_limit
 from proxy.exchange import learned_windows, lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.publish_events import LOOP_SOURCE

@@ -12,7 +12,8 @@ from proxy.chat.message import PrefixCache, Request
 from proxy.context import view
 from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, History, Plan
+from proxy.context.plan import Edit, Plan
+from proxy.context.view import History
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
 from tests.context.agent import POLICIES, Story, load_policy, stories
 from tests.conversations import COUNTER, INPUTS, Json, assistant, encode_json, result, system, user

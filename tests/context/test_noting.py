@@ -10,9 +10,10 @@ from proxy.chat.chain import public_id
 from proxy.context import inserts
 from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Insert, Note, Proposal, View
+from proxy.context.plan import Edit, Insert, Note, Proposal
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 from tests.conversations import INPUTS, PLAIN_MODEL, build_view, user
 
 

@@ -12,9 +12,10 @@ from proxy.chat.chain import public_id
 from proxy.context import page_faults
 from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import Edit, Proposal
 from proxy.context.policy import Policy
 from proxy.context.stages.shorten_results import ShortenResults
+from proxy.context.view import View
 from tests.context.agent import load_policy
 from tests.conversations import (
     INPUTS,

@@ -17,11 +17,12 @@ from proxy.context import render
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Action, Edit, Plan, Proposal, RewriteInputs, View
+from proxy.context.plan import Action, Edit, Plan, Proposal, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.isolate_tools import IsolateTools
+from proxy.context.view import View
 from tests.context.agent import POLICIES, load_policy
 from tests.conversations import (
     COUNTER,

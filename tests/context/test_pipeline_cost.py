@@ -12,9 +12,10 @@ import pytest
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan, Proposal, RewriteInputs, View
+from proxy.context.plan import Plan, Proposal, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, make_request, result, user
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.context.fit import find_window
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import find_model, read_models
 from proxy.context.policy import TOOLS, Policy, compile_patterns, read_policy, with_schedule
@@ -18,7 +19,6 @@ from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.isolate_tools import IsolateTools
 from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.stages.truncate_results import TruncateResults
-from proxy.context.view import find_window
 from proxy.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "config" / "policies"

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from proxy.context import schedule
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import Edit, Proposal
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 from tests.conversations import assistant, build_view, result, system, user
 
 TALK = [system(), user("one"), assistant(None, "1"), result("1", "r" * 50), assistant("done"), user("two")]

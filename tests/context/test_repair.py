@@ -6,8 +6,9 @@ from dataclasses import replace
 import msgspec
 
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, View
+from proxy.context.plan import Edit
 from proxy.context.repair import are_steps_whole, repair_order, restore_whole_steps
+from proxy.context.view import View
 from tests.conversations import PLAIN_MODEL, Json, assistant, build_view, result, system, user
 
 TALK = [

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import ContentKind, LossLimit, Proposal, View
+from proxy.context.plan import ContentKind, LossLimit, Proposal
 from proxy.context.schedule import count_saved_tokens, estimate_requests_left, over_budget, when_it_pays
-from proxy.context.view import compute_mark
+from proxy.context.view import View, compute_mark
 from tests.conversations import Json, assistant, build_view, change_view, make_messages, result, user
 
 SINCE = 4

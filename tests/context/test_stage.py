@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Proposal
 from proxy.context.stage import Stage, When, find_class, make_stage
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.truncate_results import TruncateResults
+from proxy.context.view import View
 from proxy.errors import ConfigError
 
 HERE = f"{__name__}"

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.context.fit import TokenBudget, compute_token_budget, count_answer_tokens, find_limit, find_window
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.context.stages.compress_levels import CompressLevels
-from proxy.context.view import TokenBudget, compute_token_budget, count_answer_tokens, find_limit, find_window
 from tests.conversations import PLAIN_MODEL, make_request, user
 
 POLICY = Policy("test")

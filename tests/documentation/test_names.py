@@ -17,9 +17,10 @@ from proxy.cli.main import app
 from proxy.cli.reference import REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import NON_SETTING_FIELDS, Model
-from proxy.context.plan import Action, Insert, RewriteInputs, View
+from proxy.context.plan import Action, Insert, RewriteInputs
 from proxy.context.stage import Stage
 from proxy.context.stages import BUILT_IN_STAGES
+from proxy.context.view import View
 from proxy.events.bus import EVENT_KINDS
 from proxy.metrics import PROCESS_METRICS, Metrics
 from proxy.operator import inband_commands

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from proxy.context.plan import Ask, Proposal, View
+from proxy.context.plan import Ask, Proposal
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import Script, run_upstream, wait_until
 from tests.scripted_model import ScriptedModel

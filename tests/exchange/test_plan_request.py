@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from proxy.chat.message import checkpoint
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Proposal
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 from proxy.exchange import plan_timer
 from tests.dialect_agents import MessagesAgent
 from tests.exchange.long_results import LONG, make_looking_model

@@ -7,9 +7,10 @@ from typing import ClassVar
 import pytest
 
 from proxy.context.models import Model, without_cache
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Proposal
 from proxy.context.policy import OfferTime, Policy, with_schedule
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 from proxy.replay.play import (
     PLAYED_STATE,
     Contender,

@@ -10,9 +10,10 @@ from typing import ClassVar
 import pytest
 
 from proxy.context.models import Model
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Proposal
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 from proxy.replay import work as module
 from proxy.replay.play import Contender, LengthHistory, ReplaySettings
 from proxy.replay.read import RecordedConversation

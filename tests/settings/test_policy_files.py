@@ -23,7 +23,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context.plan import Insert, Proposal, View
+from proxy.context.plan import Insert, Proposal
+from proxy.context.view import View
 from proxy.context.stage import Injection, Stage, When
 from .words import GONE
 

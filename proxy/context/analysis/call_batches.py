@@ -25,7 +25,8 @@ from proxy.context.analysis import (
 )
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import ShellCommand
-from proxy.context.plan import Ask, View
+from proxy.context.plan import Ask
+from proxy.context.view import View
 from proxy.errors import ConfigError
 from proxy.notes import reflection
 from proxy.notes.call_summaries import QuotedOutcome, shorten_at_word

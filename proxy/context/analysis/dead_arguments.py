@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from proxy.chat.message import Call, checkpoint
 from proxy.context.analysis import file_views, identifiers, refetch, shell_commands
-from proxy.context.plan import View
+from proxy.context.view import View
 
 DeathReason = Literal["replaced", "overwritten"]
 """replaced: by the edit itself. overwritten: by a later call."""

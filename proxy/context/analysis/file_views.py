@@ -14,7 +14,7 @@ from proxy.chat.message import Call
 from proxy.context.analysis import identifiers, moved_files, outcome, provenance, refetch, shell_commands
 from proxy.context.analysis.moved_files import FileChange
 from proxy.context.analysis.refetch import ResultSource
-from proxy.context.plan import View
+from proxy.context.view import View
 
 ViewState = Literal["current", "changed", "gone"]
 """The state of a shown file: as shown, changed since by a call, or deleted or moved away."""

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import code_mode, output_wrappers
-from proxy.context.plan import Edit, View
+from proxy.context.plan import Edit
+from proxy.context.view import View
 
 _RUN = re.compile(r"[\w./#@:+~-]{4,}")
 """A run of characters that paths, ids, versions, URLs and qualified names are made of. It takes linear time: a pattern

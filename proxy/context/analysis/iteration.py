@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Literal, NamedTuple, get_args
 
-from proxy.context.plan import View
+from proxy.context.view import View
 from proxy.errors import ConfigError
 
 Urgency = Literal["off", "gentle", "firm"]

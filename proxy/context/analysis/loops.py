@@ -26,7 +26,7 @@ from proxy.chat.message import Call, Message
 from proxy.context.analysis import outcome, output_wrappers, result_lines, runner_patterns, shell_commands
 from proxy.context.analysis.lexicon import GENERAL_THEME, LoopSettings
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
-from proxy.context.plan import View
+from proxy.context.view import View
 from proxy.notes.topic_words import find_topic_words
 
 LOOP_KINDS = (

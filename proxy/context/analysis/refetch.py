@@ -28,7 +28,7 @@ from proxy.context.analysis.shell_commands import (
     is_trial,
     replace_quoted,
 )
-from proxy.context.plan import View
+from proxy.context.view import View
 
 RefetchKind = Literal["repeat", "reread", "recall", "excerpt"]
 """repeat: the same call with equal arguments. reread: the same file by another call. recall: a message by its id.

@@ -13,7 +13,7 @@ from functools import lru_cache
 from proxy.chat.group import is_beside_results
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import outcome, shell_commands
-from proxy.context.plan import View
+from proxy.context.view import View
 
 
 @dataclass(frozen=True, slots=True)

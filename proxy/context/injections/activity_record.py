@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from proxy.context.analysis.activity import ActivityRecord, build_activity_record
-from proxy.context.plan import Edit, Insert, View
+from proxy.context.plan import Edit, Insert
 from proxy.context.stage import Injection
+from proxy.context.view import View
 
 HEADING = (
     "[From the record of your own work so far: calls whose results were shortened or left out, {count} in number.]"

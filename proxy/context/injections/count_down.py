@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from proxy.context.analysis.iteration import check_urgency, read_iteration, read_urgency
-from proxy.context.plan import Insert, View
+from proxy.context.plan import Insert
 from proxy.context.stage import Injection
 from proxy.context.summaries import placeholders
+from proxy.context.view import View
 
 
 @dataclass(frozen=True, slots=True)

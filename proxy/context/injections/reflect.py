@@ -11,8 +11,9 @@ from proxy.context.analysis import call_batches
 from proxy.context.analysis.call_batches import AnsweredCall, FoundReflections, ReflectionSettings
 from proxy.context.analysis.call_signature import sign_call
 from proxy.context.injections.warn_of_loops import WarnOfLoops
-from proxy.context.plan import Insert, View
+from proxy.context.plan import Insert
 from proxy.context.stage import Injection
+from proxy.context.view import View
 from proxy.notes import call_summaries, reflection
 from proxy.notes.reflection import Progress
 

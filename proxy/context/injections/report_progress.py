@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from proxy.context.analysis.iteration import read_iteration
 from proxy.context.analysis.streams import find_research
-from proxy.context.plan import Insert, View
+from proxy.context.plan import Insert
 from proxy.context.stage import Injection
+from proxy.context.view import View
 from proxy.errors import ConfigError
 
 

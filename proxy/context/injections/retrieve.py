@@ -11,10 +11,11 @@ from typing import ClassVar, NamedTuple
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.context.analysis import bm25
-from proxy.context.plan import Insert, RetrievedText, View
+from proxy.context.plan import Insert, RetrievedText
 from proxy.context.ranking.memory_levels import check_patterns, compile_pattern, find_task
 from proxy.context.stage import Injection
 from proxy.context.summaries import extracts
+from proxy.context.view import View
 
 SOURCE = "retrieve"
 QUOTATION_START = "[retrieved, message "

@@ -9,8 +9,9 @@ from typing import ClassVar, Literal
 import msgspec
 
 from proxy.chat.json_spans import decode_embedded
-from proxy.context.plan import Insert, View
+from proxy.context.plan import Insert
 from proxy.context.stage import Injection
+from proxy.context.view import View
 from proxy.notes import scratchpad
 
 SCRATCHPAD_TOOL = "manage_scratchpad"

@@ -10,9 +10,10 @@ from typing import NamedTuple
 from proxy.context.analysis.iteration import check_urgency, read_urgency
 from proxy.context.analysis.lexicon import LoopSettings
 from proxy.context.analysis.loops import LOOP_KINDS, Loop, find_loops
-from proxy.context.plan import Insert, View
+from proxy.context.plan import Insert
 from proxy.context.stage import Injection
 from proxy.context.summaries import placeholders
+from proxy.context.view import View
 from proxy.errors import ConfigError
 
 _FIRM = {

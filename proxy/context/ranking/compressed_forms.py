@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from proxy.chat.chain import public_id
 from proxy.chat.group import Step
-from proxy.context.plan import Action, Ask, Proposal, View
+from proxy.context.plan import Action, Ask, Proposal
 from proxy.context.ranking.memory_levels import Level, StepBlock, StepLayout
 from proxy.context.summaries import extracts
-from proxy.context.view import count_edited_tokens
+from proxy.context.view import View, count_edited_tokens
 
 STAGE = "compress_levels"
 ELSEWHERE_TEXT = "[in the summary beside this]"

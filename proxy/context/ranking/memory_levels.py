@@ -18,7 +18,7 @@ from proxy.chat.group import Step, find_last_user
 from proxy.chat.message import Message
 from proxy.context.analysis import bm25
 from proxy.context.pins import is_pinned
-from proxy.context.plan import View
+from proxy.context.view import View
 from proxy.errors import ConfigError
 
 DEFAULT_PRIORITY = 50

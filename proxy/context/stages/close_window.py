@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxy.context.pins import find_opening_prompt
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Proposal
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from proxy.context.analysis import bm25
-from proxy.context.plan import Ask, Edit, Note, Proposal, View
+from proxy.context.plan import Ask, Edit, Note, Proposal
 from proxy.context.ranking import compression_order
 from proxy.context.ranking.compressed_forms import STAGE, CompressionLadder, SummaryLimits
 from proxy.context.ranking.memory_levels import (
@@ -25,6 +25,7 @@ from proxy.context.ranking.memory_levels import (
 )
 from proxy.context.stage import Stage, When
 from proxy.context.summaries import extracts, placeholders
+from proxy.context.view import View
 from proxy.errors import ConfigError
 
 DEFAULT_TOTAL = 16_000

@@ -10,8 +10,9 @@ from proxy.chat.group import Step
 from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.analysis import call_batches
 from proxy.context.analysis.call_batches import REFLECTION_KIND, ReflectionSettings
-from proxy.context.plan import Ask, Proposal, View
+from proxy.context.plan import Ask, Proposal
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 from proxy.errors import ConfigError
 from proxy.notes import reflection
 

@@ -9,10 +9,11 @@ from typing import ClassVar
 from proxy.chat.chain import public_id
 from proxy.chat.group import find_last_user
 from proxy.context.pins import find_task_prompt, is_pinned
-from proxy.context.plan import Edit, Note, Proposal, View
+from proxy.context.plan import Edit, Note, Proposal
 from proxy.context.ranking.importance import ImportanceWeights, score_messages
 from proxy.context.ranking.removable_units import RemovableUnit, find_units, select_best
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 
 NAME = "drop_unimportant"
 

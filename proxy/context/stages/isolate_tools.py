@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxy.chat.tokens import PER_CALL
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Proposal
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 
 _FAMILY = {"gemini_gca": "gemini"}
 """Strategies with compatible tool traffic, by their common name (std::slop)."""

@@ -18,10 +18,11 @@ from proxy.context import page_faults
 from proxy.context.analysis import line_numbers, refetch
 from proxy.context.analysis.call_batches import find_answered_call
 from proxy.context.analysis.line_numbers import NumberedLines
-from proxy.context.plan import THINNED, Proposal, View
+from proxy.context.plan import THINNED, Proposal
 from proxy.context.stage import Stage, When
 from proxy.context.summaries import references
 from proxy.context.summaries.references import QuotedText, Repeat, is_thinned
+from proxy.context.view import View
 
 MAX_SOURCES = 6
 """Maximum number of earlier texts that are compared line by line: the newest ones that share enough lines."""

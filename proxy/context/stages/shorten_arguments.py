@@ -13,9 +13,10 @@ from proxy.chat import json_spans
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.context.analysis.dead_arguments import DeadText, DeathReason, JsonPath, find_dead_texts
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Proposal
 from proxy.context.stage import Stage, When
 from proxy.context.summaries.references import find_referred_calls
+from proxy.context.view import View
 
 NAME: Final = "shorten_arguments"
 _FIRST_LINE = 80

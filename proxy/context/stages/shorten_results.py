@@ -17,10 +17,11 @@ from proxy.chat.message import Message
 from proxy.context.analysis import file_views, identifiers, outcome, refetch, shell_commands
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.shell_commands import PLAIN_CALL, SHELL_WORDS, ShellCommand
-from proxy.context.plan import ContentKind, Proposal, View
+from proxy.context.plan import ContentKind, Proposal
 from proxy.context.stage import Stage, When
 from proxy.context.summaries.references import find_referred_lines
 from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars
+from proxy.context.view import View
 
 StalenessRules = tuple[tuple[int, int], ...]
 """Pairs of (user turns since, steps since). A result is stale as soon as one pair is reached."""

@@ -8,11 +8,12 @@ from typing import ClassVar
 
 from proxy.chat.group import find_last_user
 from proxy.context.pins import find_task_prompt, is_pinned
-from proxy.context.plan import Ask, Proposal, View
+from proxy.context.plan import Ask, Proposal
 from proxy.context.ranking.removable_units import find_required, find_units
 from proxy.context.stage import Stage, When
 from proxy.context.stages.drop_unimportant import find_kept_with_mark
 from proxy.context.summaries import placeholders, summary
+from proxy.context.view import View
 
 NAME = "summarize_old"
 

@@ -11,8 +11,9 @@ from typing import ClassVar
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Proposal
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 
 QUERY_HINT = "... [TRUNCATED. Use query_db(sql=\"SELECT content FROM messages WHERE id='<ID>'\") to see full output]"
 """Hint of std::slop, word for word."""

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from proxy.context.analysis.iteration import CurrentIteration, find_iteration_message, read_iteration
 from proxy.context.analysis.streams import Streams, find_streams
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Proposal
 from proxy.context.stage import Stage, When
+from proxy.context.view import View
 
 
 @dataclass(frozen=True, slots=True)

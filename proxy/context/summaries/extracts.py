@@ -17,9 +17,10 @@ from proxy.chat.message import Call, Message
 from proxy.context.analysis import identifiers, outcome, output_wrappers, refetch, result_lines, shell_commands
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.analysis.telling_lines import find_reported_errors, find_unlike_lines
-from proxy.context.plan import Ask, View
+from proxy.context.plan import Ask
 from proxy.context.summaries import placeholders
 from proxy.context.summaries.stub import render_recall_call
+from proxy.context.view import View
 from proxy.notes.call_summaries import count_media, shorten_at_word
 
 SUMMARY_PROMPT = (

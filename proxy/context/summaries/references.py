@@ -23,8 +23,8 @@ from proxy.chat.message import Call, checkpoint
 from proxy.context.analysis import line_numbers
 from proxy.context.analysis.call_batches import find_answered_call
 from proxy.context.analysis.line_numbers import NumberedLines
-from proxy.context.plan import Edit, View
-from proxy.context.view import count_edited_tokens
+from proxy.context.plan import Edit
+from proxy.context.view import View, count_edited_tokens
 
 STAGE = "refer_repeats"
 """The stage whose edits have references."""

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from proxy.context.analysis.dead_arguments import DeadText, find_dead_texts
-from proxy.context.plan import View
+from proxy.context.view import View
 from tests.conversations import Json, build_view, call_tool, user
 
 OK = "The file has been updated."

@@ -7,7 +7,8 @@ import pytest
 from proxy.chat.message import Call
 from proxy.context.analysis.file_views import find_newest_lines, find_spans, make_state_test, read_edit_lines
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, View
+from proxy.context.plan import Edit
+from proxy.context.view import View
 from tests.conversations import Json, build_view, call_tool, user
 
 BODY = [f"def function_{n}(argument): return {n}00000" for n in range(9)]

@@ -11,7 +11,8 @@ import pytest
 
 from proxy.context.branch_state import BranchState
 from proxy.context.injections.activity_record import HEADING, ReportActivity, find_newest_record
-from proxy.context.plan import Edit, Insert, View
+from proxy.context.plan import Edit, Insert
+from proxy.context.view import View
 from tests.context.agent import Story, load_policy
 from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, build_view, call, result, user
 

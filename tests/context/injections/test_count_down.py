@@ -6,8 +6,8 @@ import pytest
 
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.injections.count_down import CountDown
-from proxy.context.plan import View
 from proxy.context.stage import make_injection
+from proxy.context.view import View
 from proxy.errors import ConfigError
 from tests.context.research import make_iterations
 from tests.conversations import build_view, change_view

@@ -9,8 +9,9 @@ from proxy.context.branch_state import BranchState
 from proxy.context.injections.quote_memos import QuoteMemos
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Insert, Plan, RewriteInputs, View
+from proxy.context.plan import Edit, Insert, Plan, RewriteInputs
 from proxy.context.policy import Policy
+from proxy.context.view import View
 from proxy.notes.memo_matching import START, Memo, render_memos
 from tests.context.agent import load_policy
 from tests.conversations import COUNTER, PLAIN_MODEL, Json, assistant, build_view, make_request, result, system, user

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.context.injections.report_progress import ReportProgress
-from proxy.context.plan import View
+from proxy.context.view import View
 from proxy.errors import ConfigError
 from tests.context.research import make_iterations, make_step
 from tests.conversations import assistant, build_view, change_view, user

@@ -13,9 +13,10 @@ from proxy.chat.chain import public_id
 from proxy.context.analysis.bm25 import count_terms
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.injections.retrieve import QUOTATION_START, Retrieve, make_excerpt
-from proxy.context.plan import Edit, Insert, RetrievedText, View
+from proxy.context.plan import Edit, Insert, RetrievedText
 from proxy.context.policy import Policy
 from proxy.context.stage import make_injection
+from proxy.context.view import View
 from proxy.errors import ConfigError
 from tests.context.ranking.test_memory_levels import step
 from tests.conversations import Json, assistant, build_view, change_view, result, user

@@ -6,8 +6,9 @@ from proxy.context.branch_state import BranchState
 from proxy.context.injections.show_scratchpad import ShowScratchpad
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Insert, Plan, RewriteInputs, View
+from proxy.context.plan import Edit, Insert, Plan, RewriteInputs
 from proxy.context.policy import Policy
+from proxy.context.view import View
 from proxy.notes.scratchpad import START, render_scratchpad
 from tests.context.agent import load_policy
 from tests.conversations import (

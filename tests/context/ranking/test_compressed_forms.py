@@ -9,12 +9,13 @@ from typing import Any
 from proxy.context import validate
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import Edit, Proposal
 from proxy.context.policy import Policy
 from proxy.context.ranking.compressed_forms import ELSEWHERE_TEXT, STAGE, CompressionLadder, SummaryLimits
 from proxy.context.ranking.memory_levels import Level, build_layout, compile_rules
 from proxy.context.render import read_visible_text
 from proxy.context.summaries import extracts
+from proxy.context.view import View
 from tests.context.ranking.test_memory_levels import step
 from tests.conversations import PLAIN_MODEL, Json, assistant, build_view, result, user
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from proxy.context.plan import View
 from proxy.context.policy import Policy, compile_patterns
 from proxy.context.ranking.memory_levels import (
     Level,
@@ -22,6 +21,7 @@ from proxy.context.ranking.memory_levels import (
     find_task,
 )
 from proxy.context.stages.compress_levels import CompressLevels
+from proxy.context.view import View
 from tests.conversations import Json, assistant, build_view, change_view, result, system, user
 
 STAGE = CompressLevels(verbose=100, recent=1)

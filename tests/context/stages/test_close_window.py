@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import View
 from proxy.context.stages.close_window import CloseWindow
+from proxy.context.view import View
 from tests.conversations import Json, assistant, build_view, result, system, user
 
 GROUP = [user("u" * 6), assistant(None, "1"), result("1", "r" * 49), assistant("a" * 6)]

@@ -15,10 +15,11 @@ from proxy.chat.chain import compute_keys
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Plan, RewriteInputs, View
+from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy, ScheduleName
 from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
+from proxy.context.view import View
 from tests.conversations import (
     COUNTER,
     INPUTS,

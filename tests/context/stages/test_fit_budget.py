@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from proxy.context.plan import View
 from proxy.context.stages.fit_budget import FitBudget
+from proxy.context.view import View
 from tests.conversations import PLAIN_MODEL, assistant, build_view, result, system, user
 
 STEP = [assistant(None, "1"), result("1", "x")]

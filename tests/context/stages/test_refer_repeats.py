@@ -10,10 +10,11 @@ import pytest
 
 from proxy.chat.chain import public_id
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import Edit, Proposal
 from proxy.context.stages.refer_repeats import ReferRepeats, is_page_fault
 from proxy.context.stages.shorten_results import ShortenResults
 from proxy.context.summaries.references import find_referred_lines
+from proxy.context.view import View
 from tests.conversations import Json, assistant, build_view, call, result, user
 
 ROWS = [f"def function_{n}(argument_{n}): return compute_{n}(argument_{n})" for n in range(1, 81)]

@@ -9,13 +9,13 @@ import pytest
 
 from proxy.chat.chain import public_id
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import Edit, Proposal
 from proxy.context.policy import Policy, read_policy
 from proxy.context.render import render_message
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.shorten_arguments import ShortenArguments, is_unsigned
 from proxy.context.stages.shorten_results import ShortenResults
-from proxy.context.view import compute_mark
+from proxy.context.view import View, compute_mark
 from tests.context.test_pipeline import plan
 from tests.conversations import PLAIN_MODEL, Json, assistant, build_view, call, make_message, result, user
 

@@ -11,7 +11,8 @@ import pytest
 from proxy.chat import chain
 from proxy.chat.message import Message, Request
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, Proposal, RewriteInputs, View
+from proxy.context.build_view import build_view as build_known_view
+from proxy.context.plan import Edit, Proposal, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.stages.shorten_results import (
     ShortenResults,
@@ -21,7 +22,7 @@ from proxy.context.stages.shorten_results import (
     is_path_listing,
 )
 from proxy.context.summaries.stub import StubWriter
-from proxy.context.view import build_view as build_known_view
+from proxy.context.view import View
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
 from tests.conversations import (
     COUNTER,

@@ -12,12 +12,13 @@ import pytest
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Ask, Plan, View
+from proxy.context.plan import Ask, Plan
 from proxy.context.plan_events import make_events
 from proxy.context.policy import Policy, ScheduleName
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.summaries.summary import HEADING
+from proxy.context.view import View
 from proxy.dialects.completions.request import read_message
 from proxy.errors import ConfigError
 from tests.conversations import INPUTS, PLAIN_MODEL, Json, assistant, build_view, make_request, result, system, user

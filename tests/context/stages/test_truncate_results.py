@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from proxy.chat.chain import public_id
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, Proposal, View
+from proxy.context.plan import Edit, Proposal
 from proxy.context.policy import Policy
 from proxy.context.stages.truncate_results import QUERY_HINT, TruncateResults
+from proxy.context.view import View
 from tests.conversations import Json, assistant, build_view, result, user
 
 LITERAL = Policy("p", schedule="always")

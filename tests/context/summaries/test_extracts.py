@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.chain import public_id
-from proxy.context.plan import View
 from proxy.context.summaries import extracts
+from proxy.context.view import View
 from tests.context.ranking.test_memory_levels import call, step
 from tests.conversations import Json, assistant, build_view, result, user
 from tests.conversations import call as call_of
