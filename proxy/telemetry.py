@@ -75,7 +75,7 @@ class RequestTrace:
             answered[-1].span.set_attribute("gen_ai.response.finish_reasons", list(finish_reasons))
 
 
-CURRENT: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)
+CURRENT_TRACE: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)
 """The trace of the request that this task works on."""
 
 
@@ -158,7 +158,7 @@ class Telemetry:
 
     def begin_round(self, method: str, url: str, strategy: str) -> UpstreamRound:
         """Begin the span of a request to an upstream. strategy: the upstream's wire format."""
-        trace = CURRENT.get()
+        trace = CURRENT_TRACE.get()
         model = trace.model if trace is not None else ""
         parts = urlsplit(url)
         attributes: dict[str, Any] = {"http.request.method": method, "server.address": parts.hostname or ""}

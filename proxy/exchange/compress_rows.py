@@ -93,7 +93,7 @@ async def compress_rows(services: Services, incoming: Incoming) -> CompressAnswe
     except StoreUnavailable as problem:
         record_gap(services, incoming, problem)
         return _return_original(services, incoming, "store")
-    except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
+    except Exception:  # promise P4: no fault of the proxy may fail a request; counted and logged
         services.metrics.internal_errors_total.labels(where="compress").inc()
         log.exception("planning failed; the rows go back as received")
         return _return_original(services, incoming, "error")

@@ -71,7 +71,7 @@ async def handle_count(services: Services, incoming: Incoming, out: ResponseWrit
             reason = problem.reason
         except StoreUnavailable:
             reason = "store"
-        except Exception:  # P4: the client's own prompt can be counted in any case; counted and logged
+        except Exception:  # promise P4: the client's own prompt can be counted in any case; counted and logged
             services.metrics.internal_errors_total.labels(where="count").inc()
             log.exception("planning a count failed; the client's own prompt is counted")
             reason = "error"

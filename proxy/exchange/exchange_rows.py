@@ -103,7 +103,7 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
         branch.stored = True
         if branch.tool_offer is not None:
             add_offer_row(turn, branch.tool_offer)
-    elif turn.located.relation == "continuation" and not branch.is_working:
+    elif turn.located.relation == "continuation" and not branch.has_worked:
         rows += side_calls.mark_continued(turn.request, branch)
     if branch.last_request.tip_key is None and not live_session.explicit:
         live_sessions.record_first_tip(branch, turn.tip_key)

@@ -1,7 +1,8 @@
 """One request from end to end: plan, send, relay, store.
 
-The promise that shapes this file: a request never fails because of the proxy. If anything goes wrong before the first
-byte has reached the client, its original bytes go upstream. A header and a counter give the reason.
+The promise that shapes this file: a request never fails because of the proxy (P4 in docs/development/promises.md). If
+anything goes wrong before the first byte has reached the client, its original bytes go upstream. A header and a counter
+give the reason.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         await fallback.forward_original(services, incoming, out, FallbackReason(incoming.unmanaged_reason))
         return
     if incoming.dialect == chains.DIALECT:
+        # A request of Responses may name an earlier response in place of its history: the store may know that history.
         incoming = await chains.follow(services, incoming, may_take_over=may_take_over(services, incoming))
         out = chains.wrap_writer(incoming, out)
     if is_off(incoming):
@@ -104,7 +106,7 @@ async def _prepare(services: Services, incoming: Incoming) -> tuple[Turn, Target
     except StoreUnavailable as problem:
         record_gap(services, incoming, problem)
         return FallbackReason.STORE
-    except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
+    except Exception:  # promise P4: no fault of the proxy may fail a request; counted and logged
         services.metrics.internal_errors_total.labels(where="prepare").inc()
         log.exception("planning failed; the request goes on as received")
         return FallbackReason.ERROR

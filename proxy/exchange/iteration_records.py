@@ -44,7 +44,7 @@ def make_iteration_rows(services: Services, turn: Turn, injection: Reflect, refl
         rows = _make_reflection_rows(services, turn, reflections)
         # The results that a worker thread could not read in time are not read again here, on the event loop.
         return rows if turn.prompt.fallback == "timeout" else [*rows, *_make_record_rows(turn, injection)]
-    except Exception:  # P4: the answer is there, and a fault in its record must not lose it
+    except Exception:  # promise P4: the answer is there, and a fault in its record must not lose it
         services.metrics.internal_errors_total.labels(where="reflection").inc()
         log.exception("an iteration cannot be recorded")
         return []

@@ -1,9 +1,9 @@
-"""Lookups for a request: facts that its plan may use in addition to the request and its edits.
+"""Lookups for a request: what its plan may use in addition to the request and its edits.
 
-They are: its policy, the entry of its model, and the time at which each message was first seen. Others are the user's
-pins, the results of a store search, and the nearness of messages to the task. Also the scratchpad and memos.
+The policy and the model of the request are looked up here, and the time at which each message was first seen. Further
+lookups are the user's pins, a search of the store, the nearness of messages to the task, the scratchpad and the memos.
 
-None of these facts is needed for an answer. A search that fails or is late finds nothing. Vectors are made in a task of
+None of these is needed for an answer. A search that fails or is late finds nothing. Vectors are made in a task of
 their own, for the requests that follow.
 """
 

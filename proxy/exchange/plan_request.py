@@ -72,7 +72,9 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
             plan = await make_plan(services, turn, state, frozen=frozen)
             if turn.enriched.policy.mode == "rewrite" and not (stopped and plan.messages is None):
                 return _repair_outgoing(_write_prompt(services, turn, plan, is_stopped=stopped))
-    except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
+    except (
+        Exception
+    ) as problem:  # promise P4: a stage may be third-party code; counted and logged, and the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
         if isinstance(problem, NotManaged):
             log.info("the request goes on as received: %s", problem)  # the header has one word of it

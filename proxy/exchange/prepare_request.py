@@ -43,7 +43,7 @@ from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import load_sessions, locate
 from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.sessions.stored_branch import adopt_stored_edits
-from proxy.telemetry import CURRENT
+from proxy.telemetry import CURRENT_TRACE
 from proxy.upstream.client import Target
 
 MAX_UNCOUNTED_CHARS = 32 * 1024
@@ -63,10 +63,10 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
     if not is_new_branch and turn.prefix_cache is not None and not turn.request.known_messages:
         services.metrics.message_cache_misses_total.inc()
     try:
-        cached = cost.count_cached_without_proxy(turn)  # before the branch moves on to this request
+        cached_without_proxy = cost.count_cached_without_proxy(turn)  # before the branch moves on to this request
         forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
         async with turn.located.branch.planning:  # a retry gets the edits of the attempt before it
-            turn = await _enrich(services, turn, incoming, headers, cached, is_new_branch=is_new_branch)
+            turn = await _enrich(services, turn, incoming, headers, cached_without_proxy, is_new_branch=is_new_branch)
             turn = await plan_request(services, turn)
             turn = await _ask_helper(services, turn, incoming.headers)
             exchange_rows.clear_one_time_settings(turn)
@@ -91,7 +91,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         tenant,
         wire_request.canonical if wire_request is not None else (),
     )
-    if (trace := CURRENT.get()) is not None:
+    if (trace := CURRENT_TRACE.get()) is not None:
         trace.model = request.model
     target, model = services.client.select_target(request.model), _look_up_model(services, dialect, request.model)
     named = find_session_name(services, incoming, headers, request, wire_request)
@@ -257,10 +257,16 @@ def _has_long_cache(turn: Turn) -> bool:
 
 
 async def _enrich(
-    services: Services, turn: Turn, incoming: Incoming, headers: Mapping[str, str], cached: int, *, is_new_branch: bool
+    services: Services,
+    turn: Turn,
+    incoming: Incoming,
+    headers: Mapping[str, str],
+    cached_without_proxy: int,
+    *,
+    is_new_branch: bool,
 ) -> Turn:
     """Look up everything that the plan may use in addition to the request: decisions, state, search, hidden rounds,
-    notes. cached: tokens that the provider's cache would hold without the proxy."""
+    notes. cached_without_proxy: tokens that the provider's cache would hold without the proxy."""
     live_session = turn.located.branch.live_session
     decisions = services.live_sessions.find_decisions(live_session, is_new=turn.located.is_new)
     if decisions is None:
@@ -270,7 +276,7 @@ async def _enrich(
     requested = headers.get("x-context-policy", "")
     policy = lookups.choose_policy(services, turn.enriched.policy, decisions, requested)
     policy, arm, warning = _adapt_policy(services, turn, policy, requested)
-    turn = turn.with_lookups(policy=policy, arm=arm, cached_without_proxy=cached)
+    turn = turn.with_lookups(policy=policy, arm=arm, cached_without_proxy=cached_without_proxy)
     if warning:
         turn = turn.with_values(warnings=(*turn.warnings, warning))
     if is_new_branch:

@@ -43,7 +43,7 @@ from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
 from proxy.store.session_lists import REPLANNED_NOTE
 from proxy.stream.block_filter import CUT_REASONS
 from proxy.stream.completions_answer import AssembledAnswer
-from proxy.telemetry import CURRENT
+from proxy.telemetry import CURRENT_TRACE
 
 log = logging.getLogger(__name__)
 
@@ -288,7 +288,7 @@ def _read_choice(
         return read_message(raw)
     except NotManaged:
         pass
-    except Exception:  # P4: the client gets the answer, whatever an upstream has put into it
+    except Exception:  # promise P4: the client gets the answer, whatever an upstream has put into it
         log.exception("an answer cannot be read; it is not stored")
     services.metrics.internal_errors_total.labels(where="answer_unread").inc()
     return None
@@ -360,7 +360,7 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
 
 
 def _count_exchange(services: Services, turn: Turn, answer: AssembledAnswer | None, meter: Meter | None) -> None:
-    if (trace := CURRENT.get()) is not None and meter is not None:
+    if (trace := CURRENT_TRACE.get()) is not None and meter is not None:
         outputs = meter.outputs or [meter.completion]
         usages = [(prompt, cached, made) for (prompt, cached), made in zip(meter.rounds, outputs, strict=False)]
         trace.record_usage(usages, [*answer.finish_reasons.values()] if answer is not None else [])

@@ -116,7 +116,7 @@ async def _shorten_prompt(services: Services, turn: Turn, incoming: Incoming, re
         return await replan_refused(services, turn)
     except StoreUnavailable:
         return None  # storing is required and fails: the client gets the upstream's error
-    except Exception:  # P4: as for any other plan
+    except Exception:  # promise P4: as for any other plan
         services.metrics.internal_errors_total.labels(where="replan").inc()
         log.exception("planning once more failed; the client gets the upstream's error")
         return None

@@ -136,15 +136,21 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     """
 
     id: str
+    """The name of the exchange; "" for a preview."""
     tenant: str
     located: Located
     request: Request
+    """The client's request, as chat completions."""
     keys: Sequence[bytes]
+    """The chain key of each of its messages."""
     model: Model
     upstream: str
+    """The name of the upstream that answers."""
     strategy: str
+    """The wire format of that upstream."""
     token_counter: TokenCounter
     started_at: float
+    """The time of the request, in seconds."""
     enriched: Enriched
     prompt: Prompt = msgspec.field(default_factory=Prompt)
     rounds: AnswerRounds = msgspec.field(default_factory=AnswerRounds)

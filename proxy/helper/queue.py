@@ -123,7 +123,7 @@ class HelperQueue:
         for ask in asks:
             try:
                 question = self._find_or_start_question(branch, ask, headers)
-            except Exception:  # P4: counted and logged, and the request goes on
+            except Exception:  # promise P4: counted and logged, and the request goes on
                 self._metrics.internal_errors_total.labels(where="helper").inc()
                 log.exception("a question of kind %s cannot be asked", getattr(ask, "kind", "?"))
                 continue

@@ -81,10 +81,14 @@ class LiveSession(Packable):
     tenant: str
     session: str
     explicit: bool
+    """True if a client has named the session."""
     nodes: dict[bytes, Node] = field(default_factory=dict)
+    """Its stored messages, by chain key."""
     forms: set[bytes] = field(default_factory=set)
+    """The forms of messages whose bytes are stored."""
     branches: dict[str, Branch] = field(default_factory=dict)
     stored: bool = False
+    """Its row was given to the store."""
     partial: bool = False
     """The store may hold branches that are not here. The session was read back for the messages of one request, or
     other processes write to it too."""
@@ -317,6 +321,7 @@ class Branch(Packable):
     name: str
     kind: BranchKind
     system: bytes
+    """A digest of its system messages, without dates and numbers."""
     live_session: LiveSession
     state: BranchState = field(default_factory=BranchState)
     fork_point: ForkPoint = NO_FORK
@@ -328,7 +333,7 @@ class Branch(Packable):
     """Its row was given to the store."""
     is_confirmed: bool = False
     """The branch is, or was, stored."""
-    is_working: bool = False
+    has_worked: bool = False
     """True if its answers have called tools, or its client has continued after one (`side_calls`). False after it was
     read back, until its next request."""
     may_become_side_call: bool = False

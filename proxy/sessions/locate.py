@@ -39,6 +39,12 @@ from proxy.store.branch_positions import BranchKind
 from proxy.store.expected_reads import ExpectedReads
 
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
+"""The relation of a request to the branch that holds its beginning.
+
+main: it begins a branch. continuation: it goes on behind the branch's last answer. fork: it leaves the branch at an
+earlier message. retry: it comes again, since the last attempt had no answer. twin: it comes again though there is an
+answer, so both go on side by side. side: it is a side call (`side_calls`).
+"""
 _MADE_NAME = re.compile(f"[{ID_DIGITS}]{{16}}")
 """A name of `make_id`."""
 MAX_NAME_BYTES = 256
@@ -52,10 +58,10 @@ class Located(msgspec.Struct, frozen=True):
 
     branch: Branch
     relation: Relation
-    """One of main, continuation, fork, retry, twin and side."""
     known_until: int
     """The index of the last message that was known before, -1 for none."""
     explicit: bool
+    """True if the client has named the session."""
     system_digest: bytes = b""
     """A digest of the system messages."""
 
@@ -213,6 +219,7 @@ async def locate_request(
         branch = await _begin_branch(live_sessions, live_session, request, len(chained))
         return Located(branch, "side" if branch.kind == "side" else "main", -1, named_session is not None, system)
     last = branch.last_request
+    # The branch was read back: the store alone knows whether this request has had an answer before.
     if last.failed is None and last.tip_key == keys[at] != last.answer_key:
         status = await live_sessions.store.read_last_status(*branch.id, keys[at])
         failed = status not in ("complete", "deferred", "open", "")
@@ -243,9 +250,9 @@ async def _begin_branch(
     """Return a new branch of a session, which may be a side call. chained_count: the messages in its chain."""
     undated_system, short = chain.digest_undated_system(request.messages), chained_count <= MAX_SIDE_CALL_MESSAGES
     others = await read_branch_traits(live_sessions.store, live_session) if short else []
-    kind, ends = classify_branch(undated_system, others, short=short, tools=bool(request.tool_names))
+    kind, may_become_side_call = classify_branch(undated_system, others, short=short, tools=bool(request.tool_names))
     branch = _make_branch(live_sessions, live_session, kind, undated_system)
-    branch.may_become_side_call = ends
+    branch.may_become_side_call = may_become_side_call
     return branch
 
 

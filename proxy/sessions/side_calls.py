@@ -53,7 +53,7 @@ async def read_branch_traits(store: Store, live_session: LiveSession) -> list[Br
     for name, branch in live_session.branches.items():
         stored = found.get(name)
         found[name] = BranchTraits(
-            branch.kind, branch.system, branch.is_working or (stored is not None and stored.works)
+            branch.kind, branch.system, branch.has_worked or (stored is not None and stored.works)
         )
     return list(found.values())
 
@@ -67,13 +67,13 @@ def mark_continued(request: Request, branch: Branch) -> list[Row]:
 
 def mark_working(branch: Branch) -> list[Row]:
     """Note that a branch works: return the rows that say so; memory is updated. Empty where it is known."""
-    if branch.is_working:
+    if branch.has_worked:
         return []
-    live_session, was, branch.is_working = branch.live_session, branch.kind, True
+    live_session, was, branch.has_worked = branch.live_session, branch.kind, True
     if was == "side":
         branch.kind = "main"
     for other in live_session.branches.values():
-        if other is not branch and other.kind == "main" and not other.is_working and other.system != branch.system:
+        if other is not branch and other.kind == "main" and not other.has_worked and other.system != branch.system:
             # A branch that was read back may have worked before; its next request makes it a conversation again.
             other.kind = "side"
     if not live_session.explicit or not (was == "side" or live_session.partial or len(live_session.branches) > 1):
@@ -84,7 +84,7 @@ def mark_working(branch: Branch) -> list[Row]:
 def mark_side_call(branch: Branch) -> list[Row]:
     """Mark a branch as a side call, since its first answer has no calls (see `Branch.may_become_side_call`). Return the
     rows that say so; memory is updated."""
-    if branch.is_working or branch.kind != "main":
+    if branch.has_worked or branch.kind != "main":
         return []
     branch.kind, branch.may_become_side_call = "side", False
     return [BranchKindRow(branch.tenant, branch.session, branch.name, "side")]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from proxy.chat.json_spans import SizeLimits
@@ -58,6 +58,7 @@ from proxy.web.routes import (
     PathRules,
     Route,
     RouteTable,
+    SessionPath,
     is_conversational,
 )
 from proxy.web.stored_response_paths import serve_stored_response
@@ -312,7 +313,8 @@ class ContextProxy:
 
     async def _route_data(self, scope: Scope, receive: Receive, send: Send, *, is_gateway: bool) -> None:
         """Serve a request of an agent or a gateway: by the proxy where it knows the path, else by the upstream."""
-        session, path, raw = split_session(scope)
+        place = split_session(scope)
+        _, path, raw = place
         caller: Caller = scope[CALLER_KEY]
         share_owner = find_share_owner(caller.tenant, caller.name)
         if is_gateway:
@@ -321,7 +323,7 @@ class ContextProxy:
                 self.concurrency.place(share_owner),
                 self.body_budget.share(share_owner) as share,
             ):
-                await serve_gateway(scope, receive, counted, self.services, path, session, share)
+                await serve_gateway(scope, receive, counted, self.services, place, share)
             return
         if TUNNEL_KEY in scope:
             await self._serve_tunnel(scope, send, path, raw, share_owner)
@@ -334,7 +336,7 @@ class ContextProxy:
                 self.concurrency.place(share_owner),
                 self.body_budget.share(share_owner) as share,
             ):
-                await serve_chat(scope, receive, counted, self.services, raw, session, share, dialect)
+                await serve_chat(scope, receive, counted, self.services, place, share, dialect)
             return
         question = read_question(scope["method"], path, scope.get("query_string", b""))
         if question is not None:
@@ -396,15 +398,6 @@ class ContextProxy:
         if shown is not None and shown not in self._logged_paths and len(self._logged_paths) < MAX_LOGGED_PATHS:
             self._logged_paths.add(shown)
             log.warning("requests to %s are passed on unmanaged: their format is not rewritten", shown)
-
-
-class SessionPath(NamedTuple):
-    """The path of a request without the session that it may name."""
-
-    session: str | None
-    path: str
-    raw_path: str
-    """The path, percent-encoded."""
 
 
 def split_session(scope: Scope) -> SessionPath:

@@ -27,6 +27,7 @@ from proxy.web.asgi import (
 from proxy.web.auth import CALLER_KEY, Caller
 from proxy.web.content_encoding import NotDecodedError, decode_body, read_codings
 from proxy.web.limits import BodyShare
+from proxy.web.routes import SessionPath
 
 
 class AsgiResponse(ResponseWriter):
@@ -70,16 +71,15 @@ async def serve_chat(
     receive: Receive,
     send: Send,
     services: Services,
-    path: str,
-    session: str | None,
+    place: SessionPath,
     share: BodyShare,
     dialect: str,
 ) -> None:
-    """Handle one chat request. path: the path for upstream, percent-encoded. session: the session that the path names.
-    share: the part of the body budget that this request holds. dialect: the name of its wire format."""
-    incoming = await read_incoming(scope, receive, services, path, session, share, dialect)
+    """Handle one chat request. share: the part of the body budget that this request holds. dialect: the name of its
+    wire format."""
+    incoming = await read_incoming(scope, receive, services, place, share, dialect)
     answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s), scope.get(HOLD_HEAD_KEY))
-    route = path.partition("?")[0]
+    route = place.raw_path.partition("?")[0]
     if route.endswith(COMPACTION_PATHS):
         handle = handle_compaction
     elif route.endswith(COUNT_PATHS):
@@ -90,13 +90,7 @@ async def serve_chat(
 
 
 async def read_incoming(
-    scope: Scope,
-    receive: Receive,
-    services: Services,
-    path: str,
-    session: str | None,
-    share: BodyShare,
-    dialect: str,
+    scope: Scope, receive: Receive, services: Services, place: SessionPath, share: BodyShare, dialect: str
 ) -> Incoming:
     """Return the request with its whole body, decompressed. The arguments are those of `serve_chat`."""
     caller: Caller = scope[CALLER_KEY]  # set by `web.auth`; without it the request fails
@@ -104,11 +98,11 @@ async def read_incoming(
     body = await share.read_whole(read_body(receive, limit, read_content_length(scope), share.reserve))
     incoming = Incoming(
         method=scope["method"],
-        path=path,
+        path=place.raw_path,
         query=scope.get("query_string", b""),
         headers=list(scope["headers"]),
         body=body,
-        session=session,
+        session=place.session,
         tenant=caller.one_tenant,
         log_fields=scope.setdefault(LOG_FIELDS_KEY, {}),
         dialect=dialect,

@@ -10,16 +10,15 @@ from proxy.exchange.services import Services
 from proxy.web.asgi import Receive, Scope, Send, run_while_connected, send_json
 from proxy.web.chat import read_incoming
 from proxy.web.limits import BodyShare
-from proxy.web.routes import GATEWAY_PATH
+from proxy.web.routes import GATEWAY_PATH, SessionPath
 
 
 async def serve_gateway(
-    scope: Scope, receive: Receive, send: Send, services: Services, path: str, session: str | None, share: BodyShare
+    scope: Scope, receive: Receive, send: Send, services: Services, place: SessionPath, share: BodyShare
 ) -> None:
-    """Answer one request of a gateway. path: decoded, without the session's part. The other arguments are those of
-    `serve_chat`."""
-    incoming = await read_incoming(scope, receive, services, path, session, share, "compress")
-    found = GATEWAY_PATH.fullmatch(path)
+    """Answer one request of a gateway. The arguments are those of `serve_chat`."""
+    incoming = await read_incoming(scope, receive, services, place, share, "compress")
+    found = GATEWAY_PATH.fullmatch(place.path)
     name = found["hash"] if found is not None else None
     work = compress_rows(services, incoming) if name is None else retrieve_original(services, incoming, name)
     answer = await run_while_connected(scope, receive, work)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
 from proxy.errors import BadRequest, Forbidden
@@ -227,3 +227,12 @@ def is_conversational(method: str, path: str) -> bool:
     if method != "POST":
         return False
     return _CONVERSATIONAL.search(path) is not None and _OTHER.search(path) is None
+
+
+class SessionPath(NamedTuple):
+    """The path of a request without the session that it may name."""
+
+    session: str | None
+    path: str
+    raw_path: str
+    """The path, percent-encoded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from proxy.telemetry import CURRENT, Telemetry
+from proxy.telemetry import CURRENT_TRACE, Telemetry
 from proxy.web.asgi import LOG_FIELDS_KEY, App, Message, Receive, Scope, Send
 from proxy.web.auth import ROUTE_KEY
 from proxy.web.routes import Route, find_route_name
@@ -31,7 +31,7 @@ def trace_requests(app: App, telemetry: Telemetry) -> App:
             return send(message)
 
         trace = telemetry.begin_request(scope["method"], find_route_name(scope["path"]), scope["headers"])
-        token = CURRENT.set(trace)
+        token = CURRENT_TRACE.set(trace)
         problem: BaseException | None = None
         try:
             await app(scope, receive, note_status)
@@ -39,7 +39,7 @@ def trace_requests(app: App, telemetry: Telemetry) -> App:
             problem = error
             raise
         finally:
-            CURRENT.reset(token)
+            CURRENT_TRACE.reset(token)
             trace.end(status, scope.get(LOG_FIELDS_KEY, {}), problem)
 
     return trace_request
