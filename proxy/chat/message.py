@@ -57,7 +57,7 @@ class Message(msgspec.Struct, frozen=True, weakref=True, eq=False):
     """The bytes in which the message came."""
     role: str
     text: str
-    """The text parts joined."""
+    """The text parts joined; those of a result begin on lines of their own."""
     calls: tuple[Call, ...]
     """The tool calls that the message makes."""
     call_id: str | None

@@ -53,6 +53,7 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 """A line of the wrapper around an output."""
+_MEASURE = re.compile(r"\s*(?:Chunk ID|Wall time|Original token count|Total output lines): ")
 _OUTPUT_END = "</output>"
 """The end of a wrapper. It is on the last line of an output that has no line end of its own."""
 _TELLS = re.compile(r"[^\W_]{2}")
@@ -117,6 +118,11 @@ def find_first_line(text: str) -> str:
     rows = text.splitlines()
     found = next((row for row in rows if has_content(strip_line(row))), None)
     return remove_colours(next((row for row in rows if row.strip()), "") if found is None else found).strip()
+
+
+def list_measures(rows: Sequence[str]) -> list[str]:
+    """Return those of the first lines of a result with which the wrapper gives its own id, a time or a size."""
+    return [row[:SHORT_LINE_CHARS] for row in rows[:_EDGE_LABELS] if _MEASURE.match(row)]
 
 
 def find_exit_codes(rows: Sequence[str], *, is_shown: bool) -> list[tuple[int, int]]:

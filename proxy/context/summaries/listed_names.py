@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from proxy.context.analysis import identifiers
+from proxy.context.analysis import identifiers, output_wrappers
 
 _DATE = re.compile(
     r"(?:\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4})(?:T.*)?|T?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?Z?|[+-]\d{4}"
@@ -20,6 +20,10 @@ _HIT = re.compile(r"\S*[\w/]\.[a-zA-Z]\w{0,5}:\d+:")
 _CONTEXT = re.compile(r"(\S*[\w/]\.[a-zA-Z]\w{0,5})-\d+(?![^\s-])")
 """A path with the number of a line of context, as `grep -C` writes it."""
 _LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s*)?([\d.,]+[KMGTP]?)\s")
+_NO_NAME = re.compile(r"[\W_]+|[.FEsxX]+")
+"""A ruler, or the progress of pytest."""
+_NUMBERED_WORD = re.compile(r"\d+:[a-z]+(?![\w./#@:+~-])")
+"""The line number and the first word of a line, as a search in one file writes them."""
 NUMBER_RANK, LOWEST_RANK = 2, 3
 """Ranks of `rank_name`."""
 
@@ -33,6 +37,15 @@ def rank_name(name: str) -> int:
         if _NUMBER.fullmatch(name):
             return NUMBER_RANK
     return 0 if "/" in name or ("." in name and _FILE.fullmatch(name)) else 1
+
+
+def drop_no_names(names: list[str], lines: Sequence[str]) -> list[str]:
+    """Return the names without those that tell nothing: rulers, marks of progress, the measures of a wrapper, and plain
+    words behind the number of their line."""
+    nothing = {*identifiers.find_names("\n".join(output_wrappers.list_measures(lines)))}
+    if any(map(_NUMBERED_WORD.fullmatch, names)):
+        nothing.update(found[0] for line in lines if (found := _NUMBERED_WORD.match(line)) is not None)
+    return [name for name in names if name not in nothing and _NO_NAME.fullmatch(name) is None]
 
 
 def split_places(names: list[str], lines: Sequence[str]) -> list[str]:

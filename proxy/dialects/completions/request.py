@@ -26,6 +26,7 @@ _REASONING = ("reasoning_content", "reasoning")
 _THINKING = ("thinking", "reasoning")
 _MESSAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
+_RESULT_ROLES = ("tool", "function")
 _MEDIA = {"image_url": "url", "input_audio": "data", "file": "file_data"}
 
 TOOLS: Final = "tools"
@@ -43,7 +44,8 @@ def read_message(raw: bytes) -> Message:
         if not isinstance(role, str) or not role:
             raise NotManaged("shape", "a message without a role")
         content = _read_field(fields, "content")
-        text, shape, media, marked = _read_content(content)
+        texts, shape, media, marked = _read_content(content)
+        text = "".join(texts)
         calls = _read_calls(_read_field(fields, "tool_calls"), _read_field(fields, "function_call"))
         call_id = _read_field(fields, "tool_call_id")
         if role == "function":
@@ -55,6 +57,8 @@ def read_message(raw: bytes) -> Message:
         raise NotManaged("unreadable", f"a message that cannot be read: {problem}") from problem
     named = chain.digest_message(role, text, calls, call_id, media)
     parts = len(content) if isinstance(content, list) else 0
+    if len(texts) > 1 and role in _RESULT_ROLES:
+        text = _set_on_lines(texts)
     return Message(
         raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, chain.compute_form(raw), parts,
         CONTINUES in fields,
@@ -74,13 +78,20 @@ def _read_reasoning(fields: dict[str, msgspec.Raw]) -> str:
     return ""
 
 
-def _read_content(content: Any) -> tuple[str, ContentShape, list[bytes], bool]:
-    """(text, shape, a digest of each part that is not text, True if a part bears a cache mark). Raises NotManaged if
+def _set_on_lines(texts: Sequence[str]) -> str:
+    """Return the text parts of a result, each from the beginning of a line on: the last word of a part and the first of
+    the next one would read as one name, and an exit code would stand in the last line of an output."""
+    lines = [text if not text or text.endswith("\n") else f"{text}\n" for text in texts[:-1]]
+    return "".join([*lines, texts[-1]])
+
+
+def _read_content(content: Any) -> tuple[list[str], ContentShape, list[bytes], bool]:
+    """(texts, shape, a digest of each part that is not text, True if a part bears a cache mark). Raises NotManaged if
     `content` is of another type."""
     if content is None:
-        return "", "none", [], False
+        return [], "none", [], False
     if isinstance(content, str):
-        return content, "string", [], False
+        return [content], "string", [], False
     if not isinstance(content, list):
         raise NotManaged("shape", "content that is neither text nor a list of parts")
     texts, media, marked = [], [], False
@@ -95,7 +106,7 @@ def _read_content(content: Any) -> tuple[str, ContentShape, list[bytes], bool]:
         else:
             media.append(_digest_media_part(part))
         marked = marked or (isinstance(part, dict) and not part.keys().isdisjoint(CACHE_MARKS))
-    return "".join(texts), "mixed" if media else "parts", media, marked
+    return texts, "mixed" if media else "parts", media, marked
 
 
 def _digest_media_part(part: dict[str, Any]) -> bytes:

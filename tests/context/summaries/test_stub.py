@@ -500,6 +500,23 @@ def test_t6_names_are_told_by_their_worth_and_how_many_more_there_are() -> None:
     assert stub(text).splitlines()[-1] == "[also there: src/a.py order_4711 98765 2024-03-12]"
 
 
+def test_what_only_looks_like_a_name_is_not_listed() -> None:
+    head = ["Chunk ID: f96be1", "Wall time: 0.1234 seconds", "Process exited with code 0", "Original token count: 5123"]
+    ruler = "_" * 20
+    rows = [
+        "Output:",
+        "first",
+        *FILLER,
+        "..F.E",
+        f"{ruler} a_name {ruler}",
+        *FILLER,
+        "6:from x import y",
+        "7:b_name = 1",
+    ]
+    told = stub("\n".join([*head, *rows, *FILLER]))
+    assert "[also there: a_name 7:b_name]" in told
+
+
 def test_line_numbers_with_leading_zeros_are_no_names() -> None:
     rows = [f"{n:05d}| result = compute_{n}(order, {4000 + n})" for n in range(1, 90)]
     shown = stub("\n".join(rows), keep=StubLimits(max_name_share=0.9), content="view")

@@ -306,3 +306,15 @@ def test_the_request_for_usage_is_taken_out_again(options: bytes, left: bytes) -
 def test_a_request_for_reasoning_is_known_by_its_members(more: Json, found: bool) -> None:
     body = {"model": "m", "messages": [user("Go on")], **more}
     assert is_thinking(read_request(json.dumps(body).encode())) is found
+
+
+def test_the_parts_of_a_result_begin_on_lines_of_their_own() -> None:
+    def read(role: str, *texts: str) -> Message:
+        parts = [{"type": "text", "text": text} for text in texts]
+        return read_message(encode_json({"role": role, "tool_call_id": "c", "content": parts}))
+
+    assert read("tool", "src/a.py", "src/b.py\n", "Exit code: 1").text == "src/a.py\nsrc/b.py\nExit code: 1"
+    assert read("tool", "", "a").text == "a"
+    assert read("assistant", "a", "b").text == "ab"
+    # A message is the same in one part and in several.
+    assert read("tool", "a", "b").digest == read("tool", "ab").digest
