@@ -22,6 +22,7 @@ from proxy.context.models import Model
 from proxy.context.prices import Dollars, estimate_usage, price_usage
 from proxy.dialects.usage import Usage
 from proxy.exchange.turn import Turn
+from proxy.sessions.branch import CountedPrompt
 
 
 class Bill(NamedTuple):
@@ -67,6 +68,8 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens of the client's prompt that were fetched again because the proxy had cut them, with their calls."""
     fetching: int = 0
     """Tokens of the newest calls if these have brought nothing else: without the proxy there were no such request."""
+    own: int = 0
+    """`before` by the count of the provider, 0 where no earlier prompt of the branch was counted."""
     asked: int = 0
     """Tokens of the blocks in the answer that the proxy had asked for: without it the model would not write them."""
 
@@ -179,8 +182,7 @@ def make_meter(turn: Turn, usage: Usage | None, asked: int = 0) -> Meter | None:
     if not rounds:
         return None
     plan, model, again = turn.prompt.plan, turn.model, _count_refetched(turn)
-    # The original that goes out after a fault in a later round is not the first round's prompt.
-    sent = plan.after if turn.prompt.fallback == "rounds" else turn.prompt.sent_tokens
+    sent = _count_sent(turn)
     before = max(0, plan.before - again.tokens)
     if model.window is not None:
         before = min(before, max(model.window, sent))  # a client has to shorten a longer prompt itself
@@ -194,6 +196,7 @@ def make_meter(turn: Turn, usage: Usage | None, asked: int = 0) -> Meter | None:
     earlier = [one.completion for one in turn.rounds.usage]
     listed = sum(one.completion - one.unlisted for one in turn.rounds.usage)
     outputs = earlier if usage is None else [*earlier, max(0, usage.completion - listed)]
+    counted = turn.located.branch.unstored.counted
     is_written = any(one.cache_write is not None for one in rounds)
     dollars = [one.dollars for one in rounds if one.dollars is not None]
     rate = model.find_rate(turn.started_at) if model.peak_hours else 1.0
@@ -218,8 +221,32 @@ def make_meter(turn: Turn, usage: Usage | None, asked: int = 0) -> Meter | None:
         compactions=[compaction for one in rounds for compaction in one.compactions],
         refetched=again.tokens,
         fetching=again.fetching,
+        own=round(counted.counted * before / counted.own) if counted is not None and counted.own else 0,
         asked=asked,
     )
+
+
+def _count_sent(turn: Turn) -> int:
+    """Tokens of the first round's prompt: the original that goes out after a fault in a later round is not that."""
+    return turn.prompt.plan.after if turn.prompt.fallback == "rounds" else turn.prompt.sent_tokens
+
+
+def count_own_prompt(turn: Turn, reported: int) -> CountedPrompt:
+    """Return the client's own prompt by the count of the provider. reported: tokens of the sent prompt by that count.
+
+    Messages that both prompts have got since the last request are as long in one as in the other. To scale the whole by
+    the prompt that was sent made it a tenth too long: a short prompt has more of calls, which we count otherwise."""
+    plan, sent, last = turn.prompt.plan, _count_sent(turn), turn.located.branch.unstored.counted
+    new = plan.before - last.own if last is not None else 0
+    if sent == plan.before:
+        counted = reported
+    elif last is None:
+        counted = _find_provider_count(turn.model, reported, sent)(plan.before)
+    elif sent - last.sent == new:
+        counted = last.counted + max(0, reported - last.reported)
+    else:
+        counted = last.counted + round(new * last.counted / max(last.own, 1))
+    return CountedPrompt(sent, reported, plan.before, counted)
 
 
 def _count_marked_system(turn: Turn) -> int:
@@ -258,7 +285,12 @@ class _PricedExchange(msgspec.Struct, frozen=True):
     scale: float
     """The quotient of the dollars that were paid and those of our table."""
     count: Callable[[int], int]
-    """Tokens by the count of the provider, from tokens of a prompt by our count."""
+    """Tokens by the count of the provider, from tokens of the sent or a planned prompt by our count."""
+
+    def count_own(self, tokens: int) -> int:
+        """Tokens by the count of the provider, from tokens of the client's own prompt by our count."""
+        meter = self.meter
+        return round(tokens * meter.own / meter.before) if meter.own and meter.before else self.count(tokens)
 
     @property
     def answer(self) -> int:
@@ -281,11 +313,11 @@ class _PricedExchange(msgspec.Struct, frozen=True):
         if meter.fetching:
             # The request was made for what had been cut. Its answer would have come in place of the calls before it.
             return self._scale(Usage(0, max(0, answer - meter.fetching), 0))
-        prompt = self.count(meter.before)
+        prompt = self.count_own(meter.before)
         if not meter.writes_nothing:
             return self.estimate(prompt, cached, answer)
         # Only `Meter.held` would be cached, and nothing more written.
-        return self._scale(Usage(prompt, answer, prompt + answer, min(self.count(meter.held), prompt), 0))
+        return self._scale(Usage(prompt, answer, prompt + answer, min(self.count_own(meter.held), prompt), 0))
 
     def _scale(self, usage: Usage) -> float:
         return (price_usage(self.model, usage, self.meter.rate).total + self.compacting) * self.scale
@@ -295,7 +327,7 @@ def _price_exchange(model: Model, meter: Meter) -> _PricedExchange | None:
     """Return the exchange with its prices; None without prices."""
     if not meter.rounds or (model.input is None and not meter.dollars):
         return None
-    count = _find_provider_count(model, meter)
+    count = _find_provider_count(model, meter.rounds[0][0], meter.sent)
     if model.input is None:
         model = replace(model, input=1.0, output=model.output_ratio)
     usages = meter.list_usages(count)
@@ -306,14 +338,14 @@ def _price_exchange(model: Model, meter: Meter) -> _PricedExchange | None:
     return _PricedExchange(model, meter, usages, costs, compacting, scale, count)
 
 
-def _find_provider_count(model: Model, meter: Meter) -> Callable[[int], int]:
-    """Return a function from tokens of a prompt by our count to tokens by the count of the provider.
+def _find_provider_count(model: Model, prompt: int, sent: int) -> Callable[[int], int]:
+    """Return a function from tokens of a prompt by our count to tokens by the count of the provider. prompt, sent:
+    tokens of the prompt that was sent, by the provider's count and by ours.
 
     With the provider's vocabulary our count of a text is right. The counts differ by the form of tools and calls, which
     stands in the sent prompt and in any other: the difference is added. With another vocabulary each text differs, and
     the count is scaled. To scale the difference too made the cost without the proxy up to a tenth too high. A count of
     less than half of ours is not of these texts, so it is scaled too."""
-    prompt, sent = meter.rounds[0][0], meter.sent
     if prompt and 2 * prompt >= sent and model.input is not None and model.tokenizer != "estimate":
         return lambda tokens: max(0, tokens + prompt - sent) if tokens else 0
     factor = prompt / max(sent, 1)
@@ -326,7 +358,7 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     if priced is None:
         return None
     first, answer, count = priced.usages[0], priced.answer, priced.count
-    own = count(meter.before)
+    own = priced.count_own(meter.before)
     if meter.is_unchanged and meter.sent == meter.before:
         without = (priced.costs[0].prompt + priced.costs[-1].answer + priced.compacting) * priced.scale
     elif meter.is_unchanged:
@@ -334,7 +366,7 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     else:
         # The provider has been sent what it serves: the client's own prompt shares that prefix, and more of it, less
         # what was fetched again.
-        without = priced.estimate_own(max(count(meter.held), meter.rounds[0][1] - meter.refetched))
+        without = priced.estimate_own(max(priced.count_own(meter.held), meter.rounds[0][1] - meter.refetched))
     planned = None
     if meter.planned is not None:
         tokens, cached = meter.planned
@@ -361,14 +393,19 @@ def predict_bill(model: Model, meter: Meter) -> Prediction | None:
     count = priced.count
     sent = priced.estimate(count(meter.sent), count(meter.expected), priced.usages[0].completion)
     rounds = sum(cost.total for cost in priced.costs[1:]) * priced.scale
-    return Prediction(sent, priced.estimate_own(count(meter.held)), rounds)
+    return Prediction(sent, priced.estimate_own(priced.count_own(meter.held)), rounds)
 
 
 def price_refetched(model: Model, meter: Meter) -> float:
     """Return the predicted dollars of the client's own prompt as it came, with what was fetched again. 0 where there is
     no bill."""
     whole = msgspec.structs.replace(
-        meter, before=meter.before + meter.refetched, held=meter.held + meter.refetched, refetched=0, fetching=0
+        meter,
+        before=meter.before + meter.refetched,
+        held=meter.held + meter.refetched,
+        own=round(meter.own * (meter.before + meter.refetched) / max(meter.before, 1)),
+        refetched=0,
+        fetching=0,
     )
     predicted = predict_bill(model, whole if meter.refetched else meter)
     return predicted.own if predicted is not None else 0.0

@@ -341,7 +341,11 @@ def _make_meter(
     if usage is not None and usage.cache_write:
         branch = turn.located.branch
         branch.unstored = replace(branch.unstored, has_long_cache=usage.cache_write_long > 0)
+    first = turn.rounds.usage[0] if turn.rounds.usage else usage
     try:
+        if first is not None and first.prompt:
+            branch = turn.located.branch
+            branch.unstored = replace(branch.unstored, counted=cost.count_own_prompt(turn, first.prompt))
         meter = cost.make_meter(turn, usage, sum(map(turn.token_counter.count_text, asked)))
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
         services.metrics.internal_errors_total.labels(where="counting").inc()

@@ -277,6 +277,19 @@ class Beginning(NamedTuple):
     """The time of the request, in seconds."""
 
 
+class CountedPrompt(msgspec.Struct, frozen=True):
+    """The last prompt, with what the provider has counted of it."""
+
+    sent: int
+    """Tokens of the prompt that was sent, by our own count."""
+    reported: int
+    """The same by the count of the provider."""
+    own: int
+    """Tokens of the client's own prompt, by our own count."""
+    counted: int
+    """The same by the count of the provider, estimated."""
+
+
 class UnstoredValues(msgspec.Struct, frozen=True):
     """Facts about the last requests of a branch that are not stored. A process that reads it back does without them."""
 
@@ -289,6 +302,8 @@ class UnstoredValues(msgspec.Struct, frozen=True):
     has_long_cache: bool | None = None
     """True if the last write to the provider's cache that was reported was for the longer lifetime, None if none was
     reported."""
+    counted: CountedPrompt | None = None
+    """The last prompt of which the provider has reported tokens."""
     simulated_state: BranchState | None = None
     """The branch's state as it would be if the prompts that `observe` planned had gone out."""
 

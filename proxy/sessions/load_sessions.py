@@ -88,7 +88,8 @@ def _keep_unstored_values(branch: Branch, again: Branch) -> None:
         cache_hit_seen=seen.cache_hit_seen,
         last_state_request=asked,
     )
-    again.unstored = replace(again.unstored, simulated_state=branch.unstored.simulated_state)
+    known = branch.unstored
+    again.unstored = replace(again.unstored, counted=known.counted, simulated_state=known.simulated_state)
 
 
 async def is_gone(live_sessions: LiveSessions, live_session: LiveSession) -> bool:

@@ -466,8 +466,11 @@ def _fork_branch(
     made = _make_branch(live_sessions, branch.live_session, kind, system)
     nodes = branch.live_session.nodes
     made.state = branch.state.fork(shared, nodes)
-    if (simulated := branch.unstored.simulated_state) is not None:
-        made.unstored = UnstoredValues(simulated_state=simulated.fork(shared, nodes))
+    simulated = branch.unstored.simulated_state
+    made.unstored = UnstoredValues(
+        counted=branch.unstored.counted,
+        simulated_state=simulated.fork(shared, nodes) if simulated is not None else None,
+    )
     if length < len(branch.state.sent_marks) or not branch.state.sent_marks:
         # The client seems to have compacted its history: the upstream may accept a prompt now that it refused before.
         made.state = replace(made.state, stopped=None)

@@ -393,6 +393,7 @@ def test_after_a_restart_earlier_page_faults_count_and_are_not_told_again() -> N
     values += [*lookup("fetch_report", 2, big, of="north"), *chatter(2)]
     again, _, notes = played(values, BranchState(edits=state.edits))
     assert (again.refetched, notes) == ({"fetch_report looks": 1}, [])
+    assert again.refetched_keys == {*make_keys(values)[-6:-4]}, "nor do they count without the proxy"
 
 
 def test_edits_may_lose_a_share_of_what_was_spent_and_what_cuts_have_saved() -> None:

@@ -46,16 +46,21 @@ NOTE = (
 
 
 class Provider:
-    """A provider with a prefix cache: what it has read costs a tenth, and all else is written."""
+    """A provider with a prefix cache: what it has read costs a tenth, and all else is written.
 
-    def __init__(self) -> None:
+    call_tokens: what it counts of each call in addition to our count."""
+
+    def __init__(self, call_tokens: int) -> None:
+        self.call_tokens = call_tokens
         self.dollars = 0.0
         self.prompts: list[list[str]] = []
 
     def ask(self, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return (the answer, its usage)."""
         pieces = [json.dumps(body.get("tools")), *map(write_plain, body["messages"])]
-        sizes, message = [estimate_text_tokens(one) + 3 for one in pieces], answer(body["messages"])
+        more = [self.call_tokens if one.startswith(" read_file") else 0 for one in pieces]
+        sizes = [estimate_text_tokens(one) + 3 + extra for one, extra in zip(pieces, more, strict=True)]
+        message = answer(body["messages"])
         served = max((count_common(pieces, earlier) for earlier in self.prompts), default=0)
         read, size, said = sum(sizes[:served]), sum(sizes), estimate_text_tokens(write_plain(message))
         self.prompts.append(pieces)
@@ -113,13 +118,16 @@ async def read_sessions(proxy: RunningProxy) -> tuple[float, float]:
     return sum(one["figures"]["cost"] for one in lines), sum(one["figures"]["cost_without"] for one in lines)
 
 
-@pytest.mark.parametrize("policy", ["thrifty", "rolling"])
-async def test_the_savings_that_are_told_are_those_that_are_counted(policy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("policy", "call_tokens"), [("thrifty", 0), ("thrifty", 300), ("rolling", 0)])
+async def test_the_savings_that_are_told_are_those_that_are_counted(
+    policy: str, call_tokens: int, tmp_path: Path
+) -> None:
     """They were told by a third of the cost too high: what had been cut and was read again counted without the proxy
-    too, and so did the notes that the proxy asks for."""
+    too, and so did the notes that the proxy asks for. With other counts than ours of what is not cut, the client's own
+    prompt was scaled by that of the short one."""
     prices = tmp_path / "models.toml"
     prices.write_text(PRICES)
-    direct, through = Provider(), Provider()
+    direct, through = Provider(call_tokens), Provider(call_tokens)
 
     async def ask_direct(body: dict[str, Any]) -> dict[str, Any]:
         return direct.ask(body)[0]

@@ -61,7 +61,7 @@ function savedTile(label, total, more) {
   const share = saved(total.cost, total.cost_without);
   const tokens = saved(total.tokens_after, total.tokens_before);
   return tile(label, dollars(total.cost_without - total.cost), tone(share), share !== null && `${percent(share, 1)} of about ${dollars(total.cost_without)}`,
-    tokens > 0.005 && `${percent(tokens)} fewer tokens`, total.unpriced > 0 && `${whole(total.unpriced)} of ${counted(total.exchanges, "request")} ${total.unpriced === 1 ? "has" : "have"} no bill`, more);
+    tokens > 0.005 && `${percent(tokens)} fewer tokens than the client sent`, total.unpriced > 0 && `${whole(total.unpriced)} of ${counted(total.exchanges, "request")} ${total.unpriced === 1 ? "has" : "have"} no bill`, more);
 }
 
 function figures(all, today, proxy) {

@@ -106,7 +106,7 @@ function figures(stats) {
       stats.unbilled ? h("span", {}, `${counted(stats.unbilled, "request")} without a bill`) : null),
     stats.cost_planned === null ? null : card(`With ${stats.planned_as || "the plan"} instead`, `about ${dollars(stats.cost_planned)}`, h("span", {}, "its plans were only observed")),
     card("Saved", share === null ? "unknown" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
-      h("span", {}, fewer(1, stats.ratio) || "no token saved")),
+      h("span", {}, fewer(1, stats.ratio) ? `${fewer(1, stats.ratio)} than the client sent` : "as many tokens as the client sent")),
     card("From the provider's cache", percent(reported), h("span", {}, `${percent(predicted)} predicted`)),
     levels.length ? card("In levels", short(levels.reduce((sum, [, tokens]) => sum + tokens, 0)),
       levels.map(([name, tokens]) => h("span", {}, `${words(name)} ${short(tokens)}${stats.level_budgets[name] ? ` of ${short(stats.level_budgets[name])}` : ""}`)), h("span", {}, `${counted(stats.retrieved, "item")} brought back`)) : null,
