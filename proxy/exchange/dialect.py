@@ -206,7 +206,7 @@ COMPLETIONS = Dialect(
         make_error_event=make_error_event,
     ),
     reasoning=BoundReasoning(
-        is_wanted=is_thinking,
+        is_wanted=lambda request: is_thinking(request) and not request.find_indices("unbound", shows_reasoning),
         trace_prompt=completions_rules.trace_prompt,
         trace_answer=completions_rules.trace_answer,
         strip=completions_rules.strip_bound,
@@ -380,6 +380,12 @@ def is_bound(message: Message) -> bool:
 def is_bound_answer(raw: bytes) -> bool:
     """True if the bytes of an answer bear reasoning that is bound to its prompt."""
     return _BOUND.search(raw) is not None or (_SEALED in raw and _COMPACTED.search(raw) is not None)
+
+
+def shows_reasoning(message: Message) -> bool:
+    """True if an answer shows its reasoning without a token. A model that does so once binds none of its reasoning:
+    DeepSeek, Kimi and GLM are asked to think in the same words as Claude behind a gateway."""
+    return message.role == "assistant" and bool(message.reasoning) and not is_bound_answer(message.raw)
 
 
 def count_sent_messages(request: Request, known_until: int) -> int:
