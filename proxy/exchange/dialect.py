@@ -206,7 +206,7 @@ COMPLETIONS = Dialect(
         make_error_event=make_error_event,
     ),
     reasoning=BoundReasoning(
-        is_wanted=lambda request: is_thinking(request) and not request.find_indices("unbound", shows_reasoning),
+        is_wanted=is_thinking,
         trace_prompt=completions_rules.trace_prompt,
         trace_answer=completions_rules.trace_answer,
         strip=completions_rules.strip_bound,
@@ -384,7 +384,7 @@ def is_bound_answer(raw: bytes) -> bool:
 
 def shows_reasoning(message: Message) -> bool:
     """True if an answer shows its reasoning without a token. A model that does so once binds none of its reasoning:
-    DeepSeek, Kimi and GLM are asked to think in the same words as Claude behind a gateway."""
+    DeepSeek, Kimi, GLM and models of one's own are asked to think in the same words as Claude."""
     return message.role == "assistant" and bool(message.reasoning) and not is_bound_answer(message.raw)
 
 

@@ -235,3 +235,28 @@ async def test_the_tools_may_still_come_while_no_answer_is_bound() -> None:
         await work_in_plain_text(agent, 40, lambda n: "\n".join(f"{n * i} of part {i * i + n}" for i in range(200)))
         assert (await proxy.rows("SELECT max(edits) FROM exchanges"))[0][0] > 0
     assert [len(chat["tools"]) for chat in (model.chats[0], model.last)] == [1, 2]
+
+
+async def test_an_empty_signature_binds_no_prompt() -> None:
+    """vLLM, Ollama and others that speak Messages have nothing to sign with."""
+    received: list[bytes] = []
+
+    async def answer(request: RawRequest, there: Connection) -> None:
+        received.append(request.body)
+        n = len(received)
+        thought = {"type": "thinking", "thinking": f"Step {n}.", "signature": ""}
+        call = {"type": "tool_use", "id": f"toolu_{n:04}", "name": "read", "input": {"path": "a.py"}}
+        is_last = n == 2 * STEPS
+        body = {
+            "id": f"msg_{n}", "type": "message", "role": "assistant", "model": "m", "stop_sequence": None,
+            "content": [thought, *(DONE if is_last else [call])], "stop_reason": "end_turn" if is_last else "tool_use",
+            "usage": {"input_tokens": 9, "output_tokens": 3},
+        }  # fmt: skip
+        await send_reply(there, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
+
+    async with run_upstream(answer) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
+        agent = MessagesAgent(proxy, read_listing, more=THINKING)
+        assert await agent.work("Find the fault.") == "Done."
+        assert agent.heard[-1].header("x-context-policy-used") is None
+        assert {row[2] for row in await proxy.outcomes()} == {None}
+    assert len(received[-1]) < 0.6 * len(json.dumps(agent.messages))
