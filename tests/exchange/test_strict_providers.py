@@ -1,4 +1,4 @@
-"""What goes upstream keeps the rules of each provider, after edits, rounds of the proxy's tools and inserted texts."""
+"""The requests that go upstream keep the rules of each provider, after edits, rounds of our tools and inserted texts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_no_request_breaks_a_rule_that_the_clients_own_keeps(provider: str
 
 
 def check_members(model: StrictCompletions) -> None:
-    """What a provider wants back is what it gave, also in the rounds that the client never saw."""
+    """A provider gets back what it gave, also in the rounds that the client never saw."""
     given = {call["id"]: message for message in model.given for call in message.get("tool_calls") or ()}
     for message in model.bodies[-1]["messages"]:
         for call in message.get("tool_calls") or ():
