@@ -1,4 +1,4 @@
-"""The requests that go upstream keep the rules of each provider, after edits, rounds of our tools and inserted texts."""
+"""Requests that go upstream keep the rules of each provider, after edits, rounds of our tools and inserted texts."""
 
 from __future__ import annotations
 
