@@ -382,6 +382,12 @@ def is_bound_answer(raw: bytes) -> bool:
     return _BOUND.search(raw) is not None or (_SEALED in raw and _COMPACTED.search(raw) is not None)
 
 
+def shows_reasoning(message: Message) -> bool:
+    """True if an answer shows its reasoning without a token. A model that does so once binds none of its reasoning:
+    DeepSeek, Kimi, GLM and models of one's own are asked to think in the same words as Claude."""
+    return message.role == "assistant" and bool(message.reasoning) and not is_bound_answer(message.raw)
+
+
 def count_sent_messages(request: Request, known_until: int) -> int:
     """Number of messages that were sent before: the known messages, and all up to the last bound answer. Another proxy,
     or none, may have sent that answer."""

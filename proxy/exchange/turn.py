@@ -18,7 +18,7 @@ from proxy.context.plan import Plan
 from proxy.context.policy import Policy
 from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, ClientMarks, WireRequest
 from proxy.dialects.usage import Usage
-from proxy.exchange.dialect import COMPLETIONS, Dialect, is_bound, repair_cut_answers
+from proxy.exchange.dialect import COMPLETIONS, Dialect, is_bound, repair_cut_answers, shows_reasoning
 from proxy.exchange.services import MAX_MODEL_CHARS, ModelKey
 from proxy.exchange.wire_messages import find_sources, list_uncleared
 from proxy.sessions import tool_offer as offers
@@ -230,7 +230,9 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     def is_bound(self) -> bool:
         """True if reasoning of the model is bound to the prompts that it was made behind."""
         request = self.request if self.wire_request is None else self.wire_request
-        return self.is_kept_by_provider or self.dialect.reasoning.is_wanted(request) or self.has_bound_answers
+        if self.is_kept_by_provider or self.has_bound_answers:
+            return True
+        return self.dialect.reasoning.is_wanted(request) and not self.request.find_indices("unbound", shows_reasoning)
 
     @property
     def has_bound_answers(self) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -107,12 +107,12 @@ def find_session_name(
 ) -> str | None:
     """Return the session that the client names: by path, x-context-session, the headers that agents send, or a body
     field."""
-    named = [path, headers.get("x-context-session")]
-    named += [headers[name] for name in _lower_names(settings.headers) if name in headers]
+    sent = [headers[name] for name in _lower_names(settings.headers) if name in headers]
     if settings.generic_header:
         pattern = re.compile(settings.generic_header)  # the module's own cache finds it again
-        named += [value for name, value in headers.items() if pattern.search(name)]
-    for value in named:
+        sent += [value for name, value in headers.items() if pattern.search(name)]
+    own = [value.removeprefix("title-") if value.startswith(_TITLED) else value for value in sent]
+    for value in (path, headers.get("x-context-session"), *own):
         if value and (name := _clean_name(value)):
             return name
     if body is not None:
@@ -160,6 +160,8 @@ def find_owner(
     return find_tenant(headers, tenant, settings), name or ""
 
 
+_TITLED: Final = "title-ses_"
+"""Beginning of the name under which Kilo asks for the title of a session."""
 _PAIRS = [one + other for one in ID_DIGITS for other in ID_DIGITS]
 
 

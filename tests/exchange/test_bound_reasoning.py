@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import pytest
 
 from proxy.exchange import plan_request
 from tests.dialect_agents import LISTING, MessagesAgent, ResponsesAgent, read_listing
-from tests.proxy_server import run_proxy
+from tests.proxy_server import Agent, RawAnswer, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
-from tests.scripted_model import send_reply
+from tests.scripted_model import ScriptedModel, make_calls, send_reply
 from tests.strict_messages import StrictMessages, read_step
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
@@ -189,3 +190,73 @@ async def test_a_round_that_fails_leaves_a_conversation_that_goes_on() -> None:
         await agent.work("Go on.")
         assert count_tokens(model.bodies[-1]) > left
     assert model.refusals == []
+
+
+def think_in_plain_text(count: int) -> ScriptedModel:
+    """A model that shows its reasoning without a token, in front of so many calls."""
+    steps = [{**make_calls((f"look:{n}", "look"), n=n), "reasoning_content": f"Step {n}."} for n in range(count)]
+    return ScriptedModel(*steps, "Done.")
+
+
+async def work_in_plain_text(agent: Agent, count: int, read: Callable[[int], str]) -> RawAnswer:
+    """A loop of so many calls. The agent sends the reasoning back, as these models want it."""
+    found = await agent.say("Find the fault.")
+    for n in range(count):
+        agent.messages[-1] = {**found.message, "reasoning_content": f"Step {n}."}
+        agent.brings(read(n))
+        found = await agent.say()
+    return found
+
+
+PLAIN: Json = {
+    "thinking": {"type": "enabled"},
+    "tools": [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {}}}],
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_reasoning_without_a_token_binds_no_prompt(stream: bool) -> None:
+    """DeepSeek, Kimi and GLM are asked to think in the words that a gateway takes for Claude, and bind nothing."""
+    model = think_in_plain_text(12)
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
+        agent = Agent(proxy, stream=stream, more=PLAIN)
+        found = await work_in_plain_text(agent, 12, lambda _: LISTING)
+        assert found.header("x-context-policy-used") is None
+        assert {row[2] for row in await proxy.outcomes()} == {None}
+    assert len(json.dumps(model.last["messages"])) < 0.6 * len(json.dumps(agent.messages[:-1]))
+    sent = [one for one in model.last["messages"] if one.get("tool_calls")]
+    assert [one["reasoning_content"] for one in sent] == [f"Step {n}." for n in range(12)]
+
+
+async def test_the_tools_may_still_come_while_no_answer_is_bound() -> None:
+    model = think_in_plain_text(40)
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, more=PLAIN)
+        await work_in_plain_text(agent, 40, lambda n: "\n".join(f"{n * i} of part {i * i + n}" for i in range(200)))
+        assert (await proxy.rows("SELECT max(edits) FROM exchanges"))[0][0] > 0
+    assert [len(chat["tools"]) for chat in (model.chats[0], model.last)] == [1, 2]
+
+
+async def test_an_empty_signature_binds_no_prompt() -> None:
+    """vLLM, Ollama and others that speak Messages have nothing to sign with."""
+    received: list[bytes] = []
+
+    async def answer(request: RawRequest, there: Connection) -> None:
+        received.append(request.body)
+        n = len(received)
+        thought = {"type": "thinking", "thinking": f"Step {n}.", "signature": ""}
+        call = {"type": "tool_use", "id": f"toolu_{n:04}", "name": "read", "input": {"path": "a.py"}}
+        is_last = n == 2 * STEPS
+        body = {
+            "id": f"msg_{n}", "type": "message", "role": "assistant", "model": "m", "stop_sequence": None,
+            "content": [thought, *(DONE if is_last else [call])], "stop_reason": "end_turn" if is_last else "tool_use",
+            "usage": {"input_tokens": 9, "output_tokens": 3},
+        }  # fmt: skip
+        await send_reply(there, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
+
+    async with run_upstream(answer) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
+        agent = MessagesAgent(proxy, read_listing, more=THINKING)
+        assert await agent.work("Find the fault.") == "Done."
+        assert agent.heard[-1].header("x-context-policy-used") is None
+        assert {row[2] for row in await proxy.outcomes()} == {None}
+    assert len(received[-1]) < 0.6 * len(json.dumps(agent.messages))

@@ -247,3 +247,19 @@ async def test_an_operators_note_reaches_the_work_after_a_title_request() -> Non
 )
 def test_a_branch_begins_as(short: bool, tools: bool, others: list[BranchTraits], kind: str, beside: bool) -> None:
     assert classify_branch(b"mine", others, short=short, tools=tools) == (kind, beside)
+
+
+async def test_kilo_asks_for_a_title_under_a_name_that_it_makes_of_the_sessions(tmp_path: Path) -> None:
+    """Kilo CLI 7.7.9: both headers have the session's name, with `title-` before it for the title."""
+    model = ScriptedModel(LOOK, "A title.", "Done.")
+    async with run_upstream(model) as upstream, served(upstream.port, f"{tmp_path}/store.sqlite3") as proxy:
+        agent = worker(proxy)
+        await agent.say("Mend the parser")
+        side = (b"x-session-affinity: title-ses_1", b"x-session-id: title-ses_1")
+        told = await Agent(proxy, side, stream=True, more={"model": "small"}, messages=list(TITLE)).say()
+        assert told.session == "ses_1"
+        agent.brings("It is so.")
+        await agent.say()
+        assert await kinds(proxy) == ["main", "side"]
+        own = await Agent(proxy, (b"x-context-session: title-ses_1",), messages=list(TITLE)).say()
+        assert own.session == "title-ses_1", "a name that a person chose is left as it is"
