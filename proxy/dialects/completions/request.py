@@ -79,8 +79,11 @@ def _read_reasoning(fields: dict[str, msgspec.Raw]) -> str:
 
 
 def _set_on_lines(texts: Sequence[str]) -> str:
-    """Return the text parts of a result, each from the beginning of a line on: the last word of a part and the first of
-    the next one would read as one name, and an exit code would stand in the last line of an output."""
+    """Return the text parts of a result, each from the beginning of a line on.
+
+    Else the last word of a part and the first of the next one would read as one name. An exit code would stand in the
+    last line of an output.
+    """
     lines = [text if not text or text.endswith("\n") else f"{text}\n" for text in texts[:-1]]
     return "".join([*lines, texts[-1]])
 
