@@ -24,6 +24,7 @@ from pathlib import Path
 import yaml
 from typer.testing import CliRunner
 
+from proxy.cli.agents import AgentSurroundings, read_agent
 from proxy.cli.main import app
 from tests.cli.test_decision_replay import record
 from tests.documentation.blocks import ALL, ROOT
@@ -246,6 +247,19 @@ def cline(words: list[str], place: Place, given: dict[str, str]) -> None:
     assert words[words.index("-p" if words[1] == "auth" else "-P") + 1] == "openai-compatible"
 
 
+def qwen(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """The argument is the one that `wrap` gives."""
+    setup = read_agent("qwen", AgentSurroundings({}, Path("/nowhere")))
+    assert [one in words for one in setup.fill_arguments(f"http://{ADDRESS}")] == [True, True]
+
+
+def copilot(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """The variable is the one that `wrap` sets."""
+    setup = read_agent("copilot", AgentSurroundings(given, Path("/nowhere")))
+    assert setup.fill_environment(f"http://{ADDRESS}").items() <= given.items()
+    assert words[:2] == ["copilot", "-p"]
+
+
 def gemini(words: list[str], place: Place, given: dict[str, str]) -> None:
     """Gemini CLI adds `/v1beta/models/...` itself."""
     assert (words, given) == (["gemini"], {"GOOGLE_GEMINI_BASE_URL": f"http://{ADDRESS}"})
@@ -273,6 +287,7 @@ def python(words: list[str], place: Place, given: dict[str, str]) -> None:
 RUNNERS: dict[str, Callable[[list[str], Place, dict[str, str]], None]] = {
     "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "helm": helm, "pip": pip,
     "uvx": uvx, "aider": aider, "claude": claude, "cline": cline, "gemini": gemini, "export": export, "python": python,
+    "qwen": qwen, "copilot": copilot,
     "pg_dump": postgres, "pg_restore": postgres,
 }  # fmt: skip
 

@@ -181,6 +181,9 @@ def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: py
     if block.title == "~/.codex/config.toml":  # Codex adds `/responses`
         assert tomllib.loads(block.text) == {"openai_base_url": f"http://{ADDRESS}/v1"}
         return
+    if block.title == "~/.kimi-code/config.toml":
+        assert tomllib.loads(block.text)["providers"]["proxy"]["base_url"] == f"http://{ADDRESS}/v1"
+        return
     file = tmp_path / block.title
     file.write_text(block.text)
     monkeypatch.setenv("CONTEXT_WEBHOOK_SECRET", "a secret")
@@ -229,6 +232,8 @@ def test_yaml_is_what_it_stands_for(block: Block) -> None:
         assert told["guardrails"][0]["litellm_params"]["api_base"] == f"http://{ADDRESS}"
     elif "cn --config" in block.title:
         assert told["models"][0]["apiBase"] == f"http://{ADDRESS}/v1"
+    elif "hermes" in block.title:
+        assert told["model"]["base_url"] == f"http://{ADDRESS}/v1"
     else:
         assert told["model"]["model_kwargs"]["api_base"] == f"http://{ADDRESS}/v1"
 
