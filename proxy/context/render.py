@@ -149,7 +149,9 @@ def render(
         made.outs[at] = PlannedMessage(out.message, text, out.has_calls)
     if own_inserts:
         text = join_inserts(own_inserts)
-        made.add(completions.make_user_message(text), b"", 0, PlannedMessage(None, text, False), len(messages))
+        made.add(
+            completions.make_user_message(text), b"", 0, PlannedMessage(None, text, has_calls=False), len(messages)
+        )
     return made
 
 

@@ -242,7 +242,7 @@ def _add_message_rows(
     """Put the rows of messages that are not stored yet on the turn, from index `begin` on."""
     live_session = turn.located.branch.live_session
     messages, keys = turn.request.messages, turn.keys
-    known = known or _StoredPrefix([], {}, chain.derive_root_key(turn.tenant), 0, False)
+    known = known or _StoredPrefix([], {}, chain.derive_root_key(turn.tenant), position=0, reached=False)
     system, other, parent, position, reached = known
     system, other = list(system), dict(other)
     group_ids = list_group_ids(turn.request, keys, turn.enriched.policy.observation, begin)

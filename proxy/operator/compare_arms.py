@@ -143,7 +143,9 @@ def _compare(
     control, managed = values
     intervals = [_compute_interval(*one) for one in zip(values, samples, map(len, arms), strict=True)]
     if control is None or managed is None or min(map(len, samples)) < DRAWS // 2:
-        return FigureComparison(name, intervals[0], intervals[1], Interval(None), False, False, None)
+        return FigureComparison(
+            name, intervals[0], intervals[1], Interval(None), relative=False, known=False, sessions_needed=None
+        )
     unit, fewest = control or 1.0, min(map(len, arms))
     difference = (managed - control) / unit
     spread = [(m - c) / unit for c, m in zip(*samples, strict=False)]

@@ -81,7 +81,7 @@ class LiveSessions:
         its name with this request, so nobody can have decided anything."""
         return live_session.stored_decisions if is_new or not self.store.shared else None
 
-    def open_session(self, tenant: str, session: str, explicit: bool) -> LiveSession:
+    def open_session(self, tenant: str, session: str, *, explicit: bool) -> LiveSession:
         """Return the session; it is made in memory where it is not there yet."""
         found = self.find_session(tenant, session)
         if found is None:

@@ -238,7 +238,7 @@ def _begin_session(
 ) -> Located:
     """Return the first branch of a new session. system: the digest of the system messages."""
     is_named = named_session is not None
-    live_session = live_sessions.open_session(tenant, named_session or make_id(), is_named)
+    live_session = live_sessions.open_session(tenant, named_session or make_id(), explicit=is_named)
     if not is_named:
         # Nobody can have decided anything for a name that is not known yet.
         live_session.stored_decisions = NO_DECISIONS
@@ -322,7 +322,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
             live_session = self.live_sessions.find_session(self.tenant, session)
             is_cold = live_session is None
             if live_session is None:
-                live_session = self.live_sessions.open_session(self.tenant, session, named is not None)
+                live_session = self.live_sessions.open_session(self.tenant, session, explicit=named is not None)
             self._announce_reads(live_session)
             if is_cold:
                 await self._load_nodes(live_session)
@@ -352,7 +352,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         hits = await self.live_sessions.store.find_chain_hits(self.tenant, answers, None)
         if not hits:
             return self._find_reworded()
-        live_session = self.live_sessions.open_session(self.tenant, hits[0].session, False)
+        live_session = self.live_sessions.open_session(self.tenant, hits[0].session, explicit=False)
         self._announce_reads(live_session)
         at = await self._load_nodes(live_session)
         return (live_session, at) if at >= 0 else (None, -1)

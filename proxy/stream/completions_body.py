@@ -57,7 +57,7 @@ def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, .
     reason = answer.finish_reasons.get(0)
     sound = answer.error is None and answer.choice_count == 1 and (reason is None or reason in RUNNABLE_REASONS)
     if message is None or not ours or not sound:
-        return RoundContent(message, [], shown, False, answer.usage)
+        return RoundContent(message, [], shown, goes_on=False, usage=answer.usage)
     ids = _make_call_ids(f"{answer.id} {answer.text}", [call.id for call in calls], ours)
     found = [HiddenCall(ids[place], calls[place].name, calls[place].arguments) for place in sorted(ours)]
     named = {place: ids[place] for place in ours if ids[place] != calls[place].id}

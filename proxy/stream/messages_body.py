@@ -61,7 +61,7 @@ def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, .
     ids = {call.id for call in calls}
     is_sound = answer.error is None and (not answer.stop_reason or answer.stop_reason in RUNNABLE_REASONS)
     if message is None or not ours or not is_sound or "" in ids or len(ids) < len(calls):
-        return RoundContent(message, [], shown, False, answer.usage)
+        return RoundContent(message, [], shown, goes_on=False, usage=answer.usage)
     hidden = [HiddenCall(call.id, call.name, call.arguments) for call in ours]
     return RoundContent(message, hidden, shown, not shown, answer.usage)
 

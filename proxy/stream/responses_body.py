@@ -134,7 +134,7 @@ def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, .
     calls = make_hidden_calls(ours)
     is_sound = answer.error is None and responses_stream.read_status(response) == "completed" and not answer.is_capped
     if message is None or not calls or not is_sound:
-        return RoundContent(message, [], max(shown, 0), False, answer.usage)
+        return RoundContent(message, [], max(shown, 0), goes_on=False, usage=answer.usage)
     return RoundContent(message, calls, shown, not shown, answer.usage)
 
 

@@ -153,7 +153,7 @@ def parse_response_head(block: bytes, method: str) -> ResponseHead:
     if chunked and length is not None:
         raise MalformedResponse("it has a Content-Length and a Transfer-Encoding")
     if method == "CONNECT" and 200 <= status < 300:
-        return ResponseHead(status, headers, FixedLengthBody(0), True)  # a tunnel, in any version of HTTP
+        return ResponseHead(status, headers, FixedLengthBody(0), keeps_alive=True)  # a tunnel, in any version of HTTP
     body = _make_body_parser(method, status, chunked, length)
     return ResponseHead(
         status, headers, body, not (closes or status == SWITCHING_PROTOCOLS or isinstance(body, CloseDelimitedBody))

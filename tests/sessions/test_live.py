@@ -16,7 +16,7 @@ NODE = Node(b"form", "t", True, "openai")
 
 
 def begin(branches: LiveSessions, session: str, name: str = "t") -> Branch:
-    live_session = branches.open_session("me", session, False)
+    live_session = branches.open_session("me", session, explicit=False)
     return branches.add_branch(Branch("me", session, name, "main", b"", live_session))
 
 
@@ -162,8 +162,8 @@ async def test_first_requests_at_once_under_one_name_are_twins_in_one_session() 
 
 def test_a_session_in_memory_is_moved_up_when_it_is_asked_for() -> None:
     branches = LiveSessions(9, InMemoryStore())
-    made = [branches.open_session("me", name, True) for name in "ab"]
-    assert branches.open_session("me", "a", False) is made[0]
+    made = [branches.open_session("me", name, explicit=True) for name in "ab"]
+    assert branches.open_session("me", "a", explicit=False) is made[0]
     assert isinstance(made[0], LiveSession)
     assert [session for _, session in branches._sessions] == ["b", "a"]
 
@@ -185,7 +185,7 @@ def test_forgetting_a_tenant_takes_all_its_sessions_out_and_nobody_elses() -> No
     for name in ("a", "b"):
         branch = begin(branches, name)
         branches.add_node(branch.live_session, name.encode(), NODE)
-    other = branches.open_session("you", "a", False)
+    other = branches.open_session("you", "a", explicit=False)
     branches.forget_tenant("me")
     assert branches.find_session("me", "a") is None
     assert branches.find_sessions_at("me", b"b") == []

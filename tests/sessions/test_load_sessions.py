@@ -36,7 +36,7 @@ async def test_a_branch_is_read_back_with_its_edits_and_states() -> None:
     ]
     await store.put(rows)
     branches = LiveSessions(9, store)
-    live_session = branches.open_session("me", "a", True)
+    live_session = branches.open_session("me", "a", explicit=True)
     both = await asyncio.gather(
         load_sessions.load_branch(branches, live_session, "t"), load_sessions.load_branch(branches, live_session, "t")
     )
@@ -83,7 +83,7 @@ async def two() -> AsyncIterator[Two]:
     found: list[Any] = [store]
     for _ in range(2):
         branches = LiveSessions(9, store)
-        branch = await load_sessions.load_branch(branches, branches.open_session("me", "a", True), "t")
+        branch = await load_sessions.load_branch(branches, branches.open_session("me", "a", explicit=True), "t")
         assert branch is not None
         found += [branches, branch]
     yield tuple(found)

@@ -56,7 +56,7 @@ def remember(live_session: LiveSession, messages: int = 100) -> Branch:
 
 
 def begin(branches: LiveSessions, session: str) -> LiveSession:
-    live_session = branches.open_session("me", session, False)
+    live_session = branches.open_session("me", session, explicit=False)
     branches.add_branch(remember(live_session))
     branches.update_size(live_session)
     return live_session
@@ -248,7 +248,7 @@ def test_a_session_of_a_request_that_has_begun_is_not_packed_next() -> None:
 def test_long_sessions_that_were_not_used_lately_are_packed() -> None:
     size = begin(LiveSessions(9, InMemoryStore()), "a").counted_size
     branches = LiveSessions(99, InMemoryStore(), max_bytes=round(3 * size / live.UNPACKED_SHARE))
-    short = branches.open_session("me", "short", False)
+    short = branches.open_session("me", "short", explicit=False)
     branches.add_branch(Branch("me", "short", "t", "main", b"", short))
     made = [begin(branches, name) for name in "abcde"]
     assert [is_packed(one) for one in made] == [True, True, False, False, False]

@@ -120,15 +120,15 @@ def _read_run_outcome(
     keep = sorted({*shown, *summary, *failures, *tail, *state.unfinished})
     return ToolOutcome(
         verdict,
-        code,
-        timed_out,
-        tuple(shown),
+        exit_code=code,
+        timed_out=timed_out,
+        code_lines=tuple(shown),
         # A run that failed otherwise, for example by its exit code, may have printed a success before.
-        tuple(sorted(set(summary))) if verdict != "failed" or found.failed else (),
-        failures,
-        state.unfinished,
-        tuple(keep),
-        first,
+        summary_lines=tuple(sorted(set(summary))) if verdict != "failed" or found.failed else (),
+        failure_lines=failures,
+        unfinished_lines=state.unfinished,
+        kept_lines=tuple(keep),
+        first_line=first,
     )
 
 
@@ -242,7 +242,12 @@ def _read_look_outcome(
     elif code == 0 and command.exit_code_proves and not only_errors and not any(map(error.match, starts)):
         verdict = "succeeded"
     return ToolOutcome(
-        verdict, code, False, tuple(shown), (), failures, (), tuple(sorted({*shown, *failures, *tail})), first
+        verdict,
+        exit_code=code,
+        code_lines=tuple(shown),
+        failure_lines=failures,
+        kept_lines=tuple(sorted({*shown, *failures, *tail})),
+        first_line=first,
     )
 
 
@@ -273,4 +278,12 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
     if first is not None and keep and tool_messages.HEADING.fullmatch(beginning):
         keep = (*outcome_lines.find_next_lines(rows, first, 1),) or keep
     counted = result_lines.find_zero_counts(rows, given.zero_counts) if given.zero_counts else ()
-    return ToolOutcome(verdict, given.code, timed_out, (), counted, keep, (), tuple(sorted({*keep, *counted})), first)
+    return ToolOutcome(
+        verdict,
+        exit_code=given.code,
+        timed_out=timed_out,
+        summary_lines=counted,
+        failure_lines=keep,
+        kept_lines=tuple(sorted({*keep, *counted})),
+        first_line=first,
+    )
