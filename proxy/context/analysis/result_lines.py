@@ -211,6 +211,19 @@ def find_exit_code(given: ResultLines, *, is_shown: bool, prints_code: bool) -> 
     return next((code for code, _ in found if code), 0), [n for _, n in found]
 
 
+def find_echoed_code(rows: Sequence[str]) -> int | None:
+    """Return the number alone on the last line of an output, above the lines of a wrapper; None if there is none.
+
+    A shell that prints the exit code of the command before writes such a line."""
+    for row in reversed(rows[-8:]):
+        line = output_wrappers.strip_line(row)
+        if line.isdecimal():
+            return int(line) if len(line) <= 3 else None
+        if output_wrappers.has_content(line):
+            return None
+    return None
+
+
 def _find_code_lines(rows: Sequence[str]) -> list[int]:
     return [n for n, line in enumerate(rows) if any(f'"{name}"' in line for name in _CODES)][:1]
 
