@@ -74,6 +74,8 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
         given = given._replace(code=None, failed=None)  # it is what the command shows, of another run
     prints_code = len(command.text) >= MAX_STORED_CHARS or _PRINTS_CODE.search(command.text) is not None
     code, shown = result_lines.find_exit_code(given, is_shown=is_look, prints_code=prints_code)
+    if command.prints_code and not code:
+        code = result_lines.find_echoed_code(rows) or code
     tail = outcome_lines.find_last_lines(rows, MAX_LAST_LINES if command.kind == "run" else 1)
     if is_look:
         return _read_look_outcome(given, command, code, shown, tail, first)

@@ -29,6 +29,7 @@ _COUNTER = re.compile(
 """A field that counts the changes of a call, in lower case and without the separators of its words."""
 _SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
 _CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "return_code", "returnCode", "code")
+_EXIT_CODES = frozenset(_CODES) - {"code"}
 _OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
 _REASONS = ("reason", "message", "detail", "details")
 _SUCCESS = ("success", "ok", "succeeded")
@@ -98,9 +99,17 @@ def unwrap_result(text: str, *, is_error: bool = False, lines: Sequence[str] | N
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
-            found = _read_object_lines(value, text)
+            found = _read_object_lines(_find_run(value) or value, text)
             return found._replace(failed=True, is_wrapper=True) if is_error else found
     return ResultLines(text.splitlines() if lines is None else lines, failed=True if is_error else None)
+
+
+def _find_run(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the object within an answer that has the output of a command and its exit code; None if there is none."""
+    held = (inner for name in _ANSWERS if isinstance(inner := value.get(name), dict))
+    return next(
+        (inner for inner in held if isinstance(inner.get("stdout"), str) and not _EXIT_CODES.isdisjoint(inner)), None
+    )
 
 
 def _read_object_lines(value: Mapping[str, Any], text: str) -> ResultLines:
@@ -209,6 +218,19 @@ def find_exit_code(given: ResultLines, *, is_shown: bool, prints_code: bool) -> 
     if not found:
         return None, []
     return next((code for code, _ in found if code), 0), [n for _, n in found]
+
+
+def find_echoed_code(rows: Sequence[str]) -> int | None:
+    """Return the number alone on the last line of an output, above the lines of a wrapper; None if there is none.
+
+    A shell that prints the exit code of the command before writes such a line."""
+    for row in reversed(rows[-8:]):
+        line = output_wrappers.strip_line(row)
+        if line.isdecimal():
+            return int(line) if len(line) <= 3 else None
+        if output_wrappers.has_content(line):
+            return None
+    return None
 
 
 def _find_code_lines(rows: Sequence[str]) -> list[int]:

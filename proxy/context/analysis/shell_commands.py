@@ -127,6 +127,7 @@ _PIPEFAIL = re.compile(r"\bpipefail\b")
 _BRANCHES = re.compile(r"(?:^|[;\n&|])[^\S\n]*(?:(?:for|while|until|if|case)|!)\s|&\s*\Z(?<!&&)|\$\(|`")
 """Loops, branches, background jobs and substitutions: the exit code does not cover each command in them. Behind `!` it
 is 0 if the command failed."""
+_ECHOED_CODE = re.compile(r"\becho [\"']?\$\?[\"']?\s*\Z")
 MAX_STORED_CHARS = 200
 """Maximum number of characters of a command that are stored."""
 MAX_PARSED_CHARS = 20_000
@@ -171,6 +172,8 @@ class ShellCommand:
     core: str = ""
     """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
     directory, other assignments, or another text as input."""
+    prints_code: bool = False
+    """The command is one run, behind which the shell prints the run's exit code."""
 
 
 PLAIN_CALL = ShellCommand("", "call")
@@ -278,9 +281,27 @@ def parse_command(text: str) -> ShellCommand:
     cut = cut or any(found[2] for found in carried)
     single = len(runs) == 1 and not any(found[3] for found in carried)
     core = _strip_display_parts(parts) if simple else shown
-    codes = _read_answer_codes(parts[-1])
+    prints_code = single and simple and _prints_code(parts, text)
     return ShellCommand(
-        shown, "run", exit_code_proves=proves, output_cut=cut, answer_codes=codes, is_single=single, core=core
+        shown,
+        "run",
+        exit_code_proves=proves,
+        output_cut=cut,
+        answer_codes=_read_answer_codes(parts[-2 if prints_code else -1]),
+        is_single=single,
+        core=core,
+        prints_code=prints_code,
+    )
+
+
+def _prints_code(parts: Sequence[_Part], text: str) -> bool:
+    """True if a command ends with `echo $?`, right behind its run and not behind a filter of it."""
+    return (
+        len(parts) > 1
+        and parts[-1].first == "echo"
+        and parts[-1].operator in (";", "\n")
+        and not parts[-2].shows
+        and _ECHOED_CODE.search(text) is not None
     )
 
 

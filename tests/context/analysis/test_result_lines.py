@@ -12,7 +12,7 @@ from proxy.context.analysis import identifiers, outcome, result_lines, shell_com
 from proxy.context.analysis.identifiers import PromptIndex
 from proxy.context.plan import ContentKind
 from proxy.context.summaries.stub import StubLimits, StubWriter
-from tests.conversations import assistant, build_view, result, user
+from tests.conversations import assistant, build_view, make_message, result, user
 
 
 def test_the_lines_of_a_wrapped_output_are_those_of_the_output() -> None:
@@ -66,3 +66,15 @@ def test_that_nothing_was_done_stays_of_a_long_result(tool: str, indent: int | N
             message, identifiers.find_facts(message, None), command=command, content=content
         )
         assert re.search(rf'"{name}": ?0', text), text
+
+
+@pytest.mark.parametrize("holder", ["result", "data", "response"])
+@pytest.mark.parametrize(("code", "verdict"), [(0, "succeeded"), (1, "failed")])
+def test_the_output_and_the_code_of_a_command_stand_within_an_answer(holder: str, code: int, verdict: str) -> None:
+    text = json.dumps({"status": "completed", holder: {"stdout": "one\ntwo", "stderr": "", "exitCode": code}})
+    message = make_message(result("1", text))
+    assert outcome.read_outcome(message, shell_commands.parse_command("./build.sh")).verdict == verdict
+    assert result_lines.read_lines(message)[-2:] == ["one", "two"]
+    # A lone `code` is that of anything.
+    other = make_message(result("1", json.dumps({holder: {"stdout": "one\ntwo", "code": code}})))
+    assert outcome.read_outcome(other, shell_commands.parse_command("./build.sh")).verdict == "unknown"
