@@ -245,7 +245,8 @@ def count_own_prompt(turn: Turn, reported: int) -> CountedPrompt:
     elif sent - last.sent == new:
         counted = last.counted + max(0, reported - last.reported)
     else:
-        counted = last.counted + round(new * last.counted / max(last.own, 1))
+        # A short prompt has more of what we count otherwise, and each of the two may be the short one.
+        counted = last.counted + round(new * min(last.counted / max(last.own, 1), reported / max(sent, 1)))
     return CountedPrompt(sent, reported, plan.before, counted)
 
 

@@ -101,9 +101,10 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
     assert after_tokens < before_tokens
     assert paid == pytest.approx((1000 * 2.5 + 100 * 10) / 1e6)
     # The first prompt would have come from the cache, and its long answer would have been written: no prompt has had it
-    # before. The upstream counts by another measure.
+    # before. The upstream counts by another measure: what is new is scaled by the lesser quotient of both counts.
     known, sent_first = map(int, (first.header("x-context-tokens") or "").split(","))
-    factor = 1000 / sent_first
+    new = (before_tokens - known) * min(1000 / sent_first, 1000 / after_tokens)
+    factor = (known * 1000 / sent_first + new) / before_tokens
     all_written = (before_tokens * factor * 2.5 + 100 * 10) / 1e6
     assert without == pytest.approx(all_written - known * factor * 2.3 / 1e6, rel=0.003)
     assert without > paid
