@@ -132,7 +132,7 @@ _PIPES = ("|", "|&")
 _DOCUMENT = "heredoc_"
 """Prefix of the word that replaces a here-document; a hash of its text follows."""
 _SPLIT = re.compile(r"(&&|\|\||\|&|[;|\n&])")
-_ASSIGNED = re.compile(r"\w+=\S*|\$[\w:]+(?:=\S+|\+\+)")
+_ASSIGNED = re.compile(r"\w+=\S*")
 _STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit")
 _LENIENT = re.compile(r"\bset\s+(?:-\w+\s+)*\+\w*e|\bset\s+\+o\s+errexit")
 _PIPEFAIL = re.compile(r"\bpipefail\b")
@@ -439,8 +439,6 @@ def _split_parts(bare: str) -> Iterator[_Part]:
     assigned: list[str] = []
     for n in range(0, len(pieces), 2):
         words = [w for w in pieces[n].strip(" \t(){}!").split() if w not in ("(", ")", "{", "}", "!")]
-        if words[1:2] == ["="] and words[0][0] == "$":  # a variable of PowerShell: a number, or what a command prints
-            words = words[2:] if words[3:] or not words[-1].isdigit() else []
         while words and (words[0] in COMMAND_PREFIXES or _ASSIGNED.fullmatch(words[0])):
             if words[:2] == ["command", "-v"]:
                 words = ["which", *words[2:]]

@@ -108,8 +108,6 @@ def is_showing(first: str, words: list[str], depth: int = 0) -> bool:
         return any(re.match("-[ld]", word) for word in words) and "-w" not in words
     if READING_CMDLET.fullmatch(first.lower()):
         return True
-    if first.lower() in ("foreach-object", "%"):  # a variable, or a text that is formatted
-        return words[1:2] != [] and (words[1].startswith("$") or words[2:3] == ["-f"])
     return first.lower() in _SHOWING and not (
         (first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words))
         or (first == "find" and not _ACTING.isdisjoint(words))

@@ -20,9 +20,6 @@ from proxy.context.analysis import shell_commands
         "",
         "find . -name '*.py' -exec grep -l x {} \\; -exec wc {} +",
         "find . \\( -name a -o -name b \\) -print",
-        "$i=1; Get-Content a.py | ForEach-Object { '{0,4}: {1}' -f $i, $_; $i++ }",
-        "@'\n$i = 1; Get-Content a.py | % { \"$i $_\" -f $i }\n'@ | powershell -NoProfile -Command -",
-        "$lines = Get-Content a.py",
     ],
 )
 def test_what_only_shows_is_no_run(text: str) -> None:
@@ -41,13 +38,7 @@ def test_a_command_behind_a_prefix_is_read(text: str, shown: bool) -> None:
     assert (shell_commands.parse_command(text).kind == "look") == shown
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "sed -i s/a/b/ x", "git add x", "rm x", "python -c 'print(1)'", "./run.sh", "$r = npm test", "$CMD a.py",
-        "Get-Content l | ForEach-Object { npm test $_ }", "@'\nnpm test\n'@ | pwsh -Command -", "$env:CI=1; npm test",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["sed -i s/a/b/ x", "git add x", "rm x", "python -c 'print(1)'", "./run.sh"])
 def test_what_changes_or_computes_is_a_run(text: str) -> None:
     assert shell_commands.parse_command(text).kind == "run"
 
