@@ -22,6 +22,7 @@ _ACTS = re.compile(
     r"^[ \t*#]*(?:action(?: input)?|tool(?: call)?|function call|calling tools?|code|execute)[ \t*]*:"
     r"|<(?:function|tool_call|tool_use|invoke|execute|action|code|bash|run_command|read_file|write_to_file"
     r"|execute_command)\b|<execute_\w+>"
+    r"|</[a-z]{2,20}(?:_[a-z]{2,20}){1,5}>\s{0,8}\Z"
     r'|^[^\S\n]*+\{\s*+"(?:action|tool|tool_name|function|command|name)"\s*:',
     re.IGNORECASE | re.MULTILINE,
 )

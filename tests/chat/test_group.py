@@ -33,6 +33,7 @@ SAMPLES = {
     "openhands": ("<execute_bash>\nls\n</execute_bash>", "OBSERVATION:\na"),
     "openhands functions": ("<function=bash>\n<parameter=command>ls</parameter>", "EXECUTION RESULT of [bash]:\na"),
     "cline": ("<read_file>\n<path>a</path>\n</read_file>", "[read_file for 'a'] Result:\nx"),
+    "cline, an edit": ("<apply_diff>\n<path>a</path>\n</apply_diff>\n", "[apply_diff for 'a'] Result:\nx"),
     "swe-agent": ("I look.\n```\nls\n```", "a.py\n(Open file: n/a)\n(Current directory: /w)\nbash-$"),
     "swe-agent, no output": ("Go on.\n```\nsend x\n```", "\n(Interactive session: connect host 1)\nbash-$ "),
     "json": ('{"action": "search", "input": "x"}', "Result: nothing"),

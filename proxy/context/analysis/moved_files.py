@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.code_mode import PATCH_BEGIN
-from proxy.context.analysis.refetch import is_of_drive, normalize_path, resolve_path
+from proxy.context.analysis.refetch import find_placed_file, is_of_drive, normalize_path, resolve_path
 from proxy.context.analysis.shell_commands import (
     DECIDING,
     MAX_PARSED_CHARS,
@@ -42,11 +42,6 @@ _CMDLETS = {
     **dict.fromkeys(("copy-item", "cpi", "copy"), "cp"),
 }
 """Commands of Windows shells, in lower case, and the commands that do the same elsewhere."""
-_WRITING_CMDLETS = frozenset(
-    ("set-content", "add-content", "clear-content", "out-file", "tee-object", "new-item", "sc", "ac", "ni")
-)
-"""Commands of PowerShell that write a file, in lower case."""
-_PATH_OPTIONS = frozenset(("-path", "-literalpath", "-filepath"))
 _WRITING_CODE = re.compile(
     r"\bopen\((?:[^)]{0,200}[,=]\s*)?\\?['\"][wax][bt+]{0,2}\\?['\"]|\.write_(?:text|bytes)\(|\bwriteFile|\bWriteAll(?:Text|Lines|Bytes)\("
     r"|\bshutil\.(?:copy\w*|move)\(|\bos\.(?:remove|rename|replace|unlink)\(|\.(?:unlink|rename)\("
@@ -173,9 +168,8 @@ def _read_simple_command(words: Sequence[str]) -> list[FileChange]:
     git = words[:1] == ["git"]
     if git:
         words = words[1:]
-    elif words and words[0].lower() in _WRITING_CMDLETS:
-        at = next((n for n, word in enumerate(words, 1) if word.lower() in _PATH_OPTIONS), 1)
-        return [FileChange("placed", word) for word in words[at : at + 1] if not word.startswith("-")]
+    elif placed := find_placed_file(words):
+        return [FileChange("placed", placed)]
     elif words and words[0].lower() in _CMDLETS:
         if not _SELECTS.isdisjoint(map(str.lower, words)):
             return []

@@ -22,12 +22,13 @@ from proxy.chat.chain import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
 from proxy.context.analysis.shell_commands import (
-    COMMAND_ARGUMENTS,
     PATH_ARGUMENTS,
     SHELL_WORDS,
     is_trial,
+    read_inner_command,
     replace_quoted,
 )
+from proxy.context.analysis.showing_commands import READING_CMDLET
 from proxy.context.view import View
 
 RefetchKind = Literal["repeat", "reread", "recall", "excerpt"]
@@ -38,14 +39,14 @@ SourceAction = Literal["shows", "writes", "looks", "runs", "recalls", "other"]
 """shows: the text of one file. writes: a file, or anything by a tool with such a name. looks: a search or listing, or a
 command that changes nothing. runs: any other command. recalls: the proxy's own look-up. other: any other tool."""
 
-CODE_ARGUMENTS = (*COMMAND_ARGUMENTS, "code")
-"""Names of arguments that hold a shell command or code."""
 _SHOWS = frozenset(("read", "view", "open", "cat", "show", "file"))
 _LOOKS = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "get", "lookup", "query", "fetch"))
 _WRITES = frozenset((*lexicon.WRITE_WORDS, "str", "notebook"))
 _POLLS = frozenset(lexicon.POLL_WORDS) - {"output", "key", "keys", "job", "next", "stdin"}
 _RUNS = frozenset(("test", "tests", "build", "lint", "compile", "make", "execute"))
-_INSIDE = frozenset(("cat", "head", "tail", "nl", "less", "more", "bat", "sed"))
+_INSIDE = frozenset(("cat", "head", "tail", "nl", "less", "more", "bat", "sed", "get-content", "gc", "type"))
+_WHOLE = frozenset(("cat", "get-content", "gc", "type"))
+"""Commands that show the whole of a file."""
 _LOOKING = _INSIDE | frozenset((
     "grep", "egrep", "rg", "ag", "find", "ls", "tree", "wc", "file", "stat", "awk", "cut", "sort", "uniq", "tr", "jq",
     "diff", "cmp", "echo", "printf", "pwd", "which", "type", "strings", "column", "basename", "dirname", "cd", "true",
@@ -60,6 +61,20 @@ _WORD = re.compile(r"[\w./~-]+")
 _LINE_END = re.compile(r"[^\S\n]*(?:\n|$)")
 _COMMANDS = re.compile(r"[;&|]")
 _PARTS = re.compile(r"&&|\|\||[;|\n]")
+_WRITING_CMDLETS = frozenset(
+    ("set-content", "add-content", "clear-content", "out-file", "tee-object", "new-item", "sc", "ac", "ni")
+)
+"""Commands of PowerShell that write a file, in lower case."""
+_PATH_OPTIONS = frozenset(("-path", "-literalpath", "-filepath"))
+_PLACES = re.compile(
+    rf"(?:^|[;|&({{])\s*((?:{'|'.join(sorted(_WRITING_CMDLETS - {'new-item', 'ni'}))})\s[^;|&)}}\n]*)", re.IGNORECASE
+)
+_SCRIPT_BLOCK = re.compile(r"(foreach-object|where-object|select-object|[%?])\s*\{[^{}]*\}", re.IGNORECASE)
+"""A block that PowerShell runs for each line of the output in front of it."""
+_HERE_STRING = re.compile(r"@(['\"])[ \t]*\r?\n")
+"""The beginning of a text of PowerShell with several lines."""
+_QUOTED_NAME = re.compile(r"(['\"])[\w./\\:~+-]{1,300}\.\w{1,8}\1")
+_ASSIGNS = re.compile(r"\$\w+\s*=\s*\S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +239,8 @@ def _find_source(call: Call) -> ResultSource:
     words = identifiers.split_tool_name(name)
     if name == "recall" and isinstance(arguments.get("id"), str):
         return ResultSource("recalls", arguments["id"].strip(), whole)
-    command = _find_first_text(arguments, CODE_ARGUMENTS)
-    if command and words & SHELL_WORDS:
+    command = read_inner_command(arguments) or _find_first_text(arguments, ("code",)) if words & SHELL_WORDS else ""
+    if command:
         action, path = _read_command_source(command)
         return ResultSource(action, path, whole, by_shell=True)
     path = normalize_path(_find_first_text(arguments, PATH_ARGUMENTS))
@@ -268,32 +283,62 @@ def _read_command_source(command: str) -> tuple[SourceAction, str]:
         start = found.end()
     place, command = "/".join(places), command[start:]
     head = command.partition("<<")[0].partition("\n")[0] if "<<" in command else command
-    plain = _HARMLESS.sub(" ", replace_quoted(head, lambda _: " Q "))
+    plain = _HARMLESS.sub(" ", replace_quoted(_mask_here_strings(head), _mask_quotes))
     checkpoint()
     into = _INTO.search(plain)
     changed = next(group for group in into.groups() if group) if into else _find_edited_file(plain)
+    placed = None if changed else _PLACES.search(plain)
+    changed = changed or (find_placed_file(placed[1].split()) if placed is not None else "")
     if changed:
         return "writes", resolve_path(place, changed)
     if "<<" in command or "$(" in command or "`" in plain:
         return "runs", ""
     checkpoint()
-    parts = [part.split() for part in _PARTS.split(plain) if part.strip()]
+    lines = _SCRIPT_BLOCK.sub(r"\1", plain) if "{" in plain else plain
+    parts = [part.split() for part in _PARTS.split(lines) if part.strip() and not _ASSIGNS.fullmatch(part.strip())]
     checkpoint()
     if not parts or not all(map(_is_look, parts)):
         return "runs", ""
     first = parts[0]
-    if first[0] in _INSIDE:
+    if first[0].lower() in _INSIDE:
         files = [word for word in first[1:] if not word.startswith("-") and word != "Q" and not word.isdigit()]
         files = [word for word in files if "." in word or "/" in word]
-        if len(files) == 1 and not any(part[0] == "cat" for part in parts[1:]):
+        if len(files) == 1 and not any(part[0].lower() in _WHOLE for part in parts[1:]):
             return "shows", resolve_path(place, files[0])
     return "looks", ""
+
+
+def find_placed_file(words: Sequence[str]) -> str:
+    """Return the file that a cmdlet of PowerShell writes; "" if it is another command or names none."""
+    if not words or words[0].lower() not in _WRITING_CMDLETS:
+        return ""
+    at = next((n for n, word in enumerate(words, 1) if word.lower() in _PATH_OPTIONS), 1)
+    return next((word for word in words[at : at + 1] if not word.startswith("-")), "")
+
+
+def _mask_here_strings(text: str) -> str:
+    """Replace each text of several lines in a command of PowerShell."""
+    parts, at = [], 0
+    while (found := _HERE_STRING.search(text, at)) is not None:
+        end = text.find(f"\n{found[1]}@", found.end() - 1)
+        if end < 0:
+            break
+        parts += [text[at : found.start()], " Q "]
+        at = end + 3
+    return "".join([*parts, text[at:]])
+
+
+def _mask_quotes(found: re.Match[str]) -> str:
+    """Return the name of a file without its quotes, and Q for any other quoted text."""
+    return f" {found[0][1:-1]} " if _QUOTED_NAME.fullmatch(found[0]) else " Q "
 
 
 def _is_look(words: Sequence[str]) -> bool:
     if words[0] == "git":
         named = [word for word in words[1:] if not word.startswith("-") and word != "Q"]
         return bool(named) and named[0] in _GIT_LOOKING
+    if READING_CMDLET.fullmatch(words[0].lower()) or words[0].lower() in ("foreach-object", "gc", "%", "?"):
+        return True
     return words[0] in _LOOKING and not (words[0] == "find" and {"-delete", "-exec", "-execdir"} & set(words))
 
 

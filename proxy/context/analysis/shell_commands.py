@@ -107,6 +107,18 @@ _NOT_CARRIED_OVER = ";&|\n'\"`"
 """Characters that do not stand between such a program and its quoted command."""
 MAX_CARRIER_CHARS = 300
 """Characters in front of a quoted text that are searched for `_CARRIES`."""
+_SHELL_START = re.compile(
+    r"\s*(?:\S{0,200}[\\/])?(?:(?:ba|z|da)?sh|(?:pwsh|powershell|cmd)(?:\.exe)?)"
+    r"(?:\s+(?:-(?!\w*c\b|command\b)[\w-]+|bypass|unrestricted|remotesigned))*\s+(?:-\w*c|-command|/c)\s+",
+    re.IGNORECASE,
+)
+"""A shell that is given its command in the next word."""
+_HERE_STRING = re.compile(
+    r"\s*@(['\"])[ \t]*\r?\n(?P<command>.*?)\r?\n\1@\s*\|\s*(?:\S{0,200}[\\/])?(?:pwsh|powershell)(?:\.exe)?\b"
+    r"[^|;&\n]*\Z",
+    re.DOTALL | re.IGNORECASE,
+)
+"""A text of PowerShell that another PowerShell runs."""
 _CARRIED_RUN = re.compile(r"(?<!\S)(unproven_)?(cut_)?(several_)?run_")
 """The beginning of the word for a carried command that runs something: its exit code does not cover each command in it,
 its output is cut, it runs several programs."""
@@ -233,8 +245,28 @@ def _find_command(given: Mapping[str, Any]) -> str | None:
     return None
 
 
+def read_inner_command(given: Mapping[str, Any]) -> str:
+    """Return the shell command in the arguments of a call, "" if there is none. A shell that runs all of it is left out
+    (`bash -lc "..."`)."""
+    text = _read_here_string(_find_command(given) or "")
+    shell = _SHELL_START.match(text)
+    if shell is None:
+        return text
+    inner = text[shell.end() :].strip()
+    if inner[1:] and inner[0] in "'\"" and inner[-1] == inner[0]:
+        inner = inner[1:-1].replace('\\"', '"') if inner[0] == '"' else inner[1:-1]
+    return inner
+
+
+def _read_here_string(text: str) -> str:
+    """Return the text that another PowerShell runs, if that is the whole command; else the command."""
+    found = _HERE_STRING.match(text) if text.lstrip()[:1] == "@" else None
+    return found["command"] if found is not None else text
+
+
 def parse_command(text: str) -> ShellCommand:
     """Parse a shell command."""
+    text = _read_here_string(text)
     shown = _shorten_text(
         " ".join(text[: 4 * MAX_STORED_CHARS].split()), text if len(text) > 4 * MAX_STORED_CHARS else ""
     )

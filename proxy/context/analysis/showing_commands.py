@@ -73,7 +73,7 @@ _VALUED_IN_FRONT = re.compile(
     r"|resource-group|account|endpoint-url|machine)"
 )
 """Options in front of a client's command (`kubectl --context prod get`) that have a value in the next word."""
-_READING_CMDLET = re.compile(
+READING_CMDLET = re.compile(
     r"(?:get|select|test|compare|find|show|format|where|sort|group|resolve|search|convertto|convertfrom|split|join"
     r")-[a-z]+|measure-object|write-(?:output|host|error|warning|information|verbose|debug)|out-(?:string|host|null)"
 )
@@ -106,7 +106,7 @@ def is_showing(first: str, words: list[str], depth: int = 0) -> bool:
         return not any(map(_SENDS.match, words))
     if first in ("gofmt", "goimports"):  # with `-l` they end with 0 and list the files that are not formatted
         return any(re.match("-[ld]", word) for word in words) and "-w" not in words
-    if _READING_CMDLET.fullmatch(first.lower()):
+    if READING_CMDLET.fullmatch(first.lower()):
         return True
     return first.lower() in _SHOWING and not (
         (first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words))

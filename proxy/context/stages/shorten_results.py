@@ -14,7 +14,7 @@ import msgspec
 
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message
-from proxy.context.analysis import file_views, identifiers, outcome, refetch, shell_commands
+from proxy.context.analysis import file_views, identifiers, outcome, refetch, shell_commands, text_actions
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.shell_commands import PLAIN_CALL, SHELL_WORDS, ShellCommand
 from proxy.context.plan import ContentKind, Proposal
@@ -52,7 +52,8 @@ _FILE = frozenset(
 )
 _LOOK = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "todo"))
 _SHOWS = re.compile(
-    r"\s*(?:cd [^&;]*(?:&&|;)\s*)?(?:cat|sed -n|head|tail|nl|less|more|awk|bat|git (?:show|diff)|diff)\b(?!.*<<)"
+    r"\s*(?:cd [^&;]*(?:&&|;)\s*)?(?:\$\w+\s*=[^;|\n]*[;\n]\s*)?"
+    r"(?:cat|sed -n|head|tail|nl|less|more|awk|bat|git (?:show|diff)|diff|(?i:get-content|gc|type))\b(?!.*<<)"
 )
 
 
@@ -408,6 +409,9 @@ def find_results(
         elif view.is_result[n] and n >= begin:
             kind: ContentKind = kinds.get(message.call_id or "", "unknown")
             command = ran.get(message.call_id or "", PLAIN_CALL)
+            if not message.is_result and (call := text_actions.find_text_call(view.messages, n)) is not None:
+                kind = classify_call(call.name, call.arguments, files)
+                command = shell_commands.parse_call(call)
             yield n, "view" if kind == "unknown" and message.derive(is_listing) else kind, command
 
 
@@ -417,7 +421,8 @@ def classify_call(name: str, arguments: str, files: frozenset[str] = frozenset()
         return "view"
     words = identifiers.split_tool_name(name)
     if words & SHELL_WORDS:
-        return "view" if _SHOWS.match(identifiers.read_argument_texts(arguments)) else "other"
+        command = shell_commands.read_inner_command(identifiers.parse_arguments(arguments))
+        return "view" if _SHOWS.match(command or identifiers.read_argument_texts(arguments)) else "other"
     return "other" if words & _LOOK else "view" if words & _FILE else "unknown"
 
 

@@ -37,8 +37,12 @@ def history(*steps: tuple[str, Json]) -> list[Json]:
 
 
 @pytest.mark.parametrize(
-    "piece", ["sed ", "sed -i ", "perl -", "cd a && ", '\\"', '\\" ', '\'"\\"', "> ", "<<A ", "<<A\n", "$(", "a | "]
-)
+    "piece",
+    [
+        "sed ", "sed -i ", "perl -", "cd a && ", '\\"', '\\" ', '\'"\\"', "> ", "<<A ", "<<A\n", "$(", "a | ",
+        "@'\n", "@'\n'@ | pwsh ", "% {", "$a = ", "; sc ", "bash -l ",
+    ],
+)  # fmt: skip
 def test_long_commands_are_read_in_linear_time(piece: str) -> None:
     """With a search to the end at each piece it would take minutes to hours, with the interpreter locked."""
     long = piece * (600_000 // len(piece))
@@ -77,6 +81,17 @@ READ, EDIT, LOOK = ("Read", {"file_path": "/r/a.py"}), ("Edit", {"file_path": "/
         ("pytest -q 2>&1 | tail -5", "runs", ""),
         ("python - <<'EOF'\nprint(1)\nEOF", "runs", ""),
         ("echo $(rm x)", "runs", ""),
+        ('cat "a/b.py"', "shows", "a/b.py"),
+        ("bash -lc \"sed -n '1,9p' a.py\"", "shows", "a.py"),
+        ("Get-Content -Raw app\\core\\config.py", "shows", "app/core/config.py"),
+        ("Get-Content -Path 'a.py' -TotalCount 100 | Select-Object -First 50", "shows", "a.py"),
+        ("$i=1; Get-Content a.py | ForEach-Object { '{0,4}: {1}' -f $i, $_; $i++ }", "shows", "a.py"),
+        ("@'\n$i=1; Get-Content a.py | % { \"$i $_\"; $i++ }\n'@ | powershell -NoProfile -Command -", "shows", "a.py"),
+        ('powershell.exe -NoProfile -ExecutionPolicy Bypass -Command "Get-Content a.py"', "shows", "a.py"),
+        ("Get-Content a.py; Get-Content b.py", "looks", ""),
+        ("Get-Content a.py | ForEach-Object { Remove-Item $_ }; Remove-Item a.py", "runs", ""),
+        ("(Get-Content a.py) -replace 'x','y' | Set-Content a.py", "writes", "a.py"),
+        ("@'\nit's > x\n'@ | Set-Content -Encoding UTF8 -Path .gitignore", "writes", ".gitignore"),
         ("", "runs", ""),
     ],
 )
@@ -97,6 +112,8 @@ def test_a_shell_command_is_read_by_what_it_does(command: str, action: str, path
         (tool("run_tests", path="a.py"), "runs", ""),
         (tool("check_status", job="1"), "runs", ""),
         (tool("recall", id=" abcdefghij "), "recalls", "abcdefghij"),
+        (tool("shell", command=["bash", "-lc", "cat a.py"]), "shows", "a.py"),
+        (tool("shell", command=["powershell.exe", "-Command", "Get-Content a.py"]), "shows", "a.py"),
         (tool("execute-tool", tool_name="get_text_file", params={"path": "/a.csv"}), "shows", "/a.csv"),
         (find_source(Call("1", "think", "no JSON")), "other", ""),
     ],

@@ -240,10 +240,32 @@ def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() 
         "git diff": "view",
         "make": "other",
         "ls": "other",
+        "Get-Content a.py": "view",
+        "$i=1; gc a.py | % { $i }": "view",
+        "@'\nGet-Content a.py\n'@ | powershell -Command -": "view",
+        'bash -lc "cat a.py"': "view",
+        "Get-ChildItem -Recurse": "other",
     }
     assert {c: classify_call("bash", json.dumps({"command": c})) for c in commands} == commands
     assert classify_call("bash", '{"command": "cat > a <<EOF"}') == "other", "a heredoc writes"
+    assert classify_call("shell", '{"workdir": "/x", "command": ["bash", "-lc", "cat a.py"]}') == "view"
     assert classify_call("fetch_sheet", "{}", frozenset({"fetch_sheet"})) == "view", "named in the settings"
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [
+        ("I read it.\n\n```bash\ncat a.py\n```", "view"),
+        ("I test it.\n\n```bash\npytest -q\n```", "other"),
+        ("<function=str_replace_editor>\n<parameter=command>view</parameter>\n</function>", "view"),
+        ("I ask it.\n```python\nprint(1)\n```", "unknown"),
+    ],
+)
+def test_output_in_a_user_message_has_the_kind_of_the_action_in_text_before_it(action: str, kind: str) -> None:
+    observed = f"<returncode>0</returncode>\n<output>\n{LONG}\n</output>"
+    view = build_view([user("fix it"), assistant(action), user(observed), assistant("Done.")])
+    assert [found for _, found, _ in find_results(view)] == [kind]
+    assert stale(view) == ([2] if kind == "other" else [])
 
 
 def test_an_unknown_tool_that_shows_line_numbers_shows_a_file() -> None:
