@@ -16,7 +16,9 @@ from proxy.chat.message import Call, Message
 
 MAX_ACTION_CHARS = 20_000
 """Characters of an answer, from its end, that are searched for an action."""
-_FENCED = re.compile(r"^[^\S\n]{0,8}```(?P<language>[\w-]{0,40})[^\S\n]*\n(?P<code>.*?)^[^\S\n]{0,8}```", re.M | re.S)
+_FENCED = re.compile(
+    r"^[^\S\n]{0,8}```(?P<language>[\w-]{0,40})[^\S\n]*\n(?P<code>.*?)^[^\S\n]{0,8}```", re.MULTILINE | re.DOTALL
+)
 _SHELLS = frozenset(("", "bash", "sh", "shell", "console", "zsh", "powershell", "mswea_bash_command"))
 """Languages of a block that is run by a shell. SWE-agent's blocks have none."""
 _FUNCTION = re.compile(r"<function=([\w.-]{1,64})>")

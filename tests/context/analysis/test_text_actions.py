@@ -22,10 +22,9 @@ def read(text: str) -> tuple[str, dict[str, str]] | None:
         ("DISCUSSION\n```\nopen src/a.py 12\n```", "open", {"path": "src/a.py"}),
         ("```\nedit 1:2\nopen(x)\nend_of_edit\n```", "edit", {}),
         (
-            "Look:\n<function=str_replace_editor>\n<parameter=command>view</parameter>\n"
-            "<parameter=path>/a.py</parameter>\n</function>",
+            "<function=str_replace_editor>\n<parameter=command>view</parameter>\n<parameter=path>/a</parameter></function>",
             "str_replace_editor",
-            {"command": "view", "path": "/a.py"},
+            {"command": "view", "path": "/a"},
         ),
         ("<function=bash>\n<parameter=command>ls</parameter>", "bash", {"command": "ls"}),
         ("<execute_bash>\npytest -q\n</execute_bash>", "bash", {"command": "pytest -q"}),
