@@ -141,8 +141,14 @@ def _has(sent: Json, message: Json) -> bool:
 
 
 def same(message: Json, text: str) -> bool:
-    """True if a text is the whole message: the client's text as it was, followed by all its calls."""
-    own = text_of(message.get("content"))
+    """True if a text is the whole message: the client's text as it was, followed by all its calls.
+
+    The parts of a tool's result begin on lines of their own."""
+    content = message.get("content")
+    if message["role"] == "tool" and isinstance(content, list):
+        texts: list[str] = [part["text"] for part in content if part.get("text")]
+        return text == "".join(one if one.endswith("\n") else f"{one}\n" for one in texts[:-1]) + texts[-1]
+    own = text_of(content)
     if not message.get("tool_calls") and not message.get("reasoning_content"):
         return text == own
     calls = [call["function"] for call in message.get("tool_calls") or ()]

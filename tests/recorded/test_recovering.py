@@ -60,3 +60,6 @@ def test_what_is_missing_is_seen() -> None:
     assert missing(history, [said, result]) == {1}
     assert same(said, "an answer")
     assert not same(said, "an answer ")
+    parts = [{"type": "text", "text": "skipping"}, {"type": "text", "text": "exit code 1"}]
+    assert same({**result, "content": parts}, "skipping\nexit code 1")
+    assert not same({**result, "content": parts}, "skippingexit code 1")
