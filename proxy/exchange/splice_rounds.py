@@ -78,11 +78,17 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
     elif when == "first_request":
         is_elsewhere = bool(turn.request.find_indices("bound", is_bound))  # reasoning of a prompt without these tools
         exchange_rows.add_offer_row(turn, found if first and not is_elsewhere else offers.NO_TOOLS)
-    elif when == "first_edit" and (turn.has_bound_answers or count_losses(turn.located.branch.state.edits)):
+    elif when == "first_edit" and (_is_bound_by_answers(turn) or count_losses(turn.located.branch.state.edits)):
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)  # too late: an edited or bound prompt keeps its tools
     elif when == "first_edit":
         return turn.with_lookups(first_edit_offer=found)
     return turn
+
+
+def _is_bound_by_answers(turn: Turn) -> bool:
+    """True if the prompt is bound and has an answer. Before the first one nobody knows whether the reasoning that the
+    request asks for will have a token."""
+    return turn.is_bound and any(message.role == "assistant" for message in turn.request.messages)
 
 
 async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:

@@ -146,8 +146,8 @@ def same(message: Json, text: str) -> bool:
     The parts of a tool's result begin on lines of their own."""
     content = message.get("content")
     if message["role"] == "tool" and isinstance(content, list):
-        texts: list[str] = [part["text"] for part in content if part.get("text")]
-        return text == "".join(one if one.endswith("\n") else f"{one}\n" for one in texts[:-1]) + texts[-1]
+        texts: list[str] = [part["text"] for part in content]
+        return re.sub(r"(?<!\n)\0(?!\n)", "\n", "\0".join(filter(None, texts))).replace("\0", "") == text
     own = text_of(content)
     if not message.get("tool_calls") and not message.get("reasoning_content"):
         return text == own

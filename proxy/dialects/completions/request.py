@@ -84,8 +84,10 @@ def _set_on_lines(texts: Sequence[str]) -> str:
     Else the last word of a part and the first of the next one would read as one name. An exit code would stand in the
     last line of an output.
     """
-    lines = [text if not text or text.endswith("\n") else f"{text}\n" for text in texts[:-1]]
-    return "".join([*lines, texts[-1]])
+    joined = ""
+    for text in texts:
+        joined += f"\n{text}" if joined[-1:].strip("\n") and text[:1].strip("\n") else text
+    return joined
 
 
 def _read_content(content: Any) -> tuple[list[str], ContentShape, list[bytes], bool]:
