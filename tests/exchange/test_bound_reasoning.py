@@ -237,6 +237,17 @@ async def test_the_tools_may_still_come_while_no_answer_is_bound() -> None:
     assert [len(chat["tools"]) for chat in (model.chats[0], model.last)] == [1, 2]
 
 
+async def test_a_model_that_shows_no_reasoning_keeps_its_tools_and_is_edited() -> None:
+    """It may think, so its prompt counts as bound from its first answer on. What a new result repeats goes, however
+    much of the prompt stands in front of the tools that do not come."""
+    model = StrictResponses(*[[Ask("bash", {"command": f"cat file{n % 3}.py"})] for n in range(8)], [Say("Done.")])
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
+        agent = ResponsesAgent(proxy, read_listing, more={"instructions": "Rule. " * 20_000})
+        await agent.work("Find the fault.")
+        assert (await proxy.rows("SELECT max(edits) FROM exchanges"))[0][0] > 0
+    assert {len(body["tools"]) for body in model.received} == {1}
+
+
 async def test_an_empty_signature_binds_no_prompt() -> None:
     """vLLM, Ollama and others that speak Messages have nothing to sign with."""
     received: list[bytes] = []
