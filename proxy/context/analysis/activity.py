@@ -217,8 +217,9 @@ class ActivityRecord:
         else:
             self.current_directory = moved_files.follow_cd(command.text, self.current_directory)
             changes = call.derive(_read_shell_changes)
-            if command.kind == "look" and (shown := refetch.find_source(call)).action == "shows":
-                self.shown_files.update(filter(moved_files.is_project_file, (shown.path,)))
+            shown = refetch.find_source(call) if command.kind == "look" else None
+            if shown is not None and shown.action == "shows" and moved_files.is_project_file(shown.path):
+                self.shown_files.add(shown.path)
             changes = moved_files.check_changes(changes, command, lines()) if changes else changes
         self._apply(changes, stands=stands)
         return True if changes and command.kind == "call" else None

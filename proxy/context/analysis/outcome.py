@@ -72,8 +72,8 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     is_look = command.kind == "look"
     if is_look and given.is_object and not given.is_wrapper:
         given = given._replace(code=None, failed=None)  # it is what the command shows, of another run
-    prints_code = len(command.text) >= MAX_STORED_CHARS or _PRINTS_CODE.search(command.text) is not None
-    code, shown = result_lines.find_exit_code(given, is_shown=is_look, prints_code=prints_code)
+    may_print_code = len(command.text) >= MAX_STORED_CHARS or _PRINTS_CODE.search(command.text) is not None
+    code, shown = result_lines.find_exit_code(given, is_shown=is_look, may_print_code=may_print_code)
     if command.prints_code and not code:
         code = result_lines.find_echoed_code(rows) or code
     tail = outcome_lines.find_last_lines(rows, MAX_LAST_LINES if command.kind == "run" else 1)

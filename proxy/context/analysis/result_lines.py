@@ -201,8 +201,8 @@ def _as_integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def find_exit_code(given: ResultLines, *, is_shown: bool, prints_code: bool) -> tuple[int | None, list[int]]:
-    """Return the exit code and the lines that show it. is_shown: see `find_exit_codes`. prints_code: the command may
+def find_exit_code(given: ResultLines, *, is_shown: bool, may_print_code: bool) -> tuple[int | None, list[int]]:
+    """Return the exit code and the lines that show it. is_shown: see `find_exit_codes`. may_print_code: the command may
     print a code itself.
 
     A code other than 0 has priority over 0 if the command prints it. Else a program may have printed that of another
@@ -211,7 +211,7 @@ def find_exit_code(given: ResultLines, *, is_shown: bool, prints_code: bool) -> 
     rows = given.lines
     found = output_wrappers.find_exit_codes(rows, is_shown=is_shown)
     codes = {given.code, *(code for code, _ in found)} - {None}
-    if 0 in codes and len(codes) > 1 and not prints_code:
+    if 0 in codes and len(codes) > 1 and not may_print_code:
         return None, [n for _, n in found]
     if given.code is not None and (given.code or not found):
         return given.code, [n for _, n in found] or ([0] if given.inside else _find_code_lines(rows))
