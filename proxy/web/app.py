@@ -47,7 +47,7 @@ from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
 from proxy.web.chat import serve_chat
 from proxy.web.compress import serve_gateway
 from proxy.web.dashboard.static_files import create_dashboard
-from proxy.web.error_responses import DIALECT_KEY, answer_errors
+from proxy.web.error_responses import DIALECT_KEY, answer_errors, get_error_status
 from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
 from proxy.web.passthrough import serve_passthrough
 from proxy.web.probes import create_probes
@@ -374,8 +374,8 @@ class ContextProxy:
 
     @contextmanager
     def _count_request(self, route: str, send: Send) -> Iterator[Send]:
-        """Yield a `send` whose status and time are counted at the end; "none" if nothing was sent: the outer layer then
-        answers."""
+        """Yield a `send` whose status and time are counted at the end. An error before the first byte counts with the
+        status that the outer layer gives it; "none" is left for a request that ends without either."""
         status, began = "none", time.perf_counter()
 
         def note_status(message: Message) -> Awaitable[None]:
@@ -386,6 +386,10 @@ class ContextProxy:
 
         try:
             yield note_status
+        except BaseException as error:
+            if status == "none":
+                status = str(get_error_status(error))
+            raise
         finally:
             metrics = self.services.metrics
             metrics.requests_total.labels(route=route, status=metrics.limit_label("status", status)).inc()
