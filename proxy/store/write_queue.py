@@ -399,6 +399,10 @@ class QueuedStore(ABC):
         return not self.trouble
 
     @property
+    def writable(self) -> bool:
+        return not self._writing.trouble
+
+    @property
     def trouble(self) -> str:
         return self._writing.trouble or self._find_read_trouble()
 
