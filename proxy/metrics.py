@@ -250,6 +250,7 @@ class Metrics:
             "Long requests of known conversations that were read again as a whole: another beginning, a restart, or "
             "limits.message_cache_mb is too small.",
         )
+        self.store_up = self._gauge("store_up", "1 while the store takes writes, 0 after one has failed.")
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
         self.store_log_bytes = self._gauge("store_log_bytes", "Size of SQLite's write-ahead log.")
 

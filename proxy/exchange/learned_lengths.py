@@ -34,9 +34,9 @@ async def load_lengths(services: Services) -> None:
         for item in reversed(await services.store.list_sessions(None, limit=MAX_CONVERSATIONS)):
             for branch in await services.store.read_branch_lengths(item.tenant, item.session):
                 await _note_length(services, item, branch)
-    except StoreUnavailable:
+    except StoreUnavailable as problem:
         services.metrics.internal_errors_total.labels(where="learned_lengths").inc()
-        log.warning("the lengths of earlier conversations cannot be read; they are learned anew")
+        log.warning("the lengths of earlier conversations cannot be read, and are learned anew: %s", problem)
 
 
 async def _note_length(services: Services, item: SessionItem, branch: BranchLength) -> None:

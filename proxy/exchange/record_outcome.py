@@ -443,18 +443,17 @@ async def store_and_wait(services: Services, turn: Turn, rows: Sequence[Row]) ->
     """True if the rows are on disk before `commit_wait_ms` is over. The write continues in any case."""
     written = services.store.put(rows)
     await wait_until_stored(services, written)
+    # If the answer was stored and its request was not, half of the exchange is missing.
+    if written.done() and written.exception() is None and not turn.pending.is_lost:
+        turn.located.branch.is_confirmed = True  # rows are written in the order in which they were put
+        return True
+    services.metrics.persist_deferred_total.inc()
     if not written.done():
-        services.metrics.persist_deferred_total.inc()
         written.add_done_callback(lambda done: handle_lost_write(services, turn, done))
-        return False
-    if written.exception() is not None:
+    elif written.exception() is not None:
         services.metrics.persist_dropped_total.inc()
         services.live_sessions.forget_session(turn.located.branch.live_session)
-        return False
-    if turn.pending.is_lost:  # the answer was stored, its request was not: half of it is not reliable
-        return False
-    turn.located.branch.is_confirmed = True  # rows are written in the order in which they were put
-    return True
+    return False
 
 
 def store_in_background(services: Services, turn: Turn, rows: Sequence[Row]) -> None:

@@ -324,6 +324,11 @@ class Store(
         ...
 
     @property
+    def writable(self) -> bool:
+        """True unless the last write failed. Unlike `healthy` it is true again without a read."""
+        ...
+
+    @property
     def trouble(self) -> str:
         """The fault if the store is not healthy, for /readyz and the log; never a message's content."""
         ...

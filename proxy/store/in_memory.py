@@ -45,6 +45,10 @@ class ConnectionStore(StoreReads):
     def healthy(self) -> bool:
         return not self.trouble
 
+    @property
+    def writable(self) -> bool:
+        return not self.trouble
+
     async def close(self) -> None:
         """Close the connection. Idempotent."""
         if self._connection is not None:

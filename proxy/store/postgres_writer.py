@@ -224,7 +224,10 @@ class PostgresWriter:
 
 def describe_error(error: Exception) -> str:
     """The error in one line. The further lines of a PostgreSQL message may quote rows."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    text = str(error).partition("\n")[0]
+    if not text and isinstance(error, TimeoutError):
+        text = "the database did not answer in time"
+    return f"{type(error).__name__}: {text}"
 
 
 def _strip_values(error: Exception) -> Exception:

@@ -332,6 +332,8 @@ class WriteQueue:
     def _record_lost_item(self, item: WriteItem, reason: str, error: StoreUnavailable) -> None:
         """Fail the item's future, and record its rows as a gap."""
         self.dropped += 1
+        if not self._gaps:
+            log.error("rows are lost until the store works again, and recorded as gaps: %s", reason)
         if not item.future.done():
             item.future.set_exception(error)
             # Retrieved, or asyncio would log it: no caller has to await a put, and losses are recorded below.
@@ -395,6 +397,10 @@ class QueuedStore(ABC):
     @property
     def healthy(self) -> bool:
         return not self.trouble
+
+    @property
+    def writable(self) -> bool:
+        return not self._writing.trouble
 
     @property
     def trouble(self) -> str:

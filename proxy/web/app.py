@@ -47,7 +47,7 @@ from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
 from proxy.web.chat import serve_chat
 from proxy.web.compress import serve_gateway
 from proxy.web.dashboard.static_files import create_dashboard
-from proxy.web.error_responses import DIALECT_KEY, answer_errors
+from proxy.web.error_responses import DIALECT_KEY, answer_errors, get_error_status
 from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
 from proxy.web.passthrough import serve_passthrough
 from proxy.web.probes import create_probes
@@ -167,6 +167,7 @@ def make_services(settings: Settings, store: Store) -> Services:
     metrics.live_branches.set_function(lambda: len(branches))
     metrics.live_bytes.set_function(lambda: branches.size)
     metrics.message_cache_bytes.set_function(lambda: messages.size)
+    metrics.store_up.set_function(lambda: store.writable)
     metrics.store_queue.set_function(lambda: store.queued)
     metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has its own log
     models = settings.load_models()
@@ -374,8 +375,8 @@ class ContextProxy:
 
     @contextmanager
     def _count_request(self, route: str, send: Send) -> Iterator[Send]:
-        """Yield a `send` whose status and time are counted at the end; "none" if nothing was sent: the outer layer then
-        answers."""
+        """Yield a `send` whose status and time are counted at the end. An error before the first byte counts with the
+        status that the outer layer gives it; "none" is left for a request that ends without either."""
         status, began = "none", time.perf_counter()
 
         def note_status(message: Message) -> Awaitable[None]:
@@ -386,6 +387,10 @@ class ContextProxy:
 
         try:
             yield note_status
+        except BaseException as error:
+            if status == "none":
+                status = str(get_error_status(error))
+            raise
         finally:
             metrics = self.services.metrics
             metrics.requests_total.labels(route=route, status=metrics.limit_label("status", status)).inc()

@@ -93,6 +93,13 @@ async def _discard_body(receive: Receive) -> None:
                 message = await receive()
 
 
+def get_error_status(error: BaseException) -> int:
+    """Return the status with which `answer_errors` answers this error; 499 for a client that has left."""
+    if isinstance(error, asyncio.CancelledError):
+        return Unavailable.status
+    return error.status if isinstance(error, ProxyError) else ProxyError.status
+
+
 def answer_errors(app: App, metrics: Metrics) -> App:
     """Return the outermost layer: every error that comes out of `app` is answered, or ends the connection.
 

@@ -199,6 +199,11 @@ def test_the_chart_makes_a_deployment_whose_parts_fit_together(
     assert {container[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {
         "metrics"
     }
+    budgets = found.get("PodDisruptionBudget", [])
+    assert len(budgets) == (values.get("replicaCount", 1) > 1)
+    for budget in budgets:
+        assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+        assert budget["spec"]["maxUnavailable"] == 1
     volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
     assert {one["name"] for one in container["volumeMounts"]} == set(volumes)
     made = {one["metadata"]["name"]: one for kind in ("ConfigMap",) for one in found.get(kind, [])}

@@ -85,7 +85,11 @@ async def test_a_store_that_cannot_be_written_does_not_fail_a_request(stream: bo
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         await agent.say("One")
         store.writes = False
-        await agent.say("Two")
+        before = proxy.count("persist_deferred_total")
+        found = await agent.say("Two")
+        marked = b"persist deferred" in found.body if stream else found.header("x-context-persist") == "deferred"
+        assert marked
+        assert proxy.count("persist_deferred_total") == before + 1, "an answer that says so is counted, lost or late"
         assert proxy.count("persist_dropped_total") > 0
         store.writes = True
         await agent.say("Three")

@@ -14,7 +14,7 @@ from proxy.errors import StoreUnavailable
 from proxy.store.base import Row
 from proxy.store.derived import NO_CONVERSATION, SpendingRow
 from proxy.store.postgres import PostgresStore
-from proxy.store.postgres_writer import PostgresWriter, compute_lock_id
+from proxy.store.postgres_writer import PostgresWriter, compute_lock_id, describe_error
 from proxy.store.removal import RemovalStepRow
 from tests.postgres import execute
 from tests.raw_upstream import wait_until
@@ -39,6 +39,17 @@ async def replica(store: PostgresStore, database: str) -> AsyncIterator[Postgres
     await made.open()
     yield made
     await made.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (TimeoutError(), "TimeoutError: the database did not answer in time"),
+        (ConnectionRefusedError("Connection refused\nof row 7"), "ConnectionRefusedError: Connection refused"),
+    ],
+)
+def test_an_error_is_told_in_one_line_of_words(error: Exception, told: str) -> None:
+    assert describe_error(error) == told
 
 
 async def test_many_items_at_once_take_few_commits(store: PostgresStore) -> None:
@@ -176,9 +187,11 @@ async def test_a_fault_of_the_server_keeps_the_items_until_it_is_over(store: Pos
     await wait_until(lambda: bool(store.trouble))
     assert not future.done()
     assert "forms" in store.trouble
+    before = store.writable
     await execute(database, "ALTER TABLE elsewhere RENAME TO forms")
     await future
     await wait_until(lambda: store.healthy)
+    assert (before, store.writable) == (False, True)
     assert store.dropped == 0
 
 

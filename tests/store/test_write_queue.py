@@ -70,6 +70,20 @@ async def test_room_is_there_again_once_items_are_settled() -> None:
     assert not spool.put([make.form(b"x" * 1500)]).done()
 
 
+async def test_the_log_says_once_that_rows_are_lost_and_again_after_the_store_has_worked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spool = WriteQueue(1000)
+    for number in (1, 2):
+        spool.put([make.form(b"x" * 900)])
+        for _ in range(3):
+            spool.put([make.exchange("x1", at=7.0), make.form(b"x" * 100)])
+        lost = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+        assert lost == ["rows are lost until the store works again, and recorded as gaps: spool full"] * number
+        spool.settle_items(take(spool), None)
+        take(spool)
+
+
 async def test_what_was_refused_is_written_as_a_gap_when_storing_works_again() -> None:
     spool = WriteQueue(1000)
     spool.put([make.form(b"x" * 900)])

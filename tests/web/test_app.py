@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sqlite3
 import weakref
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
 from proxy.web.app import ContextProxy, create_app, make_policies, make_store
 from tests.proxy_server import Agent, make_settings, parse_answer, run_proxy
-from tests.raw_upstream import Connection, RawRequest, make_post, run_upstream, send_raw
+from tests.raw_upstream import Connection, RawRequest, free_port, make_post, run_upstream, send_raw, wait_until
 from tests.scripted_model import ScriptedModel, send_reply
 from tests.stores import count_rows, sqlite_store
 
@@ -105,6 +107,33 @@ async def test_requests_are_counted_by_route_and_status() -> None:
         await send_raw(proxy.port, get("/v1/models"))
         assert proxy.count("requests_total", route="chat", status="429") == 1
         assert proxy.count("requests_total", route="passthrough", status="429") == 1
+
+
+async def test_errors_of_the_proxys_own_are_counted_with_the_status_that_the_client_got() -> None:
+    async def silent(_request: RawRequest, there: Connection) -> None:
+        await there.left()
+
+    async with run_upstream(silent) as upstream, run_proxy(upstream.port, timeouts={"idle_s": 0.2}) as proxy:
+        assert (await proxy.post(HELLO)).status == 504
+        assert proxy.count("requests_total", route="chat", status="504") == 1
+    async with run_proxy(free_port()) as proxy:  # nobody listens there
+        assert (await proxy.post(HELLO)).status == 502
+        await send_raw(proxy.port, get("/v1/models"))
+        assert proxy.count("requests_total", route="chat", status="502") == 1
+        assert proxy.count("requests_total", route="passthrough", status="502") == 1
+
+
+async def test_the_metrics_tell_while_the_store_takes_no_writes(tmp_path: Path) -> None:
+    db = tmp_path / "store.sqlite3"
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, db=str(db)) as proxy:
+        assert proxy.count("store_up") == 1
+        with closing(sqlite3.connect(db, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert (await proxy.post(HELLO)).status == 200
+            await wait_until(lambda: proxy.count("store_up") == 0)
+            other.execute("ROLLBACK")
+        await wait_until(lambda: proxy.count("store_up") == 1)
+        assert proxy.count("persist_dropped_total") == 0
 
 
 async def test_several_upstreams_are_told_apart_by_the_model() -> None:
