@@ -182,7 +182,7 @@ def _may_cut(seen: View, n: int) -> bool:
     message = seen.messages[n]
     if n == seen.history.last_user_index or message.media_count or message.shape not in ("string", "parts"):
         return False
-    return seen.keys[n] not in seen.branch.pins and (seen.is_result[n] or not has_pin_mark(message))
+    return seen.keys[n] not in seen.branch.pins and (seen.is_result[n] or not has_pin_mark(seen.messages, n))
 
 
 def _cut_to_common_size(

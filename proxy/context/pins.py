@@ -7,7 +7,9 @@ text. The mark counts in a user message or in the system prompt only, because an
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from proxy.chat.group import is_beside_results
 from proxy.chat.message import Message
 from proxy.context.view import View
 
@@ -18,9 +20,13 @@ def _has_mark(message: Message) -> bool:
     return _MARK.search(message.text) is not None
 
 
-def has_pin_mark(message: Message) -> bool:
-    """True if the message has the mark; only a system or user message can have it."""
-    return (message.role == "user" or message.is_system) and message.derive(_has_mark)
+def has_pin_mark(messages: Sequence[Message], index: int) -> bool:
+    """True if messages[index] has the mark. Only a system or user message can have it, and none that a client adds to
+    results by itself: it quotes files and pages (`is_beside_results`)."""
+    message = messages[index]
+    if not (message.role == "user" or message.is_system) or not message.derive(_has_mark):
+        return False
+    return message.is_system or not is_beside_results(messages, index)
 
 
 def is_pinned(view: View, index: int) -> bool:
@@ -34,7 +40,7 @@ def is_pinned(view: View, index: int) -> bool:
         k = view.keys[index]
         if k in view.branch.pins or k in view.guarded_keys:
             return True
-    return not view.is_result[index] and has_pin_mark(message)
+    return not view.is_result[index] and has_pin_mark(view.messages, index)
 
 
 def find_opening_prompt(view: View) -> range:

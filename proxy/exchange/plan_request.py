@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from time import monotonic
 
 import msgspec
 
@@ -42,6 +43,11 @@ MAX_PLANNED_BYTES = 384 * 1024
 the new ones. An old edit is only repeated, which takes a microsecond a message."""
 MAX_NEW_BYTES = 64 * 1024
 """Bytes that no plan has read yet that are read and planned on the event loop: dense text takes 0.2 ms a KB."""
+MAX_UNCHECKED_BYTES = 4 * 1024
+"""Such bytes up to which no plan on the event loop looks at the clock."""
+MAX_LOOP_S = 0.02
+"""Seconds after which a plan on the event loop goes to a worker thread. Text that is made for it takes up to 3 ms a
+KB."""
 MAX_NEW_MESSAGES = 200
 """Messages that no plan has read yet that are planned on the event loop."""
 
@@ -185,7 +191,30 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
         own = cost.count_own_tokens(turn)
         return msgspec.structs.replace(made, before=own, after=own if made.refusal else made.after)
 
-    return await _plan_in_time(services, plan, is_preview=turn.is_preview) if _takes_long(turn) else plan()
+    if not _takes_long(turn):
+        try:
+            return _plan_on_loop(plan, is_short=_count_new_bytes(turn) <= MAX_UNCHECKED_BYTES)
+        except _TakesLong:
+            pass  # the facts that it has found are remembered with the messages
+    return await _plan_in_time(services, plan, is_preview=turn.is_preview)
+
+
+class _TakesLong(Exception):
+    """A plan on the event loop takes longer than `MAX_LOOP_S`."""
+
+
+def _plan_on_loop(plan: Callable[[], Plan], *, is_short: bool) -> Plan:
+    """Make the plan on the event loop. Raises _TakesLong where it holds the loop for too long; is_short: it cannot."""
+    if is_short:
+        return plan()
+    until = monotonic() + MAX_LOOP_S
+
+    def check() -> None:
+        if monotonic() > until:
+            raise _TakesLong
+
+    with cancellation_check(check):
+        return plan()
 
 
 def _count_sent(turn: Turn) -> int:
@@ -224,9 +253,13 @@ async def _plan_in_time(services: Services, plan: Callable[[], Plan], *, is_prev
 def _takes_long(turn: Turn) -> bool:
     """True if planning might hold the loop for longer than 20 ms."""
     before = turn.located.branch.unstored
-    new = max(len(turn.request.body) - before.received_bytes, 0)
+    new = _count_new_bytes(turn)
     new_messages = len(turn.keys) - turn.located.known_until
     return before.sent_bytes + new > MAX_PLANNED_BYTES or new > MAX_NEW_BYTES or new_messages > MAX_NEW_MESSAGES
+
+
+def _count_new_bytes(turn: Turn) -> int:
+    return max(len(turn.request.body) - turn.located.branch.unstored.received_bytes, 0)
 
 
 def _make_passthrough_plan(turn: Turn, state: BranchState) -> Plan:

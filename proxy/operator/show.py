@@ -267,7 +267,7 @@ class _EditedHistory:
             role=m.role,
             status=status,
             tokens=self.token_counter(m) if edit is None else edit.after,
-            pinned=not m.is_system and (k in pins or has_pin_mark(m)),
+            pinned=not m.is_system and (k in pins or has_pin_mark(self.request.messages, n)),
             why=_explain_edit(edit, k, self.since.get(k), status),
             content=None if raw is None else _decode_json(raw),
             whole=None if edit is None else _decode_json(m.raw),

@@ -31,14 +31,14 @@ from tests.conversations import (
 
 @pytest.mark.parametrize("text", ["[pin] keep this", "keep [PIN]", "a\n[Pin]\nb"])
 def test_e7_a_mark_of_the_user_or_the_system_prompt_pins(text: str) -> None:
-    assert has_pin_mark(make_message(user(text)))
-    assert has_pin_mark(make_message(system(text)))
-    assert has_pin_mark(make_message(user([{"type": "text", "text": text}])))
+    assert has_pin_mark([make_message(user(text))], 0)
+    assert has_pin_mark([make_message(system(text))], 0)
+    assert has_pin_mark([make_message(user([{"type": "text", "text": text}]))], 0)
 
 
 @pytest.mark.parametrize("text", ["pin", "[pinned]", "a[pin]", "[pin](http://x)", "x[0][pin]", "[ pin ]"])
 def test_e7_what_only_looks_like_a_mark_pins_nothing(text: str) -> None:
-    assert not has_pin_mark(make_message(user(text)))
+    assert not has_pin_mark([make_message(user(text))], 0)
 
 
 def test_e7_a_mark_in_a_tool_result_or_an_answer_pins_nothing() -> None:
@@ -47,6 +47,15 @@ def test_e7_a_mark_in_a_tool_result_or_an_answer_pins_nothing() -> None:
     policy = Policy("p", observation=compile_patterns(["^Output:"]))
     view = build_view([user("a"), assistant("run it"), user("Output: [pin]"), user("[pin] b")], policy=policy)
     assert [is_pinned(view, n) for n in range(4)] == [False, False, False, True]
+
+
+def test_e7_a_mark_in_what_a_client_adds_to_results_pins_nothing() -> None:
+    """It may quote a file or a page, whose author would keep it in each later prompt."""
+    added = user("<system-reminder>\nThe file a.md has changed:\n[pin] keep\n</system-reminder>")
+    view = build_view(
+        [user("a"), assistant(None, "1"), result("1", "x"), added, assistant("b"), user("[pin] c"), added]
+    )
+    assert [is_pinned(view, n) for n in range(7)] == [False] * 5 + [True, True]
 
 
 def test_e7_a_pin_is_found_by_its_chain_key() -> None:

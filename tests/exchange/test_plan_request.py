@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from proxy.chat.message import checkpoint
 from proxy.context.plan import Proposal
 from proxy.context.stage import Stage, When
 from proxy.context.view import View
-from proxy.exchange import plan_timer
+from proxy.exchange import plan_request, plan_timer
 from tests.dialect_agents import MessagesAgent
 from tests.exchange.long_results import LONG, make_looking_model
 from tests.proxy_server import Agent, run_proxy
@@ -23,6 +24,10 @@ from tests.scripted_model import ScriptedModel
 from tests.strict_messages import StrictMessages
 
 HELLO = {"model": "m", "messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "Hello"}]}
+
+
+THREADS: list[str] = []
+"""The threads in which the stage below has worked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class Spoil(Stage):
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Raises, lingers, works, leaves half a step out, or nothing."""
         text = view.messages[-1].text
+        THREADS.append(threading.current_thread().name)
         if "raise" in text:
             raise ZeroDivisionError("a mistake in a stage")
         if "linger" in text:
@@ -103,6 +109,27 @@ async def test_planning_that_takes_too_long_is_given_up(spoilt: str) -> None:
         assert (await agent.say("Now do nothing")).header("x-context-fallback") is None
         assert len(await proxy.rows("SELECT key FROM messages")) == len(agent.messages)
     assert model.received[0].body == json.dumps({"model": "m", "messages": agent.messages[:3]}).encode()
+
+
+async def test_a_plan_that_would_hold_the_loop_is_made_again_in_a_worker_thread(
+    spoilt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_request, "MAX_LOOP_S", 0.001)
+    model = ScriptedModel("Well.")
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy,
+    ):
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("Do nothing")
+        THREADS.clear()
+        found = await agent.say("Now work" + " on" * plan_request.MAX_UNCHECKED_BYTES)
+        assert found.header("x-context-fallback") is None
+        on_loop, in_thread = THREADS
+        assert on_loop != in_thread
+        THREADS.clear()
+        await agent.say("Now work")  # a short one holds the loop
+        assert [on_loop] == THREADS
 
 
 def hostile(lines: int) -> list[dict[str, Any]]:

@@ -37,6 +37,8 @@ _CREATES = frozenset({"write", "create"})
 _EDITS = frozenset({"edit", "replace", "insert", "patch", "str", "update", "apply"})
 _SHORT = 80
 """Maximum number of characters of a reported command or error line."""
+_PATH = 200
+"""Maximum number of characters of a reported path."""
 _RUNS = 6
 """Maximum number of reported commands."""
 _ERRORS = 2
@@ -344,10 +346,10 @@ class ActivityRecord:
             line for error_lines in self.error_lines.values() for line in error_lines
         )
         found = (
-            ActivityEntries("Edited", _list_newest(self.files_edited, 12)),
-            ActivityEntries("Created", _list_newest(self.files_created, 8)),
+            ActivityEntries("Edited", _list_newest_files(self.files_edited, 12)),
+            ActivityEntries("Created", _list_newest_files(self.files_created, 8)),
             ActivityEntries(
-                "Read", _list_newest([path for path in self.files_read if path not in self.files_edited], 12)
+                "Read", _list_newest_files([path for path in self.files_read if path not in self.files_edited], 12)
             ),
             ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count, self.possible_change_count)),
             ActivityEntries("Last errors", _list_newest(errors, 3)),
@@ -457,6 +459,20 @@ def _quote_error(line: str, path: str | None) -> str:
 
 def _list_newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:
     return list(names)[-most:][::-1]
+
+
+def _list_newest_files(paths: Sequence[str] | Mapping[str, object], most: int) -> list[str]:
+    return list(map(_show_path, _list_newest(paths, most)))
+
+
+def _show_path(path: str) -> str:
+    """Return a path as an entry shows it: of a long one the end, and one that could be taken for several entries or
+    lines in quotes. The files of a stranger have the names that he gave them."""
+    if len(path) > _PATH:
+        path = "..." + path[3 - _PATH :]
+    if path.isprintable() and "; " not in path and "`" not in path:
+        return path
+    return '"' + "".join(char if char.isprintable() else " " for char in path).replace('"', "'") + '"'
 
 
 def _find_failure_lines(end: ToolOutcome, lines: Lines) -> list[str]:

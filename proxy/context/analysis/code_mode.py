@@ -18,11 +18,12 @@ CALL_MARK: Final = "tools."
 """The beginning of a call in a program."""
 _CALL = re.compile(r"\btools\.(\w{1,64})\(\s{0,8}")
 _LITERAL = r"""\"(?:\\.|[^"\\\n])*+"|'(?:\\.|[^'\\\n])*+'|`(?:\\.|[^`\\])*+`"""
-_TEXT = re.compile(_LITERAL, re.DOTALL)
+_TEXT = re.compile(rf"(?<!\\)(?:{_LITERAL})", re.DOTALL)
+"""A text in a program. None begins with an escaped quote: a row of those would be read to its end from each of them."""
 _MEMBER = re.compile(
     rf"""(?:"(\w{{1,64}})"|(?<!\w)(\w{{1,64}}))\s{{0,8}}:\s{{0,8}}({_LITERAL}|-?\d{{1,18}}|true\b|false\b)""", re.DOTALL
 )
-_UNESCAPED_QUOTE = re.compile(r'((?:\\.)*)"', re.DOTALL)
+_QUOTE_OR_ESCAPE = re.compile(r'\\.|"', re.DOTALL)
 PATCH_BEGIN: Final = "*** Begin Patch"
 """The first line of a patch."""
 _CONSTANTS: Final = {"true": True, "false": False}
@@ -54,5 +55,9 @@ def _read_value(literal: str) -> str | int | bool | None:
         inner = literal[1:-1].replace(f"\\{literal[0]}", literal[0])
         if literal[0] == "`" and "${" in inner:
             return None
-        literal = '"' + _UNESCAPED_QUOTE.sub(r"\1\"", inner.replace("\n", "\\n")) + '"'
+        literal = '"' + _QUOTE_OR_ESCAPE.sub(_escape_quote, inner.replace("\n", "\\n")) + '"'
     return decode_string(literal.encode("utf-8", "replace"))
+
+
+def _escape_quote(found: re.Match[str]) -> str:
+    return '\\"' if found[0] == '"' else found[0]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from proxy.context.analysis import output_wrappers, tool_messages
 from proxy.context.analysis.outcome import ToolOutcome
+from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS
 from proxy.context.analysis.tool_messages import MAX_MESSAGE_CHARS
 
 Lines = Callable[[], Sequence[str]]
@@ -77,5 +78,5 @@ def shows_file(end: ToolOutcome, lines: Lines) -> bool:
 
 
 def has_doubt(rows: Sequence[str]) -> bool:
-    """True if a line has a word with which a tool reports that it has not done something."""
-    return any(_UNCHANGED.search(tool_messages.PATH_WORD.sub(" ", row)) for row in rows)
+    """True if the beginning of a line has a word with which a tool reports that it has not done something."""
+    return any(_UNCHANGED.search(tool_messages.PATH_WORD.sub(" ", row[:MAX_LINE_CHARS])) for row in rows)

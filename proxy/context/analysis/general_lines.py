@@ -116,7 +116,7 @@ NO_TESTS = (
     r"|Ran 0 tests?\b|(?:\[\w+\] )?Tests run: 0,|\W*Executed 0 (?:tests?,|of \d+ )"
     r"|0 (?:tests?|examples?|runs|scenarios?|specs?)\b"
     r"|\?\s+\S+\s+\[no test files\]|ok\s+\S+\s.*\[no tests to run\]|test result: ok\. 0 passed|running 0 tests$"
-    r"|Test(?: Suites|s| Files):?\s+(?!.*\bpassed)[1-9]\d* (?:skipped|todo)\b|0 passing\b|[#\u2139] (?:tests|pass) 0$"
+    r"|Test(?: Suites|s| Files):?\s++(?!.*\bpassed)[1-9]\d* (?:skipped|todo)\b|0 passing\b|[#\u2139] (?:tests|pass) 0$"
     r"|ok \| 0 passed|0 pass$|ok \d+ .*# SKIP\b|All (?:examples were filtered out|tests have been excluded)|1\.\.0\b"
     r"|([1-9]\d*) (?:tests?|examples?), 0 failures, \1 (?:excluded|skipped|pending)"
     r"|\[  PASSED  \] 0 tests|\d\d:\d\d \+0: All tests passed|Tests: succeeded 0, failed 0"

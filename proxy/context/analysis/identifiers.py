@@ -28,7 +28,7 @@ _INSIDE = b"_./#@:+~-"
 _PARTED = bytes(b if b >= 128 or chr(b).isalnum() or b in _INSIDE else 32 for b in range(256))
 """Translation table: bytes of UTF-8 that no name contains become blanks."""
 _QUERIED_URL = re.compile(
-    r"(https?://[^\s\"'<>()\[\]{}|\\`?]{1,80}\?[^\s\"'<>()\[\]{}|\\`]{0,39}[\w/=%~+-])"
+    r"(https?://[^\s\"'<>()\[\]{}|\\`?]{1,80}\?(?![^\s\"'<>()\[\]{}|\\`]{100})[^\s\"'<>()\[\]{}|\\`]{0,39}[\w/=%~+-])"
     r"(?=[.,;:!?*]*(?:[\s\"'<>()\[\]{}|\\`]|\Z))"
 )
 """An URL with a query, short enough to be shown as a name: without its query it would be the one of another page."""

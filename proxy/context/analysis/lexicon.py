@@ -50,15 +50,15 @@ SHELL_WRITES = (
     r"|(?:^|[\s;&|(`])(?:rm|mv|cp|mkdir|touch|tee|patch|chmod|chown|ln|dd|truncate|kill|pkill|make|rsync|gofmt)\s"
     r"|(?i:\b(?:set|add|clear|new|remove|move|copy|rename)-(?:content|item)\b|\bout-file\b)"
     r"|\b(?:sed|perl|ruby)\s(?:\S+\s){0,4}?-\w*i"
-    r"|\bgit\s+(?:-\S+\s+)*(?:add|am|apply|checkout|cherry-pick|clean|clone|commit|fetch|merge|mv|pull|push|rebase|reset|"
+    r"|\bgit\s+(?:-\S+\s+){0,8}(?:add|am|apply|checkout|cherry-pick|clean|clone|commit|fetch|merge|mv|pull|push|rebase|reset|"
     r"restore|revert|rm|stash|switch|worktree|bisect)\b"
     r"|\b(?:pip3?|npm|yarn|pnpm|apt|apt-get|brew|cargo|conda|gem|go|poetry|uv)\s+(?:\S+\s){0,4}?(?:add|ci|get|install|remove|"
     r"uninstall|upgrade|mod|sync)\b"
     r"|\bopen\((?:[^)]{0,200}[,=]\s*)?['\"][wax][bt+]{0,2}['\"]|\bwrite_text\(|<<"
 )
 SHELL_POLLS = (
-    r"(?:^|[\s;&|(])(?:sleep\s+[\d.$]|wait\b|watch\s)|\btail\s+-[fF]\b|\b(?:run|checks)\b.*--?watch\b"
-    r"|\b(?:kubectl|oc)\s+(?:-\S+\s+\S+\s+)*(?:get|describe|logs|wait|rollout\s+status)\b"
+    r"(?:^|[\s;&|(])(?:sleep\s+[\d.$]|wait\b|watch\s)|\btail\s+-[fF]\b|\b(?:run|checks)\b.{0,200}?--?watch\b"
+    r"|\b(?:kubectl|oc)\s+(?:-\S+\s+\S+\s+){0,8}(?:get|describe|logs|wait|rollout\s+status)\b"
     r"|\b(?:docker|podman)\s+(?:compose\s+)?(?:ps|logs)\b|\bgh\s+(?:run|pr)\s+(?:view|list|checks|status)\b"
     r"|\bsystemctl\s+(?:status|is-active)\b"
     r"|(?i:\bstart-sleep\b|\bwait-(?:process|job|event)\b|\btimeout(?:\.exe)?\s+/t\b)|\bping\s+-n\s+\d+\s+(?:127|localhost)"

@@ -234,6 +234,8 @@ def read_written_files(arguments: str) -> list[FileChange]:
 
 def is_project_file(path: str) -> bool:
     """True if a path is that of a source or a setting of a project, on which the next test may depend."""
+    if len(path) > MAX_PATH_CHARS:
+        return False
     return _PROJECT_FILE.fullmatch(path) is not None and _TEMPORARY.match(path) is None
 
 

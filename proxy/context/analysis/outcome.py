@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from proxy.chat.message import Message
+from proxy.chat.message import Message, checkpoint
 from proxy.context.analysis import outcome_lines, output_wrappers, result_lines, runner_patterns, tool_messages
 from proxy.context.analysis.outcome_lines import HEAD_LINES, MAX_LAST_LINES, MAX_SUMMARIES, TAIL_LINES, OutcomeLines
 from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS, SHORT_LINE_CHARS, has_content, strip_line
@@ -209,6 +209,7 @@ def _reports_error(rows: Sequence[str], found: OutcomeLines, command: ShellComma
         start = found.success + 1
     logged = False
     for line in rows[start:]:
+        checkpoint()
         begins = strip_line(line[:MAX_LINE_CHARS])[:SHORT_LINE_CHARS]
         if not begins:
             continue
@@ -262,7 +263,7 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
     beginning = strip_line(rows[first])[:SHORT_LINE_CHARS] if first is not None else ""
     brief = not given.is_object and sum(map(len, rows)) <= tool_messages.MAX_MESSAGE_CHARS
     may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in beginning
-    is_shown = first is not None and tool_messages.SHOWN_LINE.match(rows[first].lstrip()) is not None
+    is_shown = first is not None and tool_messages.SHOWN_LINE.match(rows[first].lstrip()[:MAX_LINE_CHARS]) is not None
     begins = may_begin and not is_shown and tool_messages.begins_with_failure(beginning)
     says_no = brief and not is_shown and tool_messages.says_no(beginning)
     timed_out = brief and output_wrappers.is_timeout(beginning)

@@ -95,6 +95,7 @@ def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
         line = strip_line(rows[n])
         if len(line) > SHORT_LINE_CHARS or not line:
             continue
+        checkpoint()
         above.update(k for k, (_, other) in enumerate(patterns.whole) if k not in above and other.match(line))
         begins = n if patterns.begins.match(line) else begins
         cut = n if patterns.cut.match(line) else cut
@@ -187,7 +188,11 @@ def _stands_below(rows: Sequence[str], n: int, line: str) -> bool:
 
 
 def find_candidates(rows: Sequence[str]) -> list[int]:
-    """Return the lines that may report the outcome of a run: those with one of `OUTCOME_WORDS`."""
+    """Return the lines that may report the outcome of a run: those with one of `OUTCOME_WORDS`. Of a result with more
+    lines than are examined, those between the front and the end are not looked through."""
+    if (between := len(rows) - HEAD_LINES - TAIL_LINES) > 0:
+        found_in = find_candidates([*rows[:HEAD_LINES], *rows[-TAIL_LINES:]])
+        return [n if n < HEAD_LINES else n + between for n in found_in]
     small = "\n".join(rows).lower()
     starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
     found: set[int] = set()
@@ -209,6 +214,7 @@ def find_failure_lines(rows: Sequence[str], patterns: runner_patterns.RunnerPatt
     for n in (*range(min(HEAD_LINES, len(rows))), *range(max(HEAD_LINES, len(rows) - TAIL_LINES), len(rows))):
         if n <= until or len(rows[n]) > MAX_LINE_CHARS:
             continue
+        checkpoint()
         stripped = strip_line(rows[n])
         match = patterns.detail.match(stripped) if stripped else None
         if match is None or stripped in seen:

@@ -60,7 +60,7 @@ _TELLS = re.compile(r"[^\W_]{2}")
 _TIMED_OUT = re.compile(
     r"\W*(?:error\W+)?(?:the\s+)?(?:last\s+)?(?:tool\s+)?(?:command|call|process|execution|operation|request|script)\b"
     r".{0,200}?\btimed out\b(?!.*\bretr(?:y|ying|ied|ies)\b)"
-    r"|\W*(?:error\W+)?(?:timed out|timeout)\b(?: after| \(|:(?!\s*[\d.]*\s*\w*$)|$)"
+    r"|\W*(?:error\W+)?(?:timed out|timeout)\b(?: after| \(|:(?!\s*+[\d.]*+\s*+\w*+$)|$)"
     r"|\W*(?:\w+ )?(?:tool|command|process)\b.{0,60}?\bexceed(?:ed|ing) (?:the |its )?time(?:out|[ -]?limit)\b"
     r"|\W*status>timed?[_ ]?out<",
     re.IGNORECASE,

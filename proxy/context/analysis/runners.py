@@ -117,7 +117,7 @@ RUNNERS = (
             r"No tests found, exiting with code [1-9]",
         ),
         # A suite that could not be loaded has failed, and its tests do not count: `Tests:` alone proves nothing.
-        passed=(r"Test Suites:\s+(?!.*\bfailed).*\b[1-9]\d* passed, (?:\d+ of )?\d+ total",),
+        passed=(r"Test Suites:\s++(?!.*\bfailed).*\b[1-9]\d* passed, (?:\d+ of )?\d+ total",),
         detail=((r"No tests found, exiting", 0), (r"\u25cf (?!Console)\S.*", 2), (r"Expected(?: \w+)?: ", 1)),
     ),
     Runner(

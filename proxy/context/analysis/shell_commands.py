@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import compress
 from typing import Any, Literal, NamedTuple
 
-from proxy.chat.message import Call, Message
+from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.showing_commands import (
     ASKED_MARK,
@@ -144,6 +144,8 @@ MAX_STORED_CHARS = 200
 """Maximum number of characters of a command that are stored."""
 MAX_PARSED_CHARS = 20_000
 """Maximum number of characters of a command that is parsed. The exit code of a longer one proves nothing."""
+MAX_PREFIXES = 16
+"""Words like `sudo` and `if` in a row that are left out in front of a command. Each costs a copy of those behind it."""
 MAX_DOCUMENTS = 100
 """Maximum number of `<<` in the last line of a command that is parsed. None begins a document, and each costs time."""
 
@@ -459,8 +461,11 @@ def _split_parts(bare: str) -> Iterator[_Part]:
     operator = ""
     assigned: list[str] = []
     for n in range(0, len(pieces), 2):
+        checkpoint()
         words = [w for w in pieces[n].strip(" \t(){}!").split() if w not in ("(", ")", "{", "}", "!")]
-        while words and (words[0] in COMMAND_PREFIXES or _ASSIGNED.fullmatch(words[0])):
+        prefixes = 0
+        while words and ((prefixes < MAX_PREFIXES and words[0] in COMMAND_PREFIXES) or _ASSIGNED.fullmatch(words[0])):
+            prefixes += words[0] in COMMAND_PREFIXES
             if words[:2] == ["command", "-v"]:
                 words = ["which", *words[2:]]
             elif words[0] in COMMAND_PREFIXES:

@@ -58,11 +58,11 @@ LONG_LINE = 400
 
 
 def find_error_lines(message: Message) -> tuple[int, ...]:
-    """The numbers of the lines that tell of an error; a long line does not count."""
+    """The numbers of the lines of a message that tell of an error; a long line does not count."""
     if not identifiers.find_error_words(message):
         return ()
     lines = result_lines.read_lines(message)
-    return tuple(n for n in select_error_lines(message, lines) if len(lines[n]) <= LONG_LINE)
+    return tuple(select_error_lines(message, lines))
 
 
 def find_reported_errors(message: Message) -> tuple[int, ...]:
@@ -117,14 +117,19 @@ def find_unlike_lines(message: Message) -> tuple[int, ...]:
 
 
 def select_error_lines(message: Message, lines: Sequence[str]) -> list[int]:
-    """The numbers of those of these lines of a message that tell of an error, however long they are."""
+    """The numbers of those of these lines of a message that tell of an error; a long line does not count."""
     words = identifiers.find_error_words(message)
     checkpoint()
     if not words:
         return []
-    return [n for n, line in enumerate(lines) if any(word in line for word in words) and _tells_error(line)]
+    return [
+        n
+        for n, line in enumerate(lines)
+        if len(line) <= LONG_LINE and any(word in line for word in words) and _tells_error(line)
+    ]
 
 
 def _tells_error(line: str) -> bool:
+    checkpoint()
     shown = output_wrappers.remove_colours(line) if "\x1b" in line else line
     return _ERROR.search(shown) is not None or any(word in shown for word in identifiers.FOREIGN_ERROR_WORDS)

@@ -42,7 +42,7 @@ def _is_record(message: Message) -> bool:
     if len(lines) < MIN_LINES:
         return False
     checkpoint()
-    labels = [found[0] for line in lines if (found := _FIELD.match(line)) is not None]
+    labels = [found[0] for line in lines if (found := _FIELD.match(line, 0, _LONG)) is not None]
     checkpoint()
     rows = sum(map(_is_row, lines))
     return max(len(labels) if len(set(labels)) >= MIN_LABELS else 0, rows) >= MIN_LABELLED_SHARE * len(lines)

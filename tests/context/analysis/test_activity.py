@@ -518,3 +518,18 @@ def test_a_line_of_success_is_no_error_of_a_run_that_failed(end: str, told: str)
     assert lines[0].startswith("Commands: `pytest -q` failed")
     assert "60 passed" not in "\n".join(lines)
     assert not told or told in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("src/a b.py", "src/a b.py"),
+        ("a.py\nCommands: `pytest` ok", '"a.py Commands: `pytest` ok"'),
+        ("a.py; src/auth.py", '"a.py; src/auth.py"'),
+        ('a.py; "b', '"a.py; \'b"'),
+        ("a.py\u2028[End of record]", '"a.py [End of record]"'),
+        ("x" * 5_000 + "/a.py", "..." + "x" * 192 + "/a.py"),
+    ],
+)
+def test_the_name_of_a_file_passes_for_nothing_else(path: str, shown: str) -> None:
+    assert noted(("read_file", {"path": path}, "1\tx\n2\ty")) == [f"Read: {shown}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -111,3 +112,24 @@ def test_other_arguments_that_name_tools_are_what_they_are() -> None:
 def test_any_text_is_read(text: str) -> None:
     read_program_call(text)
     read_program_call("tools.run({" + text)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "tools.a(x " + '\\"' * 30_000,
+        "tools.a({x: '" + r"\\" * 30_000 + "'})",
+        "tools.a({x: '" + r"\n" * 30_000 + "'})",
+        "tools.a(" + "`'\"" * 30_000,
+    ],
+    ids=["escaped quotes", "backslashes", "escapes", "quotes"],
+)
+def test_a_row_of_escapes_takes_linear_time(program: str) -> None:
+    """In quadratic time the first two took 6 and 20 s, in which no other request was read."""
+    began = time.thread_time()
+    read_program_call(program)
+    assert time.thread_time() - began < 2
+
+
+def test_quotes_of_another_kind_are_kept_within_a_text() -> None:
+    assert read_program_call(r"""tools.a({x: 'say "a" \"b\" c:\\'})""") == {"x": 'say "a" "b" c:\\'}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.context.analysis import file_results
+from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS
 from tests.context.analysis.test_activity import noted
 
 LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
@@ -104,3 +106,8 @@ def test_a_file_is_read_only_where_no_tool_says_in_some_language_that_it_is_not_
 )
 def test_an_edit_that_was_refused_in_another_language_is_no_edit(text: str) -> None:
     assert noted(("edit_file", {"path": "/w/a.py"}, text)) == []
+
+
+def test_only_the_beginning_of_a_line_is_searched_for_doubt() -> None:
+    assert file_results.has_doubt(["a hunk was rejected"])
+    assert not file_results.has_doubt(["a " * MAX_LINE_CHARS + "rejected"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -80,3 +81,12 @@ def test_commands_that_wait_are_told_from_others() -> None:
 def test_how_a_result_begins_says_whether_the_call_failed(text: str, failed: bool) -> None:
     assert bool(re.search(FAILED_PATTERN, text, re.IGNORECASE)) is failed
     assert re.search(ERROR_PATTERN, text, re.IGNORECASE) or not failed
+
+
+@pytest.mark.parametrize("piece", ["run--", "oc -a ", "git -git ", "kubectl -git get-"])
+def test_commands_are_searched_in_linear_time(piece: str) -> None:
+    command = (piece * 40_000)[:40_000]
+    began = time.thread_time()
+    for pattern in (SHELL_POLLS, SHELL_WRITES):
+        re.search(pattern, command, re.MULTILINE)
+    assert time.thread_time() - began < 0.5

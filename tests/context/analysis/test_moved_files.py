@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.context.analysis import identifiers, moved_files, shell_commands
+from proxy.context.analysis.moved_files import MAX_PATH_CHARS, is_project_file
 
 
 @pytest.mark.parametrize(
@@ -201,3 +202,8 @@ def test_what_is_longer_than_any_path_is_none() -> None:
 )
 def test_a_shell_is_followed_as_far_as_the_command_says_where_it_goes(command: str, directory: str) -> None:
     assert moved_files.follow_cd(command, "/w") == directory
+
+
+def test_a_name_that_is_too_long_for_a_file_is_no_file_of_a_project() -> None:
+    assert is_project_file("src/config.py")
+    assert not is_project_file("a/" * MAX_PATH_CHARS + "config.py")

@@ -300,8 +300,20 @@ def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:
         "3 passed (2s)\nTimeout: 0\n0 failures, 0 errors.\n" * 50_000,
         ("+" * 390 + " lines truncated\n") * 5_000,
         "{\n" * 1_500_000,
+        ("Test Suites: " + " " * 380 + "ok\n") * 2_500,
     ],
-    ids=["many lines", "one line", "colons", "tags", "blanks", "successes", "pairs of lines", "cuts", "brackets"],
+    ids=[
+        "many lines",
+        "one line",
+        "colons",
+        "tags",
+        "blanks",
+        "successes",
+        "pairs of lines",
+        "cuts",
+        "brackets",
+        "a gap",
+    ],
 )
 def test_a_huge_result_is_read_with_little_work(text: str) -> None:
     """By processor time, with room for a busy machine: every line looked at by every pattern took ten times as long."""

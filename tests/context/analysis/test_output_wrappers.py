@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from proxy.chat.message import Message
-from proxy.context.analysis import outcome, result_lines, shell_commands
+from proxy.context.analysis import outcome, output_wrappers, result_lines, shell_commands
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.output_wrappers import has_content
 from proxy.context.analysis.shell_commands import EDIT_CALL, ShellCommand
@@ -130,3 +131,12 @@ def test_a_result_that_the_client_marks_as_an_error_has_failed(command: str, tex
 def test_the_mark_alone_makes_an_edit_fail_and_its_absence_proves_nothing() -> None:
     assert outcome.read_outcome(result_of_messages("Nope.", is_error=True), EDIT_CALL).verdict == "failed"
     assert outcome.read_outcome(result_of_messages("Fine.", is_error=False), EDIT_CALL).verdict == "unknown"
+
+
+@pytest.mark.parametrize("behind", [" ", "\t", "1", "1 "])
+def test_what_stands_behind_a_timeout_is_read_in_linear_time(behind: str) -> None:
+    line = "timed out:" + behind * 1_500 + "\0"
+    began = time.thread_time()
+    for _ in range(100):
+        output_wrappers.is_timeout(line)
+    assert time.thread_time() - began < 1

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from proxy.chat.message import Call
 from proxy.context.analysis import shell_commands
-from proxy.context.analysis.shell_commands import EDIT_CALL, MAX_PARSED_CHARS, PLAIN_CALL, TOOL_RUN, ShellCommand
+from proxy.context.analysis.shell_commands import (
+    EDIT_CALL,
+    MAX_PARSED_CHARS,
+    MAX_PREFIXES,
+    PLAIN_CALL,
+    TOOL_RUN,
+    ShellCommand,
+)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +210,12 @@ def test_many_parts_take_linear_time(piece: str) -> None:
     for _ in range(10):
         shell_commands.parse_command(text)
     assert time.thread_time() - start < 5, "above 15 s if each run looks through all parts behind it"
+
+
+def test_so_many_words_in_front_of_a_command_are_left_out() -> None:
+    """Of thousands in a row each took a copy of all behind it."""
+    assert shell_commands.parse_command("sudo " * MAX_PREFIXES + "cat a").kind == "look"
+    assert shell_commands.parse_command("sudo " * (MAX_PREFIXES + 1) + "cat a").kind == "run"
 
 
 @given(st.text(st.sampled_from("ab|&;\n'\"<>$()`{}# =-\\"), max_size=60))

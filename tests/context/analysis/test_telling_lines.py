@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from proxy.context.analysis.telling_lines import find_constants, find_imports, find_reported_errors, find_unlike_lines
+from proxy.context.analysis.telling_lines import (
+    LONG_LINE,
+    find_constants,
+    find_imports,
+    find_reported_errors,
+    find_unlike_lines,
+    select_error_lines,
+)
 from tests.conversations import build_view, make_messages, result, user
 
 
@@ -56,3 +63,8 @@ def test_a_result_whose_lines_all_differ_has_no_unlike_line() -> None:
     (code,) = build_view([user("\n".join(f"def f{'a' * n}(x): return x" for n in range(30)))]).messages
     (alike,) = build_view([user("\n".join(f"step {n}" for n in range(30)))]).messages
     assert find_unlike_lines(code) == find_unlike_lines(alike) == ()
+
+
+def test_a_line_that_is_too_long_reports_no_error() -> None:
+    message = make_messages(result("1", f"Error: no\n{'a ' * LONG_LINE}Error: no"))[0]
+    assert select_error_lines(message, message.text.splitlines()) == [0]
