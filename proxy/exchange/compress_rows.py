@@ -24,6 +24,7 @@ from proxy.exchange import publish_events, record_outcome
 from proxy.exchange.fallback import count_fallback
 from proxy.exchange.handler import record_gap
 from proxy.exchange.prepare_request import prepare_request
+from proxy.exchange.record_outcome import Outcome
 from proxy.exchange.send_prompt import record_sent
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
@@ -105,7 +106,7 @@ def _finish(services: Services, turn: Turn) -> CompressAnswer:
     """Record the request, and return the answer that its plan makes."""
     record_sent(services, turn)
     publish_events.publish_plan(services, turn)
-    rows = record_outcome.record_outcome(services, turn, None, (), "complete", 200, note="rows of a gateway")
+    rows = record_outcome.record_outcome(services, turn, Outcome("complete", 200, note="rows of a gateway"))
     record_outcome.store_in_background(services, turn, rows)
     found = _find_rows(turn)
     return CompressAnswer(_encode(found), record_outcome.make_context_headers(turn))

@@ -41,6 +41,7 @@ from proxy.exchange.client_stream import keep_alive, relay_to_client
 from proxy.exchange.dialect import DIALECTS, AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.prepare_request import prepare_request
+from proxy.exchange.record_outcome import Outcome
 from proxy.exchange.send_prompt import send_prompt
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop
@@ -186,7 +187,7 @@ def _record_no_reply(services: Services, turn: Turn) -> Iterator[None]:
     try:
         yield
     except UpstreamError as problem:
-        _record_unfinished(services, turn, "failed", problem.status, problem.code)
+        _record_unfinished(services, turn, Outcome("failed", problem.status, note=problem.code))
         raise
     except (asyncio.CancelledError, ClientGone):
         _record_client_gone(services, turn)
@@ -247,18 +248,10 @@ async def _relay_stream(
     if _shows_state(turn, withheld):
         blocks = [block.body for block in state_block.find_blocks(answer.text)]
     if broken is not None or answer.error is not None or answer.is_truncated:
-        await _end_broken_stream(services, turn, reply, relay, blocks, broken, out)
+        await _end_broken_stream(services, turn, relay, Outcome("partial", reply.status, answer, blocks), broken, out)
         return
-    rows = record_outcome.record_outcome(
-        services,
-        turn,
-        answer,
-        blocks,
-        "complete",
-        reply.status,
-        reflections=relay.other_blocks,
-        first_byte_ms=first_byte_ms,
-    )
+    outcome = Outcome("complete", reply.status, answer, blocks, relay.other_blocks, first_byte_ms)
+    rows = record_outcome.record_outcome(services, turn, outcome)
     rows += _make_iteration_rows(services, turn, relay.other_blocks)
     stored = await record_outcome.store_and_wait(services, turn, rows)
     comment = b"" if stored or not turn.dialect.answers.has_comments else b": persist deferred\n\n"
@@ -268,22 +261,21 @@ async def _relay_stream(
 async def _end_broken_stream(
     services: Services,
     turn: Turn,
-    reply: Reply,
     relay: AnswerRelay,
-    blocks: Sequence[str],
+    outcome: Outcome,
     broken: UpstreamError | None,
     out: ResponseWriter,
 ) -> None:
     """Record a stream whose answer is not whole, and end it: with the provider's own error, else with one of ours.
     broken: the reason why the stream broke; None where the provider ended it."""
-    answer = relay.answer
-    if broken is None and answer.error is not None:
-        note = f"upstream error: {answer.error[:MAX_NOTE_ERROR_CHARS]}"
-        _record_unfinished(services, turn, "partial", reply.status, note, answer, blocks)
+    provider_error = relay.answer.error
+    if broken is None and provider_error is not None:
+        note = f"upstream error: {provider_error[:MAX_NOTE_ERROR_CHARS]}"
+        _record_unfinished(services, turn, outcome._replace(note=note))
         await out.end(relay.terminal)  # the client has the provider's own error
         return
     code = broken.code if broken is not None else "upstream_broken"
-    _record_unfinished(services, turn, "partial", reply.status, code, answer, blocks)
+    _record_unfinished(services, turn, outcome._replace(note=code))
     fallback.record_truncated(services, turn.upstream, code)
     message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
     error = turn.dialect.answers.make_error_event(message, code)
@@ -297,18 +289,9 @@ def _make_iteration_rows(services: Services, turn: Turn, reflections: list[str])
     return iteration_records.make_iteration_rows(services, turn, reflect, reflections) if reflect is not None else []
 
 
-def _record_unfinished(
-    services: Services,
-    turn: Turn,
-    status: ExchangeStatus,
-    http_status: int,
-    note: str | None,
-    answer: AssembledAnswer | None = None,
-    blocks: Sequence[str] = (),
-) -> None:
+def _record_unfinished(services: Services, turn: Turn, outcome: Outcome) -> None:
     """Record an exchange whose answer did not come whole, or was not read. The caller does not wait for the write."""
-    rows = record_outcome.record_outcome(services, turn, answer, blocks, status, http_status, note=note)
-    record_outcome.store_in_background(services, turn, rows)
+    record_outcome.store_in_background(services, turn, record_outcome.record_outcome(services, turn, outcome))
 
 
 async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
@@ -316,10 +299,10 @@ async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
     try:
         return await reply.read_answer(services.settings.limits.body_mb << 20, services.settings.limits.values)
     except UpstreamTimeout as problem:
-        _record_unfinished(services, turn, "failed", problem.status, problem.code)
+        _record_unfinished(services, turn, Outcome("failed", problem.status, note=problem.code))
         raise
     except UpstreamBroken as problem:
-        _record_unfinished(services, turn, "partial", reply.status, problem.code)
+        _record_unfinished(services, turn, Outcome("partial", reply.status, note=problem.code))
         raise
     except (asyncio.CancelledError, ClientGone):
         _record_client_gone(services, turn)
@@ -398,17 +381,16 @@ async def _record_and_respond(
     turn, answer = made.turn, made.answer
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
     reflections = [block.body for block in made.blocks if block.heading != state_block.HEADING]
-    rows = record_outcome.record_outcome(
-        services,
-        turn,
-        answer,
-        [block.body for block in made.blocks if block.heading == state_block.HEADING],
+    outcome = Outcome(
         "complete" if complete else _find_status_without_answer(reply.status),
         reply.status,
-        reflections=reflections,
-        first_byte_ms=first_byte_ms,
-        note=None if complete else f"http {reply.status}",
+        answer,
+        [block.body for block in made.blocks if block.heading == state_block.HEADING],
+        reflections,
+        first_byte_ms,
+        None if complete else f"http {reply.status}",
     )
+    rows = record_outcome.record_outcome(services, turn, outcome)
     if complete:
         rows += _make_iteration_rows(services, turn, reflections)
     headers = _make_response_headers(turn, reply, changed=changed)
@@ -468,7 +450,7 @@ async def _answer_with_original(
 async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter, note: str) -> None:
     """Pass on an answer that is larger than the proxy holds, or that it cannot decode: as it comes, without reading
     it."""
-    _record_unfinished(services, turn, "partial", reply.status, note)
+    _record_unfinished(services, turn, Outcome("partial", reply.status, note=note))
     headers = _make_response_headers(turn, reply, changed=False)
     await fallback.relay_unread(services, turn.upstream, reply, out, headers)
 
@@ -477,4 +459,4 @@ def _record_client_gone(
     services: Services, turn: Turn, answer: AssembledAnswer | None = None, blocks: Sequence[str] = ()
 ) -> None:
     """Record the exchange of a client that left. The caller does not wait for the write."""
-    _record_unfinished(services, turn, "client_gone", 499, None, answer, blocks)
+    _record_unfinished(services, turn, Outcome("client_gone", 499, answer, blocks))

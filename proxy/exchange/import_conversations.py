@@ -19,7 +19,8 @@ from proxy.chat.message import CHAT_ROLES
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.gemini import request as gemini
 from proxy.errors import Conflict, NotManaged, Unprocessable
-from proxy.exchange import exchange_rows, lookups, plan_request, record_outcome
+from proxy.exchange import exchange_rows, lookups, plan_request
+from proxy.exchange.record_outcome import Outcome, record_outcome
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import locate
@@ -134,7 +135,7 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
         exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
         answer = _make_answer(last) if last is not None else None
         status: ExchangeStatus = "complete" if answer is not None else "partial"
-        rows = record_outcome.record_outcome(services, turn, answer, (), status, 200, note=IMPORTED_NOTE)
+        rows = record_outcome(services, turn, Outcome(status, 200, answer, note=IMPORTED_NOTE))
         await services.store.put([*turn.pending.rows, *rows])
     finally:
         # Memory may hold more than the store has: the next request reads the session from the store.

@@ -90,79 +90,68 @@ def make_context_headers(turn: Turn) -> Headers:
     return headers
 
 
-class _Ending(NamedTuple):
-    """The way in which an exchange has ended, as in `OutcomeRow`."""
+class Outcome(NamedTuple):
+    """The end of an exchange, as it is recorded."""
 
     status: ExchangeStatus
     http_status: int
-    at: float
-    """The time, in seconds."""
-    first_byte_ms: float | None
-    note: str | None
+    answer: AssembledAnswer | None = None
+    """The answer as the client got it; None if none was read."""
+    blocks: Sequence[str] = ()
+    """The bodies of the STATE blocks that the model was asked for."""
+    reflections: Sequence[str] = ()
+    """The bodies of the REFLECTION blocks that the model was asked for."""
+    first_byte_ms: float | None = None
+    """As in `OutcomeRow`."""
+    note: str | None = None
+    """The cause of this end, if it needs one."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the client got a whole answer that is no error."""
+        return self.status == "complete" and 200 <= self.http_status < 300
 
 
-def record_outcome(
-    services: Services,
-    turn: Turn,
-    answer: AssembledAnswer | None,
-    blocks: Sequence[str],
-    status: ExchangeStatus,
-    http_status: int,
-    *,
-    reflections: Sequence[str] = (),
-    first_byte_ms: float | None = None,
-    note: str | None = None,
-) -> list[Row]:
-    """Return the rows of an exchange's end; update memory and metrics. blocks, reflections: the bodies of the STATE and
-    REFLECTION blocks that the model was asked for. first_byte_ms, note: as in OutcomeRow."""
-    branch, tip_key = turn.located.branch, turn.tip_key
+def record_outcome(services: Services, turn: Turn, outcome: Outcome) -> list[Row]:
+    """Return the rows of an exchange's end; update memory and metrics."""
+    branch, tip_key, now = turn.located.branch, turn.tip_key, services.now()
+    answer, complete = outcome.answer, outcome.is_complete
     rows: list[Row] = []
-    ending = _Ending(status, http_status, services.now(), first_byte_ms, note)
-    complete = status == "complete" and 200 <= http_status < 300
-    answer_key = _keep_answer(services, turn, answer, rows, ending, complete=complete)
+    answer_key = _keep_answer(services, turn, outcome, rows, now)
     # An answer of nothing but a withheld block leaves the client nothing to send back: the request is its place then.
-    state_key = tip_key if answer_key is None and complete and blocks else answer_key
+    state_key = tip_key if answer_key is None and complete and outcome.blocks else answer_key
     branch.last_request = replace(branch.last_request, failed=state_key is None or not complete)
     usage = _read_usage(turn, answer)
-    asked = [f"{state_block.HEADING}\n{body}" for body in blocks]
-    asked += [f"{reflection.HEADING}\n{body}" for body in reflections]
-    meter = _make_meter(services, turn, usage, status, asked)
+    meter = _make_meter(services, turn, usage, outcome)
     first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
     state = None
     if answer is not None and state_key is not None and complete:
-        state = _learn_from_answer(services, turn, answer, blocks, state_key, first)
-        rows += [StateRow(turn.tenant, branch.session, branch.name, *state, ending.at)] if state is not None else []
-    rows.append(_make_outcome_row(turn, ending, answer, answer_key, usage, meter))
+        state = _learn_from_answer(services, turn, answer, outcome.blocks, state_key, first)
+        rows += [StateRow(turn.tenant, branch.session, branch.name, *state, now)] if state is not None else []
+    rows.append(_make_outcome_row(turn, outcome, answer_key, usage, meter, now))
     if branch.last_request.tip_key == tip_key:
-        rows.append(branch.record_move(tip_key, answer_key, ending.at))
+        rows.append(branch.record_move(tip_key, answer_key, now))
     services.live_sessions.end_exchange(branch.live_session)
     _record_metrics(services, turn, answer, meter)
     publish_events.publish_answer(services, turn, first if complete else None, state)
     return rows
 
 
-def _keep_answer(
-    services: Services,
-    turn: Turn,
-    answer: AssembledAnswer | None,
-    rows: list[Row],
-    ending: _Ending,
-    *,
-    complete: bool,
-) -> bytes | None:
+def _keep_answer(services: Services, turn: Turn, outcome: Outcome, rows: list[Row], now: float) -> bytes | None:
     """Add the rows of an answer's messages and of its hidden round; memory is updated. Return the answer's key, None
     for an answer that is no node of the chain.
 
     An answer that was not captured whole is none: its key is not the client's. Of a broken answer the part that the
     client got is a node: some clients send it back and continue from there.
     """
-    if answer is None or answer.is_capped or not (complete or ending.status in ("partial", "client_gone")):
+    answer, complete = outcome.answer, outcome.is_complete
+    if answer is None or answer.is_capped or not (complete or outcome.status in ("partial", "client_gone")):
         return None
-    answer_key = _store_answers(services, turn, answer, rows, ending.at, whole=complete)
+    answer_key = _store_answers(services, turn, answer, rows, now, whole=complete)
     if answer_key is not None and complete:
         branch = turn.located.branch
         rows += side_calls.mark_side_call(branch) if branch.may_become_side_call else []
-        rows += exchange_rows.record_hidden_round(turn, answer_key, ending.at)
+        rows += exchange_rows.record_hidden_round(turn, answer_key, now)
     return answer_key
 
 
@@ -188,21 +177,17 @@ def _learn_from_answer(
 
 
 def _make_outcome_row(
-    turn: Turn,
-    ending: _Ending,
-    answer: AssembledAnswer | None,
-    answer_key: bytes | None,
-    usage: Usage | None,
-    meter: Meter | None,
+    turn: Turn, outcome: Outcome, answer_key: bytes | None, usage: Usage | None, meter: Meter | None, now: float
 ) -> OutcomeRow:
+    answer = outcome.answer
     return OutcomeRow(
-        tenant=turn.tenant, session=turn.located.branch.session, exchange=turn.id, status=ending.status,
-        http_status=ending.http_status, finish=answer.finish_reasons.get(0) if answer is not None else None,
+        tenant=turn.tenant, session=turn.located.branch.session, exchange=turn.id, status=outcome.status,
+        http_status=outcome.http_status, finish=answer.finish_reasons.get(0) if answer is not None else None,
         prompt_tokens=usage.prompt if usage is not None else None,
         completion_tokens=usage.completion if usage is not None else None,
         cached_tokens=usage.cached if usage is not None else None,
         answer=answer_key, fallback=str(turn.prompt.fallback or "") or None,  # the store takes no member of an enum
-        first_byte_ms=ending.first_byte_ms, ended_at=ending.at, note=_make_note(turn, ending.note, usage, answer),
+        first_byte_ms=outcome.first_byte_ms, ended_at=now, note=_make_note(turn, outcome.note, usage, answer),
         meter=cost.write_meter(meter) if meter is not None else None,
     )  # fmt: skip
 
@@ -332,12 +317,11 @@ def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
     )
 
 
-def _make_meter(
-    services: Services, turn: Turn, usage: Usage | None, status: ExchangeStatus, asked: Sequence[str]
-) -> Meter | None:
-    """Return the meter of the exchange, None if it cannot be metered; the request log gets its figures. asked: the
-    blocks that the proxy has asked for."""
+def _make_meter(services: Services, turn: Turn, usage: Usage | None, outcome: Outcome) -> Meter | None:
+    """Return the meter of the exchange, None if it cannot be metered; the request log gets its figures."""
     meter = None
+    asked = [f"{state_block.HEADING}\n{body}" for body in outcome.blocks]
+    asked += [f"{reflection.HEADING}\n{body}" for body in outcome.reflections]
     if usage is not None and usage.cache_write:
         branch = turn.located.branch
         branch.unstored = replace(branch.unstored, has_long_cache=usage.cache_write_long > 0)
@@ -350,7 +334,7 @@ def _make_meter(
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
         services.metrics.internal_errors_total.labels(where="counting").inc()
         log.exception("an exchange could not be metered")
-    _add_log_fields(turn, meter, status)
+    _add_log_fields(turn, meter, outcome.status)
     return meter
 
 
