@@ -16,6 +16,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.samples import Sample
 
+from proxy.version import VERSION
+
 NAMESPACE = "context_proxy"
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 """Content type of `Metrics.render_text()`."""
@@ -241,6 +243,8 @@ class Metrics:
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
 
     def _add_memory_metrics(self) -> None:
+        self.build_info = self._gauge("build_info", "1, with the version that this process runs.", ("version",))
+        self.build_info.labels(VERSION).set(1)
         self.live_branches = self._gauge("live_branches", "Branches whose state is in memory.")
         self.live_bytes = self._gauge("live_bytes", "Memory taken by their state, estimated.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
@@ -396,9 +400,9 @@ class Metrics:
             counter.labels(value)
         return counter
 
-    def _gauge(self, name: str, tells: str) -> Gauge:
-        self.descriptions.append(MetricDescription(f"{NAMESPACE}_{name}", "gauge", (), tells))
-        return Gauge(name, tells, namespace=NAMESPACE, registry=self.registry)
+    def _gauge(self, name: str, tells: str, labels: tuple[str, ...] = ()) -> Gauge:
+        self.descriptions.append(MetricDescription(f"{NAMESPACE}_{name}", "gauge", labels, tells))
+        return Gauge(name, tells, labels, namespace=NAMESPACE, registry=self.registry)
 
     def _histogram(self, name: str, buckets: tuple[float, ...], labels: tuple[str, ...], tells: str) -> Histogram:
         self.descriptions.append(MetricDescription(f"{NAMESPACE}_{name}", "histogram", labels, tells))

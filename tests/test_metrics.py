@@ -16,6 +16,7 @@ from proxy.metrics import (
     TOKEN_BUCKETS,
     Metrics,
 )
+from proxy.version import VERSION
 
 
 def test_every_name_begins_with_the_namespace_and_is_described_once() -> None:
@@ -52,6 +53,7 @@ def test_what_is_counted_is_in_the_text() -> None:
     assert 'context_proxy_requests_total{route="chat",status="200"} 1.0' in text
     assert 'context_proxy_tokens_before_bucket{le="2000.0"} 1.0' in text
     assert "context_proxy_live_branches 3.0" in text
+    assert f'context_proxy_build_info{{version="{VERSION}"}} 1.0' in text
     assert list(text_string_to_metric_families(text))
     assert CONTENT_TYPE.startswith("text/plain")
 

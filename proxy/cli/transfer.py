@@ -58,6 +58,13 @@ def export(
         if str(value) not in ("", "-") and not is_meant:
             allowed = "nothing beside --csv or --parquet" if is_table else "a time beside --csv or --parquet"
             raise ConfigError(name, str(value), allowed, source=f"--{name}")
+    if not is_table and (db is not None or config is not None):
+        raise ConfigError(
+            "db" if db is not None else "config",
+            str(config) if db is None else "***" if "://" in db else db,
+            "a store beside --csv or --parquet. Conversations come from the proxy that --url names: let "
+            "`context-proxy serve --db ... --port ...` serve that store",
+        )
     if is_table:
         _export_table(command, session, parquet, csv, since, until, read_settings(config, db=db))
         return

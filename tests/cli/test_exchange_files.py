@@ -170,6 +170,17 @@ def test_a_table_goes_to_stdout_and_the_next_beginning_to_stderr(shop: CommandRu
     assert not Path("-").exists()
 
 
+def test_conversations_of_another_store_are_not_taken_from_the_proxy_that_runs(
+    shop: CommandRunner, tmp_path: Path
+) -> None:
+    out = ("--out", str(tmp_path / "conversations.jsonl"))
+    for words in (("--db", str(tmp_path / "other.sqlite3")), ("--config", str(tmp_path / "a.toml"))):
+        ran = shop.run("export", *out, *words)
+        assert (ran.code, ran.out, "serve --db" in ran.err) == (2, "", True)
+    assert "secret" not in shop.run("export", *out, "--db", "postgresql://u:secret@db.example/a").err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_options_of_the_other_kind_of_file_are_refused(shop: CommandRunner, tmp_path: Path) -> None:
     for words in (("--since", "2026-11-23"), ("--csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "b"))):
         ran = shop.run("export", *words)
