@@ -47,13 +47,13 @@ _ENDS_IN_PROMPT = re.compile(
 _PROMPT_CHARS = 1_100
 """Characters at the end of a message in which that prompt stands."""
 _MAY_OBSERVE = re.compile(
-    r"\s*(?:<(?:output|result|stdout|stderr|error)>"
+    r"\s*+(?:<(?:output|result|stdout|stderr|error)>"
     r"|(?:outputs?|results?|stdout|stderr|errors?|exit code)\b[^\n:]{0,40}:)",
     re.IGNORECASE,
 )
 """Pattern of the beginning of an outcome in words that people use too."""
 _ADDED = re.compile(
-    r"\s*<(?P<tag>system[-_]reminder|environment_(?:details|context)|ide_\w{1,40}|new-diagnostics|[\w-]{1,40}-hook)\b[^<>]*>"
+    r"\s*+<(?P<tag>system[-_]reminder|environment_(?:details|context)|ide_\w{1,40}|new-diagnostics|[\w-]{1,40}-hook)\b[^<>]*>"
 )
 """Pattern of the beginning of a text that a client adds by itself."""
 _QUOTES_USER = re.compile(r"\buser (?:has )?(?:just )?sent\b", re.IGNORECASE)

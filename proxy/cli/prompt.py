@@ -95,8 +95,13 @@ def render_message(message: Any) -> Text:
         text.append(f"  {_explain_edit(why)}\n", "yellow")
     is_out = message["status"] in ("out", "dropped", "removed")
     content = message.get("content") if message.get("content") is not None else message.get("whole")
-    text.append(render_body(content) + "\n", "bright_black" if is_out else "")
+    text.append(_quote_lines(render_body(content)) + "\n", "bright_black" if is_out else "")
     return text
+
+
+def _quote_lines(text: str) -> str:
+    """Return a text with a mark in front of each line: none passes for the head of another message."""
+    return "\n".join(f"| {line}" for line in text.split("\n"))
 
 
 def render_body(message: Any) -> str:
@@ -131,7 +136,7 @@ def _render_insert(insert: Any) -> Text:
     text = Text()
     text.append(f"+ {escape_controls(insert['source'])}", "bold blue")
     text.append(", from the proxy\n", "bright_black")
-    text.append(escape_controls(insert["text"]).strip() + "\n", "blue")
+    text.append(_quote_lines(escape_controls(insert["text"]).strip()) + "\n", "blue")
     return text
 
 

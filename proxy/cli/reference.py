@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from proxy.chat.json_spans import MAX_CHARS, MAX_TOP_LEVEL_KEYS, MAX_VALUES
 from proxy.dialects.responses.frames import MAX_ITEM_BYTES
 from proxy.exchange.fallback import REASON_TEXTS
+from proxy.exchange.plan_request import MAX_LOOP_S, MAX_UNCHECKED_BYTES
 from proxy.exchange.services import TURN_BYTES
 from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
@@ -243,6 +244,11 @@ LIMITS = (
         "sessions known to have a scratchpad, memos or hidden rounds (SQLite)",
         f"{MAX_SESSIONS:,} each",
         "the store is asked for all",
+    ),
+    LimitRow(
+        f"planning new text of over {MAX_UNCHECKED_BYTES >> 10} KiB on the event loop",
+        f"{MAX_LOOP_S * 1000:.0f} ms, and the step that it is in",
+        "begun again in a worker thread",
     ),
     LimitRow("planning one request", "`limits.plan_ms`", "the original goes out, and the work stops"),
     LimitRow("questions to the helper", f"`helper.queue`, {MAX_PROMPT_CHARS >> 20} MiB", "done without, counted"),

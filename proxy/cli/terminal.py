@@ -27,7 +27,7 @@ from rich.text import Text
 from proxy.errors import ConfigError, describe_cause
 from proxy.settings.load import find_program
 
-_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move cursors, colour lines, set titles or turn the direction of writing. Line ends and tabs are not
 among them."""
 

@@ -412,7 +412,8 @@ _CACHE_MARK = re.compile(
     rb'|"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)\s*,\s*'
 )
 """A cache mark with one comma. Within a string its quotes would be escaped."""
-_ONE_TEXT = re.compile(rb'\[\s*\{\s*"type"\s*:\s*"text"\s*,\s*"text"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*\}\s*\]')
+_ONE_TEXT_BEGIN = re.compile(rb'\[\s*\{\s*"type"\s*:\s*"text"\s*,\s*"text"\s*:\s*(?=")')
+_JSON = msgspec.json.Decoder(msgspec.Raw)
 
 
 def compute_unmarked_form(message: Message) -> bytes:
@@ -428,8 +429,22 @@ def compute_unmarked_form(message: Message) -> bytes:
 def _hash_unmarked(message: Message) -> bytes:
     raw = _CACHE_MARK.sub(b"", message.raw) if message.has_cache_mark else message.raw
     content = json_spans.read_value(raw, "content") if message.part_count == 1 else None
-    text = _ONE_TEXT.fullmatch(content) if content is not None else None
-    return chain.compute_form(json_spans.set_member(raw, "content", text[1]) if text else raw)
+    text = _find_one_text(content) if content is not None else None
+    return chain.compute_form(raw if text is None else json_spans.set_member(raw, "content", text))
+
+
+def _find_one_text(content: bytes) -> bytes | None:
+    """The string of a list of one text; None for another value. A pattern of the whole would take a step for each
+    escape, and no other request would be read meanwhile."""
+    begin = _ONE_TEXT_BEGIN.match(content)
+    if begin is None:
+        return None
+    text = content[begin.end() :].removesuffix(b"]").rstrip().removesuffix(b"}").rstrip()
+    try:
+        _JSON.decode(text)
+    except ValueError:
+        return None
+    return text
 
 
 def compute_mark(message: Message, edit: Edit | None) -> bytes:

@@ -96,7 +96,7 @@ def drop_commands(messages: Sequence[Message]) -> Iterator[Message]:
             skip = False
             continue
         if _is_command(message):
-            after = next((m for m in messages[n + 1 :] if not m.is_system), None)
+            after = next((messages[k] for k in range(n + 1, len(messages)) if not messages[k].is_system), None)
             if after is None or after.role == "user":
                 continue
             if after.role == "assistant" and is_reply(after.text):

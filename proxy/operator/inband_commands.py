@@ -147,7 +147,7 @@ def _render_prompt(shown: PromptDetails) -> str:
 
 
 def _render_insert(insert: PromptInsert) -> str:
-    return f"[+ {insert.source}, from the proxy]\n{insert.text.strip()}"
+    return f"[+ {insert.source}, from the proxy]\n{_quote_lines(insert.text.strip())}"
 
 
 def _render_messages(messages: Sequence[PromptMessage]) -> str:
@@ -163,7 +163,12 @@ def _render_message(message: PromptMessage) -> str:
     text = content if isinstance(content, str) else "" if content is None else msgspec.json.encode(content).decode()
     called = message.content.get("tool_calls")
     calls = [msgspec.json.encode(call).decode() for call in called] if isinstance(called, list) else []
-    return "".join((f"{head}\n{text}", *(f"\n-> {call}" for call in calls)))
+    return "".join((f"{head}\n{_quote_lines(text)}", *(f"\n-> {call}" for call in calls)))
+
+
+def _quote_lines(text: str) -> str:
+    """Return a text with a mark in front of each line: none passes for the head of another message."""
+    return "\n".join(f"> {line}" for line in text.splitlines())
 
 
 REPLIES: Final[Mapping[Any, Callable[[Any], str]]] = {

@@ -29,7 +29,9 @@ def test_figures_are_written_as_people_read_them() -> None:
     assert [format_age(None), format_age(now + 100)] == ["-", "0 s ago"]
 
 
-@pytest.mark.parametrize("steers", ["\x1b", "\x07", "\x9b", "\r", "\b", "\u202e", "\u2066", "\ud800", "\x7f"])
+@pytest.mark.parametrize(
+    "steers", ["\x1b", "\x07", "\x9b", "\r", "\b", "\u202e", "\u2066", "\ud800", "\x7f", "\u061c", "\u2028"]
+)
 def test_what_steers_a_terminal_can_be_read(steers: str) -> None:
     assert escape_controls(f"a{steers}b") == f"a\\x{ord(steers):02x}b"
     assert escape_controls("a\tb\nü→\U0001f600") == "a\tb\nü→\U0001f600"

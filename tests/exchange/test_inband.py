@@ -191,7 +191,7 @@ async def test_context_show_is_the_prompt_that_goes_out_with_all_that_is_put_in(
         sent = talk.upstream.texts()
     ours = [state_block.build_prompt(), "the operator's", "the plan of the day"]
     for text in ours + ([state_block.get_guidelines()] if policy == "rolling" else []):
-        assert text in shown, text
+        assert text in "\n".join(line.removeprefix("> ") for line in shown.split("\n")), text
         assert text in "".join(text or "" for text in sent)
     # Which memos fit is up to the message that is not there yet; one that was quoted for good is in the history.
     assert "UTF-16" in (shown if policy == "thrifty" else "".join(text or "" for text in sent))

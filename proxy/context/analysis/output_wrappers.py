@@ -18,6 +18,8 @@ _EDGE = 3
 """Number of lines at each end among which an exit code or a state stands; labels do not count."""
 _EDGE_LABELS = 12
 """Maximum number of lines at each end that are examined, with the labels."""
+_EDGE_ROWS = 6000
+"""Maximum number of lines at each end that are looked at, blank ones included."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
 _TASK = re.compile(
@@ -168,7 +170,7 @@ def _find_edges(rows: Sequence[str]) -> list[int]:
 def _find_filled(rows: Sequence[str], order: range) -> list[int]:
     found: list[int] = []
     count = seen = 0
-    for n in order:
+    for n in order[:_EDGE_ROWS]:
         line = rows[n].strip()[:MAX_LINE_CHARS]
         if not line:
             continue

@@ -65,6 +65,9 @@ _WRITING_CMDLETS = frozenset(
     ("set-content", "add-content", "clear-content", "out-file", "tee-object", "new-item", "sc", "ac", "ni")
 )
 """Commands of PowerShell that write a file, in lower case."""
+MAX_SEARCHED_CHARS = 200_000
+"""Characters of a command, without its quoted texts and here-documents, above which it is not read: each search in it
+holds every other request."""
 _PATH_OPTIONS = frozenset(("-path", "-literalpath", "-filepath"))
 _PLACES = re.compile(
     rf"(?:^|[;|&({{])\s*((?:{'|'.join(sorted(_WRITING_CMDLETS - {'new-item', 'ni'}))})\s[^;|&)}}\n]*)", re.IGNORECASE
@@ -283,7 +286,10 @@ def _read_command_source(command: str) -> tuple[SourceAction, str]:
         start = found.end()
     place, command = "/".join(places), command[start:]
     head = command.partition("<<")[0].partition("\n")[0] if "<<" in command else command
-    plain = _HARMLESS.sub(" ", replace_quoted(_mask_here_strings(head), _mask_quotes))
+    plain = replace_quoted(_mask_here_strings(head), _mask_quotes)
+    if len(plain) > MAX_SEARCHED_CHARS:
+        return "runs", ""
+    plain = _HARMLESS.sub(" ", plain)
     checkpoint()
     into = _INTO.search(plain)
     changed = next(group for group in into.groups() if group) if into else _find_edited_file(plain)

@@ -140,3 +140,9 @@ def test_what_stands_behind_a_timeout_is_read_in_linear_time(behind: str) -> Non
     for _ in range(100):
         output_wrappers.is_timeout(line)
     assert time.thread_time() - began < 1
+
+
+def test_behind_thousands_of_blank_lines_no_exit_code_is_looked_for() -> None:
+    few, many = [""] * 100, [""] * 7_000
+    assert output_wrappers.find_exit_codes([*few, "exit code: 1", *few], is_shown=False) == [(1, 100)]
+    assert output_wrappers.find_exit_codes([*many, "exit code: 1", *many], is_shown=False) == []

@@ -7,6 +7,7 @@ import pytest
 from proxy.chat.chain import public_id
 from proxy.chat.message import Call
 from proxy.context.analysis.refetch import (
+    MAX_SEARCHED_CHARS,
     Refetch,
     ResultSource,
     find_refetches,
@@ -55,6 +56,7 @@ def test_long_commands_are_read_in_linear_time(piece: str) -> None:
 
 def test_quoted_text_is_no_part_of_a_command() -> None:
     assert shell(f"echo '{'x' * 1_000_000}' > a.txt").path == "a.txt"
+    assert shell(f"echo {'x' * MAX_SEARCHED_CHARS} > a.txt").action == "runs"
     assert shell('grep "a \\\n > b" c.py').action == "looks", "a line that goes on inside quotes"
 
 
