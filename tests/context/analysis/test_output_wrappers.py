@@ -140,3 +140,11 @@ def test_what_stands_behind_a_timeout_is_read_in_linear_time(behind: str) -> Non
     for _ in range(100):
         output_wrappers.is_timeout(line)
     assert time.thread_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("line", "content"),
+    [("130\t  );", False), ("7\u2192}", False), ("12|", False), ("12\tx", True), ("12", True)],
+)
+def test_a_numbered_line_without_a_word_is_no_content(line: str, content: bool) -> None:
+    assert has_content(line) is content
