@@ -339,7 +339,7 @@ class ActivityRecord:
 
     def list_entries(self) -> list[ActivityEntries]:
         """Return the entries of each kind, newest first. Failed commands come before all others, and commands that only
-        show something come last."""
+        show something come last. Open items stand in the order of the agent's list: the first one is next."""
         ran = list(reversed(self.command_runs.values()))
         ran.sort(key=lambda one: (one.only_shows, not one.unresolved))
         errors = identifiers.remove_duplicates(
@@ -353,7 +353,7 @@ class ActivityRecord:
             ),
             ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count, self.possible_change_count)),
             ActivityEntries("Last errors", _list_newest(errors, 3)),
-            ActivityEntries("Open", _list_newest(self.open_items, 8)),
+            ActivityEntries("Open", list(self.open_items[:8])),
         )
         return [one for one in found if one.entries]
 

@@ -80,6 +80,8 @@ _UNFINISHED = re.compile(
     re.IGNORECASE,
 )
 """A line that says that a command still runs, or that somebody stopped it."""
+_NUMBERED_BRACKET = re.compile(r"\d++(?:\t|\u2192|\|)\W*")
+"""A line of a numbered file that has a number and no word."""
 
 
 class CommandState(NamedTuple):
@@ -109,10 +111,11 @@ def remove_colours(line: str) -> str:
 
 def has_content(line: str) -> bool:
     """True if a line (bare) has content: it is no tag, bracket, ruler, label or exit code of a wrapper."""
-    return _TELLS.search(line) is not None and (
-        line[0].isdigit()  # neither a label nor an exit code begins with one, and numbered lines are many
-        or (_LABEL.fullmatch(line) is None and not (len(line) < 80 and _CODE.fullmatch(line)))
-    )
+    if _TELLS.search(line) is None:
+        return False
+    if line[0].isdigit():  # neither a label nor an exit code begins with one, and numbered lines are many
+        return _NUMBERED_BRACKET.fullmatch(line) is None
+    return _LABEL.fullmatch(line) is None and not (len(line) < 80 and _CODE.fullmatch(line))
 
 
 def find_first_line(text: str) -> str:

@@ -31,8 +31,10 @@ _REPORT = re.compile(
 places. A time gives nothing back, and begins behind no other: a line of times would take the cube of its length."""
 _IMPORT = re.compile(
     r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+"
-    r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
+    r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$)"
 )
+_LIST_END = re.compile(r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+\)\s*$")
+"""The bracket that ends a list of imports."""
 _IMPORT_WORDS = identifiers.pair_with_letters(("import", "use ", "#include", "package ", "require ", '"'))
 _CONSTANT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*(?:[A-Za-z#]+\s+){0,4}[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[\w\s:\[\]<>]{0,30}?"
@@ -73,16 +75,21 @@ def find_reported_errors(message: Message) -> tuple[int, ...]:
 
 
 def find_imports(message: Message) -> tuple[int, ...]:
-    """The numbers of the lines at the front of a file that import something."""
+    """The numbers of the lines at the front of a file that import something, and of the brackets that end a list of
+    imports."""
     text = message.text
-    lines = text.splitlines()[:_HEAD]
-    if len(text) > LONG_LINE * _HEAD or _has_import_word(text):
-        lines = [line[:LONG_LINE] for line in lines]
-        if _has_import_word("\n".join(lines)):
-            return tuple(n for n, line in enumerate(lines) if _IMPORT.match(line))
-    # Without these words, only the bracket that ends a list of imports can be found.
-    ends = [n for n, line in enumerate(lines) if line[:LONG_LINE].rstrip()[-1:] == ")"] if ")" in text else ()
-    return tuple(n for n in ends if _IMPORT.match(lines[n][:LONG_LINE]))
+    if not _has_import_word(text):
+        return ()
+    lines = [line[:LONG_LINE] for line in text.splitlines()[:_HEAD]]
+    if len(text) > LONG_LINE * _HEAD and not _has_import_word("\n".join(lines)):
+        return ()
+    found: list[int] = []
+    opening = -1  # the last line that has opened a bracket
+    for n, line in enumerate(lines):
+        if _IMPORT.match(line) or (opening in found and _LIST_END.match(line)):
+            found.append(n)
+        opening = n if line.rstrip().endswith("(") else opening
+    return tuple(found)
 
 
 def _has_import_word(text: str) -> bool:

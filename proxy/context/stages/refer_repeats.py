@@ -15,7 +15,7 @@ from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.chat.tokens import PER_MESSAGE
 from proxy.context import page_faults
-from proxy.context.analysis import line_numbers, refetch
+from proxy.context.analysis import line_numbers, outcome, refetch, result_lines, shell_commands
 from proxy.context.analysis.call_batches import find_answered_call
 from proxy.context.analysis.line_numbers import NumberedLines
 from proxy.context.plan import THINNED, Proposal
@@ -109,7 +109,8 @@ class ReferRepeats(Stage):
             return None
         out: list[str] = []
         saved = done = 0
-        for repeat in self._find_repeats(_choose_compared(lines, lines), sources):
+        compared = _hide_outcome(view, n, _choose_compared(lines, lines))
+        for repeat in self._find_repeats(compared, sources):
             checkpoint()
             reference = references.render_reference(view, n, lines, repeat)
             saved += sum(len(line) + 1 for line in lines.whole[repeat.start : repeat.end]) - len(reference)
@@ -205,6 +206,8 @@ class _TextWriter:
         return self.stage.rewrite_without(self.view, self.n, self.earlier, gone)
 
 
+_HIDDEN = "\n"
+"""A line that equals no other: no line has a line end in it."""
 _TABLES = (".csv", ".tsv", ".tab", ".txt", ".log", ".dat")
 """Extensions of files whose own text may begin with a column of numbers."""
 
@@ -233,6 +236,18 @@ def is_page_fault(view: View, n: int, again: int) -> bool:
 def _choose_compared(lines: NumberedLines, result: NumberedLines) -> Sequence[str]:
     """The form of these lines that is compared: without numbers where the new result is a listing."""
     return lines.bare if result.is_listing else lines.whole
+
+
+def _hide_outcome(view: View, n: int, lines: Sequence[str]) -> Sequence[str]:
+    """These lines of a result, with a line that is in no text in place of those that say how a run ended. So they stay
+    in the result: a reader of another one would have to compare the two."""
+    call = find_answered_call(view.messages, n)
+    command = shell_commands.parse_call(call) if call is not None else shell_commands.PLAIN_CALL
+    if command.kind != "run":
+        return lines
+    ended, rows = outcome.read_outcome(view.messages[n], command), result_lines.read_lines(view.messages[n])
+    told = {rows[k] for k in (*ended.code_lines, *ended.summary_lines)}
+    return [_HIDDEN if line in told else line for line in lines] if told else lines
 
 
 def _do_overlap(one: Message, other: Message) -> bool:

@@ -21,7 +21,14 @@ def test_a_file_is_created_only_where_the_tool_says_that_it_is_new() -> None:
 def test_an_item_with_a_status_that_is_not_known_is_not_told_as_open() -> None:
     items = [("a", "In progress"), ("b", "booked"), ("c", "erledigt"), ("d", "not-started"), ("e", "")]
     todos = [{"content": name, "status": status} for name, status in items]
-    assert noted(("TodoWrite", {"todos": [*todos, {"content": "f"}]}, "ok")) == ["Open: f; e; d; a"]
+    assert noted(("TodoWrite", {"todos": [*todos, {"content": "f"}]}, "ok")) == ["Open: a; d; e; f"]
+
+
+def test_of_a_long_list_the_items_that_are_next_are_told() -> None:
+    todos = [{"content": f"step {n}", "status": "in_progress" if n == 1 else "pending"} for n in range(1, 13)]
+    assert noted(("TodoWrite", {"todos": todos}, "ok")) == [
+        "Open: step 1; step 2; step 3; step 4; step 5; step 6; step 7; step 8"
+    ]
 
 
 def test_a_drive_of_windows_has_one_name() -> None:

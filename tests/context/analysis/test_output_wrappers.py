@@ -146,3 +146,11 @@ def test_behind_thousands_of_blank_lines_no_exit_code_is_looked_for() -> None:
     few, many = [""] * 100, [""] * 7_000
     assert output_wrappers.find_exit_codes([*few, "exit code: 1", *few], is_shown=False) == [(1, 100)]
     assert output_wrappers.find_exit_codes([*many, "exit code: 1", *many], is_shown=False) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "content"),
+    [("130\t  );", False), ("7\u2192}", False), ("12|", False), ("12\tx", True), ("12", True)],
+)
+def test_a_numbered_line_without_a_word_is_no_content(line: str, content: bool) -> None:
+    assert has_content(line) is content

@@ -23,6 +23,14 @@ def test_the_imports_of_a_file_with_long_lines_take_linear_time(line: str) -> No
     assert find_imports(message)[:1] == (0,)
 
 
+@pytest.mark.parametrize("number", ["", "{}\t", "{:6d}\u2192"])
+def test_a_bracket_is_kept_where_it_ends_a_list_of_imports_alone(number: str) -> None:
+    code = ["from a import (", "    b,", ")", "import c", "value = call(", "    1,", ")", "x = (", "    2", "  )"]
+    lines = [number.format(n) + line for n, line in enumerate(code, 1)]
+    assert find_imports(make_messages(result("1", "\n".join(lines)))[0]) == (0, 2, 3)
+    assert find_imports(make_messages(result("1", "\n".join(lines[4:])))[0]) == ()
+
+
 @pytest.mark.parametrize("of_time", ["11:11:", "11:11.", "11:11 "])
 def test_lines_of_many_times_are_searched_for_reports_in_linear_time(of_time: str) -> None:
     line = f"{(of_time * 64)[:380]} denied"

@@ -291,6 +291,25 @@ def test_a_scripted_reader_that_takes_the_marks_can_read_every_pointer() -> None
         assert found[5].startswith(("read {", "write {", "bash {"))
 
 
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [
+        ("make", ["make: *** [all] Error 2", "[The command completed with exit code 2.]"]),
+        ("pytest -q", ["=== 1 failed, 79 passed in 0.10s ==="]),
+    ],
+)
+def test_how_a_run_ended_stands_in_its_own_result(command: str, ends: list[str]) -> None:
+    text = "\n".join([*ROWS, *ends])
+    step = {**assistant(None), "tool_calls": [call("1", "bash", json.dumps({"command": command}))]}
+    view, _ = planned([user("a"), step, result("1", text), step, result("1", text)])
+    assert texts(view)[4].splitlines()[0].startswith("[80 lines")
+    assert texts(view)[4].splitlines()[-1] == ends[-1]
+    assert put_back(texts(view)[4], text) == text
+    look = {**assistant(None), "tool_calls": [call("1", "bash", '{"command": "cat a.log"}')]}
+    view, _ = planned([user("a"), look, result("1", text), look, result("1", text)])
+    assert len(texts(view)[4].splitlines()) == 1
+
+
 def test_another_part_of_a_file_is_another_page() -> None:
     first, other = (
         "\n".join(ROWS),
