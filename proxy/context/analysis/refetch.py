@@ -44,14 +44,17 @@ _LOOKS = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "get",
 _WRITES = frozenset((*lexicon.WRITE_WORDS, "str", "notebook"))
 _POLLS = frozenset(lexicon.POLL_WORDS) - {"output", "key", "keys", "job", "next", "stdin"}
 _RUNS = frozenset(("test", "tests", "build", "lint", "compile", "make", "execute"))
-_INSIDE = frozenset(("cat", "head", "tail", "nl", "less", "more", "bat", "sed", "get-content", "gc", "type"))
-_WHOLE = frozenset(("cat", "get-content", "gc", "type"))
+_FILE_VIEWERS = frozenset(("cat", "head", "tail", "nl", "less", "more", "bat", "sed", "get-content", "gc", "type"))
+"""Commands that show the text of a file, or a part of it."""
+_WHOLE_FILE_VIEWERS = frozenset(("cat", "get-content", "gc", "type"))
 """Commands that show the whole of a file."""
-_LOOKING = _INSIDE | frozenset((
+_LOOK_COMMANDS = _FILE_VIEWERS | frozenset((
     "grep", "egrep", "rg", "ag", "find", "ls", "tree", "wc", "file", "stat", "awk", "cut", "sort", "uniq", "tr", "jq",
-    "diff", "cmp", "echo", "printf", "pwd", "which", "type", "strings", "column", "basename", "dirname", "cd", "true",
+    "diff", "cmp", "echo", "printf", "pwd", "which", "strings", "column", "basename", "dirname", "cd", "true",
 ))  # fmt: skip
-_GIT_LOOKING = frozenset(("show", "log", "diff", "status", "blame", "grep", "ls-files", "rev-parse"))
+_POWERSHELL_LOOK_WORDS = frozenset(("foreach-object", "gc", "%", "?"))
+"""Words of PowerShell that change nothing and that `READING_CMDLET` does not match: a loop, and short names."""
+_GIT_LOOK_COMMANDS = frozenset(("show", "log", "diff", "status", "blame", "grep", "ls-files", "rev-parse"))
 _HARMLESS = re.compile(r"\d?>&\d|\d?>\s*/dev/null")
 _CD = re.compile(r"\s*cd\s+(?P<place>[^\s;&|]+)\s*(?:&&|;)\s*")
 _INTO = re.compile(r"(?:^|[^\d&<>=-])>>?\s*([^\s;&|<>()]+)|\btee\s+(?:-a\s+)?([^\s;&|<>()-][^\s;&|<>()]*)")
@@ -306,10 +309,10 @@ def _read_command_source(command: str) -> tuple[SourceAction, str]:
     if not parts or not all(map(_is_look, parts)):
         return "runs", ""
     first = parts[0]
-    if first[0].lower() in _INSIDE:
+    if first[0].lower() in _FILE_VIEWERS:
         files = [word for word in first[1:] if not word.startswith("-") and word != "Q" and not word.isdigit()]
         files = [word for word in files if "." in word or "/" in word]
-        if len(files) == 1 and not any(part[0].lower() in _WHOLE for part in parts[1:]):
+        if len(files) == 1 and not any(part[0].lower() in _WHOLE_FILE_VIEWERS for part in parts[1:]):
             return "shows", resolve_path(place, files[0])
     return "looks", ""
 
@@ -342,10 +345,10 @@ def _mask_quotes(found: re.Match[str]) -> str:
 def _is_look(words: Sequence[str]) -> bool:
     if words[0] == "git":
         named = [word for word in words[1:] if not word.startswith("-") and word != "Q"]
-        return bool(named) and named[0] in _GIT_LOOKING
-    if READING_CMDLET.fullmatch(words[0].lower()) or words[0].lower() in ("foreach-object", "gc", "%", "?"):
+        return bool(named) and named[0] in _GIT_LOOK_COMMANDS
+    if READING_CMDLET.fullmatch(words[0].lower()) or words[0].lower() in _POWERSHELL_LOOK_WORDS:
         return True
-    return words[0] in _LOOKING and not (words[0] == "find" and {"-delete", "-exec", "-execdir"} & set(words))
+    return words[0] in _LOOK_COMMANDS and not (words[0] == "find" and {"-delete", "-exec", "-execdir"} & set(words))
 
 
 def resolve_path(directory: str, path: str) -> str:
