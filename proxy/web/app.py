@@ -47,7 +47,7 @@ from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
 from proxy.web.chat import serve_chat
 from proxy.web.compress import serve_gateway
 from proxy.web.dashboard.static_files import create_dashboard
-from proxy.web.error_responses import DIALECT_KEY, answer_errors, get_error_status
+from proxy.web.error_responses import DIALECT_KEY, answer_errors, convert_error
 from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
 from proxy.web.passthrough import serve_passthrough
 from proxy.web.probes import create_probes
@@ -389,7 +389,7 @@ class ContextProxy:
             yield note_status
         except BaseException as error:
             if status == "none":
-                status = str(get_error_status(error))
+                status = str(convert_error(error).status)
             raise
         finally:
             metrics = self.services.metrics

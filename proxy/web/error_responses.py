@@ -93,11 +93,13 @@ async def _discard_body(receive: Receive) -> None:
                 message = await receive()
 
 
-def get_error_status(error: BaseException) -> int:
-    """Return the status with which `answer_errors` answers this error; 499 for a client that has left."""
-    if isinstance(error, asyncio.CancelledError):
-        return Unavailable.status
-    return error.status if isinstance(error, ProxyError) else ProxyError.status
+def convert_error(error: BaseException) -> ProxyError:
+    """Return the error with which `answer_errors` answers this one. That of a client that has left is not sent."""
+    if isinstance(error, ProxyError):
+        return error
+    if isinstance(error, asyncio.CancelledError):  # only by the server, when it stops and no longer waits
+        return Unavailable("the proxy is stopping", hint="Try again in a moment.")
+    return ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where.")
 
 
 def answer_errors(app: App, metrics: Metrics) -> App:
@@ -121,18 +123,18 @@ def answer_errors(app: App, metrics: Metrics) -> App:
             await app(scope, receive, note_status)
         except ClientGone:
             metrics.client_gone_total.inc()
-        except asyncio.CancelledError:  # only by the server, when it stops and no longer waits
+        except asyncio.CancelledError as error:
             if not begun:
-                await send_error(send, Unavailable("the proxy is stopping", hint="Try again in a moment."))
+                await send_error(send, convert_error(error))
         except Exception as error:  # the last resort: no code above this could tell the client anything
             if not isinstance(error, ProxyError):
                 metrics.internal_errors_total.labels(where="web").inc()
                 log.exception("a request failed through a mistake of the proxy's own")
-                error = ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where.")
+            answered = convert_error(error)
             if not begun:
-                await send_error(send, error, receive=receive, dialect=scope.get(DIALECT_KEY, ""))
+                await send_error(send, answered, receive=receive, dialect=scope.get(DIALECT_KEY, ""))
                 return
             # Returning with the answer unfinished makes the server close the connection: a visible truncation.
-            log.warning("an answer was broken off: %s", error)
+            log.warning("an answer was broken off: %s", answered)
 
     return answer_error

@@ -90,7 +90,7 @@ def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
     begins = cut = -1
     above: set[int] = set()  # the pairs of `whole` whose line to stand above was seen, so that no line is read twice
     for n in find_candidates(rows):
-        if n in but or HEAD_LINES <= n < len(rows) - TAIL_LINES or len(rows[n]) > MAX_LINE_CHARS:
+        if n in but or len(rows[n]) > MAX_LINE_CHARS:
             continue
         line = strip_line(rows[n])
         if len(line) > SHORT_LINE_CHARS or not line:
@@ -188,13 +188,11 @@ def _stands_below(rows: Sequence[str], n: int, line: str) -> bool:
 
 
 def find_candidates(rows: Sequence[str]) -> list[int]:
-    """Return the lines that may report the outcome of a run: those with one of `OUTCOME_WORDS`. Of a result with more
-    lines than are examined, those between the front and the end are not looked through."""
-    if (between := len(rows) - HEAD_LINES - TAIL_LINES) > 0:
-        found_in = find_candidates([*rows[:HEAD_LINES], *rows[-TAIL_LINES:]])
-        return [n if n < HEAD_LINES else n + between for n in found_in]
-    small = "\n".join(rows).lower()
-    starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
+    """Return the examined lines that may report the outcome of a run: those with one of `OUTCOME_WORDS`."""
+    examined = _list_examined(rows)
+    lines = [rows[n].lower() for n in examined]
+    small = "\n".join(lines)
+    starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
     found: set[int] = set()
     for word in OUTCOME_WORDS:
         checkpoint()
@@ -203,7 +201,12 @@ def find_candidates(rows: Sequence[str]) -> list[int]:
             n = bisect_right(starts, at) - 1
             found.add(n)
             at = small.find(word, starts[n + 1])
-    return sorted(found)
+    return [examined[n] for n in sorted(found)]
+
+
+def _list_examined(rows: Sequence[str]) -> list[int]:
+    """Return the lines of a result that are examined: those at its front and at its end."""
+    return [*range(min(HEAD_LINES, len(rows))), *range(max(HEAD_LINES, len(rows) - TAIL_LINES), len(rows))]
 
 
 def find_failure_lines(rows: Sequence[str], patterns: runner_patterns.RunnerPatterns) -> tuple[int, ...]:
@@ -211,7 +214,7 @@ def find_failure_lines(rows: Sequence[str], patterns: runner_patterns.RunnerPatt
     groups: list[tuple[int, ...]] = []
     seen: set[str] = set()
     until = -1
-    for n in (*range(min(HEAD_LINES, len(rows))), *range(max(HEAD_LINES, len(rows) - TAIL_LINES), len(rows))):
+    for n in _list_examined(rows):
         if n <= until or len(rows[n]) > MAX_LINE_CHARS:
             continue
         checkpoint()

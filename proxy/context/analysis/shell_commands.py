@@ -456,6 +456,14 @@ def _mark_command(inner: str) -> str:
     return ASKED_MARK if command.asks_another else SHOWN_MARK
 
 
+def _skip_prefix(words: Sequence[str]) -> list[str]:
+    """Return the words of a command without its first one, a prefix, and the options of that."""
+    if words[:2] == ["command", "-v"]:
+        return ["which", *words[2:]]
+    after = skip_options(words[1:], _VALUED_OF_PREFIXES)
+    return after[1:] if words[0] == "timeout" else after
+
+
 def _split_parts(bare: str) -> Iterator[_Part]:
     pieces = _SPLIT.split(bare)
     operator = ""
@@ -464,15 +472,14 @@ def _split_parts(bare: str) -> Iterator[_Part]:
         checkpoint()
         words = [w for w in pieces[n].strip(" \t(){}!").split() if w not in ("(", ")", "{", "}", "!")]
         prefixes = 0
-        while words and ((prefixes < MAX_PREFIXES and words[0] in COMMAND_PREFIXES) or _ASSIGNED.fullmatch(words[0])):
-            prefixes += words[0] in COMMAND_PREFIXES
-            if words[:2] == ["command", "-v"]:
-                words = ["which", *words[2:]]
-            elif words[0] in COMMAND_PREFIXES:
-                after = skip_options(words[1:], _VALUED_OF_PREFIXES)
-                words = after[1:] if words[0] == "timeout" else after
-            else:
+        while words:
+            if words[0] in COMMAND_PREFIXES and prefixes < MAX_PREFIXES:
+                prefixes += 1
+                words = _skip_prefix(words)
+            elif _ASSIGNED.fullmatch(words[0]):
                 assigned.append(words.pop(0))
+            else:
+                break
         if words and words[0] not in _WORDLESS:
             first = words[0].rpartition("/")[2] or words[0]
             shows = is_showing(first, words)

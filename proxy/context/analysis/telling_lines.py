@@ -29,11 +29,10 @@ _REPORT = re.compile(
 )
 """A line that reports an error, as a program or a log writes it. Code that handles errors has the same words in other
 places. A time gives nothing back, and begins behind no other: a line of times would take the cube of its length."""
-_IMPORT = re.compile(
-    r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+"
-    r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$)"
-)
-_LIST_END = re.compile(r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+\)\s*$")
+_MARGIN = r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+"
+"""The blanks and the line number in front of a line of code."""
+_IMPORT = re.compile(_MARGIN + r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$)")
+_LIST_END = re.compile(_MARGIN + r"\)\s*$")
 """The bracket that ends a list of imports."""
 _IMPORT_WORDS = identifiers.pair_with_letters(("import", "use ", "#include", "package ", "require ", '"'))
 _CONSTANT = re.compile(
