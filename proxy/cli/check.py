@@ -26,9 +26,8 @@ def check(
     policy: PolicyName = None,
 ) -> None:
     """Read the configuration and print the settings in force. If it is wrong, print line and key (exit code 2)."""
-    # Other commands with these flags need none of these.
-    from proxy.cli.settings_toml import render_settings  # noqa: PLC0415  as said above
-    from proxy.upstream.transport import create_transport, read_targets  # noqa: PLC0415  the same
+    from proxy.cli.settings_toml import render_settings  # noqa: PLC0415  other commands do not need it
+    from proxy.upstream.transport import create_transport, read_targets  # noqa: PLC0415  other commands do not need it
 
     settings = read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
     # A start makes the keys of `keys_dir` before it listens.

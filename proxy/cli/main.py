@@ -122,8 +122,7 @@ def _add_command(app: typer.Typer, one: CommandModule) -> None:
 
 
 def _add_actions(app: typer.Typer) -> None:
-    # The models of all actions take a third of a second.
-    from proxy.cli import messages, operator_actions, sessions  # noqa: PLC0415  as said above
+    from proxy.cli import messages, operator_actions, sessions  # noqa: PLC0415  models of actions take a third of a second
 
     groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": messages.app}
     app.command(rich_help_panel=STEER)(operator_actions.build)

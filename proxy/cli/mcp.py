@@ -66,7 +66,7 @@ def warn_of_absence(client: AdminClient) -> None:
 def create_server(client: AdminClient, session: str, project: str) -> Server[dict[str, Any]]:
     """Return a server whose tools are those of the proxy. session: its name, or `-`."""
     import mcp_types as types  # noqa: PLC0415  optional: only this command needs it
-    from mcp.server.lowlevel import Server  # noqa: PLC0415  the same
+    from mcp.server.lowlevel import Server  # noqa: PLC0415  optional: only this command needs it
 
     async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         found = await asyncio.to_thread(client.request, "GET", "/api/tools")

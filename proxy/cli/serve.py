@@ -231,7 +231,7 @@ class AnnouncingServer(uvicorn.Server):
         if notice:
             log.info("told to stop: serving for %g s more, not ready", notice)
         until = asyncio.get_running_loop().time() + notice
-        while not self._told_again and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110  as below
+        while not self._told_again and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110  a signal sets it
             await asyncio.sleep(0.05)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  uvicorn's own
