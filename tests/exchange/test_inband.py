@@ -115,7 +115,7 @@ OUTPUTS: dict[str, list[dict[str, Any]]] = {
     "a part that is no text": [{"role": "user", "content": [{"type": "tool_result", "text": "/undo"}]}],
     "a picture": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "/undo"}}]}],
 }
-"""What tools bring back, as agents send it."""
+"""The output of a tool, as agents send it."""
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
