@@ -260,6 +260,15 @@ def is_observation(messages: Sequence[Message], n: int, patterns: re.Pattern[str
     return False
 
 
+def follows_action(messages: Sequence[Message], n: int) -> bool:
+    """True if messages[n] stands where a tool's output comes: the message before it makes a call, or acts in the words
+    of a framework. Some agents send the output as a user message with nothing around it."""
+    before = next((messages[at] for at in range(n - 1, -1, -1) if not messages[at].is_system), None)
+    if before is None or before.role != "assistant":
+        return False
+    return bool(before.calls) or before.derive(_rate_action) == _SURE_ACTION
+
+
 def _read_observation_score(message: Message) -> int:
     found: int | None = message.derived_values.get(_rate_outcome)
     if found is None:
@@ -276,7 +285,10 @@ def _rate_outcome(message: Message) -> int:
     return 1 if _MAY_OBSERVE.match(text) else 0
 
 
+_SURE_ACTION = 2
+
+
 def _rate_action(message: Message) -> int:
-    """Return 2 if the end of the message holds an action, 1 if it holds a block of code, 0 if neither."""
+    """Return _SURE_ACTION if the end of the message holds an action, 1 if it holds a block of code, 0 if neither."""
     text = message.text[-MAX_SEARCHED_CHARS:]
-    return 2 if _ACTS.search(text) else 1 if _CODE in text else 0
+    return _SURE_ACTION if _ACTS.search(text) else 1 if _CODE in text else 0

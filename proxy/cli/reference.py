@@ -19,12 +19,14 @@ from proxy.exchange.plan_request import MAX_LOOP_S, MAX_UNCHECKED_BYTES
 from proxy.exchange.services import TURN_BYTES
 from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
+from proxy.store.base import MAX_PAGE_BYTES
 from proxy.store.gap_file import FILE_SIZE
 from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.store.sqlite import MAX_SESSIONS
 from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
 from proxy.stream import completions_answer, responses_answer, sse
+from proxy.tools import sandbox, stored_history, tool_context
 from proxy.upstream import http1
 from proxy.upstream.client import ANSWER_VALUES
 from proxy.upstream.decompress import FREE_BYTES, MAX_CODINGS, MAX_MEMBERS, MAX_RATIO
@@ -219,6 +221,19 @@ LIMITS = (
         "messages remembered in memory",
         "`limits.message_cache_mb`, and one conversation of up to 1.25 times that",
         "least recently used out",
+    ),
+    LimitRow(
+        "stored messages that a list reads at once", f"{MAX_PAGE_BYTES >> 20} MiB, and the one over it", "next page"
+    ),
+    LimitRow(
+        "queries of `query_db` at once; stored messages that each reads",
+        f"{sandbox.MAX_CHILDREN}; {stored_history.MAX_COPIED_BYTES >> 20} MiB",
+        "wait, the tenants in turn; the newest ones",
+    ),
+    LimitRow(
+        "calls of `recall` at once; stored messages that each looks through for later edits",
+        f"{tool_context.MAX_RECALLS}; {stored_history.MAX_SEARCHED_BYTES >> 20} MiB",
+        "wait, the tenants in turn; not counted",
     ),
     LimitRow("live branches in memory", "`limits.live_branches`, `limits.live_mb`", "read back from the store"),
     LimitRow("rows waiting to be written", "`limits.spool_mb`", "refused, counted, recorded as a gap"),

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from proxy.chat import chain
+from proxy.chat import chain, json_spans
+from proxy.chat.group import follows_action
 from proxy.chat.message import Message, Request
 from proxy.dialects.base import WireRequest
 from proxy.dialects.completions.request import write_request
@@ -38,6 +39,10 @@ _FIRST_WORDS = tuple([word] for word in COMMAND_WORDS)
 _ENCODED_WORDS = tuple(word.encode() for word in COMMAND_WORDS)
 _NO_USAGE = DemoUsage(0, 0, 0)
 _EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ def drop_commands(messages: Sequence[Message]) -> Iterator[Message]:
         if skip and message.role == "assistant":
             skip = False
             continue
-        if _is_command(message):
+        if _is_command(messages, n):
             after = next((messages[k] for k in range(n + 1, len(messages)) if not messages[k].is_system), None)
             if after is None or after.role == "user":
                 continue
@@ -105,12 +110,22 @@ def drop_commands(messages: Sequence[Message]) -> Iterator[Message]:
         yield message
 
 
-def _is_command(message: Message) -> bool:
-    return message.role == "user" and not message.media_count and message.derive(_has_command_line)
+def _is_command(messages: Sequence[Message], n: int) -> bool:
+    """True if messages[n] is a command. A tool's output is none, also where it comes as a user message."""
+    message = messages[n]
+    if message.role != "user" or message.call_id is not None or not message.derive(_has_command_line):
+        return False
+    after_reply = n > 0 and is_reply(messages[n - 1].text)
+    return after_reply or not follows_action(messages, n)
 
 
 def _has_command_line(message: Message) -> bool:
-    return is_command_line(message.text)
+    """True for a user's text alone: a part of another type may quote anything, whether it has a text or not."""
+    if message.media_count or not is_command_line(message.text):
+        return False
+    content = json_spans.read_value(message.raw, "content") or b""
+    parts = msgspec.json.decode(content, type=list[_Part]) if content[:1] == b"[" else []
+    return all(part.type == "text" for part in parts)
 
 
 def is_command_line(text: str) -> bool:
@@ -127,8 +142,7 @@ def is_reply(text: str) -> bool:
 
 def _find_command(messages: Sequence[Message]) -> str | None:
     """Return the command with which the request ends."""
-    last = messages[-1] if messages else None
-    return last.text if last is not None and _is_command(last) else None
+    return messages[-1].text if messages and _is_command(messages, len(messages) - 1) else None
 
 
 async def answer_command(services: Services, extracted: ExtractedCommand, out: ResponseWriter) -> None:

@@ -46,6 +46,9 @@ ID_DIGITS: Final = "234567abcdefghijklmnopqrstuvwxyz"
 ID_TIME_BITS: Final = 40
 """Bits of the time, in milliseconds, that an id of a session, branch or exchange begins with."""
 
+MAX_PAGE_BYTES: Final = 16 << 20
+"""Bytes of messages with which a page of them ends: one message may be as long as a managed body."""
+
 WHOLE_SESSION: Final = ""
 """Stands in the place of a branch's name for an operator's decisions on the whole session."""
 
@@ -268,6 +271,11 @@ class MessageRecord(MessageRow, frozen=True, kw_only=True):
     seq: int
 
 
+def is_last_page(page: Sequence[MessageRecord], limit: int) -> bool:
+    """True if no message follows a page of `read_messages` that was asked for with this limit."""
+    return len(page) < limit and sum(len(message.body) for message in page) < MAX_PAGE_BYTES
+
+
 class LeftOutMessage(MessageRecord, frozen=True, kw_only=True):
     """A stored message that is left out of its branch's prompt: the stage, the reason, the exchange and the time of
     that edit."""
@@ -420,7 +428,8 @@ class Store(
         newest: bool = False,
     ) -> list[MessageRecord]:
         """Messages in the order in which they were stored, or newest first. The page begins after `after` (exclusive, a
-        `seq`), in either direction."""
+        `seq`), in either direction. It has `limit` messages at most, and ends with the one that brings it to
+        MAX_PAGE_BYTES (`is_last_page`)."""
         ...
 
     async def read_exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None: ...

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from proxy.errors import StoreUnavailable
 from proxy.store import full_text_search, sql
 from proxy.store.base import (
+    MAX_PAGE_BYTES,
     BranchRecord,
     BranchRow,
     DecisionRows,
@@ -226,20 +227,25 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         wanted = (passes.role, passes.role, passes.group, passes.group)
         found: list[MessageRecord] = []
         at = after or (_ALL if newest else 0)
-        size = _LOOKED_THROUGH if passes.text else limit
+        size, found_bytes = _LOOKED_THROUGH if passes.text else limit, 0
         while True:
             if passes.branch:
                 text = sql.NEWEST_BRANCH_MESSAGES if newest else sql.BRANCH_MESSAGES
-                args: tuple[Any, ...] = (*place, passes.branch, *place, *place, at, *wanted, size)
+                args: tuple[Any, ...] = (*place, passes.branch, *place, *place, at, *wanted, size, MAX_PAGE_BYTES)
             else:
                 text = sql.NEWEST_MESSAGES if newest else sql.MESSAGES
-                args = (*place, at, *wanted, size)
+                args = (*place, at, *wanted, size, MAX_PAGE_BYTES)
             rows = await self._fetch(text, args)
-            found.extend(
-                map(_decode_message, (row for row in rows if not passes.text or contains_text(row[8], passes.text)))
-            )
-            if len(rows) < size or len(found) >= limit:
-                return found[:limit]
+            if not passes.text:
+                return [_decode_message(row) for row in rows]
+            for row in rows:
+                if contains_text(row[8], passes.text):
+                    found.append(_decode_message(row))
+                    found_bytes += len(row[8])
+                    if len(found) == limit or found_bytes >= MAX_PAGE_BYTES:
+                        return found
+            if len(rows) < size and sum(len(row[8]) for row in rows) < MAX_PAGE_BYTES:
+                return found
             at = rows[-1][17]
 
     async def read_exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None:

@@ -246,17 +246,37 @@ RETURNED_BETWEEN = (
 )
 """The newest answer of a tenant with a key in a range, whatever its session."""
 
-MESSAGES = (
-    _MESSAGE
-    + """FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.seq > $3
-    AND ($4 = '' OR m.role = $5) AND ($6 = '' OR m.group_id = $7) ORDER BY m.seq LIMIT $8"""
+_SIZE = "SELECT m.tenant, m.session, m.key, m.seq, length(m.body) AS size"
+
+
+def _make_page(sizes: str, most: str) -> str:
+    """The statement for a page of messages: as many of those that `sizes` finds, in their order, as `most` bytes of
+    bodies hold, and the one that goes over it."""
+    return f"""{_MESSAGE}FROM (
+    SELECT s.tenant, s.session, s.key, s.seq, sum(s.size) OVER (ORDER BY s.seq) - s.size AS bytes_before
+    FROM ({sizes}) s
+) p JOIN messages m ON /* each */ (m.tenant = p.tenant AND m.session = p.session AND m.key = p.key)
+WHERE p.bytes_before < {most} ORDER BY p.seq"""  # noqa: S608  put together from constants
+
+
+def _make_newest(page: str) -> str:
+    """The same page, newest first."""
+    return (
+        page.replace("m.seq >", "m.seq <")
+        .replace("ORDER BY m.seq", "ORDER BY m.seq DESC")
+        .replace("ORDER BY s.seq", "ORDER BY s.seq DESC")
+        .replace("ORDER BY p.seq", "ORDER BY p.seq DESC")
+    )
+
+
+MESSAGES = _make_page(
+    _SIZE
+    + """ FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.seq > $3
+    AND ($4 = '' OR m.role = $5) AND ($6 = '' OR m.group_id = $7) ORDER BY m.seq LIMIT $8""",
+    "$9",
 )
 
-NEWEST_MESSAGES = (
-    _MESSAGE
-    + """FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.seq < $3
-    AND ($4 = '' OR m.role = $5) AND ($6 = '' OR m.group_id = $7) ORDER BY m.seq DESC LIMIT $8"""
-)
+NEWEST_MESSAGES = _make_newest(MESSAGES)
 
 _LINE = """
 WITH RECURSIVE up (key, parent, depth) AS (
@@ -270,15 +290,15 @@ WITH RECURSIVE up (key, parent, depth) AS (
     WHERE m.key <> up.key AND up.depth < 100000
 )"""
 
-BRANCH_MESSAGES = (
-    _LINE
-    + _MESSAGE
-    + """FROM up JOIN messages m ON /* each */ (m.tenant = $6 AND m.session = $7 AND m.key = up.key) WHERE m.seq > $8
-    AND ($9 = '' OR m.role = $10) AND ($11 = '' OR m.group_id = $12) ORDER BY m.seq LIMIT $13"""
+BRANCH_MESSAGES = _LINE + _make_page(
+    _SIZE
+    + """ FROM up JOIN messages m ON /* each */ (m.tenant = $6 AND m.session = $7 AND m.key = up.key) WHERE m.seq > $8
+    AND ($9 = '' OR m.role = $10) AND ($11 = '' OR m.group_id = $12) ORDER BY m.seq LIMIT $13""",
+    "$14",
 )
 """Messages of a branch's whole line, including those that it shares with the branch that it forked from."""
 
-NEWEST_BRANCH_MESSAGES = BRANCH_MESSAGES.replace("m.seq > $8", "m.seq < $8").replace("m.seq LIMIT", "m.seq DESC LIMIT")
+NEWEST_BRANCH_MESSAGES = _make_newest(BRANCH_MESSAGES)
 
 _EXCHANGE = """
 SELECT tenant, session, exchange, branch, tip, messages, envelope, forms, edits, inserts, policy, schedule, model,

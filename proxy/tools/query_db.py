@@ -33,16 +33,20 @@ class QueryDbArguments(msgspec.Struct, frozen=True):
 async def query_messages(arguments: QueryDbArguments, context: ToolContext) -> str:
     """Return the rows, as many as fit, under a line that says how to get the rest. Raises ToolRefused with SQLite's
     words."""
-    records, is_all = await stored_history.load_newest(context)
-    rounds = await context.store.read_hidden_rounds(context.tenant, context.session)
-    rows = await asyncio.to_thread(
-        stored_history.make_table_rows, records, rounds, await stored_history.load_prompt_membership(context)
-    )
+    note = ""
+
+    async def load_rows() -> list[bytes]:
+        nonlocal note
+        records, is_all = await stored_history.load_newest(context)
+        note = "" if is_all else f"only the newest {len(records)} messages are searched; "
+        rounds = await context.store.read_hidden_rounds(context.tenant, context.session)
+        membership = await stored_history.load_prompt_membership(context)
+        return await asyncio.to_thread(stored_history.make_table_rows, records, rounds, membership)
+
     sql = strip_fence(arguments.sql)
-    found = await context.sandbox.query(rows, sql, search=_SEARCH.search(sql) is not None, tenant=context.tenant)
+    found = await context.sandbox.query(load_rows, sql, search=_SEARCH.search(sql) is not None, tenant=context.tenant)
     if found.error is not None:
         raise ToolRefused(found.error)
-    note = "" if is_all else f"only the newest {len(records)} messages are searched; "
     return format_result(found, context.settings.tools.result_chars, note)
 
 

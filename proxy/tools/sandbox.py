@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 _ANSWER = msgspec.json.Decoder(QueryResult)
 
+RowLoader = Callable[[], Awaitable[Sequence[bytes]]]
+"""Loads the rows of the table: lines of JSON, without their ends."""
+
 
 class TenantSlots:
     """Slots that are given to tenants in turn: of those who wait, the one with the fewest slots gets the next one.
@@ -84,6 +87,15 @@ class TenantSlots:
             del self._held[tenant]
         self._hand_out_turns()
 
+    @contextlib.asynccontextmanager
+    async def hold(self, tenant: str) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it for the block."""
+        await self.acquire(tenant)
+        try:
+            yield
+        finally:
+            self.release(tenant)
+
     def _hand_out_turns(self) -> None:
         while self.free and self._waiting:
             tenant = min(self._waiting, key=self._held.__getitem__)
@@ -106,9 +118,9 @@ class Sandbox:
         self._wall = wall
         self._slots = TenantSlots(children)
 
-    async def query(self, rows: Sequence[bytes], statement: str, *, search: bool, tenant: str = "") -> QueryResult:
-        """Return the answer to one statement over these rows (lines of JSON, without their ends). tenant: whose query
-        it is; tenants have their turns. Raises ToolRefused."""
+    async def query(self, load_rows: RowLoader, statement: str, *, search: bool, tenant: str = "") -> QueryResult:
+        """Return the answer to one statement over the loaded rows. They are loaded once there is a place for a child,
+        so no query that waits holds them. tenant: whose query it is; tenants have their turns. Raises ToolRefused."""
         if len(statement.encode("utf-8", "replace")) > MAX_SQL_BYTES:
             raise ToolRefused(f"the statement is longer than {MAX_SQL_BYTES} bytes.", limited=True)
         try:
@@ -118,7 +130,7 @@ class Sandbox:
             raise ToolRefused("too many queries at once; try again.", limited=True) from None
         talk = _ChildProcess(self._child, self._wall)
         try:
-            reply = await asyncio.to_thread(talk.run_query, rows, statement, search=search)
+            reply = await asyncio.to_thread(talk.run_query, await load_rows(), statement, search=search)
         finally:
             talk.kill()  # the caller may have left
             self._slots.release(tenant)

@@ -19,7 +19,7 @@ from proxy.context.analysis.provenance import Provenance, find_provenance
 from proxy.dialects.completions.request import read_message
 from proxy.errors import NotManaged
 from proxy.notes.call_summaries import count_media
-from proxy.store.base import WHOLE_SESSION, MessageRecord
+from proxy.store.base import WHOLE_SESSION, MessageRecord, is_last_page
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools.tool_context import ToolContext
 
@@ -30,7 +30,8 @@ MAX_COPIED_BYTES = 64 << 20
 CALL_LOOKBACK = 40
 """Messages before a result that are searched for its call."""
 MAX_PAGES = 10
-"""Pages behind a message that are searched for edits of the same file."""
+MAX_SEARCHED_BYTES = 32 << 20
+"""Pages behind a message, and bytes of them, that are searched for edits of the same file."""
 MESSAGES_PER_YIELD = 10
 """Messages after which the thread yields the interpreter to others."""
 MAX_CELL_BYTES = 900_000
@@ -123,7 +124,7 @@ async def load_provenance(context: ToolContext, name: str) -> Provenance | None:
     for _ in range(MAX_PAGES):
         page = await context.store.read_messages(*place, since[-1].seq if since else stored.seq, PAGE_SIZE)
         since += page
-        if len(page) < PAGE_SIZE:
+        if is_last_page(page, PAGE_SIZE) or sum(len(record.body) for record in since) >= MAX_SEARCHED_BYTES:
             break
     return await asyncio.to_thread(_find_stored_origin, [*reversed(before), stored, *since], len(before))
 
@@ -154,7 +155,7 @@ async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -
                 return found, False
             if own is None or record.key in own:
                 found.append(record)
-        if len(page) < PAGE_SIZE:
+        if is_last_page(page, PAGE_SIZE):
             return found, True
         after = page[-1].seq
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from proxy.chat.message import Message
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.store.base import Store
-from proxy.tools.sandbox import Sandbox
+from proxy.tools.sandbox import Sandbox, TenantSlots
+
+MAX_RECALLS: Final = 4
+"""Concurrent recalls. Each may hold a message as long as a managed body, and what was said around it."""
+
+
+def make_recall_slots() -> TenantSlots:
+    """Return the slots for all recalls of a process."""
+    return TenantSlots(MAX_RECALLS)
 
 
 def _ignore_memo(_memo: str, _merged: bool) -> None:
@@ -36,6 +45,8 @@ class ToolContext:
     now: Callable[[], float] = time.time
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Shared by all requests, because it bounds the number of concurrent children."""
+    recall_slots: TenantSlots = field(default_factory=make_recall_slots)
+    """Shared by all requests, because they bound the memory of concurrent recalls."""
     prompt: Sequence[Message] = ()
     """The messages that the model sees in this request: they tell what need not be saved and how old a message is."""
     prompt_keys: Sequence[bytes] = ()

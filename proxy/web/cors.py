@@ -41,11 +41,11 @@ class BrowserRules:
         self._origins = frozenset(settings.dashboard.origins)
 
     def check_host(self, scope: Scope, *, allow_short: bool = False) -> None:
-        """Raises WrongHost unless the Host is an IP address, localhost or a name from the settings. The owner of a page
-        may have pointed any other name at the proxy. allow_short: a name without a dot is allowed too. Nobody can own
-        such a name on the internet, and a machine's own name is one."""
+        """Raises WrongHost unless the Host is a plain IP address, localhost or a name from the settings. The owner of a
+        page may have pointed any other name at the proxy. allow_short: a name without a dot is allowed too. Nobody can
+        own such a name on the internet, and a machine's own name is one."""
         host = find_header(scope["headers"], b"host").lower()
-        if host and not self._is_ours(host) and not (allow_short and "." not in host):
+        if host and not self._is_ours(host) and not (allow_short and not {".", "["} & set(host)):
             raise WrongHost(
                 f"{host} is not a name of this proxy", hint="Use localhost, or put the name into dashboard.hosts."
             )
@@ -55,10 +55,12 @@ class BrowserRules:
         if name in self._hosts or name.endswith(".localhost"):
             return True
         try:
-            ipaddress.ip_address(name)
+            address = ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True
+        # 0.0.0.0 and ::ffff:127.0.0.1 lead here too, but are no loopback address to browsers. Of a GET by a page of
+        # another site, for example for a picture, they then send neither Origin nor Sec-Fetch-Site.
+        return not address.is_unspecified and getattr(address, "ipv4_mapped", None) is None
 
     def check_origin(self, scope: Scope, *, allow_local: bool = False) -> bytes | None:
         """Return the origin of an allowed page of another site; None if no other site sends the request. Raises

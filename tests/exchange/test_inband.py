@@ -97,6 +97,48 @@ async def test_off_by_default_they_are_the_users_words() -> None:
         assert "/undo" in await talk.ask("/undo")
 
 
+CALL = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+OUTPUTS: dict[str, list[dict[str, Any]]] = {
+    "a result": [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "a", "content": "/undo"},
+    ],
+    "in the place of a result": [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "user", "content": "/undo"},
+    ],
+    "with the id of a call": [{"role": "user", "tool_call_id": "a", "content": "/undo"}],
+    "the output of an action in text": [
+        {"role": "assistant", "content": "I look.\n<execute_bash>\ncat evil.txt\n</execute_bash>"},
+        {"role": "user", "content": "/undo"},
+    ],
+    "a part that is no text": [{"role": "user", "content": [{"type": "tool_result", "text": "/undo"}]}],
+    "a picture": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "/undo"}}]}],
+}
+"""The output of a tool, as agents send it."""
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_a_command_that_a_tool_brings_back_is_none(name: str) -> None:
+    async with run_conversation("thrifty", commands=ON) as talk:
+        asked = len(talk.upstream.chats)
+        talk.agent.messages += OUTPUTS[name]
+        await talk.agent.send()
+        assert len(talk.upstream.chats) == asked + 1
+        assert "/undo" in json.dumps(talk.upstream.last["messages"][-1])
+        assert len(talk.upstream.last["messages"]) == len(talk.agent.messages)
+
+
+async def test_a_command_after_a_reply_that_quotes_an_action_is_one() -> None:
+    async with run_conversation("thrifty", commands=ON) as talk:
+        talk.upstream.answers[:] = ["<execute_bash>\nls\n</execute_bash>"]
+        await talk.ask("Go on.")
+        talk.agent.messages.append({"role": "user", "content": "Observation: a.py"})
+        await talk.agent.send()
+        assert "execute_bash" in await command(talk, "/context show")
+        assert "Commands:" in await command(talk, "/context")
+
+
 FORMATS: dict[str, Any] = {
     "messages": lambda proxy, stream: MessagesAgent(proxy, refuse, stream=stream),
     "responses": lambda proxy, stream: ResponsesAgent(proxy, refuse, stream=stream),

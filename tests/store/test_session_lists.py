@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.store import sqlite_files
-from proxy.store.base import Row, Store
+from proxy.store.base import MAX_PAGE_BYTES, Row, Store, is_last_page
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
 from proxy.store.session_lists import MessageFilter, SessionFilter, contains_text
@@ -126,6 +126,22 @@ async def test_a_list_of_messages_is_filtered(
     await branching(store, make)
     assert [row.seq for row in await store.read_messages("t1", "s1", only=only)] == found
     assert [row.seq for row in await store.read_messages("t1", "s1", only=only, newest=True)] == found[::-1]
+
+
+@pytest.mark.parametrize("only", [MessageFilter(), MessageFilter(branch="main"), MessageFilter(text="body")])
+@pytest.mark.parametrize("newest", [False, True])
+async def test_a_page_ends_where_its_messages_are_long(
+    store: Store, make: RowFactory, only: MessageFilter, newest: bool
+) -> None:
+    rows = [replace(row, body=row.body + b" " * (MAX_PAGE_BYTES // 3)) for row in make.line(5)]
+    await store.put([*make.begin(), *rows, replace(make.tip(rows[4].key, 3.0), answer=None)])
+    page = await store.read_messages("t1", "s1", only=only, newest=newest)
+    assert [row.seq for row in page] == ([5, 4, 3] if newest else [1, 2, 3])
+    assert not is_last_page(page, 100)
+    rest = await store.read_messages("t1", "s1", page[-1].seq, only=only, newest=newest)
+    assert [row.seq for row in rest] == ([2, 1] if newest else [4, 5])
+    assert is_last_page(rest, 100)
+    assert not is_last_page(rest, 2)
 
 
 async def test_a_text_is_found_behind_many_messages_without_it(store: Store, make: RowFactory) -> None:

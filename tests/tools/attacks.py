@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from proxy.tools.sandbox import CHILD_FILE
+from proxy.tools.sandbox import CHILD_FILE, RowLoader
 
 ALLOWED = 4 * 1.5
 """Seconds that a statement may take in a test: four times what is promised."""
@@ -24,6 +24,15 @@ def make_row(n: int, content: str) -> bytes:
     """A message as the child of the sandbox reads it."""
     row = [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00", 1]
     return json.dumps(row).encode()
+
+
+def given(rows: Sequence[bytes]) -> RowLoader:
+    """Loads rows that are there."""
+
+    async def load_rows() -> Sequence[bytes]:
+        return rows
+
+    return load_rows
 
 
 ESCAPES = {

@@ -12,7 +12,7 @@ import pytest
 from proxy.tools import stored_history
 from proxy.tools.sandbox import Sandbox
 from proxy.tools.tool_context import ToolContext
-from tests.tools.attacks import ALLOWED, BOMBS, RESULT, Grammar, Many, changed, escapes, lag
+from tests.tools.attacks import ALLOWED, BOMBS, RESULT, Grammar, Many, changed, escapes, given, lag
 from tests.tools.stored_session import (
     CANARY,
     assistant,
@@ -173,7 +173,7 @@ async def test_without_one_layer_the_others_hold(
     sandbox = Sandbox(child, wall=1.5)  # the clock here is set for a busy machine; it has to be seen to end things
     for name in ("recursion", "printf (M3)", "instr (M3)", "a big sort", "a large result"):
         began = time.monotonic()
-        answer = await sandbox.query(mine, BOMBS[name], search=False)
+        answer = await sandbox.query(given(mine), BOMBS[name], search=False)
         assert time.monotonic() - began < ALLOWED, name
         assert len(str(answer.rows)) <= 2 * RESULT, name
 
@@ -184,6 +184,6 @@ async def test_without_the_parents_clock_the_childs_own_holds(context: ToolConte
     sandbox = Sandbox(wall=60.0)
     for name in ("recursion", "instr (M3)"):
         began = time.monotonic()
-        answer = await sandbox.query(await rows(context), BOMBS[name], search=False)
+        answer = await sandbox.query(given(await rows(context)), BOMBS[name], search=False)
         assert time.monotonic() - began < ALLOWED
         assert answer.error is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 from proxy.chat.chain import public_id
 from proxy.dialects.completions.request import read_message
 from proxy.store.session_notes import HiddenRoundRow
+from proxy.tools import stored_history
 from proxy.tools.recall import HEADER_CHARS, RECALL
+from proxy.tools.sandbox import TenantSlots
 from tests.tools.stored_session import (
     CANARY,
     assistant,
@@ -154,3 +157,27 @@ async def test_other_sessions_say_nothing_of_its_age(tmp_path: Path) -> None:
         await store_messages(store, STEPS, "t1", "s2")
         await store_messages(store, STEPS, "t2", "s1")
         assert "no call has changed it since]" in await run_call(make_tool_context(store), "recall", id=names[2])
+
+
+async def test_recalls_of_a_tenant_have_their_turns() -> None:
+    async with in_memory() as store:
+        names = await store_messages(store, [user("found")])
+        tool_context = make_tool_context(store, recall_slots=TenantSlots(1))
+        async with tool_context.recall_slots.hold("t2"):
+            asked = asyncio.ensure_future(run_call(tool_context, "recall", id=names[0]))
+            await asyncio.sleep(0.05)
+            assert not asked.done()
+        assert body_of(await asked) == "found"
+        assert tool_context.recall_slots.free == 1
+
+
+async def test_the_search_for_later_edits_ends_after_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_history, "PAGE_SIZE", 2)
+    monkeypatch.setattr(stored_history, "MAX_SEARCHED_BYTES", 10_000)
+    read = [user("go"), assistant_call("read", '{"path": "a.py"}', "c1"), result(LONG, "c1")]
+    edit = [assistant_call("edit", '{"path": "a.py", "old": "x", "new": "y"}', "c2"), result("done", "c2")]
+    for between, counted in (("short", True), ("long " * 4000, False)):
+        async with in_memory() as store:
+            names = await store_messages(store, [*read, user(between), assistant("Well."), *edit])
+            head = (await run_call(make_tool_context(store), "recall", id=names[2])).split("\n")[0]
+            assert ("the old text follows" in head) is counted, head

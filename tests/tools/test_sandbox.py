@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -10,7 +11,7 @@ import pytest
 
 from proxy.errors import ToolRefused
 from proxy.tools.sandbox import MAX_SQL_BYTES, Sandbox, TenantSlots
-from tests.tools.attacks import ALLOWED, BOMBS, changed, lag, make_row
+from tests.tools.attacks import ALLOWED, BOMBS, changed, given, lag, make_row
 
 ROWS = [make_row(n, f"message {n}") for n in range(1, 101)]
 
@@ -25,21 +26,21 @@ def children() -> list[psutil.Process]:
 
 
 async def test_a_query_is_answered_by_a_child_that_is_gone_afterwards() -> None:
-    found = await Sandbox().query(ROWS, "SELECT count(*), max(content) FROM messages", search=False)
+    found = await Sandbox().query(given(ROWS), "SELECT count(*), max(content) FROM messages", search=False)
     assert (found.rows, found.error) == ([[100, "message 99"]], None)
     assert not children()
 
 
 async def test_there_is_an_index_of_words_only_where_it_is_asked_for() -> None:
     sql = "SELECT id FROM messages_fts WHERE messages_fts MATCH 'message AND 7'"
-    assert (await Sandbox().query(ROWS, sql, search=True)).rows == [["id7"]]
-    assert "no such table" in str((await Sandbox().query(ROWS, sql, search=False)).error)
+    assert (await Sandbox().query(given(ROWS), sql, search=True)).rows == [["id7"]]
+    assert "no such table" in str((await Sandbox().query(given(ROWS), sql, search=False)).error)
 
 
 @pytest.mark.timed
 async def test_a_statement_that_takes_too_long_is_ended_and_the_model_told() -> None:
     began = time.monotonic()
-    found = await Sandbox().query(ROWS, BOMBS["recursion"], search=False)
+    found = await Sandbox().query(given(ROWS), BOMBS["recursion"], search=False)
     assert time.monotonic() - began < ALLOWED
     assert "ended" in str(found.error)
     assert not children()
@@ -48,14 +49,14 @@ async def test_a_statement_that_takes_too_long_is_ended_and_the_model_told() -> 
 async def test_a_child_that_gets_no_processor_for_long_is_not_ended(tmp_path: Path) -> None:
     say = "        _print(run_statement(database, json.loads(line)))"
     slow = changed(tmp_path, (say, "        time.sleep(2.5)\n" + say))
-    assert (await Sandbox(slow).query(ROWS, "SELECT 1", search=False)).rows == [[1]]
+    assert (await Sandbox(slow).query(given(ROWS), "SELECT 1", search=False)).rows == [[1]]
 
 
 @pytest.mark.timed
 async def test_a_child_that_never_answers_is_ended_by_the_clock_here(tmp_path: Path) -> None:
     idle = changed(tmp_path, ("        _print(run_statement(database, json.loads(line)))", "        time.sleep(60)"))
     began = time.monotonic()
-    found = await Sandbox(idle, wall=0.3).query(ROWS, "SELECT 1", search=False)
+    found = await Sandbox(idle, wall=0.3).query(given(ROWS), "SELECT 1", search=False)
     assert 0.3 <= time.monotonic() - began < 4 * 0.3 + 5
     assert found.error is not None
     assert not children()
@@ -68,7 +69,7 @@ async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> Non
     )
     large = [make_row(n, "x" * 10_000) for n in range(100)]
     began = time.monotonic()
-    found = await Sandbox(deaf, wall=0.3).query(large, "SELECT 1", search=False)
+    found = await Sandbox(deaf, wall=0.3).query(given(large), "SELECT 1", search=False)
     assert time.monotonic() - began < ALLOWED
     assert found.error is not None
 
@@ -84,14 +85,14 @@ async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> Non
 )
 async def test_a_child_that_answers_with_rubbish_is_an_error_for_the_model(tmp_path: Path, instead: str) -> None:
     broken = changed(tmp_path, ("        _print(run_statement(database, json.loads(line)))", instead))
-    found = await Sandbox(broken).query(ROWS, "SELECT 1", search=False)
+    found = await Sandbox(broken).query(given(ROWS), "SELECT 1", search=False)
     assert "ended" in str(found.error)
 
 
 async def test_who_leaves_takes_the_child_along(tmp_path: Path) -> None:
     idle = changed(tmp_path, ("        _print(run_statement(database, json.loads(line)))", "        time.sleep(60)"))
     sandbox = Sandbox(idle, wall=60.0, children=1)
-    asking = asyncio.ensure_future(sandbox.query(ROWS, "SELECT 1", search=False))
+    asking = asyncio.ensure_future(sandbox.query(given(ROWS), "SELECT 1", search=False))
     while not children():
         await asyncio.sleep(0.005)
     asking.cancel()
@@ -146,16 +147,36 @@ async def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
     watching = asyncio.ensure_future(watch())
     found = await asyncio.gather(
-        *(sandbox.query(ROWS, "SELECT count(*) FROM messages", search=False) for _ in range(8))
+        *(sandbox.query(given(ROWS), "SELECT count(*) FROM messages", search=False) for _ in range(8))
     )
     watching.cancel()
     assert [one.rows for one in found] == [[[100]]] * 8
     assert 1 <= most <= 2
 
 
+async def test_queries_that_wait_for_their_turn_hold_no_rows() -> None:
+    sandbox, loads, most = Sandbox(children=2), 0, 0
+
+    async def ask() -> None:
+        nonlocal loads
+
+        async def load_rows() -> Sequence[bytes]:
+            nonlocal loads, most
+            loads += 1
+            most = max(most, loads)
+            await asyncio.sleep(0.01)
+            return ROWS
+
+        await sandbox.query(load_rows, "SELECT 1", search=False)
+        loads -= 1
+
+    await asyncio.gather(*(ask() for _ in range(8)))
+    assert (loads, most) == (0, 2)
+
+
 async def test_a_statement_that_is_too_long_starts_nothing() -> None:
     with pytest.raises(ToolRefused, match="longer than"):
-        await Sandbox().query(ROWS, "SELECT '" + "é" * MAX_SQL_BYTES + "'", search=False)
+        await Sandbox().query(given(ROWS), "SELECT '" + "é" * MAX_SQL_BYTES + "'", search=False)
 
 
 @pytest.mark.timed
@@ -164,7 +185,9 @@ async def test_ten_megabytes_of_rows_leave_the_event_loop_free() -> None:
     worst = []
     for _ in range(3):  # the machine's own pauses are no concern of ours
         async with lag() as away:
-            found = await Sandbox().query(large, "SELECT count(*), sum(length(content)) FROM messages", search=False)
+            found = await Sandbox().query(
+                given(large), "SELECT count(*), sum(length(content)) FROM messages", search=False
+            )
             worst.append(away())
         assert found.rows == [[2000, 2000 * 12 * 420]]
         if worst[-1] < 4 * 0.02:

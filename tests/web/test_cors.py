@@ -33,6 +33,19 @@ def test_s11_a_name_that_its_owner_can_point_at_us_is_not(host: str) -> None:
         BROWSERS.check_host(scope(host=host))
 
 
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "0.0.0.0:8080", "[::]:8080", "[::ffff:127.0.0.1]:80", "[::ffff:7f00:1]:80"]
+)
+def test_s11_an_address_for_which_browsers_do_not_tell_the_site_is_not_ours(host: str) -> None:
+    for allow_short in (False, True):
+        with pytest.raises(WrongHost):
+            BROWSERS.check_host(scope(host=host), allow_short=allow_short)
+
+
+def test_s11_it_is_where_the_proxy_was_told_to_listen_there() -> None:
+    BrowserRules(Settings.model_validate({"host": "0.0.0.0"})).check_host(scope(host="0.0.0.0:8080"))
+
+
 def test_a_machines_own_name_will_do_for_chat() -> None:
     BROWSERS.check_host(scope(host="workstation:8080"), allow_short=True)
     with pytest.raises(WrongHost):

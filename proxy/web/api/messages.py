@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from proxy.chat import chain
 from proxy.errors import NotFound, Unavailable
 from proxy.exchange import rebuild_prompt
-from proxy.store.base import WHOLE_SESSION, EditRow, ExchangeRecord, MessageRecord
+from proxy.store.base import WHOLE_SESSION, EditRow, ExchangeRecord, MessageRecord, is_last_page
 from proxy.store.session_lists import MessageFilter
 from proxy.web.api import pagination, stored_text
 from proxy.web.api.admin_context import SessionContext, SessionContextDep
@@ -103,7 +103,7 @@ async def list_messages(
     q: Annotated[str, Query(max_length=256, description="Those that have this in their text.")] = "",
     newest: Annotated[bool, Query(description="Newest first.")] = False,
 ) -> Page[MessageListItem]:
-    """List messages in the order in which they were stored."""
+    """List messages in the order in which they were stored. A page ends early where its messages reach 16 MiB."""
     at = pagination.read_cursor(cursor, int)
     after = at[0] if at else (1 << 62 if newest else 0)
     only = MessageFilter(role, group, branch, q)
@@ -112,7 +112,11 @@ async def list_messages(
     )
     snapshots = await _read_snapshots(context, rows)
     return pagination.make_page(
-        rows, limit, lambda row: MessageListItem(**_build_fields(row, snapshots)), lambda row: [row.seq]
+        rows,
+        limit,
+        lambda row: MessageListItem(**_build_fields(row, snapshots)),
+        lambda row: [row.seq],
+        is_cut=not is_last_page(rows, limit + 1),
     )
 
 

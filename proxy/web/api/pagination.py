@@ -33,11 +33,17 @@ class Page(BaseModel, Generic[T]):
 
 
 def make_page(
-    rows: Sequence[R], limit: int, make_item: Callable[[R], T], sort_values: Callable[[R], Sequence[object]]
+    rows: Sequence[R],
+    limit: int,
+    make_item: Callable[[R], T],
+    sort_values: Callable[[R], Sequence[object]],
+    *,
+    is_cut: bool = False,
 ) -> Page[T]:
-    """Return the page of these rows, of which up to `limit` + 1 were read. sort_values: the sort values of a row."""
+    """Return the page of these rows, of which up to `limit` + 1 were read. sort_values: the sort values of a row.
+    is_cut: others may follow, although there are no more rows than `limit`."""
     shown = rows[:limit]
-    more = write_cursor(sort_values(shown[-1])) if len(rows) > limit else None
+    more = write_cursor(sort_values(shown[-1])) if len(rows) > limit or (is_cut and shown) else None
     return Page(items=[make_item(row) for row in shown], next=more)
 
 
