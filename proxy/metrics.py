@@ -255,6 +255,9 @@ class Metrics:
             "limits.message_cache_mb is too small.",
         )
         self.store_up = self._gauge("store_up", "1 while the store takes writes, 0 after one has failed.")
+        self.store_readable = self._gauge(
+            "store_readable", "1 while the store answers reads, 0 after one has failed, until one succeeds."
+        )
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
         self.store_log_bytes = self._gauge("store_log_bytes", "Size of SQLite's write-ahead log.")
 

@@ -13,14 +13,20 @@ from proxy.web.app import ContextProxy
 
 
 class FailingStore(InMemoryStore):
-    """reads, writes: whether they work. hold: writes are done, but nobody is told until `release` is called."""
+    """reads, writes: whether they work. hold: writes are done, but nobody is told until `release` is called. stalls:
+    what the store says of its writes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reads = True
         self.writes = True
         self.hold = False
+        self.stalls = False
         self._held: list[asyncio.Future[None]] = []
+
+    @property
+    def stalled(self) -> bool:
+        return self.stalls
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -66,7 +66,7 @@ ONLY_IN = {
     "aiohttp": {"proxy/upstream/http1.py", "proxy/upstream/transport.py"},
     "aiosqlite": {"proxy/store/migrate.py", "proxy/store/sqlite.py"},
     "asyncpg": {
-        *("proxy/store/postgres.py", "proxy/store/postgres_writer.py"),
+        *("proxy/store/postgres.py", "proxy/store/postgres_writer.py", "proxy/store/postgres_reader.py"),
         *("proxy/store/postgres_batch.py", "proxy/store/postgres_partitions.py"),
     },
     "pyarrow": {"proxy/cli/exchange_files.py"},

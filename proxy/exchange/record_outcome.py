@@ -402,8 +402,9 @@ def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
 
 
 async def wait_until_stored(services: Services, written: asyncio.Future[None]) -> bool:
-    """True if the write is on disk before `commit_wait_ms` is over, or by now if the event loop itself was late."""
-    if not written.done():
+    """True if the write is on disk before `commit_wait_ms` is over, or by now if the event loop itself was late. A
+    store that has not written anything for seconds is not waited for."""
+    if not written.done() and not services.store.stalled:
         loop = asyncio.get_running_loop()
         wake = partial(_wake_waiter, loop.create_future())
         written.add_done_callback(wake)

@@ -16,7 +16,7 @@ from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.events.bus import EventBus
 from proxy.exchange.message_cache import MessageCache
-from proxy.helper.budget import Budget, CircuitBreaker
+from proxy.helper.budget import Budget, HelperCircuitBreaker
 from proxy.helper.queue import HelperQueue
 from proxy.metrics import Metrics
 from proxy.sessions.agent_statistics import KnownAgents
@@ -152,7 +152,7 @@ class Services:
     """Runs an in-band command of an operator; the composition root sets it, since operator actions stand above."""
     helper_queue: HelperQueue | None = None
     """Questions to the helper model; None where there is none."""
-    embeddings_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    embeddings_breaker: HelperCircuitBreaker = field(default_factory=HelperCircuitBreaker)
     """Circuit breaker of the embeddings."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Sandbox for SQL of models; one for all, since it bounds the number of child processes."""

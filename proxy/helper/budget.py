@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from proxy.store.base import Store
+from proxy.store.circuit_breaker import EVERYBODY, CircuitBreaker
 from proxy.store.derived import NO_CONVERSATION, NO_SESSION, SpendingRow
 
 DAY_S = 86_400
@@ -20,17 +21,9 @@ DAY_S = 86_400
 REFUSED = "refused"
 DOWN_OUTCOMES = frozenset({"unreachable", "timeout", "broken", REFUSED, "failed", "garbage"})
 """Outcomes (see `helper_client.HelperAnswer`) that say more about the helper than about the question."""
-DOWN_AFTER = 3
-"""Number of these outcomes in a row after which nothing is asked for `BREAK_S` seconds: not every request should meet
-the same failure."""
-BREAK_S = 30.0
-
 
 MAX_TENANTS = 1000
-"""Limit on the tenants whose spending and failures are kept in memory. The spending of others is read from the store
-again."""
-EVERYBODY = NO_CONVERSATION[0]
-"""In place of a tenant: what counts for all of them."""
+"""Limit on the tenants whose spending is kept in memory. The spending of others is read from the store again."""
 
 
 @dataclass(slots=True)
@@ -115,39 +108,21 @@ class Budget:
         return self._by_tenant.setdefault(tenant, DaySpending())
 
 
-class CircuitBreaker:
-    """Circuit breaker for a helper that fails. open_calls: calls under way, for callers that bound them.
+class HelperCircuitBreaker(CircuitBreaker):
+    """Circuit breaker of a helper. open_calls: calls under way, for callers that bound them.
 
     A refusal may be due to the tenant's credential or text, so it counts for that tenant alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
         self.open_calls = 0
-        self._clock = clock
-        self._failures: dict[str, int] = {}
-        """Failures in a row of each tenant, and of all together."""
-        self._until: dict[str, float] = {}
-
-    def is_open(self, tenant: str) -> bool:
-        """True if the helper has failed so often of late that nothing is to be asked for this tenant."""
-        return self._clock() < max(self._until.get(one, 0.0) for one in (EVERYBODY, tenant))
 
     def record_call(self, outcome: str, tenant: str) -> bool:
         """Record the outcome of a call. True if a pause begins with it."""
-        is_down = outcome in DOWN_OUTCOMES
-        begins = self._count(tenant, is_down=is_down)
-        return (outcome != REFUSED and self._count(EVERYBODY, is_down=is_down)) or begins
-
-    def _count(self, tenant: str, *, is_down: bool) -> bool:
-        if not is_down:
-            self._failures.pop(tenant, None)
-            return False
-        failures = self._failures.pop(tenant, 0) + 1
-        begins = failures >= DOWN_AFTER
-        if begins:
-            self._until[tenant] = self._clock() + BREAK_S
-        else:
-            self._failures[tenant] = failures
-        for table in (self._failures, self._until):
-            if len(table) > MAX_TENANTS:
-                del table[next(iter(table))]
-        return begins
+        concerned = (tenant,) if outcome == REFUSED else (tenant, EVERYBODY)
+        if outcome in DOWN_OUTCOMES:
+            begun = [self.record_failure(one) for one in concerned]  # each counts, also behind one that begins a pause
+            return any(begun)
+        for one in concerned:
+            self.record_success(one)
+        return False

@@ -20,13 +20,14 @@ from msgspec.structs import replace
 from proxy.context.models import Model, find_model
 from proxy.context.plan import Ask
 from proxy.errors import StoreUnavailable
-from proxy.helper.budget import BREAK_S, Budget, CircuitBreaker
+from proxy.helper.budget import Budget, HelperCircuitBreaker
 from proxy.helper.helper_client import HelperAnswer, HelperClient, pick_credential_headers
 from proxy.metrics import Metrics
 from proxy.sessions.branch import Branch
 from proxy.sessions.live import LiveSessions
 from proxy.settings.load import Settings
 from proxy.settings.model import HelperSettings
+from proxy.store.circuit_breaker import BREAK_S
 from proxy.store.derived import HelperAnswerRow
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.upstream.client import UpstreamClient
@@ -109,7 +110,7 @@ class HelperQueue:
         self._questions: dict[QuestionKey, Question] = {}
         self._prompt_chars = 0
         self._retry_at: OrderedDict[QuestionKey, float] = OrderedDict()
-        self._breaker = CircuitBreaker()
+        self._breaker = HelperCircuitBreaker()
         self._closed = False
 
     def __len__(self) -> int:

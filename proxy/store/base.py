@@ -333,7 +333,17 @@ class Store(
 
     @property
     def writable(self) -> bool:
-        """True unless the last write failed. Unlike `healthy` it is true again without a read."""
+        """True unless the last write failed."""
+        ...
+
+    @property
+    def readable(self) -> bool:
+        """True unless the last read failed. It is true again without a request: a failed read is repeated."""
+        ...
+
+    @property
+    def stalled(self) -> bool:
+        """True if rows wait to be written, and none has been written for seconds: another one is not worth a wait."""
         ...
 
     @property

@@ -49,6 +49,14 @@ class ConnectionStore(StoreReads):
     def writable(self) -> bool:
         return not self.trouble
 
+    @property
+    def readable(self) -> bool:
+        return not self.trouble
+
+    @property
+    def stalled(self) -> bool:
+        return False
+
     async def close(self) -> None:
         """Close the connection. Idempotent."""
         if self._connection is not None:

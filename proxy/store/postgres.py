@@ -1,9 +1,8 @@
 """The store on PostgreSQL, for any number of replicas: the statements that SQLite gets, through asyncpg.
 
 A replica's memory is a cache, and the database is the truth. The first insert of an edit, a round or a decision stands,
-and a later writer reads it back. Reads go through a pool, each one statement with a time limit on both sides of the
-network. The reads of a request go together (`postgres_read_ahead`). Writes go through one connection with group
-commit (`postgres_writer`).
+and a later writer reads it back. Reads go through a pool (`postgres_reader`), and those of a request go together
+(`postgres_read_ahead`). Writes go through one connection with group commit (`postgres_writer`).
 """
 
 from __future__ import annotations
@@ -33,22 +32,17 @@ from proxy.store.postgres_partitions import (
     round_down,
 )
 from proxy.store.postgres_read_ahead import ReadAhead
+from proxy.store.postgres_reader import OURS, PLANNING, PostgresReader
 from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import SERVER_ERRORS, PostgresWriter, compute_lock_id, describe_error
 from proxy.store.reads import StoreReads
 from proxy.store.removal import IDLE_SESSIONS
 from proxy.store.schema import LATEST_VERSION
 from proxy.store.session_notes import HiddenRoundRow
-from proxy.store.sql import for_postgres
 from proxy.store.write_queue import QueuedStore
 
 log = logging.getLogger(__name__)
 
-_BAD_ARGUMENT = (asyncpg.DataError, OverflowError, UnicodeError, TypeError, ValueError)
-_OURS = "context-proxy"
-_PLANNING = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
-"""Plan each statement once for a connection. PostgreSQL would plan statements of partitioned tables each time, and
-compile what it takes for a large query; both cost more than the query."""
 _TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 """The time limit that a connection has in fact, in milliseconds."""
 _ADDRESS_HINT = (
@@ -64,16 +58,6 @@ _MAINTENANCE_S = 600.0
 
 _AHEAD: ContextVar[ReadAhead | None] = ContextVar("read_ahead", default=None)
 """The announced reads of the request that the current task works on."""
-
-
-class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
-    """A connection without a reset query. The pool's connections are read-only and never in a transaction, so no trip
-    to the server is needed after each read."""
-
-    __slots__ = ()
-
-    def get_reset_query(self) -> str:
-        return ""
 
 
 class PostgresStore(QueuedStore, StoreReads):
@@ -97,18 +81,15 @@ class PostgresStore(QueuedStore, StoreReads):
         self._url = url
         self._partition_days = partition_days
         self._durability = durability
-        self._readers = readers
-        self._read_s = read_s
         self._write_s = write_s
         self._connect_s = connect_s
-        self._pool: Any = None
-        self._read_trouble = "not open"
+        self._reader = PostgresReader(url, connections=readers, read_s=read_s, connect_s=connect_s)
         self._writer = PostgresWriter(self._connect, spool_bytes=spool_mb << 20, drain_s=drain_s)
         super().__init__(self._writer)
         self._closed = False
 
     def _find_read_trouble(self) -> str:
-        return self._read_trouble
+        return self._reader.trouble
 
     def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
         """Do nothing: a replica may have no disk, and the gaps are in the log."""
@@ -122,13 +103,13 @@ class PostgresStore(QueuedStore, StoreReads):
             timeout=self._connect_s,
             command_timeout=limit_s + 1.0,
             server_settings={
-                "application_name": _OURS,
+                "application_name": OURS,
                 "statement_timeout": milliseconds,
                 # If a replica is cut off in the middle of a transaction, the server ends it, and the locks of its
                 # sessions with it.
                 "idle_in_transaction_session_timeout": milliseconds,
                 "default_transaction_read_only": "off",
-                **_PLANNING,
+                **PLANNING,
                 "synchronous_commit": "on" if self._durability == "full" else "off",
             },
         )
@@ -151,37 +132,20 @@ class PostgresStore(QueuedStore, StoreReads):
             with contextlib.suppress(StoreUnavailable):  # rows go to the default partition, and `maintain` tries again
                 await self.maintain()
             await self._writer.start()
-            self._pool = await self._make_pool()
+            await self._reader.open()
         log.info("store open: PostgreSQL")
 
     async def open_for_reports(self) -> None:
         """Open the store for reading alone: nothing is migrated, and no row can be put. Raises StoreRefused."""
         async with self._close_on_failure():
-            self._pool = await self._make_pool()
-            async with self._pool.acquire() as connection:
-                version = await connection.fetchval("SELECT version FROM context_proxy_schema")
+            await self._reader.open()
+            version = await self._reader.read_version()
         if version != LATEST_VERSION:
             await self.close()
             raise StoreRefused(
                 f"the PostgreSQL database has schema {version}, and this version reads schema {LATEST_VERSION}.",
                 hint="Start a proxy of this version on it, or use the version of its proxies.",
             )
-
-    async def _make_pool(self) -> Any:
-        return await asyncpg.create_pool(
-            self._url,
-            min_size=0,
-            max_size=self._readers,
-            timeout=self._connect_s,
-            command_timeout=self._read_s,
-            connection_class=_Connection,
-            server_settings={
-                "application_name": _OURS,
-                "statement_timeout": str(int(self._read_s * 1000)),
-                "default_transaction_read_only": "on",
-                **_PLANNING,
-            },
-        )
 
     @contextlib.asynccontextmanager
     async def _close_on_failure(self) -> AsyncIterator[None]:
@@ -197,18 +161,14 @@ class PostgresStore(QueuedStore, StoreReads):
         except BaseException:
             await self.close()
             raise
-        self._read_trouble = ""
+        self._reader.trouble = ""
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         await self._writer.stop()
-        if self._pool is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._read_s):
-                    await self._pool.close()
-            self._pool.terminate()
+        await self._reader.close()
         self._log_close()
 
     @contextlib.asynccontextmanager
@@ -216,7 +176,7 @@ class PostgresStore(QueuedStore, StoreReads):
         """Take an advisory lock of a connection of its own; the lock ends with the connection."""
         try:
             connection = await self._connect()
-            mine = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1)", compute_lock_id(_OURS, work)))
+            mine = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1)", compute_lock_id(OURS, work)))
         except SERVER_ERRORS as error:
             raise StoreUnavailable(f"who is at {work} cannot be asked: {type(error).__name__}.") from error
         try:
@@ -255,24 +215,8 @@ class PostgresStore(QueuedStore, StoreReads):
 
     async def _query(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows of one statement, in a round trip of its own."""
-        if self._pool is None or self._closed:
-            raise StoreUnavailable("the store is closed.")
         self.flush_deferred()  # rows that are held back are included in the read
-        try:
-            async with asyncio.timeout(self._read_s), self._pool.acquire() as connection:
-                rows = await connection.fetch(for_postgres(text), *args)
-        except _BAD_ARGUMENT as error:
-            # A value of the query could not be stored either; the server has no fault.
-            raise StoreUnavailable(f"the store cannot be asked for that: {type(error).__name__}.") from error
-        except TimeoutError as error:
-            self._read_trouble = f"a read took longer than {self._read_s} s"
-            raise StoreUnavailable(f"{self._read_trouble}.") from error
-        except Exception as error:
-            # Errors of the server, the network, or the driver, which raises many kinds of errors when a server dies.
-            self._read_trouble = describe_error(error)
-            raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error
-        self._read_trouble = ""
-        return [tuple(row) for row in rows]
+        return await self._reader.fetch(text, args)
 
     async def maintain(self) -> None:
         """Make the partitions for the time ahead, if another replica has not."""
@@ -327,6 +271,7 @@ class PostgresStore(QueuedStore, StoreReads):
         asked = postgres_index.build_query(query)
         if not asked:
             return []
+        self._reader.check_answering()  # the index of a store that does not answer is not waited for
         with contextlib.suppress(StoreUnavailable):  # an index that cannot be brought up to date is searched as it is
             await self.put([IndexRow(tenant, session)])
         rows = await self._fetch(postgres_index.SEARCH, (asked, tenant, session, limit))

@@ -24,6 +24,7 @@ from proxy.store import sqlite_files, wal_reset
 from proxy.store.base import GapRow, MessageRow, Row
 from proxy.store.gap_file import GapFile
 from proxy.store.migrate import DamagedDatabase, migrate
+from proxy.store.read_probe import ReadProbe
 from proxy.store.reads import StoreReads
 from proxy.store.session_notes import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
 from proxy.store.sql import for_sqlite
@@ -331,6 +332,8 @@ class _Reader:
         self._opening: asyncio.Task[aiosqlite.Connection] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
+        # Other reads may go to the other readers for hours, and the fault of this one would be shown all the time.
+        self._probe = ReadProbe(lambda: self.fetch("SELECT 1 FROM sqlite_master LIMIT 1", ()))
 
     async def open(self) -> aiosqlite.Connection:
         """Return the connection, opened if there is none. A caller that is cancelled leaves it for the next one."""
@@ -367,6 +370,7 @@ class _Reader:
                 rows = await connection.execute_fetchall(text, args)
         except TimeoutError as error:
             self.trouble = f"a read took longer than {self._read_s} s"
+            self._probe.start()
             await self._drop_connection()
             raise StoreUnavailable(f"{self.trouble}.") from error
         except _BAD_ARGUMENT as error:
@@ -374,6 +378,7 @@ class _Reader:
             raise StoreUnavailable(f"the store cannot be asked for that: {type(error).__name__}.") from error
         except (sqlite3.Error, OSError, ValueError) as error:
             self.trouble = f"{type(error).__name__}: {error}"
+            self._probe.start()
             await self._drop_connection()
             raise StoreUnavailable(f"a read failed: {error}.") from error
         finally:
@@ -393,6 +398,7 @@ class _Reader:
 
     async def close(self) -> None:
         self._closed = True
+        await self._probe.close()
         await self._drop_connection()
         left = {*self._ending, *([self._opening] if self._opening is not None else ())}
         if left:

@@ -51,6 +51,9 @@ _HOLD_BYTES = 64 << 10
 _MAX_GAPS = 4096
 """Exchanges whose losses are recorded one by one; further losses are added up without a name."""
 
+STALLED_S = 2.0
+"""Seconds without a write after which nobody waits for one any more, while rows wait."""
+
 ROW_OVERHEAD = 256
 """Bytes that a row counts in the queue in addition to its bodies: keys, labels, and the objects themselves."""
 
@@ -193,6 +196,8 @@ class WriteQueue:
         self._held: list[WriteItem] = []
         self._held_bytes = 0
         self._due_at = 0.0
+        self._progress_at = 0.0
+        """Time of the last settled item, or of the first one since the queue was empty."""
         self._timer: asyncio.TimerHandle | None = None
         self._open = True
         self._long_write: LongWrite | None = None
@@ -201,6 +206,11 @@ class WriteQueue:
     def closed(self) -> bool:
         """True if the queue takes no more rows."""
         return not self._open
+
+    @property
+    def stalled(self) -> bool:
+        """True if rows wait, and none has been written for `STALLED_S`."""
+        return self.item_count > 0 and asyncio.get_running_loop().time() - self._progress_at > STALLED_S
 
     def take_unrecorded_gaps(self) -> tuple[GapRow, ...]:
         """The gaps that could not be stored, once the writer has ended. The call empties the record."""
@@ -240,8 +250,9 @@ class WriteQueue:
         if not self._open:
             future.set_result(None)
             return future
-        self.item_count += 1
-        self._send_to_writer([WriteItem((), future, 0)])
+        item = WriteItem((), future, 0)
+        self._add_item(item)
+        self._send_to_writer([item])
         return future
 
     def record_loss(self, gap: GapRow) -> None:
@@ -251,9 +262,14 @@ class WriteQueue:
         if self._open:
             self._write_gaps()
 
-    def _hold(self, item: WriteItem) -> None:
+    def _add_item(self, item: WriteItem) -> None:
+        if not self.item_count:
+            self._progress_at = asyncio.get_running_loop().time()
         self.item_count += 1
         self.byte_count += item.size
+
+    def _hold(self, item: WriteItem) -> None:
+        self._add_item(item)
         if not self._held:
             self._due_at = asyncio.get_running_loop().time() + HOLD_S
         self._held.append(item)
@@ -295,6 +311,8 @@ class WriteQueue:
 
     def settle_items(self, items: Sequence[WriteItem], error: Exception | None) -> None:
         """Record that the items are durable, or can never be because of `error`."""
+        if error is None:
+            self._progress_at = asyncio.get_running_loop().time()
         for item in items:
             if item.whole is None:
                 self._settle_item(item, error)
@@ -403,8 +421,16 @@ class QueuedStore(ABC):
         return not self._writing.trouble
 
     @property
+    def readable(self) -> bool:
+        return not self._find_read_trouble()
+
+    @property
     def trouble(self) -> str:
         return self._writing.trouble or self._find_read_trouble()
+
+    @property
+    def stalled(self) -> bool:
+        return self._writing.queue.stalled
 
     @property
     def queued(self) -> int:

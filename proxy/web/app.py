@@ -168,6 +168,7 @@ def make_services(settings: Settings, store: Store) -> Services:
     metrics.live_bytes.set_function(lambda: branches.size)
     metrics.message_cache_bytes.set_function(lambda: messages.size)
     metrics.store_up.set_function(lambda: store.writable)
+    metrics.store_readable.set_function(lambda: store.readable)
     metrics.store_queue.set_function(lambda: store.queued)
     metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has its own log
     models = settings.load_models()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.exchange.embeddings import MAX_CHARS, load_vectors
-from proxy.helper.budget import DOWN_AFTER
+from proxy.store.circuit_breaker import DOWN_AFTER
 from tests.failing_store import FailingStore, use_store
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream, wait_until

@@ -252,6 +252,20 @@ async def test_the_end_of_a_stream_waits_for_the_store_and_nothing_else_does() -
         client.writer.close()
 
 
+async def test_a_store_that_has_not_written_for_long_is_not_waited_for() -> None:
+    store = FailingStore()
+    tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 60_000}}
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, **tree, before=use_store(store)) as proxy,
+    ):
+        store.hold = store.stalls = True
+        found = await proxy.post(HELLO, seconds=30)
+        assert (found.status, found.header("x-context-persist")) == (200, "deferred")
+        assert proxy.count("persist_deferred_total") == 1
+        store.release()
+
+
 def test_an_error_event_has_the_form_that_every_client_raises() -> None:
     event = make_error_event('it "broke"', "upstream_broken")
     assert event.startswith(b"data: ")

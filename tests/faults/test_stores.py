@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import asyncpg
 import psutil
 import pytest
 
@@ -205,7 +206,18 @@ async def closed(_: int, db: str) -> AsyncIterator[None]:
     await execute(server, f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
+@asynccontextmanager
+async def locked(_: int, db: str) -> AsyncIterator[None]:
+    """Whoever reads or writes messages gets no answer."""
+    other = await asyncpg.connect(db)
+    async with other.transaction():
+        await other.execute("LOCK TABLE messages IN ACCESS EXCLUSIVE MODE")
+        yield
+    await other.close()
+
+
 SERVER = {
+    "hanging": locked,
     "slow": triggered("PERFORM pg_sleep(2);"),
     "full": triggered("RAISE SQLSTATE '53100';"),
     "read-only": triggered("RAISE SQLSTATE '25006';"),

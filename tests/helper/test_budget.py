@@ -9,7 +9,9 @@ import pytest
 
 from proxy.errors import StoreUnavailable
 from proxy.helper import budget
-from proxy.helper.budget import BREAK_S, DAY_S, DOWN_AFTER, Budget, CircuitBreaker
+from proxy.helper.budget import DAY_S, Budget, HelperCircuitBreaker
+from proxy.store import circuit_breaker
+from proxy.store.circuit_breaker import BREAK_S, DOWN_AFTER
 from proxy.store.derived import NO_CONVERSATION, SpendingRow
 from tests.failing_store import FailingStore
 
@@ -110,7 +112,7 @@ async def test_tenants_that_are_kept_in_memory_are_bounded(
 
 def test_three_failures_in_a_row_begin_a_rest() -> None:
     clock = Clock(0.0)
-    breaker = CircuitBreaker(clock)
+    breaker = HelperCircuitBreaker(clock)
     begun = [
         breaker.record_call(outcome, "t")
         for outcome in ("timeout", "failed", "answered", "timeout", "refused", "garbage")
@@ -124,7 +126,7 @@ def test_three_failures_in_a_row_begin_a_rest() -> None:
 
 
 def test_answers_that_do_not_fit_and_a_spent_budget_are_no_failures_of_the_helper() -> None:
-    breaker = CircuitBreaker(Clock(0.0))
+    breaker = HelperCircuitBreaker(Clock(0.0))
     assert not any(
         breaker.record_call(outcome, "t") for outcome in ("cut", "over_budget", "store") for _ in range(DOWN_AFTER)
     )
@@ -132,7 +134,7 @@ def test_answers_that_do_not_fit_and_a_spent_budget_are_no_failures_of_the_helpe
 
 
 def test_refusals_begin_a_rest_of_their_tenant_and_other_failures_one_of_all() -> None:
-    breaker = CircuitBreaker(Clock(0.0))
+    breaker = HelperCircuitBreaker(Clock(0.0))
     assert [breaker.record_call("refused", "t") for _ in range(DOWN_AFTER)] == [False, False, True]
     assert (breaker.is_open("t"), breaker.is_open("other")) == (True, False)
     assert [breaker.record_call("timeout", name) for name in ("a", "b", "c")] == [False, False, True]
@@ -140,8 +142,8 @@ def test_refusals_begin_a_rest_of_their_tenant_and_other_failures_one_of_all() -
 
 
 def test_failures_of_any_number_of_tenants_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_TENANTS", 2)
-    breaker = CircuitBreaker(Clock(0.0))
+    monkeypatch.setattr(circuit_breaker, "MAX_TENANTS", 2)
+    breaker = HelperCircuitBreaker(Clock(0.0))
     for n in range(10):
         for _ in range(DOWN_AFTER + 1):
             breaker.record_call("refused", f"t{n}")

@@ -14,6 +14,7 @@ from proxy.store import sql, writer
 from proxy.store.journal import MAX_SLOTS
 from proxy.store.readonly import ReadOnlyStore
 from proxy.store.sqlite import SqliteStore
+from tests.raw_upstream import wait_until
 from tests.store.conftest import RowFactory, digest
 from tests.stores import count_rows, sqlite_store
 
@@ -117,6 +118,16 @@ async def test_readers_cannot_write(tmp_path: Path) -> None:
     assert store.trouble
     assert (await count_rows(store))["forms"] == 0
     assert store.healthy
+    await store.close()
+
+
+async def test_the_fault_of_one_reader_is_over_without_a_request_that_needs_it(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db")
+    with pytest.raises(StoreUnavailable):
+        await store._readers[1].fetch("DELETE FROM sessions", ())
+    await count_rows(store)  # by the first one, as all reads that come one by one
+    assert not store.readable
+    await wait_until(lambda: store.healthy)
     await store.close()
 
 

@@ -11,6 +11,7 @@ from proxy.errors import StoreUnavailable
 from proxy.store import write_queue as module
 from proxy.store.base import GapRow
 from proxy.store.write_queue import WriteItem, WriteQueue
+from tests.raw_upstream import wait_until
 from tests.store.conftest import RowFactory
 
 make = RowFactory()
@@ -221,3 +222,19 @@ def test_everything_comes_out_in_its_order_whoever_waits(steps: list[str]) -> No
         assert [item.future for item in items] == futures
 
     asyncio.run(work())
+
+
+async def test_a_queue_is_stalled_once_nothing_has_been_written_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALLED_S", 0.05)
+    spool = WriteQueue(1 << 20)
+    await asyncio.sleep(0.06)
+    spool.put([make.form(b"one")])
+    spool.put([make.form(b"two")])
+    assert not spool.stalled, "it was empty until now"
+    await wait_until(lambda: spool.stalled)
+    first, second = take(spool)
+    spool.settle_items([first], None)
+    assert not spool.stalled, "one has been written"
+    await wait_until(lambda: spool.stalled)
+    spool.settle_items([second], None)
+    assert not spool.stalled, "nothing waits"
