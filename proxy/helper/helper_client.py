@@ -19,6 +19,7 @@ import httpx2
 import msgspec
 
 from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
+from proxy.chat.unicode_text import replace_surrogates
 from proxy.context.models import Model
 from proxy.context.prices import price_usage
 from proxy.dialects.usage import Usage
@@ -127,7 +128,7 @@ class HelperClient:
         return self._read(prompt, AssembledAnswer.from_body(reply.body))
 
     async def _post_question(self, prompt: str, headers: Headers) -> _PostResult:
-        question = prompt.encode("utf-8", "replace").decode()  # no server accepts lone surrogates as text
+        question = replace_surrogates(prompt)  # no server accepts them
         body = {
             "model": self.model_name,
             "messages": [{"role": "user", "content": question}],
@@ -164,7 +165,7 @@ async def embed_texts(
     timeout_s: float,
 ) -> EmbeddingAnswer:
     """Return vectors of these texts, from one call."""
-    body = {"model": name, "input": [text.encode("utf-8", "replace").decode() for text in texts]}
+    body = {"model": name, "input": [replace_surrogates(text) for text in texts]}
     limit = ANSWER_LIMIT + VECTOR_LIMIT * len(texts)
     reply = await _post(client, target, "/v1/embeddings", body, headers, timeout_s, limit)
     if reply.outcome != "answered":
