@@ -24,7 +24,7 @@ from proxy.context.models import Model
 from proxy.context.prices import price_usage
 from proxy.dialects.usage import Usage
 from proxy.stream.completions_answer import AssembledAnswer
-from proxy.upstream.client import Target, UpstreamClient
+from proxy.upstream.client import Target, UpstreamClient, UpstreamRequest
 from proxy.upstream.headers import CREDENTIAL_HEADERS, Headers
 
 ANSWER_LIMIT: Final = 4 << 20
@@ -211,7 +211,7 @@ async def _post(
     """Send one POST of JSON. The outcome is as in `HelperAnswer`, or `limit` if the name of the length limit was
     refused."""
     sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
-    request = client.build_request(target, "POST", path, b"", sent, json.dumps(body).encode())
+    request = client.build_request(target, UpstreamRequest("POST", path, b"", sent, json.dumps(body).encode()))
     try:
         async with asyncio.timeout(timeout_s):
             try:
