@@ -182,7 +182,7 @@ MUTANTS = (
     Mutant(
         "an answer waits for the store",
         "proxy/exchange/record_outcome.py",
-        "await wake.args[0]",
+        "await waiter",
         "await asyncio.sleep(0)",
         ("tests/exchange/test_record_outcome.py::test_an_answer_ends_when_the_store_has_it",),
     ),

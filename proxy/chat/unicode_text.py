@@ -1,4 +1,4 @@
-"""Unicode normalization in linear time.
+"""Unicode normalization in linear time, and texts that no encoder refuses.
 
 Python sorts a run of combining marks by insertion, and no other thread runs meanwhile: 160 KB of them take 5 s.
 Clients, tools and models choose the texts. So a run that no script has is cut into pieces, each of which is sorted by
@@ -24,3 +24,8 @@ def normalize(form: Literal["NFC", "NFD"], text: str) -> str:
     ends = [found.end() for found in _RUN.finditer(text) if found.end() - found.start() == MAX_RUN]
     pieces = zip([0, *ends], [*ends, len(text)], strict=True)
     return "".join(unicodedata.normalize(form, text[begin:end]) for begin, end in pieces)
+
+
+def replace_surrogates(text: str) -> str:
+    """Return the text with `?` for each half of a surrogate pair: JSON can carry one, UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from proxy.cli.progress_bar import show_progress
 from proxy.cli.terminal import format_count, format_percent, print_pairs, print_text, write_report
 from proxy.context.models import find_model
 from proxy.errors import ConfigError
@@ -49,20 +48,17 @@ def ask_points(
     """Ask about each point, with a progress bar on a terminal."""
     model = find_model(settings.load_models(), model_name)
     file = DecisionFile(answers)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
-    async def ask(bar: Progress) -> DecisionReport:
+    async def ask(move: Callable[[float], None]) -> DecisionReport:
         client = UpstreamClient(settings, Metrics())
         try:
-            task = bar.add_task(f"asking {model_name}", total=len(points))
-            return await ModelAsker(client, model_name, model, dollars, file).ask_all(points, lambda: bar.advance(task))
+            return await ModelAsker(client, model_name, model, dollars, file).ask_all(points, lambda: move(1))
         finally:
             await client.close()
 
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with show_progress(f"asking {model_name}", len(points)) as move:
         try:
-            return asyncio.run(ask(bar))
+            return asyncio.run(ask(move))
         except KeyboardInterrupt:
             kept = f"; {answers} has the answers so far" if answers is not None else ""
             typer.echo(f"context-proxy: stopped{kept}", err=True)

@@ -21,11 +21,10 @@ from typing import Annotated, get_args
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from proxy.cli.check import Config, Db, complete_policy, read_settings
 from proxy.cli.decision_replay import ask_points, find_points, print_decisions
+from proxy.cli.progress_bar import show_progress
 from proxy.cli.terminal import make_console, write_file, write_report
 from proxy.context.models import Model, find_model, with_long_cache
 from proxy.context.policy import Policy, ScheduleName, with_schedule
@@ -182,16 +181,14 @@ def _find_model(settings: Settings, name: str, *, long_cache: bool) -> Model:
 
 def _play(found: Iterator[RecordedConversation], number: int | None, match: ReplaySettings, jobs: int) -> ReplayReport:
     sums = ReportBuilder(match)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+        show_progress(f"{len(match.contenders)} policies, requests", number) as move,
         closing(play_conversations(found, match, jobs)) as played,
     ):
-        task = bar.add_task(f"{len(match.contenders)} policies, requests", total=number)
         for one in played:
+            before = sums.request_count
             sums.add_result(one)
-            bar.update(task, completed=sums.request_count)
+            move(sums.request_count - before)
     return sums.build_report()
 
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from proxy.cli.check import Config, Db, read_settings
+from proxy.cli.progress_bar import show_progress
 from proxy.cli.remote import RemoteCommand, RemoteRefused, remote_command
 from proxy.cli.terminal import format_count, print_json, print_notice, print_text
 from proxy.contrib import std_slop
@@ -292,15 +291,3 @@ def open_replacement(out: Path) -> Iterator[BinaryIO]:
         beside.replace(out)
     finally:
         beside.unlink(missing_ok=True)
-
-
-@contextmanager
-def show_progress(what: str, total: int | None = None, *, bytes_: bool = False) -> Iterator[Any]:
-    """Show a progress bar on stderr if stderr is a terminal. Yields the function that moves it on. total: None if
-    unknown."""
-    console = Console(stderr=True)
-    counted = TextColumn("{task.percentage:>3.0f} %") if bytes_ and total else MofNCompleteColumn()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), counted, TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda by: bar.advance(task, by)

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from proxy.cli.check import Config, read_settings
+from proxy.cli.progress_bar import show_progress
 from proxy.cli.terminal import print_json, print_text
-from proxy.cli.transfer import show_progress
 from proxy.errors import ConfigError
 from proxy.store import backup as store_backup
 from proxy.store import maintenance

@@ -6,7 +6,7 @@ person and the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -38,9 +38,10 @@ class RemainingMessages:
     state: BranchState
     removed_edits: dict[int, Edit]
     """The edits of the messages that are out, by their index in the original request."""
-    _came: Request
     _keys: Sequence[bytes]
+    """The chain keys of all original messages."""
     _edits: dict[bytes, Edit]
+    """The branch's edits before this request."""
 
     def select_values(self, values: Sequence[T]) -> Sequence[T]:
         """The values of the messages that are left, from one value for each original message."""
@@ -82,11 +83,9 @@ def rewrite_remaining(
     model: Model,
     now: float,
     inputs: RewriteInputs,
-    hidden: Collection[bytes] = (),
 ) -> Plan:
-    """`rewrite` of a conversation without the messages that the operator has taken out. inputs: of all its messages.
-    hidden: as `remove_dropped_messages`."""
-    left = remove_dropped_messages(request, state, policy, model, inputs, hidden)
+    """`rewrite` of a conversation without the messages that the operator has taken out. inputs: of all its messages."""
+    left = remove_dropped_messages(request, state, policy, model, inputs)
     rest = msgspec.structs.replace(
         inputs,
         keys=left.keys,
@@ -103,26 +102,25 @@ def remove_dropped_messages(
     policy: Policy,
     model: Model,
     inputs: RewriteInputs,
-    hidden: Collection[bytes] = (),
 ) -> RemainingMessages:
     """The rest of the request without the messages that the operator has taken out.
 
-    inputs: as those of `rewrite`; the keys, the counter and the strategy count. hidden: the keys of messages that the
-    client does not have. A hidden message belongs to the client's next message.
+    inputs: as those of `rewrite`; the keys, the counter, the strategy and the hidden messages count. A hidden message
+    belongs to the client's next message.
     """
     keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
     decisions = state.decisions
     out: dict[int, Edit] = {}
     edits = dict(state.edits)
     if decisions is not None and decisions.dropped:
-        out = _find_removed_edits(request, keys, decisions, policy, model, inputs, hidden)
+        out = _find_removed_edits(request, keys, decisions, policy, model, inputs)
         lost = frozenset(chain.public_id(k) for k in decisions.dropped)
         state = msgspec.structs.replace(state, decisions=replace(decisions, dropped={}, dropped_ids=lost))
     if not out:
-        return RemainingMessages(request, keys, state, {}, request, keys, edits)
+        return RemainingMessages(request, keys, state, {}, keys, edits)
     stay = [n for n in range(len(keys)) if n not in out]
     left = msgspec.structs.replace(request, messages=tuple(request.messages[n] for n in stay))
-    return RemainingMessages(left, [keys[n] for n in stay], state, out, request, keys, edits)
+    return RemainingMessages(left, [keys[n] for n in stay], state, out, keys, edits)
 
 
 def _find_removed_edits(
@@ -132,7 +130,6 @@ def _find_removed_edits(
     policy: Policy,
     model: Model,
     inputs: RewriteInputs,
-    hidden: Collection[bytes],
 ) -> dict[int, Edit]:
     """The edits of the messages that leave: whole steps.
 
@@ -145,7 +142,7 @@ def _find_removed_edits(
     reason = ""
     for step in reversed(group.join_steps(request, group.split_steps(messages))):
         places = range(step.start, step.end)
-        mine = [n for n in places if keys[n] not in hidden]
+        mine = [n for n in places if keys[n] not in inputs.hidden_keys]
         if mine:
             wanted = all(keys[n] in decisions.dropped for n in mine)
             reason = decisions.dropped[keys[mine[0]]] if wanted else ""

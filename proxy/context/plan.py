@@ -7,7 +7,7 @@ caller sends and remembers the Plan. All of these are data and do nothing by the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -203,6 +203,8 @@ class RewriteInputs(msgspec.Struct, frozen=True):
     """Tokens of these tools that come in front of the messages with a first edit."""
     guarded_keys: frozenset[bytes] = frozenset()
     """Chain keys of messages that stay as they are."""
+    hidden_keys: Collection[bytes] = ()
+    """Chain keys of messages that the client does not have (`proxy.sessions.hidden_rounds`)."""
     scratchpad: str = ""
     """The session's scratchpad."""
     memos: Sequence[Memo] = ()

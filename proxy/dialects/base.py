@@ -253,30 +253,36 @@ class BindingTrace:
         return made
 
 
-def trace_history(
-    body: bytes,
-    key: str,
-    memo: PrefixMemo | None,
-    head_names: Sequence[str],
-    begin: Callable[[BodyHistory[Any]], BindingTrace],
-    add: Callable[[BindingTrace, Sequence[Any]], None],
-    is_outside: Callable[[Any], bool] = lambda _: False,
-) -> BindingTrace:
-    """The bindings in a body whose messages are the value of `key`. memo: only the messages behind the known beginning
-    are read, and a beginning is noted.
+@dataclass(frozen=True, slots=True)
+class HistoryTracer:
+    """Finds the bindings in the bodies of one wire format."""
 
-    head_names: of the values on which the part of the prompt outside of the messages depends. begin: makes the trace
-    with that part. add: adds messages to a trace. is_outside: true for a message that belongs to that part too. A
-    beginning holds only where no such message is behind it. Raises ValueError or RecursionError if a text is not JSON.
-    """
-    history = read_history(body, key, memo.find_prefix(TRACED, body) if memo is not None else None)
-    head = tuple(history.cut_value(name) for name in head_names)
-    if history.state is not None and (history.state[0] != head or any(map(is_outside, history.new))):
-        history = read_history(body, key, None)
-    trace: BindingTrace = history.state[1].fork() if history.state is not None else begin(history)
-    last = max(0, len(history.places) - CHANGING_TAIL - history.first)
-    add(trace, history.new[:last])
-    if memo is not None and last and not any(map(is_outside, history.new[last:])):
-        history.remember(memo, TRACED, history.first + last, (head, trace.fork()))
-    add(trace, history.new[last:])
-    return trace
+    messages_name: str
+    """The member of a body that has the messages."""
+    head_names: tuple[str, ...]
+    """The members on which the part of the prompt outside of the messages depends."""
+    begin: Callable[[BodyHistory[Any]], BindingTrace]
+    """Makes the trace with that part."""
+    add: Callable[[BindingTrace, Sequence[Any]], None]
+    """Adds messages to a trace."""
+    is_outside: Callable[[Any], bool] = lambda _: False
+    """True for a message that belongs to that part too."""
+
+    def trace(self, body: bytes, memo: PrefixMemo | None) -> BindingTrace:
+        """The bindings in a body. memo: only the messages behind the known beginning are read, and a beginning is
+        noted.
+
+        A beginning holds only where no message behind it belongs to the part outside. Raises ValueError or
+        RecursionError if a text is not JSON.
+        """
+        history = read_history(body, self.messages_name, memo.find_prefix(TRACED, body) if memo is not None else None)
+        head = tuple(history.cut_value(name) for name in self.head_names)
+        if history.state is not None and (history.state[0] != head or any(map(self.is_outside, history.new))):
+            history = read_history(body, self.messages_name, None)
+        trace: BindingTrace = history.state[1].fork() if history.state is not None else self.begin(history)
+        last = max(0, len(history.places) - CHANGING_TAIL - history.first)
+        self.add(trace, history.new[:last])
+        if memo is not None and last and not any(map(self.is_outside, history.new[last:])):
+            history.remember(memo, TRACED, history.first + last, (head, trace.fork()))
+        self.add(trace, history.new[last:])
+        return trace

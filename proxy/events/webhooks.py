@@ -28,7 +28,7 @@ from proxy.helper.helper_client import read_at_most
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings, WebhookSettings
 from proxy.settings.model import ALL_TENANTS
-from proxy.upstream.client import Target, UpstreamClient
+from proxy.upstream.client import Target, UpstreamClient, UpstreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Webhooks:
             (b"x-context-signature", sign_body(hook.read_secret(), at, body).encode()),
         ]
         request = self._client.build_request(
-            target, "POST", parts.path or "/", parts.query.encode(), headers, body, proxy_headers=own
+            target, UpstreamRequest("POST", parts.path or "/", parts.query.encode(), headers, body), proxy_headers=own
         )
         try:
             async with asyncio.timeout(hook.timeout_s):

@@ -24,7 +24,7 @@ from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
 from proxy.sessions.live import LiveSessions
 from proxy.store.base import Row, Store
-from proxy.upstream.client import Target
+from proxy.upstream.client import Target, UpstreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +80,14 @@ async def handle_count(services: Services, incoming: Incoming, out: ResponseWrit
         return
     turn, target = planned
     method, path, query, body = incoming.method, incoming.path, incoming.query, turn.prompt.outgoing
-    reply = await services.client.send(target, method, path, query, add_beta(turn, incoming.headers, body), body)
+    reply = await services.client.send(
+        target, UpstreamRequest(method, path, query, add_beta(turn, incoming.headers, body), body)
+    )
     if reply.status == 400 and body != incoming.body:
         await reply.close()
-        reply = await services.client.send(target, method, path, query, incoming.headers, incoming.body)
+        reply = await services.client.send(
+            target, UpstreamRequest(method, path, query, incoming.headers, incoming.body)
+        )
     await relay_unread(services, target.name, reply, out, list(reply.headers))
 
 

@@ -45,6 +45,7 @@ from proxy.stream.completions_relay import CompletionsRelay
 from proxy.stream.gemini_relay import GeminiRelay
 from proxy.stream.messages_patch import remove_hidden_member
 from proxy.stream.messages_relay import MessagesRelay
+from proxy.stream.relay_options import ClientEcho, RelayOptions
 from proxy.stream.responses_relay import ResponsesRelay
 from proxy.stream.tool_call_filter import HiddenCall
 
@@ -101,8 +102,8 @@ class RequestReader:
 class AnswerFormat:
     """Answers in a wire format, as a stream and as one body."""
 
-    make_relay: Callable[..., AnswerRelay]
-    """The relay of a stream, with the arguments of `CompletionsRelay`."""
+    make_relay: Callable[[RelayOptions, Any], AnswerRelay]
+    """The relay of a stream, from its options and the relay of the round before (None for the first round)."""
     read: Callable[[bytes], AssembledAnswer]
     """The answer in one body."""
     remove_blocks: Callable[[bytes, tuple[str, ...]], tuple[bytes, list[NoteBlock]]]
@@ -117,11 +118,10 @@ class AnswerFormat:
     """An error as a whole answer, from its message, code and HTTP status; None: in the form of chat completions."""
     has_comments: bool = True
     """True if clients skip comments in a stream. A blank line between two events is skipped by all."""
-    find_echo: Callable[[Any, bytes], dict[str, bytes]] = lambda *_: {}
-    """Values that an answer repeats and that differ between the client's request and the sent body: arguments of
-    `make_relay` and `restore_echo`."""
-    restore_echo: Callable[..., bytes] = lambda body, *_, **__: body
-    """An answer in one body that repeats the request as the client knows it."""
+    find_changed_instructions: Callable[[Any, bytes], bytes | None] = lambda *_: None
+    """The client's own instructions (`ClientEcho.instructions`), from its request and the sent body."""
+    restore_echo: Callable[[bytes, frozenset[str], ClientEcho], bytes] = lambda body, *_: body
+    """An answer in one body that repeats the request as the client knows it, without the definitions of these tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,17 +236,17 @@ def _read_held_responses(body: bytes, limits: SizeLimits | None, held: Sequence[
     return read_responses_request(body, limits, held=held)
 
 
-def _find_changed_instructions(request: ResponsesRequest, sent: bytes) -> dict[str, bytes]:
+def _find_changed_instructions(request: ResponsesRequest, sent: bytes) -> bytes | None:
     """The client's own instructions, where others were sent; a response repeats them."""
     start, end = request.members.get("instructions", (0, 0))
     if sent.startswith(request.body[:end]):  # also without instructions: the proxy adds none
-        return {}
+        return None
     own = request.body[start:end]
-    return {} if json_spans.read_value(sent, "instructions") == own else {"instructions": own}
+    return None if json_spans.read_value(sent, "instructions") == own else own
 
 
-def _hide_clearing(body: bytes, _: frozenset[str], hidden_member: bytes = b"") -> bytes:
-    return remove_hidden_member(body, hidden_member.decode())
+def _hide_clearing(body: bytes, _: frozenset[str], echo: ClientEcho) -> bytes:
+    return remove_hidden_member(body, echo.hidden_member)
 
 
 MESSAGES = Dialect(
@@ -292,7 +292,7 @@ RESPONSES = Dialect(
         read_round=responses_body.read_round,
         join_rounds=responses_body.join_rounds,
         make_error_event=responses_stream.make_error_event,
-        find_echo=_find_changed_instructions,
+        find_changed_instructions=_find_changed_instructions,
         restore_echo=responses_body.restore_echo,
     ),
     reader=RequestReader(_read_responses, continues_earlier=True, read_held=_read_held_responses),

@@ -208,6 +208,19 @@ def make_strip_rows(turn: Turn, tokens: Iterable[bytes], now: float) -> list[Row
     return [msgspec.structs.replace(row, action="strip") for row in make_edit_rows(turn, edits, now)]
 
 
+class ChainPlace(NamedTuple):
+    """The place of a message in the chain of its conversation."""
+
+    key: bytes
+    """The chain key of the message."""
+    parent: bytes
+    """The chain key of the message before it."""
+    position: int
+    """The number of messages before it."""
+    group_id: str
+    """The group that it belongs to (`list_group_ids`)."""
+
+
 class _StoredPrefix(NamedTuple):
     """Facts about the prefix of a request that has been stored."""
 
@@ -258,9 +271,8 @@ def _add_message_rows(
         if node is None:
             # An answer in the client's own words: later requests have no other by which their session is found.
             reached = reached or turn.located.branch.has_given(message)
-            row = make_message_row(
-                turn, message, keys[n], parent, position, group_id, now, answer=given, reached=reached
-            )
+            place = ChainPlace(keys[n], parent, position, group_id)
+            row = make_message_row(turn, message, place, now, answer=given, reached=reached)
             turn.pending.rows.append(row)
             live_sessions.add_node(live_session, keys[n], make_node(turn, row))
         else:
@@ -281,27 +293,18 @@ def make_node(turn: Turn, row: MessageRow) -> Node:
 
 
 def make_message_row(
-    turn: Turn,
-    message: Message,
-    chain_key: bytes,
-    parent: bytes,
-    position: int,
-    group_id: str,
-    now: float,
-    *,
-    answer: bool,
-    reached: bool,
+    turn: Turn, message: Message, place: ChainPlace, now: float, *, answer: bool, reached: bool
 ) -> MessageRow:
-    """Return the row of one message."""
+    """Return the row of one message. answer, reached: as in `MessageRow`."""
     return MessageRow(
         tenant=turn.tenant,
         session=turn.located.branch.session,
-        key=chain_key,
-        parent=parent,
-        position=position,
+        key=place.key,
+        parent=place.parent,
+        position=place.position,
         branch=turn.located.branch.name,
         role=message.role,
-        group_id=group_id,
+        group_id=place.group_id,
         body=message.raw,
         form=message.form,
         call_id=message.call_id,

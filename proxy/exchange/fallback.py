@@ -19,7 +19,7 @@ from proxy.exchange import publish_events
 from proxy.exchange.dialect import DIALECTS, repair_cut_answers
 from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
-from proxy.upstream.client import Reply
+from proxy.upstream.client import Reply, UpstreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -116,12 +116,14 @@ async def forward_original(
     target = services.client.select_target(await _read_model(services, incoming) or None)
     headers, body = incoming.encoded or (incoming.headers, incoming.body)
     reply = await services.client.send(
-        target, incoming.method, incoming.path, incoming.query, headers, body, identity=identity
+        target, UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, body), identity=identity
     )
     if reply.status == 400 and (repaired := await repair_answers(services, incoming)) != incoming.body:
         await reply.close()
         reply = await services.client.send(
-            target, incoming.method, incoming.path, incoming.query, incoming.headers, repaired, identity=identity
+            target,
+            UpstreamRequest(incoming.method, incoming.path, incoming.query, incoming.headers, repaired),
+            identity=identity,
         )
     await relay_unread(services, target.name, reply, out, [*reply.headers, (b"x-context-fallback", reason.encode())])
 

@@ -51,6 +51,7 @@ from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.completions_answer import AssembledAnswer
+from proxy.stream.relay_options import ClientEcho, RelayOptions
 from proxy.stream.sse import begins_stream
 from proxy.upstream.client import BODILESS_STATUSES, Reply, Target
 
@@ -204,18 +205,18 @@ def _make_relay_factory(
 ) -> Callable[[AnswerRelay | None], AnswerRelay]:
     """Return the function that makes the relay of a round from the relay of the round before. withheld: the headings of
     blocks that the client must not see."""
-    echo = _find_echo(turn) if turn.prompt.outgoing != turn.original else {}
+    echo = _find_echo(turn) if turn.prompt.outgoing != turn.original else ClientEcho()
 
     def make(after: AnswerRelay | None) -> AnswerRelay:
-        return turn.dialect.answers.make_relay(
+        options = RelayOptions(
             withheld=withheld,
             drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
             limit=services.settings.limits.capture_mb << 20,
             hidden_tools=tool_loop.tool_names if tool_loop is not None else frozenset(),
-            previous=after,
             hold_text=services.settings.tools.hold_text,
-            **echo,
+            echo=echo,
         )
+        return turn.dialect.answers.make_relay(options, after)
 
     return make
 
@@ -415,13 +416,13 @@ def _find_status_without_answer(http_status: int) -> ExchangeStatus:
 
 def _restore_echo(turn: Turn, body: bytes) -> bytes:
     """Return an answer that repeats the request as the client knows it."""
-    return turn.dialect.answers.restore_echo(body, frozenset(turn.enriched.tool_offer.names), **_find_echo(turn))
+    return turn.dialect.answers.restore_echo(body, frozenset(turn.enriched.tool_offer.names), _find_echo(turn))
 
 
-def _find_echo(turn: Turn) -> dict[str, bytes]:
+def _find_echo(turn: Turn) -> ClientEcho:
     """The values of an answer that the client does not know, where its prompt was changed."""
-    echo = turn.dialect.answers.find_echo(turn.wire_request, turn.prompt.outgoing)
-    return {**echo, **result_clearing.find_hidden_member(turn)}
+    instructions = turn.dialect.answers.find_changed_instructions(turn.wire_request, turn.prompt.outgoing)
+    return ClientEcho(instructions, result_clearing.find_hidden_member(turn))
 
 
 async def _join_rounds(

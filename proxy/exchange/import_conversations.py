@@ -107,9 +107,8 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
     )
     request, prefix_cache = services.message_cache.get_request(body)
     keys = chain.compute_keys(tenant, request.messages)
-    place = await locate.locate_request(
-        services.live_sessions, tenant, conversation.session, request, keys, retry=False
-    )
+    query = locate.SessionQuery(tenant, conversation.session, request, keys)
+    place = await locate.locate_request(services.live_sessions, query, retry=False)
     live_session = place.branch.live_session
     if place.known_until == len(keys) - 1:
         raise Conflict(f"the conversation {conversation.session!r} is there already")

@@ -78,9 +78,7 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
             plan = await make_plan(services, turn, state, frozen=frozen)
             if turn.enriched.policy.mode == "rewrite" and not (stopped and plan.messages is None):
                 return _repair_outgoing(_write_prompt(services, turn, plan, is_stopped=stopped))
-    except (
-        Exception
-    ) as problem:  # promise P4: a stage may be third-party code; counted and logged, and the original goes out
+    except Exception as problem:  # promise P4: a stage may be third-party code. Counted; the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
         if isinstance(problem, NotManaged):
             log.info("the request goes on as received: %s", problem)  # the header has one word of it
@@ -177,7 +175,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     inputs = RewriteInputs(
         token_counter=turn.token_counter, keys=spliced.keys, strategy=turn.strategy, strategies=strategies,
         times=times, frozen=frozen, offered_tools=frozenset(coming.names), tool_tokens=tool_tokens,
-        sent_count=_count_sent(turn),
+        sent_count=_count_sent(turn), hidden_keys=spliced.hidden_at,
         guarded_keys=splice_rounds.find_guarded_results(turn) if spliced.hidden_at else frozenset(),
         options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
         agent_faults=agent_faults, conversation_lengths=lengths, **notes,
@@ -185,7 +183,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     conversation = (spliced.request, state, turn.enriched.policy, turn.model, turn.started_at, inputs)
 
     def plan() -> Plan:
-        made = rewrite_remaining(*conversation, hidden=spliced.hidden_at) if dropped else rewrite(*conversation)
+        made = rewrite_remaining(*conversation) if dropped else rewrite(*conversation)
         if not spliced.added_tools and not spliced.hidden_at:
             return made
         own = cost.count_own_tokens(turn)

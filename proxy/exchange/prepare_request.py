@@ -96,14 +96,15 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     target, model = services.client.select_target(request.model), _look_up_model(services, dialect, request.model)
     named = find_session_name(services, incoming, headers, request, wire_request)
     token_counter = services.find_token_counter(model)
-    await _count_tokens(services, token_counter, request, keys, tenant, named)
+    query = locate.SessionQuery(tenant, named, request, keys)
+    await _count_tokens(services, token_counter, query)
     known_session = incoming.chain.history.session or None if incoming.chain is not None else None
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     policy = lookups.find_policy(services, headers, target, dialect)
     notes = lookups.expect_notes(services, policy, headers, is_named=bool(named))
     warnings = _report_warnings(services, options) if options else ()
     located = await locate.locate_request(
-        services.live_sessions, tenant, named, request, keys, retry=retry, known_session=known_session, notes=notes
+        services.live_sessions, query, retry=retry, known_session=known_session, notes=notes
     )
     turn = Turn(
         id=locate.make_id(),
@@ -195,21 +196,13 @@ async def _read_request(
     return await asyncio.get_running_loop().run_in_executor(services.workers, read)
 
 
-async def _count_tokens(
-    services: Services,
-    token_counter: TokenCounter,
-    request: Request,
-    keys: Sequence[bytes],
-    tenant: str,
-    named_session: str | None,
-) -> None:
+async def _count_tokens(services: Services, token_counter: TokenCounter, query: locate.SessionQuery) -> None:
     """Count the tokens of every message, in a worker thread where there is much to count, or a vocabulary to be read
     first. A count that the session has is reused, even if the messages were dropped from the cache meanwhile."""
+    request, keys = query.request, query.keys
     begin, _ = request.read_memo("counted", id(token_counter))
     new = token_counter.find_uncounted(request.messages, begin)
-    live_session = (
-        locate.find_live_session(services.live_sessions, tenant, named_session, request, keys) if new else None
-    )
+    live_session = locate.find_live_session(services.live_sessions, query) if new else None
     if live_session is not None:
         new = [n for n in new if not live_session.restore_token_count(keys[n], request.messages[n], token_counter)]
     uncounted = [request.messages[n] for n in new]

@@ -244,9 +244,8 @@ def _store_answers(
             rows += side_calls.mark_working(branch)
         chain_key = chain.derive_next_key(tip_key, message.digest)
         if chain_key not in live_session.nodes:
-            row = exchange_rows.make_message_row(
-                turn, message, chain_key, tip_key, position, group_id, now, answer=True, reached=True
-            )
+            place = exchange_rows.ChainPlace(chain_key, tip_key, position, group_id)
+            row = exchange_rows.make_message_row(turn, message, place, now, answer=True, reached=True)
             rows.append(row)
             services.live_sessions.add_node(live_session, chain_key, exchange_rows.make_node(turn, row))
         if first is None:
@@ -406,11 +405,12 @@ async def wait_until_stored(services: Services, written: asyncio.Future[None]) -
     store that has not written anything for seconds is not waited for."""
     if not written.done() and not services.store.stalled:
         loop = asyncio.get_running_loop()
-        wake = partial(_wake_waiter, loop.create_future())
+        waiter: asyncio.Future[None] = loop.create_future()
+        wake = partial(_wake_waiter, waiter)
         written.add_done_callback(wake)
         timer = loop.call_later(services.settings.limits.commit_wait_ms / 1000, wake)
         try:
-            await wake.args[0]
+            await waiter
         finally:
             timer.cancel()
             written.remove_done_callback(wake)

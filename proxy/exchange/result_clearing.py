@@ -71,12 +71,12 @@ def _is_asked(turn: Turn) -> bool:
     return isinstance(turn.wire_request, MessagesRequest) and context_management.FIELD in turn.wire_request.members
 
 
-def find_hidden_member(turn: Turn) -> dict[str, bytes]:
-    """The member of an answer that tells what was cleared, where the client did not ask for anything of the kind, as an
-    argument of `make_relay` and `restore_echo`."""
+def find_hidden_member(turn: Turn) -> str:
+    """The member of an answer that tells what was cleared, where the client did not ask for anything of the kind; else
+    ""."""
     if turn.dialect.clearing is None or _is_asked(turn) or not leaves_clearing(turn.prompt.plan):
-        return {}
-    return {"hidden_member": context_management.FIELD.encode()}
+        return ""
+    return context_management.FIELD
 
 
 def remember_refusal(services: Services, turn: Turn) -> None:

@@ -29,7 +29,7 @@ from proxy.exchange.prepare_request import replan_refused
 from proxy.exchange.services import ERROR_BODY_BYTES, Incoming, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions.branch import find_simulated_state
-from proxy.upstream.client import Reply, Target
+from proxy.upstream.client import Reply, Target, UpstreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Sender:
         if turn.wire_request is not None:
             headers = result_clearing.add_beta(turn, headers, body)
         return await self.services.client.send(
-            self.target, incoming.method, incoming.path, incoming.query, headers, body
+            self.target, UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, body)
         )
 
 

@@ -42,7 +42,7 @@ from proxy.stream.sse import begins_stream
 from proxy.stream.tool_call_filter import HiddenCall
 from proxy.tools.run_tool import is_error_result, make_error_result, run_tool_call
 from proxy.tools.tool_context import ToolContext
-from proxy.upstream.client import SERVER_ERRORS_FROM, TOO_MANY_REQUESTS, Reply, Target
+from proxy.upstream.client import SERVER_ERRORS_FROM, TOO_MANY_REQUESTS, Reply, Target, UpstreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -319,7 +319,7 @@ class ToolLoop:
         body = chains.drop_refused(self._services, incoming, body)
         headers = self._make_headers(result_clearing.add_beta(self.turn, incoming.headers, body))
         reply = await self._services.client.send(
-            self._target, incoming.method, incoming.path, incoming.query, headers, body
+            self._target, UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, body)
         )
         if reply.is_readable and reply.is_stream == self.turn.request.stream:
             return reply
@@ -373,7 +373,8 @@ class ToolLoop:
         UpstreamError."""
         incoming, headers = self._incoming, self._make_headers(self._incoming.headers)
         return await self._services.client.send(
-            self._target, incoming.method, incoming.path, incoming.query, headers, self.turn.prompt.outgoing
+            self._target,
+            UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, self.turn.prompt.outgoing),
         )
 
 

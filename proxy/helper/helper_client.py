@@ -19,11 +19,12 @@ import httpx2
 import msgspec
 
 from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
+from proxy.chat.unicode_text import replace_surrogates
 from proxy.context.models import Model
 from proxy.context.prices import price_usage
 from proxy.dialects.usage import Usage
 from proxy.stream.completions_answer import AssembledAnswer
-from proxy.upstream.client import Target, UpstreamClient
+from proxy.upstream.client import Target, UpstreamClient, UpstreamRequest
 from proxy.upstream.headers import CREDENTIAL_HEADERS, Headers
 
 ANSWER_LIMIT: Final = 4 << 20
@@ -127,7 +128,7 @@ class HelperClient:
         return self._read(prompt, AssembledAnswer.from_body(reply.body))
 
     async def _post_question(self, prompt: str, headers: Headers) -> _PostResult:
-        question = prompt.encode("utf-8", "replace").decode()  # no server accepts lone surrogates as text
+        question = replace_surrogates(prompt)  # no server accepts them
         body = {
             "model": self.model_name,
             "messages": [{"role": "user", "content": question}],
@@ -164,7 +165,7 @@ async def embed_texts(
     timeout_s: float,
 ) -> EmbeddingAnswer:
     """Return vectors of these texts, from one call."""
-    body = {"model": name, "input": [text.encode("utf-8", "replace").decode() for text in texts]}
+    body = {"model": name, "input": [replace_surrogates(text) for text in texts]}
     limit = ANSWER_LIMIT + VECTOR_LIMIT * len(texts)
     reply = await _post(client, target, "/v1/embeddings", body, headers, timeout_s, limit)
     if reply.outcome != "answered":
@@ -210,7 +211,7 @@ async def _post(
     """Send one POST of JSON. The outcome is as in `HelperAnswer`, or `limit` if the name of the length limit was
     refused."""
     sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
-    request = client.build_request(target, "POST", path, b"", sent, json.dumps(body).encode())
+    request = client.build_request(target, UpstreamRequest("POST", path, b"", sent, json.dumps(body).encode()))
     try:
         async with asyncio.timeout(timeout_s):
             try:

@@ -21,7 +21,7 @@ from typing import Literal
 
 import msgspec
 
-from proxy.chat.unicode_text import normalize
+from proxy.chat.unicode_text import normalize, replace_surrogates
 from proxy.notes.topic_words import find_topic_words, measure_text
 
 MIN_WORDS, MIN_CHARS = 4, 20
@@ -191,7 +191,7 @@ def render_memo(memo: Memo) -> str:
         "tags": names,
         "memo": content,
     }
-    plain = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace").decode()
+    plain = replace_surrogates(json.dumps(fields, ensure_ascii=False))
     return _UNSAFE.sub(lambda found: "".join(map(_escape, found.group())), plain)
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message
+from proxy.chat.unicode_text import replace_surrogates
 from proxy.notes import call_summaries
 from proxy.notes.call_summaries import Outcome, QuotedOutcome, shorten_to_line
 
@@ -180,12 +181,12 @@ def build_report(
 
     timestamp: Unix time of the results. finished_calls: for each call its result, the result's public id, its
     relevance, its number in the reflection, its outcome. seconds: from the answer with the calls to `timestamp`."""
-    thought = _remove_surrogates(assistant.text.strip() or assistant.reasoning.strip())
+    thought = replace_surrogates(assistant.text.strip() or assistant.reasoning.strip())
     calls = [
         CallRecord(
-            tool=_remove_surrogates(call.name),
+            tool=replace_surrogates(call.name),
             params=_read_parameters(call.arguments),
-            raw_output=_remove_surrogates(result.text[:MAX_RESULT_CHARS]),
+            raw_output=replace_surrogates(result.text[:MAX_RESULT_CHARS]),
             outcome=reading.outcome,
             execution_time=seconds,
             cost=CallCost(
@@ -203,7 +204,7 @@ def build_report(
         timestamp,
         "deep" if effort in DEEP_EFFORTS else "fast",
         calls,
-        user_feedback=_remove_surrogates(feedback[:MAX_RESULT_CHARS]),
+        user_feedback=replace_surrogates(feedback[:MAX_RESULT_CHARS]),
     )
 
 
@@ -212,12 +213,7 @@ def _read_parameters(arguments: str) -> object:
         value: object = decode_embedded(arguments)
     except (ValueError, RecursionError):
         value = None
-    return value if isinstance(value, dict) else _remove_surrogates(arguments)
-
-
-def _remove_surrogates(text: str) -> str:
-    """The text without lone surrogates, which JSON can carry and a record cannot."""
-    return text.encode("utf-8", "replace").decode()
+    return value if isinstance(value, dict) else replace_surrogates(arguments)
 
 
 def add_reflection(iteration: IterationReport, text: str) -> IterationReport:

@@ -27,7 +27,7 @@ from proxy.replay.decisions import (
     compare_decisions,
     read_action,
 )
-from proxy.upstream.client import UpstreamClient
+from proxy.upstream.client import UpstreamClient, UpstreamRequest
 
 ANSWER_LIMIT = 8 << 20
 ANSWER_TOKENS = 1000
@@ -112,7 +112,9 @@ class ModelAsker:
         if known is not None:
             return known
         try:
-            reply = await self._client.send(self._target, "POST", "/v1/chat/completions", b"", HEADERS, body)
+            reply = await self._client.send(
+                self._target, UpstreamRequest("POST", "/v1/chat/completions", b"", HEADERS, body)
+            )
             try:
                 text = await reply.read_body(ANSWER_LIMIT)
             finally:

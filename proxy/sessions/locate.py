@@ -186,12 +186,20 @@ class ExpectedNotes(NamedTuple):
 NO_NOTES = ExpectedNotes()
 
 
+class SessionQuery(NamedTuple):
+    """The parts of a request by which its session is found."""
+
+    tenant: str
+    named_session: str | None
+    """The session that the client names; None where it names none."""
+    request: Request
+    keys: Sequence[bytes]
+    """The chain key of each message."""
+
+
 async def locate_request(
     live_sessions: LiveSessions,
-    tenant: str,
-    named_session: str | None,
-    request: Request,
-    keys: Sequence[bytes],
+    query: SessionQuery,
     *,
     retry: bool,
     known_session: str | None = None,
@@ -202,6 +210,7 @@ async def locate_request(
     retry: the client says that it sends the same request again. known_session: the session of a response that the
     request names, which counts where the client names no session. notes: the notes that its prompt will get.
     """
+    tenant, named_session, request, keys = query
     messages, chained = request.messages, request.find_chained_indices()
     search = _SessionSearch(live_sessions, tenant, messages, keys, chained, notes)
     live_session, at, branch = await search.find_deepest(named_session, known_session)
@@ -216,7 +225,7 @@ async def locate_request(
     instructions = request.find_indices("system", attrgetter("is_system"))
     system = chain.digest_system_messages([messages[n] for n in instructions])
     if live_session is None:
-        return _begin_session(live_sessions, tenant, named_session, messages, system)
+        return _begin_session(live_sessions, query, system)
     if branch is None:
         branch = await _begin_branch(live_sessions, live_session, request, len(chained))
         return Located(branch, "side" if branch.kind == "side" else "main", -1, named_session is not None, system)
@@ -233,16 +242,14 @@ async def locate_request(
     return Located(branch, relation, at, named_session is not None, system)
 
 
-def _begin_session(
-    live_sessions: LiveSessions, tenant: str, named_session: str | None, messages: Sequence[Message], system: bytes
-) -> Located:
+def _begin_session(live_sessions: LiveSessions, query: SessionQuery, system: bytes) -> Located:
     """Return the first branch of a new session. system: the digest of the system messages."""
-    is_named = named_session is not None
-    live_session = live_sessions.open_session(tenant, named_session or make_id(), explicit=is_named)
+    is_named = query.named_session is not None
+    live_session = live_sessions.open_session(query.tenant, query.named_session or make_id(), explicit=is_named)
     if not is_named:
         # Nobody can have decided anything for a name that is not known yet.
         live_session.stored_decisions = NO_DECISIONS
-    branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(messages))
+    branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(query.request.messages))
     return Located(branch, "main", -1, is_named, system)
 
 
@@ -258,10 +265,9 @@ async def _begin_branch(
     return branch
 
 
-def find_live_session(
-    live_sessions: LiveSessions, tenant: str, named_session: str | None, request: Request, keys: Sequence[bytes]
-) -> LiveSession | None:
+def find_live_session(live_sessions: LiveSessions, query: SessionQuery) -> LiveSession | None:
     """Return the session that holds the most of a request, as far as this process knows without the store."""
+    tenant, named_session, request, keys = query
     if named_session is not None:
         return live_sessions.find_session(tenant, named_session)
     search = _SessionSearch(live_sessions, tenant, request.messages, keys, request.find_chained_indices())

@@ -121,6 +121,7 @@ class MessageRow(Struct, frozen=True, gc=False):
     answer: bool
     """True if the message is an answer that the proxy itself delivered."""
     reached: bool
+    """True if such an answer is the message itself, or one in front of it: by it a session is found without a name."""
     created_at: float
 
 

@@ -6,6 +6,8 @@ JSON can carry both.
 
 from __future__ import annotations
 
+from proxy.chat.unicode_text import replace_surrogates
+
 
 def to_bytes(text: str) -> bytes:
     """The stored form of a model's or client's text. Lone surrogates, which JSON can carry, survive."""
@@ -21,4 +23,4 @@ def sanitize_label(label: str) -> str:
     characters are allowed."""
     if label.isascii() and "\x00" not in label:
         return label
-    return label.encode("utf-8", "replace").decode().replace("\x00", "?")
+    return replace_surrogates(label).replace("\x00", "?")

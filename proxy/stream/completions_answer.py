@@ -19,6 +19,7 @@ from proxy.dialects.completions.stream import (
     Choice,
     Chunk,
     find_answer_object,
+    read_any_json,
     read_chunk,
     read_error_text,
     read_json,
@@ -266,7 +267,7 @@ class AssembledAnswer:
 
     def _read_raw_message(self) -> dict[str, Any]:
         growing = self._messages.get(0)
-        message = None if growing is None or growing.raw is None else _read_any(growing.raw)
+        message = None if growing is None or growing.raw is None else read_any_json(growing.raw)
         return message if isinstance(message, dict) else {}
 
     @property
@@ -345,13 +346,6 @@ def _read_text(value: Any) -> str:
     if value is None:
         return ""
     return repair_surrogates(value if isinstance(value, str) else write_json(value).decode())
-
-
-def _read_any(raw: bytes) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (ValueError, RecursionError):
-        return read_json(raw)
 
 
 def _read_body(body: bytes) -> _Body | None:

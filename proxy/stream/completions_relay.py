@@ -18,8 +18,9 @@ from proxy.dialects.completions.stream import read_chunk
 from proxy.dialects.usage import Usage
 from proxy.stream.completions_answer import AssembledAnswer
 from proxy.stream.completions_rewriter import CompletionsRewriter
+from proxy.stream.relay_options import NO_OPTIONS, RelayOptions
 from proxy.stream.responses_rewriter import ResponsesRewriter
-from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
+from proxy.stream.sse import SseEvent, SseParser, is_loose_text
 from proxy.stream.tool_call_filter import HiddenCall
 
 _PROBE = 64
@@ -105,11 +106,9 @@ class RewrittenStream(ABC):
 class CompletionsRelay(RewrittenStream):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    withheld: the headings of the blocks that are removed from the text. drop_usage: the proxy asked for usage, the
-    client did not. hidden_tools: the names of the proxy's tools, whose calls the client never sees. previous: the relay
-    of the round before, which went on. This relay continues its answer: chunks get the id, created, model and
-    system_fingerprint of the first round. They get no second role, and the usage counts the completions of all rounds.
-    hold_text: text waits until it is known that no hidden call follows it.
+    previous: the relay of the round before, which went on. This relay continues its answer: chunks get the id, created,
+    model and system_fingerprint of the first round. They get no second role, and the usage counts the completions of
+    all rounds.
 
     answer: what the client has got over all rounds, added up (with usage, without the withheld text). terminal: the
     [DONE] event and, if no calls are hidden, everything that came after it. It is b"" if no [DONE] came or the round
@@ -119,29 +118,14 @@ class CompletionsRelay(RewrittenStream):
 
     __slots__ = ("_cutting", "_is_unedited", "_previous", "_rewriter", "answer")
 
-    def __init__(
-        self,
-        *,
-        withheld: tuple[str, ...] = (),
-        drop_usage: bool = False,
-        limit: int = EVENT_LIMIT,
-        hidden_tools: frozenset[str] = frozenset(),
-        previous: CompletionsRelay | None = None,
-        hold_text: bool = False,
-    ) -> None:
-        super().__init__(limit, is_first=previous is None)
-        self.answer: AssembledAnswer = AssembledAnswer(limit) if previous is None else previous.answer
+    def __init__(self, options: RelayOptions = NO_OPTIONS, previous: CompletionsRelay | None = None) -> None:
+        super().__init__(options.limit, is_first=previous is None)
+        self.answer: AssembledAnswer = AssembledAnswer(options.limit) if previous is None else previous.answer
         self._previous = previous
-        self._is_unedited = not (withheld or drop_usage or hidden_tools or previous)
+        self._is_unedited = not (options.withheld or options.drop_usage or options.hidden_tools or previous)
         self._cutting = False  # within an event that is too large and may hold hidden calls
         self._rewriter: CompletionsRewriter = CompletionsRewriter(
-            self.answer,
-            withheld=withheld,
-            drop_usage=drop_usage,
-            hidden_tools=hidden_tools,
-            previous=previous._rewriter if previous else None,
-            limit=limit,
-            hold_text=hold_text,
+            self.answer, options, previous._rewriter if previous else None
         )
 
     @property

@@ -17,6 +17,7 @@ from proxy.dialects.usage import Usage, read_count
 from proxy.stream import completions_patch as patch
 from proxy.stream.block_filter import CUT_REASONS, BlockFilter
 from proxy.stream.completions_answer import MAX_CHOICES, AssembledAnswer
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import (
     RUNNABLE_REASONS,
@@ -40,19 +41,9 @@ class CompletionsRewriter:
         "block_filters", "goes_on", "hidden_calls", "round_answer",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        answer: AssembledAnswer,
-        *,
-        withheld: tuple[str, ...],
-        drop_usage: bool,
-        hidden_tools: frozenset[str],
-        previous: CompletionsRewriter | None,
-        limit: int,
-        hold_text: bool = False,
-    ) -> None:
+    def __init__(self, answer: AssembledAnswer, options: RelayOptions, previous: CompletionsRewriter | None) -> None:
         self.answer = answer
-        self.round_answer = AssembledAnswer(limit) if hidden_tools or previous else None
+        self.round_answer = AssembledAnswer(options.limit) if options.hidden_tools or previous else None
         """The answer of upstream in this round with its hidden calls; None if nothing is hidden, and no round went
         before."""
         self.goes_on = False
@@ -61,13 +52,13 @@ class CompletionsRewriter:
         """The hidden calls of the round, known at its end."""
         self.block_filters: dict[int, BlockFilter] = {}
         """By choice, the filter that keeps the blocks out of its text."""
-        self._withheld = withheld
-        self._drop_usage = drop_usage
-        self._hidden = hidden_tools
-        self._limit = limit
+        self._withheld = options.withheld
+        self._drop_usage = options.drop_usage
+        self._hidden = options.hidden_tools
+        self._limit = options.limit
         self._text_events: dict[int, SseEvent] = dict(previous._text_events) if previous else {}
         """By choice, the event whose text was held back last."""
-        self._holds_text = hold_text and self.round_answer is not None
+        self._holds_text = options.hold_text and self.round_answer is not None
         self._held_texts: dict[int, list[str]] = {}
         """By choice, the text of this round that waits, with `hold_text`."""
         self._earlier_texts: dict[int, list[str]] = previous._list_waiting_text() if previous else {}

@@ -7,7 +7,8 @@ answer lose the same parts. The result has the form of the body: one object, or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from msgspec.structs import replace
 
 from proxy.dialects.gemini.stream import cut_parts, set_parts
 from proxy.notes import state_block
@@ -15,6 +16,7 @@ from proxy.stream.completions_answer import CAPTURE_LIMIT
 from proxy.stream.completions_body import RoundContent
 from proxy.stream.gemini_answer import GeminiAnswer, split_body
 from proxy.stream.gemini_relay import GeminiRelay
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseEvent
 
 _HEAD, _END = b"data: ", b"\n\n"
@@ -34,7 +36,7 @@ def remove_blocks(
     """
     if not state_block.may_have_blocks(body, headings):
         return body, []
-    relay, datas = _relay(body, withheld=headings)
+    relay, datas = _relay(body, RelayOptions(withheld=headings))
     others = [heading for heading in headings if heading != state_block.HEADING]
     found = [state_block.NoteBlock(0, 0, one) for one in relay.blocks]
     if others:
@@ -44,7 +46,7 @@ def remove_blocks(
 
 def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, ...] = ()) -> RoundContent:
     """Return what upstream says and asks for in one body. headings: as for `GeminiAnswer.build_round_message`."""
-    relay, _ = _relay(body, hidden_tools=hidden_tools, withheld=headings)
+    relay, _ = _relay(body, RelayOptions(hidden_tools=hidden_tools, withheld=headings))
     message = relay.build_round_message()
     return RoundContent(message, relay.hidden_calls, relay.shown_calls, relay.goes_on, relay.round_usage)
 
@@ -58,7 +60,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     relay: GeminiRelay | None = None
     datas: list[bytes] = []
     for body in bodies:
-        relay, more = _relay(body, hidden_tools=hidden_tools, previous=relay)
+        relay, more = _relay(body, RelayOptions(hidden_tools=hidden_tools), relay)
         datas += more
     if relay is None or relay.answer.unparsed:
         return bodies[-1]
@@ -69,9 +71,9 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     return bodies[0] if same else _join(bodies[-1], datas)
 
 
-def _relay(body: bytes, **options: Any) -> tuple[GeminiRelay, list[bytes]]:
+def _relay(body: bytes, options: RelayOptions, previous: GeminiRelay | None = None) -> tuple[GeminiRelay, list[bytes]]:
     """(the relay of a body, the responses that the client gets)."""
-    relay = GeminiRelay(**options, limit=max(CAPTURE_LIMIT, 2 * len(body)))
+    relay = GeminiRelay(replace(options, limit=max(CAPTURE_LIMIT, 2 * len(body))), previous)
     out: list[bytes] = []
     for one in split_body(body):
         relay.take_event(SseEvent(_HEAD + one + _END, one), out)

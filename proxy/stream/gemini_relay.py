@@ -25,8 +25,9 @@ from proxy.dialects.gemini.stream import (
 )
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.gemini_answer import GeminiAnswer
+from proxy.stream.relay_options import NO_OPTIONS, RelayOptions
 from proxy.stream.round_relay import RoundRelay
-from proxy.stream.sse import EVENT_LIMIT, SseEvent, replace_data
+from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
 
 _CALL = b"functionCall"
@@ -72,29 +73,13 @@ def _is_text(part: Any) -> bool:
 class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    The parameters are those of `CompletionsRelay`. drop_usage: ignored, since every Gemini stream has usage.
+    The parameters are those of `CompletionsRelay`. `drop_usage` is ignored, since every Gemini stream has usage.
     """
 
     __slots__ = ("_after_large", "_filter", "_has_hidden", "_last", "_spent", "end_events")
 
-    def __init__(
-        self,
-        *,
-        withheld: tuple[str, ...] = (),
-        drop_usage: bool = False,  # noqa: ARG002 - as in `CompletionsRelay`: usage always is the client's
-        limit: int = EVENT_LIMIT,
-        hidden_tools: frozenset[str] = frozenset(),
-        previous: GeminiRelay | None = None,
-        hold_text: bool = False,
-    ) -> None:
-        super().__init__(
-            GeminiAnswer,
-            previous,
-            withheld=withheld,
-            limit=limit,
-            hidden_tools=hidden_tools,
-            hold_text=hold_text,
-        )
+    def __init__(self, options: RelayOptions = NO_OPTIONS, previous: GeminiRelay | None = None) -> None:
+        super().__init__(GeminiAnswer, options, previous)
         self.end_events: list[bytes] = []
         """The events in `terminal`."""
         self._after_large = b""

@@ -24,8 +24,9 @@ from proxy.dialects.messages.stream import (
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.messages_answer import MessagesAnswer, read_call
 from proxy.stream.messages_patch import patch_index, patch_tail, patch_text, remove_hidden_member
+from proxy.stream.relay_options import NO_OPTIONS, RelayOptions
 from proxy.stream.round_relay import RoundRelay
-from proxy.stream.sse import EVENT_LIMIT, SseEvent, replace_data
+from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
 
 _PASSING = (b"event: content_block_", b"event:content_block_")
@@ -88,36 +89,17 @@ class _Piece:
 class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    The parameters are those of `CompletionsRelay`. drop_usage: ignored, since every Messages stream has usage.
-    hidden_member: the member that tells what the provider cleared, where only the proxy asked for that; b"" for none.
+    The parameters are those of `CompletionsRelay`. `drop_usage` is ignored, since every Messages stream has usage.
     """
 
     __slots__ = (
         "_by_index", "_ending", "_given", "_hidden_member", "_hidden_places", "_limit", "_next", "_spent", "_tail",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        withheld: tuple[str, ...] = (),
-        drop_usage: bool = False,  # noqa: ARG002 - as in `CompletionsRelay`: usage always is the client's
-        limit: int = EVENT_LIMIT,
-        hidden_tools: frozenset[str] = frozenset(),
-        previous: MessagesRelay | None = None,
-        hold_text: bool = False,
-        hidden_member: bytes = b"",
-    ) -> None:
-        super().__init__(
-            MessagesAnswer,
-            previous,
-            withheld=withheld,
-            limit=limit,
-            hidden_tools=hidden_tools,
-            hold_text=hold_text,
-            edits=bool(hidden_member),
-        )
-        self._hidden_member = hidden_member.decode()
-        self._limit = limit
+    def __init__(self, options: RelayOptions = NO_OPTIONS, previous: MessagesRelay | None = None) -> None:
+        super().__init__(MessagesAnswer, options, previous)
+        self._hidden_member = options.echo.hidden_member
+        self._limit = options.limit
         self._given = 0  # bytes of the unfinished event that were sent
         self._by_index: dict[int, _Block] = {}
         self._ending: tuple[_Block, SseEvent] | None = None  # a text whose stop waits for the next event

@@ -16,6 +16,7 @@ from proxy.dialects.responses import stream as responses_stream
 from proxy.notes import state_block
 from proxy.stream.completions_answer import CAPTURE_LIMIT
 from proxy.stream.completions_body import RoundContent
+from proxy.stream.relay_options import ClientEcho
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.tool_call_filter import HiddenCall
 
@@ -219,16 +220,15 @@ def read_json_value(raw: bytes) -> Any:
     return None if found is None else found["value"]
 
 
-def restore_echo(response: bytes, hidden_tools: frozenset[str], instructions: bytes | None = None) -> bytes:
+def restore_echo(response: bytes, hidden_tools: frozenset[str], echo: ClientEcho) -> bytes:
     """A response object that repeats the request as the client knows it.
 
-    hidden_tools: their definitions leave `tools`. instructions: the client's own, as JSON; None if they were sent
-    unchanged.
+    hidden_tools: their definitions leave `tools`.
     """
     value = responses_stream.read_object(response) or {}
     new: dict[str, bytes] = {}
-    if instructions is not None and "instructions" in value:
-        new["instructions"] = instructions
+    if echo.instructions is not None and "instructions" in value:
+        new["instructions"] = echo.instructions
     tools = value.get("tools")
     if isinstance(tools, list) and any(_name(tool) in hidden_tools for tool in tools):
         raw = responses_stream.read_member(response, "tools", tools)

@@ -11,9 +11,10 @@ from typing import Final
 
 from proxy.dialects.responses import stream as responses_stream
 from proxy.stream.completions_relay import RewrittenStream
+from proxy.stream.relay_options import NO_OPTIONS, RelayOptions
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.responses_rewriter import ResponsesRewriter
-from proxy.stream.sse import EVENT_LIMIT, SseEvent, is_loose_text
+from proxy.stream.sse import SseEvent, is_loose_text
 
 _HEADS: Final = tuple(
     form % name.encode()
@@ -26,36 +27,21 @@ _HEADS: Final = tuple(
 class ResponsesRelay(RewrittenStream):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    The parameters are those of `CompletionsRelay`. drop_usage: ignored, since a response always has its usage.
-    instructions: the client's own `instructions` as JSON (`null` for none), if others were sent; the events repeat
-    them. Definitions of hidden tools leave the `tools` that the events repeat.
+    The parameters are those of `CompletionsRelay`. `drop_usage` is ignored, since a response always has its usage. The
+    events repeat the client's own instructions, and its `tools` without the definitions of hidden tools.
     """
 
     __slots__ = ("_is_unedited", "_previous", "_rewriter", "answer")
 
-    def __init__(
-        self,
-        *,
-        withheld: tuple[str, ...] = (),
-        drop_usage: bool = False,  # noqa: ARG002 - the interface is the other relay's
-        limit: int = EVENT_LIMIT,
-        hidden_tools: frozenset[str] = frozenset(),
-        previous: ResponsesRelay | None = None,
-        hold_text: bool = False,
-        instructions: bytes | None = None,
-    ) -> None:
-        super().__init__(limit, is_first=previous is None)
-        self.answer: ResponsesAnswer = ResponsesAnswer(limit) if previous is None else previous.answer
+    def __init__(self, options: RelayOptions = NO_OPTIONS, previous: ResponsesRelay | None = None) -> None:
+        super().__init__(options.limit, is_first=previous is None)
+        self.answer: ResponsesAnswer = ResponsesAnswer(options.limit) if previous is None else previous.answer
         self._previous = previous
-        self._is_unedited = not (withheld or hidden_tools or previous or instructions is not None)
+        self._is_unedited = not (
+            options.withheld or options.hidden_tools or previous or options.echo.instructions is not None
+        )
         self._rewriter: ResponsesRewriter = ResponsesRewriter(
-            self.answer,
-            withheld=withheld,
-            hidden_tools=hidden_tools,
-            previous=previous._rewriter if previous else None,
-            limit=limit,
-            hold_text=hold_text,
-            instructions=instructions,
+            self.answer, options, previous._rewriter if previous else None
         )
 
     @property

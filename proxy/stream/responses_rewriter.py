@@ -15,6 +15,7 @@ from proxy.dialects.responses import stream as responses_stream
 from proxy.dialects.usage import Usage, read_count, read_usage
 from proxy.stream import responses_body
 from proxy.stream.block_filter import BlockFilter
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
@@ -98,27 +99,18 @@ class ResponsesRewriter:
         "answer", "block_filters", "goes_on", "hidden_calls", "is_failed_round", "round_answer", "round_shown_calls",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        answer: ResponsesAnswer,
-        *,
-        withheld: tuple[str, ...],
-        hidden_tools: frozenset[str],
-        previous: ResponsesRewriter | None,
-        limit: int,
-        hold_text: bool = False,
-        instructions: bytes | None = None,
-    ) -> None:
+    def __init__(self, answer: ResponsesAnswer, options: RelayOptions, previous: ResponsesRewriter | None) -> None:
+        instructions, hidden_tools = options.echo.instructions, options.hidden_tools
         self.answer = answer
-        self.round_answer = ResponsesAnswer(limit)
+        self.round_answer = ResponsesAnswer(options.limit)
         self.goes_on = False
         self.hidden_calls: list[HiddenCall] = []
         self.round_shown_calls = 0
         self.is_failed_round = False
         self.block_filters: list[BlockFilter] = []
-        self._withheld = withheld
+        self._withheld = options.withheld
         self._hidden = hidden_tools
-        self._echo = (instructions,) if instructions is not None or hidden_tools else ()
+        self._echo = options.echo if instructions is not None or hidden_tools else None
         self._items: dict[int, _StreamItem] = {}
         self._ending: tuple[SseEvent, dict[str, Any]] | None = None
         self._number: int = previous._number + 1 if previous else 0
@@ -131,7 +123,7 @@ class ResponsesRewriter:
         self._previous_usages: list[Any] = previous._list_usages() if previous else []
         self._shown_calls_before: int = previous.shown_calls if previous else 0
         self._waiting: list[Waiting] = list(previous._waiting) if previous else []
-        self._hold = bool(hold_text and (hidden_tools or previous))
+        self._hold = bool(options.hold_text and (hidden_tools or previous))
 
     @property
     def shown_calls(self) -> int:
@@ -187,9 +179,9 @@ class ResponsesRewriter:
         self._append_event(event, self._restore(raw), out)
 
     def _restore(self, response: bytes) -> Changes:
-        if not self._echo:
+        if self._echo is None:
             return {}
-        made = responses_body.restore_echo(response, self._hidden, self._echo[0])
+        made = responses_body.restore_echo(response, self._hidden, self._echo)
         return {} if made is response else {"response": made}
 
     def _take_item_event(self, index: int, kind: str, event: SseEvent, data: dict[str, Any], out: list[bytes]) -> None:

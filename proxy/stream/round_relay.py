@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from proxy.dialects.usage import Usage
 from proxy.stream.block_filter import BlockFilter
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseParser, is_loose_text
 from proxy.stream.tool_call_filter import HiddenCall
 
@@ -64,17 +65,9 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
     )  # fmt: skip
 
     def __init__(
-        self,
-        make_answer: Callable[[int], AnswerT],
-        previous: RoundRelay[AnswerT, PieceT] | None,
-        *,
-        withheld: tuple[str, ...],
-        limit: int,
-        hidden_tools: frozenset[str],
-        hold_text: bool,
-        edits: bool = False,
+        self, make_answer: Callable[[int], AnswerT], options: RelayOptions, previous: RoundRelay[AnswerT, PieceT] | None
     ) -> None:
-        """Begin a round. edits: the bytes are edited in any case."""
+        limit, hidden_tools, withheld = options.limit, options.hidden_tools, options.withheld
         self.answer: AnswerT = make_answer(limit) if previous is None else previous.answer
         self.terminal = b""
         self.is_unfinished = False
@@ -82,12 +75,12 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
         """True if the round has ended with hidden calls alone: nothing of its end was sent."""
         self.hidden_calls: list[HiddenCall] = []
         """The hidden calls of this round, when it has ended; none if it did not end well."""
-        self._is_unedited = not (withheld or hidden_tools or previous or edits)
+        self._is_unedited = not (withheld or hidden_tools or previous or options.echo.hidden_member)
         self._round = None if self._is_unedited else make_answer(limit)
         self._previous = previous
         self._hidden = hidden_tools
         self._withheld = withheld
-        self._hold = hold_text and bool(hidden_tools or previous)
+        self._hold = options.hold_text and bool(hidden_tools or previous)
         self._parser = SseParser(limit, drops_mark=previous is not None)
         self.has_ended = False
         """True once the end of the round has come: nothing of the answer follows it."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from proxy.chat.unicode_text import replace_surrogates
 from proxy.errors import StoreError, ToolRefused
 from proxy.tools.registry import TOOLS
 from proxy.tools.tool import Tool
@@ -81,7 +82,7 @@ def is_error_result(text: str) -> bool:
 def truncate_result(text: str, most: int) -> str:
     """Return at most so many characters that any encoder accepts: the last guard, because each tool has cut its own
     result by then."""
-    text = text.encode("utf-8", "replace").decode()
+    text = replace_surrogates(text)
     if len(text) <= most:
         return text
     end = f"\n[cut here: {len(text)} characters in all; ask for less at a time]"

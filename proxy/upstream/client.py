@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 import httpx2
+import msgspec
+from msgspec.structs import replace
 
 from proxy.chat.json_spans import has_more_values
 from proxy.errors import (
@@ -46,7 +48,7 @@ from proxy.upstream.headers import (
 )
 from proxy.upstream.transport import AiohttpTransport, Target, create_transport, parse_address, read_targets
 
-__all__ = ["Reply", "Target", "UpstreamClient"]
+__all__ = ["Reply", "Target", "UpstreamClient", "UpstreamRequest"]
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,18 @@ _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 async def _yield_body(body: bytes) -> AsyncIterator[bytes]:
     yield body
+
+
+class UpstreamRequest(msgspec.Struct, frozen=True, eq=False):
+    """A request that is to be sent to an upstream."""
+
+    method: str
+    path: str
+    """As received, percent-encoded."""
+    query: bytes
+    headers: Iterable[tuple[bytes, bytes]]
+    """The client's, or those of a question of the proxy. `build_request` leaves out the ones of a connection."""
+    body: bytes | AsyncIterator[bytes] | None
 
 
 class Reply:
@@ -372,30 +386,21 @@ class UpstreamClient:
                     return target
         return self.targets[0]
 
-    async def send(
-        self,
-        target: Target,
-        method: str,
-        path: str,
-        query: bytes,
-        headers: Iterable[tuple[bytes, bytes]],
-        body: bytes | AsyncIterator[bytes] | None,
-        *,
-        identity: bool = True,
-    ) -> Reply:
-        """Send a request, and return when the head of the answer has arrived.
+    async def send(self, target: Target, request: UpstreamRequest, *, identity: bool = True) -> Reply:
+        """Send a request, and return when the head of the answer has arrived. identity: the answer is not to be
+        compressed; what is compressed nevertheless is decoded.
 
         Raises UpstreamUnreachable, UpstreamTimeout, UpstreamBroken, BadRequest for headers that cannot be sent, and any
-        error of `body`.
+        error of the body.
         """
         if self.telemetry is not None:
-            traced = self.telemetry.begin_round(method, target.base_url, target.strategy)
-            headers = traced.add_headers(headers)
+            traced = self.telemetry.begin_round(request.method, target.base_url, target.strategy)
+            request = replace(request, headers=traced.add_headers(request.headers))
         else:
             traced = None
-        request = self.build_request(target, method, path, query, headers, body, identity=identity)
+        built = self.build_request(target, request, identity=identity)
         try:
-            response = await self._transports[target.name].handle_async_request(request)
+            response = await self._transports[target.name].handle_async_request(built)
         except BaseException as error:
             if traced is not None:
                 traced.record_end(classify_error(error) if isinstance(error, httpx2.TransportError) else "cancelled")
@@ -412,28 +417,24 @@ class UpstreamClient:
     def build_request(
         self,
         target: Target,
-        method: str,
-        path: str,
-        query: bytes,
-        headers: Iterable[tuple[bytes, bytes]],
-        body: bytes | AsyncIterator[bytes] | None,
+        request: UpstreamRequest,
         *,
         identity: bool = True,
         proxy_headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> httpx2.Request:
-        """Return a request as it goes to a target. proxy_headers: headers of the proxy, sent as they are.
+        """Return a request as it goes to a target. identity: as for `send`. proxy_headers: headers of the proxy, which
+        are sent as they are.
 
-        `path` as received, percent-encoded. A body of unknown length is sent with the client's Content-Length if there
-        is one, else in chunks.
+        A body of unknown length is sent with the client's Content-Length if there is one, else in chunks.
         """
-        transport = self._transports[target.name]
-        received = headers if isinstance(headers, list) else list(headers)
-        length = _choose_content_length(method, received, body)
+        transport, body = self._transports[target.name], request.body
+        received = request.headers if isinstance(request.headers, list) else list(request.headers)
+        length = _choose_content_length(request.method, received, body)
         head = build_request_headers(
             received,
             host=transport.address.host_header,
             key=target.key,
-            key_header=GOOGLE_KEY if GOOGLE_PATH.search(path) else AUTHORIZATION,
+            key_header=GOOGLE_KEY if GOOGLE_PATH.search(request.path) else AUTHORIZATION,
             length=length,
             chunked=length is None and body is not None,
             identity=identity or target.key is not None,  # or an error that repeats the key could not be read
@@ -441,11 +442,14 @@ class UpstreamClient:
         head.extend(proxy_headers)
         stream = httpx2.ByteStream(body or b"") if body is None or isinstance(body, bytes) else _StreamedBody(body)
         return httpx2.Request(
-            method,
+            request.method,
             transport.url,
             headers=head,
             stream=stream,
-            extensions={"target": transport.address.request_target(path, query), "timeout": self._times},
+            extensions={
+                "target": transport.address.request_target(request.path, request.query),
+                "timeout": self._times,
+            },
         )
 
     def create_http_client(self, target: Target) -> httpx2.AsyncClient:

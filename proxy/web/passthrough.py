@@ -6,13 +6,13 @@ and has no separate limit. A request that works without the proxy works through 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Final
 
 from proxy.chat.json_spans import decode_model_name
 from proxy.errors import UpstreamError
 from proxy.metrics import Metrics
-from proxy.upstream.client import Target, UpstreamClient
+from proxy.upstream.client import Target, UpstreamClient, UpstreamRequest
 from proxy.upstream.headers import find_header
 from proxy.web.asgi import (
     DISCONNECT_KEY,
@@ -62,11 +62,14 @@ async def serve_passthrough(
     if rules is not None and target.key is not None:
         rules.check(scope["method"], path)
     on_allowed()
-    if body is None and has_body(scope):
-        upload = Upload(receive, scope.get(DISCONNECT_KEY))
-        await upload.run_while_connected(_relay(scope, send, client, metrics, target, path, upload.read_pieces()))
+    upload = Upload(receive, scope.get(DISCONNECT_KEY)) if body is None and has_body(scope) else None
+    content = upload.read_pieces() if upload is not None else body
+    request = UpstreamRequest(scope["method"], path, scope["query_string"], scope["headers"], content)
+    relay = _relay(send, client, metrics, target, request)
+    if upload is not None:
+        await upload.run_while_connected(relay)
     else:
-        await run_while_connected(scope, receive, _relay(scope, send, client, metrics, target, path, body))
+        await run_while_connected(scope, receive, relay)
 
 
 def _is_small_json(scope: Scope) -> bool:
@@ -76,17 +79,9 @@ def _is_small_json(scope: Scope) -> bool:
 
 
 async def _relay(
-    scope: Scope,
-    send: Send,
-    client: UpstreamClient,
-    metrics: Metrics,
-    target: Target,
-    path: str,
-    body: bytes | AsyncIterator[bytes] | None,
+    send: Send, client: UpstreamClient, metrics: Metrics, target: Target, request: UpstreamRequest
 ) -> None:
-    reply = await client.send(
-        target, scope["method"], path, scope["query_string"], scope["headers"], body, identity=False
-    )
+    reply = await client.send(target, request, identity=False)
     send = with_write_timeout(send, client.idle_s)
     try:
         await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})

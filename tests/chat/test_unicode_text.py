@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.chat.unicode_text import _RUN, MAX_RUN, normalize
+from proxy.chat.unicode_text import _RUN, MAX_RUN, normalize, replace_surrogates
 
 MARKS = "\u0316\u0301"
 """A mark that stands below, and one above it: normalization changes neither order, but has to sort the reverse."""
@@ -39,3 +39,7 @@ def test_a_megabyte_takes_linear_time(text: str) -> None:
     normalize("NFC", text * 500_000)
     normalize("NFC", text[0] + text[1:] * 500_000)
     assert time.thread_time() - began < 5
+
+
+def test_a_text_with_half_a_pair_of_surrogates_can_be_sent_and_stored() -> None:
+    assert replace_surrogates("a\ud83d b\udc00 🙂").encode() == "a? b? 🙂".encode()

@@ -103,8 +103,9 @@ def test_rounds_of_ours_leave_with_the_answer_that_they_led_to() -> None:
     talk = [*TALK[:2], assistant(None, "ours"), result("ours", "hidden"), *TALK[2:]]
     keys = chain.compute_keys("", make_messages(*talk))
     operator_decisions = OperatorDecisions(dropped=dict.fromkeys([*keys[4:6], *keys[6:7]], "dropped"))
+    inputs = msgspec.structs.replace(INPUTS, hidden_keys=keys[2:4])
     left = remove_dropped_messages(
-        make_request(talk), BranchState(decisions=operator_decisions), NOTHING, PLAIN_MODEL, INPUTS, hidden=keys[2:4]
+        make_request(talk), BranchState(decisions=operator_decisions), NOTHING, PLAIN_MODEL, inputs
     )
     assert sorted(left.removed_edits) == [2, 3, 4, 5, 6]
 

@@ -12,6 +12,7 @@ from proxy.chat import json_spans
 from proxy.dialects.responses.items import make_items
 from proxy.dialects.responses.request import read_wire_request
 from proxy.exchange.dialect import DIALECTS, RESPONSES, repair_cut_answers
+from proxy.stream.relay_options import RelayOptions
 from tests.dialect_agents import LISTING, MessagesAgent, ResponsesAgent
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
@@ -137,7 +138,7 @@ def test_the_clients_instructions_are_told_where_others_were_sent(head: bytes, t
     own = json_spans.read_value(body, "instructions")
     for sent in (body, body.replace(b"Do.", b"Cut."), body.replace(b"Theirs.", b"Ours."), body.replace(b"Beh", b"H")):
         same = json_spans.read_value(sent, "instructions") == own
-        assert RESPONSES.answers.find_echo(request, sent) == ({} if same else {"instructions": own})
+        assert RESPONSES.answers.find_changed_instructions(request, sent) == (None if same else own)
 
 
 @pytest.mark.parametrize("policy", ["hierarchical", "progressive"])
@@ -264,7 +265,7 @@ def test_the_call_of_a_tool_whose_name_is_no_text_is_none_of_the_proxys(name: st
     dialect, (body, event) = DIALECTS[name], NAMED[name]
     hidden = frozenset({"recall"})
     assert not dialect.answers.read_round(json.dumps(body).encode(), hidden, ()).hidden_calls
-    relay = dialect.answers.make_relay(hidden_tools=hidden)
+    relay = dialect.answers.make_relay(RelayOptions(hidden_tools=hidden), None)
     data = b"event: %b\ndata: %b\n\n" % (str(event.get("type", "x")).encode(), json.dumps(event).encode())
     relay.feed(data)
     relay.end()

@@ -25,6 +25,7 @@ from proxy.stream.block_filter import remove_blocks
 from proxy.stream.completions_answer import AssembledAnswer
 from proxy.stream.completions_body import join_rounds, read_round
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseParser
 from proxy.upstream.headers import build_request_headers, build_response_headers
 from proxy.web.cors import BrowserRules
@@ -61,7 +62,9 @@ def relay_stream(data: bytes) -> None:
     options = data[0] if data else 0
     withhold, drop, hide = bool(options & 1), bool(options & 2), bool(options & 4)
     relay = CompletionsRelay(
-        withheld=HEADINGS if withhold else (), drop_usage=drop, hidden_tools=frozenset({"recall"} if hide else ())
+        RelayOptions(
+            withheld=HEADINGS if withhold else (), drop_usage=drop, hidden_tools=frozenset({"recall"} if hide else ())
+        )
     )
     out = relay.feed(data[: len(data) // 2]) + relay.feed(data[len(data) // 2 :]) + relay.end()
     out += (relay.end_answer() if relay.goes_on else b"") + relay.terminal

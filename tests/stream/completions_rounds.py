@@ -17,6 +17,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.relay_options import RelayOptions
 
 OURS = frozenset({"recall", "query_db", "describe_db", "save_memo"})
 DONE = b"data: [DONE]\n\n"
@@ -199,10 +200,7 @@ def run(
     relays: list[CompletionsRelay] = []
     for parts in rounds:
         relay = CompletionsRelay(
-            withheld=HEADINGS if withhold else (),
-            drop_usage=drop,
-            limit=limit,
-            hidden_tools=hidden,
+            RelayOptions(withheld=HEADINGS if withhold else (), drop_usage=drop, limit=limit, hidden_tools=hidden),
             previous=relays[-1] if relays else None,
         )
         out += b"".join([relay.feed(part) for part in parts]) + relay.end() + relay.terminal

@@ -7,6 +7,7 @@ from typing import Any
 
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseParser
 
 BLOCK = "### STATE\nGoal: go on\nContext: as before\nResolved: one more step\nTechnical Anchors: none"
@@ -38,7 +39,7 @@ def cut_pieces(text: str, size: int = 24) -> list[str]:
 def relay_stream(
     stream: list[bytes] | bytes, *, withhold: bool = True, drop: bool = False, limit: int = 8 << 20
 ) -> tuple[bytes, CompletionsRelay]:
-    relay = CompletionsRelay(withheld=HEADINGS if withhold else (), drop_usage=drop, limit=limit)
+    relay = CompletionsRelay(RelayOptions(withheld=HEADINGS if withhold else (), drop_usage=drop, limit=limit))
     parts = [stream] if isinstance(stream, bytes) else stream
     out = b"".join([relay.feed(part) for part in parts])
     return out + relay.end() + relay.terminal, relay

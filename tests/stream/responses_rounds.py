@@ -14,6 +14,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from proxy.chat.message import Message
 from proxy.dialects.completions.request import read_message, read_request
 from proxy.dialects.responses.request import read_wire_request
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.responses_relay import ResponsesRelay
 from proxy.stream.sse import SseParser
 from tests.response_events import Json, events
@@ -26,9 +27,11 @@ def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-def relay_round(stream: Iterable[bytes], **how: Any) -> tuple[bytes, ResponsesRelay]:
+def relay_round(
+    stream: Iterable[bytes], *, previous: ResponsesRelay | None = None, **options: Any
+) -> tuple[bytes, ResponsesRelay]:
     """One round: the bytes for the client (with the end, if it ended), and the relay."""
-    relay = ResponsesRelay(**how)
+    relay = ResponsesRelay(RelayOptions(**options), previous)
     out = b"".join([relay.feed(part) for part in stream])
     return out + relay.end() + relay.terminal, relay
 

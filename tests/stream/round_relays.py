@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from proxy.stream.gemini_relay import GeminiRelay
 from proxy.stream.messages_relay import MessagesRelay
+from proxy.stream.relay_options import RelayOptions
 
 R = TypeVar("R", GeminiRelay, MessagesRelay)
 
@@ -21,7 +22,7 @@ def relay_rounds(
     """
     relay, out = None, b""
     for one in streams:
-        relay = relay_class(**options, previous=relay)
+        relay = relay_class(RelayOptions(**options), relay)
         for at in range(0, len(one), step or len(one) or 1):
             out += relay.feed(one[at : at + (step or len(one))])
         out += relay.end()

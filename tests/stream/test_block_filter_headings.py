@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from proxy.notes import reflection, state_block
 from proxy.stream.block_filter import BlockFilter, remove_blocks
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.relay_options import RelayOptions
 from tests.stream.completions_streams import DONE, make_chunk, read_text
 
 BOTH = (state_block.HEADING, reflection.HEADING)
@@ -72,7 +73,7 @@ def test_c2_a_stream_never_shows_the_block_though_calls_follow_it(size: int) -> 
     text = "I look.\n\n" + BLOCK
     call = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
     stream = [make_chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
-    relay = CompletionsRelay(withheld=ALONE)
+    relay = CompletionsRelay(RelayOptions(withheld=ALONE))
     out = b"".join(relay.feed(one) for one in [*stream, make_chunk(call), make_chunk({}, finish="tool_calls"), DONE])
     out += relay.end()
     assert read_text(out) == "I look."

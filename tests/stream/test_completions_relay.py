@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.relay_options import RelayOptions
 from tests.stream.completions_streams import (
     BLOCK,
     DONE,
@@ -64,14 +65,14 @@ def test_what_needs_no_change_gets_none(withhold: bool, drop: bool) -> None:
 
 def test_bytes_that_need_no_change_are_not_copied() -> None:
     for withhold in (True, False):
-        relay = CompletionsRelay(withheld=HEADINGS if withhold else (), drop_usage=withhold)
+        relay = CompletionsRelay(RelayOptions(withheld=HEADINGS if withhold else (), drop_usage=withhold))
         data = make_chunk({"content": "a"}) + make_chunk({"content": "b"})
         assert relay.feed(data) is data
 
 
 def test_the_end_is_kept_back_with_all_that_follows() -> None:
     for withhold in (True, False):
-        relay = CompletionsRelay(withheld=HEADINGS if withhold else (), drop_usage=False)
+        relay = CompletionsRelay(RelayOptions(withheld=HEADINGS if withhold else (), drop_usage=False))
         assert relay.feed(make_chunk({"content": "a"}, 0, "stop") + b"data: [DO") == make_chunk(
             {"content": "a"}, 0, "stop"
         )
@@ -89,7 +90,7 @@ def test_an_end_with_a_long_name_is_not_sent_twice() -> None:
 
 
 def test_what_follows_the_end_is_bounded() -> None:
-    relay = CompletionsRelay(limit=100)
+    relay = CompletionsRelay(RelayOptions(limit=100))
     relay.feed(DONE)
     for _ in range(100):
         relay.feed(b"x" * 50)
@@ -106,7 +107,7 @@ def test_without_options_a_slow_drip_is_passed_byte_by_byte() -> None:
 
 
 def test_an_event_goes_on_as_soon_as_it_is_complete() -> None:
-    relay = CompletionsRelay(withheld=HEADINGS, drop_usage=True)
+    relay = CompletionsRelay(RelayOptions(withheld=HEADINGS, drop_usage=True))
     data = make_chunk({"content": "a"})
     assert relay.feed(data[:-1]) == b""
     assert relay.feed(data[-1:]) == data

@@ -12,6 +12,7 @@ from proxy.chat.message import Call
 from proxy.notes import state_block
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.relay_options import RelayOptions
 from tests.stream.completions_streams import (
     BLOCK,
     DONE,
@@ -214,7 +215,7 @@ def test_half_characters_go_on_as_they_came() -> None:
 
 
 def test_nothing_more_comes_after_the_end() -> None:
-    relay = CompletionsRelay(withheld=HEADINGS, drop_usage=False)
+    relay = CompletionsRelay(RelayOptions(withheld=HEADINGS, drop_usage=False))
     relay.feed(make_chunk({"content": "a\n"}))
     assert read_text(relay.end()) == "\n"
     assert relay.end() == b""

@@ -10,6 +10,7 @@ import pytest
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.completions_answer import AssembledAnswer
 from proxy.stream.completions_rewriter import CompletionsRewriter
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseEvent
 
 
@@ -18,11 +19,10 @@ def edits_for(
 ) -> CompletionsRewriter:
     return CompletionsRewriter(
         before.answer if before else AssembledAnswer(),
-        withheld=HEADINGS if withhold else (),
-        drop_usage=drop,
-        hidden_tools=frozenset(hidden),
-        previous=before,
-        limit=100_000,
+        RelayOptions(
+            withheld=HEADINGS if withhold else (), drop_usage=drop, limit=100_000, hidden_tools=frozenset(hidden)
+        ),
+        before,
     )
 
 

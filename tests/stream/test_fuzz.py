@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseParser
 from tests.stream.completions_rounds import DONE, FORMS, OURS, Script, events, make_calls, pieces
 
@@ -118,7 +119,8 @@ def the_relay_shows_what_it_may(stream: bytes, seed: int, *, withhold: bool, dro
         for _ in range(2):
             after = relays[-1] if relays else None
             relay = CompletionsRelay(
-                withheld=HEADINGS if withhold else (), drop_usage=drop, hidden_tools=hidden, previous=after
+                RelayOptions(withheld=HEADINGS if withhold else (), drop_usage=drop, hidden_tools=hidden),
+                previous=after,
             )
             out += b"".join([relay.feed(part) for part in parts]) + relay.end() + relay.terminal
             relays.append(relay)

@@ -13,6 +13,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.gemini.contents import make_answer_parts, make_assistant_message
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.gemini_relay import GeminiRelay
+from proxy.stream.relay_options import RelayOptions
 from tests.stream.gemini_rounds import (
     HIDDEN,
     Json,
@@ -168,7 +169,7 @@ def test_text_that_only_looks_like_state_goes_to_the_client() -> None:
 @pytest.mark.parametrize("together", [True, False])
 def test_a_hidden_call_alone_lets_the_round_go_on(together: bool) -> None:
     first = stream(text("Hm."), own_call("-", thoughtSignature="s1"), together=together)
-    relay = GeminiRelay(**HIDING)
+    relay = GeminiRelay(RelayOptions(**HIDING))
     out = relay.feed(first) + relay.end()
     assert relay.goes_on
     assert relay.terminal == b""
@@ -234,9 +235,9 @@ def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> No
     out, relay = run(rounds, hold_text=True, **HIDING)
     assert shapes(read(out)) == ["T", "So.", "a"]
     assert relay.answer.text == "So."
-    relay = GeminiRelay(hold_text=True, **HIDING)
+    relay = GeminiRelay(RelayOptions(hold_text=True, **HIDING))
     assert b"Hm." not in relay.feed(rounds[0]) + relay.end()
-    after = GeminiRelay(hold_text=True, previous=relay, **HIDING)
+    after = GeminiRelay(RelayOptions(hold_text=True, **HIDING), previous=relay)
     after.drop_held_text()
     out = after.feed(stream(text("Other."), number=2)) + after.end() + after.terminal
     assert shapes(read(out)) == ["Other."]
@@ -322,7 +323,9 @@ def test_any_rounds_give_an_answer_that_reads_and_is_recognised(
 ) -> None:
     relay, out = None, b""
     for n, parts in enumerate(rounds, 1):
-        relay = GeminiRelay(withheld=HEADINGS if withhold else (), hold_text=hold, previous=relay, **HIDING)
+        relay = GeminiRelay(
+            RelayOptions(withheld=HEADINGS if withhold else (), hold_text=hold, **HIDING), previous=relay
+        )
         data = stream(*parts, number=n, together=together)
         for at in range(0, len(data), step):
             out += relay.feed(data[at : at + step])
@@ -346,7 +349,7 @@ def test_any_rounds_give_an_answer_that_reads_and_is_recognised(
 @pytest.mark.parametrize("comment", [b": keep-alive\r\n\r\n", b": keep-alive\n\n", b"retry: 5\n\n"])
 def test_a_comment_behind_a_hidden_call_does_not_end_the_answer(comment: bytes) -> None:
     first, last = (b"data: " + json.dumps(one).encode() + b"\r\n\r\n" for one in chunks(own_call("a"), text("")))
-    relay = GeminiRelay(hidden_tools=HIDDEN)
+    relay = GeminiRelay(RelayOptions(hidden_tools=HIDDEN))
     out = relay.feed(first + comment) + relay.feed(last + comment) + relay.end()
     assert relay.goes_on
     assert [one.id for one in relay.hidden_calls] == ["a"]

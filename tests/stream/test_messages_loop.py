@@ -24,6 +24,7 @@ from proxy.notes.state_block import HEADINGS
 from proxy.sessions.hidden_rounds import HiddenRound, splice_hidden_rounds
 from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
 from proxy.stream.messages_relay import MessagesRelay
+from proxy.stream.relay_options import RelayOptions
 from tests.dialects.messages.drawn import append_messages
 from tests.stream.messages_rounds import HIDDEN, call, own_call, read, text, think
 from tests.strict_messages import Block, StrictMessages, events, find_mismatches, refuse
@@ -110,7 +111,7 @@ class _Proxy:
             raw = json.dumps(message).encode()
             upstream = read_answer(raw).build_round_message()
             if self.is_stream:
-                relay = MessagesRelay(withheld=HEADINGS, hidden_tools=HIDDEN, previous=relay)
+                relay = MessagesRelay(RelayOptions(withheld=HEADINGS, hidden_tools=HIDDEN), previous=relay)
                 out += relay.feed(b"".join(events(message))) + relay.end()
                 upstream = relay.build_round_message()
                 calls, goes_on = relay.hidden_calls, relay.goes_on

@@ -13,6 +13,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import make_answer_blocks, make_assistant_message
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.messages_relay import MessagesRelay
+from proxy.stream.relay_options import RelayOptions
 from tests.stream.messages_rounds import (
     HIDDEN,
     call,
@@ -162,7 +163,7 @@ def test_a_start_that_bears_text_is_filtered_too() -> None:
 
 
 def test_a_hidden_call_alone_lets_the_round_go_on() -> None:
-    relay = MessagesRelay(**HIDING)
+    relay = MessagesRelay(RelayOptions(**HIDING))
     shown = relay.feed(stream(think(), text("Hm."), own_call("o", q="x"))) + relay.end()
     assert relay.goes_on
     assert relay.terminal == b""
@@ -240,7 +241,7 @@ def test_hidden_calls_beside_an_error_are_not_run_and_the_newest_end_counts() ->
 def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> None:
     held: dict[str, Any] = {**HIDING, "hold_text": True}
     first = stream(think(), text("Hm."), own_call("o"))
-    relay = MessagesRelay(**held)
+    relay = MessagesRelay(RelayOptions(**held))
     assert b"Hm." not in relay.feed(first) + relay.end()
     out, _ = run([first, stream(think("2"), text("Done."))], **held)
     assert shapes(read(out)) == ["thinking", "Hm.", "thinking", "Done."]
@@ -254,7 +255,7 @@ def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> No
 def test_held_text_can_be_dropped() -> None:
     held: dict[str, Any] = {**HIDING, "hold_text": True}
     _, before = run([stream(text("Hm."), own_call("o"))], **held)
-    relay = MessagesRelay(previous=before, **held)
+    relay = MessagesRelay(RelayOptions(**held), previous=before)
     relay.drop_held_text()
     relay.feed(stream(text("Done.")))
     assert relay.answer.text == "Done."
@@ -345,7 +346,9 @@ def test_any_rounds_give_a_message_that_reads_and_is_recognised(
 ) -> None:
     relay, out = None, b""
     for blocks in rounds:
-        relay = MessagesRelay(withheld=HEADINGS if withhold else (), hold_text=hold, previous=relay, **HIDING)
+        relay = MessagesRelay(
+            RelayOptions(withheld=HEADINGS if withhold else (), hold_text=hold, **HIDING), previous=relay
+        )
         data = stream(*blocks)
         for at in range(0, len(data), step):
             out += relay.feed(data[at : at + step])

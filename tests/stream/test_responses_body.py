@@ -10,6 +10,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.notes.state_block import HEADINGS
 from proxy.stream import responses_body as body_rules
 from proxy.stream.completions_body import may_call
+from proxy.stream.relay_options import ClientEcho
 from tests.response_events import USAGE, Json, message, response, text_part, thinking, tool_call
 from tests.stream.responses_rounds import BLOCK, OURS, read_events, relay_rounds, send_back
 from tests.stream.test_responses_relay import answers
@@ -115,10 +116,10 @@ def test_a_body_and_a_stream_give_the_same_answer(first: Json, second: Json, wit
 def test_a_body_repeats_the_request_as_the_client_knows_it() -> None:
     tools = [{"type": "function", "name": "recall"}, {"type": "web_search"}]
     made = response(message(1, "x"), tools=tools, instructions="Theirs. Ours.")
-    found = json.loads(body_rules.restore_echo(dump(made), OURS, b"null"))
+    found = json.loads(body_rules.restore_echo(dump(made), OURS, ClientEcho(b"null")))
     assert found == made | {"tools": tools[1:], "instructions": None}
     plain = dump(response(message(1, "x")))
-    assert body_rules.restore_echo(plain, OURS) is plain
+    assert body_rules.restore_echo(plain, OURS, ClientEcho()) is plain
 
 
 def test_members_that_come_twice_are_set_too() -> None:

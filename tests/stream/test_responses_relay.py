@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.responses.stream import make_error_event
 from proxy.notes.state_block import HEADINGS
+from proxy.stream.relay_options import ClientEcho, RelayOptions
 from proxy.stream.responses_relay import ResponsesRelay
 from tests.response_events import (
     USAGE,
@@ -70,7 +71,7 @@ def test_bytes_go_out_at_once() -> None:
 
 def test_unchanged_events_keep_their_bytes_also_where_edits_may_come() -> None:
     stream = events(PLAIN)
-    for how in ({"withheld": HEADINGS}, {"hidden_tools": OURS}, {"instructions": b"null"}):
+    for how in ({"withheld": HEADINGS}, {"hidden_tools": OURS}, {"echo": ClientEcho(b"null")}):
         out, relay = relay_round(stream, **how)
         assert out == b"".join(stream)
         assert relay.terminal == stream[-1]
@@ -278,7 +279,7 @@ def test_text_that_waits_is_dropped_if_calls_of_the_client_follow_later() -> Non
         assert answer_of(relay).digest == send_back(output).digest
     out, relay = relay_rounds([first], hold_text=True)
     assert "I recall." not in out.decode()
-    other = ResponsesRelay(hidden_tools=OURS, previous=relay, hold_text=True)
+    other = ResponsesRelay(RelayOptions(hidden_tools=OURS, hold_text=True), previous=relay)
     other.drop_held_text()
     rest = b"".join([other.feed(one) for one in events(response(message(5, "Other."), number=2))])
     output = check_copies(check_numbers(out + rest + other.terminal))
@@ -288,7 +289,7 @@ def test_text_that_waits_is_dropped_if_calls_of_the_client_follow_later() -> Non
 def test_events_repeat_the_request_as_the_client_knows_it() -> None:
     tools = [{"type": "function", "name": "shell"}, {"type": "function", "name": "recall"}]
     made = response(message(1, "x"), instructions="Theirs. Ours.", tools=tools)
-    out, _ = relay_round(events(made), hidden_tools=OURS, instructions=b'"Theirs."')
+    out, _ = relay_round(events(made), hidden_tools=OURS, echo=ClientEcho(b'"Theirs."'))
     found = check_numbers(out)
     for one in found:
         if "response" in one:
@@ -302,7 +303,7 @@ def test_a_server_that_writes_no_event_lines_or_an_end_marker_is_relayed_too() -
         relay = ResponsesRelay()
         out = b"".join([relay.feed(part) for part in pieces(b"".join([*stream, done]), size)])
         assert (out, relay.terminal) == (b"".join(stream[:-1]), stream[-1] + done)
-        relay = ResponsesRelay(withheld=HEADINGS)
+        relay = ResponsesRelay(RelayOptions(withheld=HEADINGS))
         out = b"".join([relay.feed(part) for part in pieces(b"".join([*stream, done]), size)])
         assert b"STATE" not in out + relay.terminal
         assert relay.terminal.endswith(done)

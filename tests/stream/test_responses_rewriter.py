@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from proxy.notes.state_block import HEADINGS
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.responses_rewriter import ResponsesRewriter
 from proxy.stream.sse import SseEvent
@@ -22,8 +23,8 @@ def feed(rewriter: ResponsesRewriter, kind: str, number: int, **members: Any) ->
 
 
 def make(**how: Any) -> ResponsesRewriter:
-    given: Json = {"withheld": HEADINGS, "hidden_tools": frozenset()} | how
-    return ResponsesRewriter(ResponsesAnswer(), previous=None, limit=1 << 20, **given)
+    options: Json = {"withheld": HEADINGS, "limit": 1 << 20} | how
+    return ResponsesRewriter(ResponsesAnswer(), RelayOptions(**options), None)
 
 
 def test_text_of_a_message_that_was_not_announced_is_withheld_too() -> None:

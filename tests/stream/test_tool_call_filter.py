@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.stream.completions_body import join_rounds, read_round
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.tool_call_filter import HiddenCall
 from tests.stream.completions_rounds import (
     DONE,
@@ -164,7 +165,7 @@ def test_of_calls_the_client_made_before_ours_every_byte_stays() -> None:
 
 
 def test_text_goes_on_at_once_and_a_call_as_soon_as_its_name_is_known() -> None:
-    relay = CompletionsRelay(hidden_tools=OURS)
+    relay = CompletionsRelay(RelayOptions(hidden_tools=OURS))
     one = Script(())
 
     def fed(delta: dict[str, Any]) -> bool:
@@ -210,7 +211,7 @@ def test_a_name_in_pieces_that_may_be_ours_holds_back_what_follows() -> None:
 
 
 def test_a_call_of_ours_without_arguments_holds_back_nothing_that_follows() -> None:
-    relay = CompletionsRelay(hidden_tools=OURS)
+    relay = CompletionsRelay(RelayOptions(hidden_tools=OURS))
     one = Script(())
     nothing = {"index": 0, "id": "i", "function": {"name": "describe_db", "arguments": ""}}
     assert relay.feed(chunk(one, {"tool_calls": [nothing]})) == b""

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.stream.completions_body import read_round
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.relay_options import RelayOptions
 from proxy.stream.tool_call_filter import HiddenCall
 from tests.stream.completions_rounds import (
     DONE,
@@ -55,7 +56,7 @@ def test_a_stream_that_breaks_off_never_goes_on_and_shows_nothing_of_ours(mix: s
     first_end = stream.index(b'"finish_reason": "tool_calls"')
     ended = stream.index(b"\n", first_end) + 1
     for at in range(0, ended, 1 if form in ("openai", "one chunk") else 31):
-        relay = CompletionsRelay(hidden_tools=OURS)
+        relay = CompletionsRelay(RelayOptions(hidden_tools=OURS))
         out = relay.feed(stream[:at]) + relay.end()
         assert not relay.goes_on, at
         assert relay.hidden_calls == []

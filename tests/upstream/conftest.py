@@ -16,7 +16,7 @@ from proxy.errors import ProxyError, UpstreamError
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.settings.model import PoolSettings, TimeoutSettings
-from proxy.upstream.client import Reply, UpstreamClient
+from proxy.upstream.client import Reply, UpstreamClient, UpstreamRequest
 from proxy.upstream.transport import AiohttpTransport
 from tests.raw_upstream import HEAD, Connection, RawRequest
 
@@ -61,7 +61,9 @@ def sound(client: UpstreamClient, limit: int = 10) -> bool:
 
 
 async def send(client: UpstreamClient, body: bytes = b"{}", **more: Any) -> Reply:
-    return await client.send(client.targets[0], "POST", "/v1/chat/completions", b"", JSON, body, **more)
+    return await client.send(
+        client.targets[0], UpstreamRequest("POST", "/v1/chat/completions", b"", JSON, body), **more
+    )
 
 
 async def gathered(reply: Reply) -> tuple[bytes, ProxyError | None]:
@@ -137,7 +139,7 @@ def serving(certificate: Path) -> ssl.SSLContext:
 
 async def post_and_read(client: UpstreamClient, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
     try:
-        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [], body)
+        reply = await client.send(client.targets[0], UpstreamRequest("POST", "/v1/x", b"", [], body))
         return reply.status, await reply.read_body(1 << 26)
     except UpstreamError as error:
         return error

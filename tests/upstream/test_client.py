@@ -14,7 +14,7 @@ import pytest
 from proxy.errors import BadRequest, ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings, UpstreamSettings
-from proxy.upstream.client import UpstreamClient
+from proxy.upstream.client import UpstreamClient, UpstreamRequest
 from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, run_upstream, wait_until
 from tests.upstream.conftest import EVENTS, JSON, answer_json, errors, make_client, send, sound, transport_of
 
@@ -119,7 +119,9 @@ async def test_u12_an_upstreams_error_is_passed_on_once_with_its_headers(status:
 async def test_the_clients_accept_encoding_goes_on_where_the_answer_is_not_read() -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         headers = [(b"accept-encoding", b"br;q=1, gzip")]
-        reply = await client.send(client.targets[0], "GET", "/v1/models", b"", headers, None, identity=False)
+        reply = await client.send(
+            client.targets[0], UpstreamRequest("GET", "/v1/models", b"", headers, None), identity=False
+        )
         await reply.read_body(10)
         assert upstream.requests[0].all(b"accept-encoding") == [b"br;q=1, gzip"]
         assert upstream.requests[0].all(b"content-length") == []
@@ -155,7 +157,7 @@ async def test_u17_informational_answers_trailers_and_listed_headers_stay_on_the
 async def test_the_path_goes_where_the_base_says() -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         for path, query in (("/v1/models", b""), ("/models", b"a=%2F&b"), ("/v1/a%2Fb//c", b"")):
-            reply = await client.send(client.targets[0], "GET", path, query, [], None)
+            reply = await client.send(client.targets[0], UpstreamRequest("GET", path, query, [], None))
             await reply.read_body(10)
         assert [request.line.split()[1] for request in upstream.requests] == [
             b"/v1/models", b"/v1/models?a=%2F&b", b"/v1/a%2Fb//c",
@@ -170,7 +172,7 @@ async def test_a_body_that_comes_in_pieces_keeps_its_length_or_goes_in_chunks() 
 
     async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         for headers in ([(b"content-length", b"6")], [(b"transfer-encoding", b"chunked")]):
-            reply = await client.send(client.targets[0], "POST", "/v1/files", b"", headers, pieces())
+            reply = await client.send(client.targets[0], UpstreamRequest("POST", "/v1/files", b"", headers, pieces()))
             await reply.read_body(10)
         assert [request.body for request in upstream.requests] == [b"abcdef", b"abcdef"]
         assert upstream.requests[0].all(b"content-length") == [b"6"]
@@ -184,7 +186,9 @@ async def test_an_error_of_the_bodys_source_comes_out_as_it_is_and_closes_the_up
 
     async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         with pytest.raises(KeyError):
-            await client.send(client.targets[0], "POST", "/v1/files", b"", [(b"content-length", b"6")], pieces())
+            await client.send(
+                client.targets[0], UpstreamRequest("POST", "/v1/files", b"", [(b"content-length", b"6")], pieces())
+            )
         assert await upstream.none_open()
 
 
@@ -252,7 +256,7 @@ async def test_cancelling_before_the_first_byte_closes_the_upstream_within_half_
 async def test_headers_that_cannot_be_sent_are_the_clients_mistake() -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         with pytest.raises(BadRequest):
-            await client.send(client.targets[0], "GET", "/v1/x", b"", [(b"bad name", b"x")], None)
+            await client.send(client.targets[0], UpstreamRequest("GET", "/v1/x", b"", [(b"bad name", b"x")], None))
 
 
 async def test_questions_of_our_own_add_no_headers_keep_no_cookies_and_follow_no_redirect(
@@ -263,7 +267,7 @@ async def test_questions_of_our_own_add_no_headers_keep_no_cookies_and_follow_no
 
     async with run_upstream(move) as upstream, make_client(upstream.port) as client:
         for _ in range(2):
-            request = client.build_request(client.targets[0], "POST", "/v1/secret", b"", JSON, b"{}")
+            request = client.build_request(client.targets[0], UpstreamRequest("POST", "/v1/secret", b"", JSON, b"{}"))
             response = await client.create_http_client(client.targets[0]).send(request, stream=True)
             assert (response.status_code, await response.aread()) == (302, b"{}")
         names = [{name for name, _ in request.headers} for request in upstream.requests]
@@ -294,7 +298,7 @@ async def test_the_targets_own_key_replaces_the_clients_and_its_echo_is_removed(
             Settings(upstreams={"a": UpstreamSettings(base_url=base, api_key_env="SOME_KEY")}), Metrics()
         )
         headers = [(b"Authorization", b"Bearer of-the-client"), (b"X-Context-Key", b"ours")]
-        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", headers, b"{}")
+        reply = await client.send(client.targets[0], UpstreamRequest("POST", "/v1/x", b"", headers, b"{}"))
         assert upstream.requests[0].all(b"authorization") == [b"Bearer sk-canary-0123456789"]
         assert upstream.requests[0].all(b"x-context-key") == []
         assert [name for name, _ in reply.headers] == [b"content-type", b"x-other", b"content-length"]
@@ -335,7 +339,9 @@ async def test_a_bundle_that_cannot_be_read_stops_the_start(tmp_path: Path) -> N
 async def test_the_demo_answers_without_a_network() -> None:
     client = UpstreamClient(Settings(), Metrics())
     body = b'{"model":"demo","messages":[{"role":"user","content":"hello"}]}'
-    reply = await client.send(client.select_target("demo"), "POST", "/v1/chat/completions", b"", JSON, body)
+    reply = await client.send(
+        client.select_target("demo"), UpstreamRequest("POST", "/v1/chat/completions", b"", JSON, body)
+    )
     assert (reply.status, reply.content_type, reply.encoding) == (200, "application/json", "")
     assert b"demo model" in await reply.read_body(10_000)
     assert client._transports["default"].open_responses == 0

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from proxy.errors import AnswerTooLong, UpstreamBroken, UpstreamTimeout
-from proxy.upstream.client import Reply
+from proxy.upstream.client import Reply, UpstreamRequest
 from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, run_upstream
 from tests.upstream.conftest import EVENTS, errors, gathered, make_client, send
 
@@ -228,7 +228,9 @@ async def test_u13_an_answer_that_is_compressed_although_identity_was_asked_for_
 
     async with run_upstream(pack) as upstream, make_client(upstream.port) as client:
         reply = await client.send(
-            client.targets[0], "POST", "/v1/x", b"", [(b"accept-encoding", b"gzip, br")], b"{}", identity=True
+            client.targets[0],
+            UpstreamRequest("POST", "/v1/x", b"", [(b"accept-encoding", b"gzip, br")], b"{}"),
+            identity=True,
         )
         assert reply.is_readable
         assert {name for name, _ in reply.headers} == {b"content-type"}

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.upstream.client import UpstreamClient
+from proxy.upstream.client import UpstreamClient, UpstreamRequest
 from proxy.upstream.http1 import HEAD_LIMIT, HIGH_WATER, JOINED_BODY_BYTES, MAX_INFORMATIONAL, ResponseStream
 from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, run_upstream, wait_until
 from tests.upstream.conftest import (
@@ -31,7 +31,7 @@ SIZED = HEAD + b"content-length: 12\r\n\r\nhello, world"
 async def read_until_end(client: UpstreamClient, method: str = "GET") -> tuple[int, bytes, ProxyError | None]:
     """(status, what came, what ended it); status 0 where there was no answer."""
     try:
-        reply = await client.send(client.targets[0], method, "/v1/x", b"", [], None)
+        reply = await client.send(client.targets[0], UpstreamRequest(method, "/v1/x", b"", [], None))
     except UpstreamError as error:
         return 0, b"", error
     return reply.status, *await gathered(reply)
@@ -209,7 +209,7 @@ async def test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_i
         await there.send(SIZED)
 
     async with listening(count) as port, make_client(port) as client:
-        reply = await client.send(client.targets[0], "POST", "/v1/y", b"", [], b"x" * size)
+        reply = await client.send(client.targets[0], UpstreamRequest("POST", "/v1/y", b"", [], b"x" * size))
         assert await reply.read_body(100) == b"hello, world"
     assert pieces[0] == size or size >= JOINED_BODY_BYTES
 
@@ -224,7 +224,9 @@ async def upload(*parts: bytes, wait: float = 0.0) -> AsyncIterator[bytes]:
 async def test_an_upload_of_another_length_than_it_says_is_the_clients_mistake(parts: list[bytes]) -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         with pytest.raises(BadRequest, match="Content-Length"):
-            await client.send(client.targets[0], "POST", "/x", b"", [(b"content-length", b"6")], upload(*parts))
+            await client.send(
+                client.targets[0], UpstreamRequest("POST", "/x", b"", [(b"content-length", b"6")], upload(*parts))
+            )
         assert await upstream.none_open()
         assert upstream.requests == []
 
@@ -243,7 +245,9 @@ async def test_an_answer_that_comes_before_the_body_was_sent_is_told(pieces: boo
 
     body = upload(*[b"x" * 1_000_000] * 50) if pieces else b"x" * 50_000_000
     async with listening(refuse) as port, make_client(port) as client, asyncio.timeout(30):
-        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
+        reply = await client.send(
+            client.targets[0], UpstreamRequest("POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
+        )
         assert (reply.status, await reply.read_body(100)) == (413, b"too ")
         assert connections(client) == 0, "with a body half sent it is good for nothing"
 
@@ -257,7 +261,9 @@ async def test_a_reset_while_the_body_is_sent_is_unreachable(pieces: bool) -> No
     body = upload(*[b"x" * 1_000_000] * 50) if pieces else b"x" * 50_000_000
     async with listening(reset) as port, make_client(port) as client, asyncio.timeout(30):
         with pytest.raises(UpstreamUnreachable):
-            await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
+            await client.send(
+                client.targets[0], UpstreamRequest("POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
+            )
 
 
 @pytest.mark.parametrize(
@@ -282,7 +288,10 @@ async def test_an_upload_in_which_nothing_moves_ends_in_time(who: str, limits: d
     async with listening(deaf) as port, make_client(port, **limits) as client:
         async with asyncio.timeout(30):
             with pytest.raises(UpstreamTimeout):
-                await client.send(client.targets[0], "POST", "/x", b"", [(b"transfer-encoding", b"chunked")], endless())
+                await client.send(
+                    client.targets[0],
+                    UpstreamRequest("POST", "/x", b"", [(b"transfer-encoding", b"chunked")], endless()),
+                )
         assert connections(client) == 0
     assert pulled == 1 if who == "client" else pulled < 500, "what cannot be sent is not asked for: back-pressure"
 
@@ -295,7 +304,9 @@ async def test_a_refusal_while_the_clients_part_is_waited_for_is_told_and_the_co
 
     async with listening(refuse) as port, make_client(port) as client, asyncio.timeout(30):
         body = upload(b"abc", b"def", wait=60)
-        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"6")], body)
+        reply = await client.send(
+            client.targets[0], UpstreamRequest("POST", "/v1/x", b"", [(b"content-length", b"6")], body)
+        )
         assert (reply.status, await reply.read_body(100)) == (413, b"too ")
         assert connections(client) == 0
 
@@ -316,7 +327,9 @@ async def test_a_body_whose_upstream_has_gone_is_closed_with_it() -> None:
     async with listening(reset) as port, make_client(port) as client, asyncio.timeout(30):
         body = endless()
         with pytest.raises(UpstreamUnreachable):
-            await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"transfer-encoding", b"chunked")], body)
+            await client.send(
+                client.targets[0], UpstreamRequest("POST", "/v1/x", b"", [(b"transfer-encoding", b"chunked")], body)
+            )
         assert closed, "at once, not when it is collected"
 
 

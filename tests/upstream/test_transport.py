@@ -22,7 +22,7 @@ from proxy.metrics import Metrics
 from proxy.settings.load import Settings, UpstreamSettings
 from proxy.settings.model import PoolSettings, TimeoutSettings
 from proxy.upstream import transport as transports
-from proxy.upstream.client import UpstreamClient
+from proxy.upstream.client import UpstreamClient, UpstreamRequest
 from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, read_request, run_upstream, wait_until
 from tests.upstream.conftest import (
     EVENTS,
@@ -364,10 +364,12 @@ async def test_httpx2s_own_sends_and_gives_out_the_same_bytes() -> None:
     async with run_upstream(say) as upstream:
         client = httpx2_of(f"http://127.0.0.1:{upstream.port}/v1")
         [target], headers = client.targets, [(b"X-Odd", b"\xe4"), (b"x-odd", b"2"), (b"cookie", b"a=b")]
-        reply = await client.send(target, "POST", "/v1/a%2Fb", b"c=%20", headers, b"packed", identity=False)
+        reply = await client.send(
+            target, UpstreamRequest("POST", "/v1/a%2Fb", b"c=%20", headers, b"packed"), identity=False
+        )
         assert await reply.read_body(1000) == packed
         assert [value for name, value in reply.headers if name == b"x-a"] == [b"1", b"2"]
-        reply = await client.send(target, "POST", "/v1/x", b"", [(b"content-length", b"4")], pieces())
+        reply = await client.send(target, UpstreamRequest("POST", "/v1/x", b"", [(b"content-length", b"4")], pieces()))
         assert await gathered(reply) == (b"".join(EVENTS), None)
         first, second = upstream.requests
         assert first.line == b"POST /v1/a%2Fb?c=%20 HTTP/1.1"
@@ -417,7 +419,7 @@ async def test_httpx2s_own_tells_each_failure_as_ours_does() -> None:
         assert await upstream.none_open()
         assert client._transports["default"].open_responses == 0
         with pytest.raises(BadRequest):
-            await client.send(client.targets[0], "GET", "/v1/x", b"", [(b"bad name", b"x")], None)
+            await client.send(client.targets[0], UpstreamRequest("GET", "/v1/x", b"", [(b"bad name", b"x")], None))
         await client.close()
     refused = httpx2_of("http://127.0.0.1:1")
     with pytest.raises(UpstreamUnreachable):

@@ -15,7 +15,7 @@ from proxy.context.plan import Insert, RetrievedText
 from proxy.context.ranking.memory_levels import check_patterns, compile_pattern, find_task
 from proxy.context.stage import Injection
 from proxy.context.summaries import extracts
-from proxy.context.view import View
+from proxy.context.view import View, count_text_tokens
 
 SOURCE = "retrieve"
 QUOTATION_START = "[retrieved, message "
@@ -98,7 +98,7 @@ class Retrieve(Injection):
             if len(seen) == self.items:
                 return
             text = "\n\n" + render_quotation(item)
-            size = _count_tokens(view, last, text)
+            size = count_text_tokens(view, last, text)
             if item.key in seen or item.text in texts or size > room:
                 continue  # of equal texts only the newest is quoted
             seen.add(item.key)
@@ -116,14 +116,14 @@ class Retrieve(Injection):
         )
         if "recall" in view.inputs.offered_tools:
             head += "\n(recall(id) has the whole of a message.)"
-        room -= _count_tokens(view, last, head)
+        room -= count_text_tokens(view, last, head)
         lines: dict[bytes, str] = {}
         for item in self._find_items(view, last):
             if len(lines) == self.items or room < _LEAST:
                 break
             what = "" if item.description == only else f", {item.description}"
             line = f"\n> {public_id(item.key)}{what}: {' '.join(item.text.splitlines())}"
-            size = _count_tokens(view, last, line)
+            size = count_text_tokens(view, last, line)
             if item.key not in lines and size <= room:
                 lines[item.key] = line
                 room -= size
@@ -257,12 +257,6 @@ def _split_line(line: str, longest: int) -> list[str]:
         if len(line) > longest:
             found = [part for piece in found for part in (ends.split(piece) if len(piece) > longest else [piece])]
     return [piece for part in found if (piece := part.strip())]
-
-
-def _count_tokens(view: View, last: Message, text: str) -> int:
-    """Return the tokens of a text. The count is stored with `last`: the same texts are tried with each request of a
-    turn."""
-    return last.derive(lambda _: view.token_counter.count_text(text), ("count", view.token_counter, text))
 
 
 def render_quotation(quotation: Quotation) -> str:

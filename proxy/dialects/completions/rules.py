@@ -15,7 +15,7 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.base import UNSIGNED, Binding, BindingTrace, ChainHash, trace_history
+from proxy.dialects.base import UNSIGNED, Binding, BindingTrace, ChainHash, HistoryTracer
 from proxy.dialects.completions.request import CACHE_MARKS
 from proxy.dialects.known_prefix import BodyHistory, PrefixMemo, keep_objects
 
@@ -58,8 +58,8 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
 
 
 def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
-    """The bindings in a body: see `trace_history`."""
-    return trace_history(body, "messages", memo, ("tools",), _begin_trace, _add_messages, _is_system)
+    """The bindings in a body: see `HistoryTracer`."""
+    return _TRACER.trace(body, memo)
 
 
 def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
@@ -87,6 +87,9 @@ def _add_message(trace: BindingTrace, message: Mapping[str, Any]) -> None:
 
 def _is_system(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") in ("system", "developer")
+
+
+_TRACER: Final = HistoryTracer("messages", ("tools",), _begin_trace, _add_messages, _is_system)
 
 
 def _normalize_content(content: Any) -> list[Any]:

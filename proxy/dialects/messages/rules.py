@@ -22,10 +22,10 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from proxy.dialects import spans
-from proxy.dialects.base import Binding, BindingTrace, ChainHash, select_added, trace_history
+from proxy.dialects.base import Binding, BindingTrace, ChainHash, HistoryTracer, select_added
 from proxy.dialects.known_prefix import (
     CHANGING_TAIL,
     JUDGED,
@@ -358,8 +358,8 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
 
 
 def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
-    """The bindings in a body: see `trace_history`."""
-    return trace_history(body, "messages", memo, ("system", "tools"), _begin_trace, _add_messages)
+    """The bindings in a body: see `HistoryTracer`."""
+    return _TRACER.trace(body, memo)
 
 
 def _add_messages(trace: BindingTrace, messages: Sequence[Any]) -> None:
@@ -376,6 +376,9 @@ def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
     tools = keep_objects(history.read_value("tools"))
     outside.add([_normalize(tool) for tool in tools if tool.get("defer_loading") is not True])
     return BindingTrace(outside)
+
+
+_TRACER: Final = HistoryTracer("messages", ("system", "tools"), _begin_trace, _add_messages)
 
 
 def _add_message(trace: BindingTrace, message: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.dialects import spans
-from proxy.dialects.base import Binding, BindingTrace, ChainHash, trace_history
+from proxy.dialects.base import Binding, BindingTrace, ChainHash, HistoryTracer
 from proxy.dialects.known_prefix import (
     CHANGING_TAIL,
     JUDGED,
@@ -319,7 +319,7 @@ def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
     are no part of it. Ids, states and annotations are left out, because no edit changes them and clients do. Raises
     ValueError for a body that is no JSON object.
     """
-    return trace_history(body, "input", memo, ("tools", "text", "reasoning"), _begin_trace, _add_items)
+    return _TRACER.trace(body, memo)
 
 
 def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
@@ -343,6 +343,9 @@ def _add_items(trace: BindingTrace, items: Iterable[Any]) -> None:
             trace.add_token(token)
         elif not isinstance(item, dict) or responses_items.find_type(item) != "reasoning":
             trace.add(_canonicalize(item))
+
+
+_TRACER: Final = HistoryTracer("input", ("tools", "text", "reasoning"), _begin_trace, _add_items)
 
 
 def _canonicalize(item: Any) -> Any:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.chat.unicode_text import replace_surrogates
+
 PREVIEW_CHARS: Final = 200
 """Characters of a text in a list."""
 
@@ -29,7 +31,7 @@ def decode_json(body: bytes) -> Any:
 def clean_json(value: Any) -> Any:
     """Return the value without halves of surrogate pairs, infinities and NaN."""
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return replace_surrogates(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

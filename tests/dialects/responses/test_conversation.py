@@ -19,6 +19,7 @@ from proxy.dialects.responses import rules
 from proxy.dialects.responses.request import read_wire_request
 from proxy.notes.state_block import HEADINGS
 from proxy.stream import responses_body as body_rules
+from proxy.stream.relay_options import ClientEcho, RelayOptions
 from proxy.stream.responses_relay import ResponsesRelay
 from tests.dialects.responses.histories import Json, developer, user
 from tests.response_events import events
@@ -70,7 +71,7 @@ class Miniature:
             self.saved += len(body) - len(sent)
             made = self.upstream.respond(sent)
             if self.streams:
-                relay = ResponsesRelay(withheld=HEADINGS, hidden_tools=OURS, previous=relay)
+                relay = ResponsesRelay(RelayOptions(withheld=HEADINGS, hidden_tools=OURS), previous=relay)
                 data += b"".join([relay.feed(one) for one in events(made)]) + relay.end() + relay.terminal
                 message, calls, goes_on = relay.build_round_message(), relay.hidden_calls, relay.goes_on
             else:
@@ -92,7 +93,7 @@ class Miniature:
             response = {**made, "output": output}
         else:
             joined = body_rules.restore_echo(
-                body_rules.join_rounds([body_rules.remove_blocks(b)[0] for b in bodies], OURS), OURS
+                body_rules.join_rounds([body_rules.remove_blocks(b)[0] for b in bodies], OURS), OURS, ClientEcho()
             )
             answer, response = body_rules.read_answer(joined).build_message(), json.loads(joined)
         assert answer is not None
