@@ -56,10 +56,14 @@ def test_a_result_at_its_limit_stays_and_one_over_it_is_cut(limit: int) -> None:
 
 
 def test_a_result_that_its_hint_would_make_longer_stays() -> None:
-    for length in range(300, 400):
-        text = cuts(build_view([user("a"), *rounds(1, "x" * length), assistant("b"), user("c")], policy=LITERAL))
-        assert all(len(one.text or "") < length for one in text.values())
-    assert text, "it is cut where that makes it shorter"
+    lengths = range(300, 400)
+    texts = [
+        [one.text or "" for one in cuts(build_view(values, policy=LITERAL)).values()]
+        for length in lengths
+        for values in [[user("a"), *rounds(1, "x" * length), assistant("b"), user("c")]]
+    ]
+    assert all(len(text) < length for length, made in zip(lengths, texts, strict=True) for text in made)
+    assert texts[-1], "it is cut where that makes it shorter"
 
 
 def test_a_fifth_of_what_is_kept_is_from_the_head_and_the_rest_from_the_tail() -> None:
