@@ -186,7 +186,11 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
+# A .venv may be there already, or PYTHON name an old one: pip would then say that a package of the lock cannot be found.
+REFUSE_OLD := import sys; sys.exit((3, 11) > sys.version_info and "The Python of .venv is too old: remove .venv, and \
+	name Python 3.11, 3.12, 3.13 or 3.14 with PYTHON=/path/to/python")
 .venv/.runtime: requirements.lock pyproject.toml | .venv/bin/python
+	@$(BIN)/python -c '$(REFUSE_OLD)'
 	@echo "Setting up .venv: pip installs what the proxy needs. This takes about a minute, once."
 	$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements.lock
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable .

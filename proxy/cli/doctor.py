@@ -193,6 +193,9 @@ def check_upstream(name: str, target: UpstreamSettings) -> Finding:
         return Finding(about, "good", f"{target.base_url} answers; each client brings a key of its own")
     if answer.status_code >= 500:
         return Finding(about, "fault", f"{target.base_url} answers with {answer.status_code}", "Ask its operator.")
+    if answer.status_code == 404:
+        remedy = "Where requests get 404 as well, check its path, which is /v1 with most; --send asks for an answer."
+        return Finding(about, "unknown", f"{target.base_url} answers, but has no list of models (404)", remedy)
     taken = f", and takes the key in {variable}" if key and answer.status_code < 300 else ""
     return Finding(about, "good", f"{target.base_url} answers{taken}")
 

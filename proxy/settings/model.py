@@ -14,6 +14,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 DEMO = "demo"
 """The base URL of the scripted model in the package."""
+_ENDPOINT = re.compile(r"/(chat/completions|v1/(completions|responses|messages|embeddings))/*$")
+"""The end of a URL to which requests go. The client's request names it, so a base URL has no such end."""
 ALL_TENANTS = "*"
 """The tenant of a key that sees every tenant's sessions."""
 
@@ -35,6 +37,9 @@ def validate_base_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
         raise ValueError(f"an http:// or https:// URL without credentials, query or fragment, or {DEMO!r}")
+    if endpoint := _ENDPOINT.search(value):
+        base = value.removesuffix(endpoint[0]) + ("/v1" if endpoint[2] else "")
+        raise ValueError(f"the base URL alone, to which the path of each request is added: {base}")
     return value.rstrip("/")
 
 

@@ -96,6 +96,9 @@ async def test_a_path_that_is_not_there_is_looked_for_in_the_base_url(tmp_path: 
         code, found = await to_thread(tmp_path, "--upstream", f"http://127.0.0.1:{upstream.port}/nope", "--send")
     assert (code, found["request to default"]["status"]) == (1, "fault")
     assert found["request to default"]["remedy"].startswith("Check base_url")
+    assert found["upstream default"]["status"] == "unknown", "an upstream without a list of models says the same"
+    assert "404" in found["upstream default"]["text"]
+    assert "check its path" in found["upstream default"]["remedy"]
 
 
 async def test_nothing_is_sent_that_costs_unless_it_is_asked_for(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -59,6 +60,26 @@ def test_values_are_checked_where_they_are_written() -> None:
     for check, wrong in ((validate_base_url, "ftp://a"), (validate_policy_name, "../etc"), (validate_pattern, "(")):
         with pytest.raises(ValueError, match=r"\w"):
             check(wrong)
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("https://api.openai.com/v1/chat/completions", "https://api.openai.com/v1"),
+        ("https://api.openai.com/v1/responses/", "https://api.openai.com/v1"),
+        ("https://api.anthropic.com/v1/messages", "https://api.anthropic.com/v1"),
+        ("http://127.0.0.1:11434/api/chat/completions", "http://127.0.0.1:11434/api"),
+    ],
+)
+def test_the_url_of_an_endpoint_is_no_base_url_and_the_error_names_the_one_that_is(url: str, base: str) -> None:
+    with pytest.raises(ValueError, match=f"{re.escape(base)}$"):
+        validate_base_url(url)
+    assert validate_base_url(base) == base
+
+
+def test_a_folder_of_a_gateway_may_have_the_name_of_an_endpoint() -> None:
+    for url in ("https://gateway.example/messages", "https://gateway.example/responses/v1"):
+        assert validate_base_url(url) == url
 
 
 @pytest.mark.parametrize(

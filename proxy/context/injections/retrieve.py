@@ -25,6 +25,8 @@ _LINE = 240
 """Maximum number of characters of a quoted line."""
 _SENTENCE = re.compile(r"(?<=[.!?…;])\s+|(?<=[—–])\s*")
 _CLAUSE = re.compile(r"(?<=[,:)])\s+")
+_GAP = "… "
+"""Mark in front of a quoted piece where text between it and the piece before is missing."""
 _LEAST = 20
 """Tokens below which no further quotation is tried."""
 
@@ -236,18 +238,21 @@ def _mask_numbers(error: str) -> str:
 
 def make_excerpt(text: str, query: bm25.TermCounts, limit: int) -> str:
     """Return the lines of a text that share most terms with the query, in their order; the beginning if no line shares
-    any. Lines that are too long are split into sentences or clauses."""
-    longest = min(_LINE, limit - 1)
+    any. Lines that are too long are split into sentences or clauses. Two pieces that do not stand one behind the other
+    have a mark between them: without it they would read as one sentence that nobody said."""
+    longest = min(_LINE, limit - 1 - len(_GAP))
     lines = [piece for line in text.splitlines() for piece in _split_line(line.strip(), longest)]
     worth = [len(query.counts.keys() & bm25.count_terms(line[:longest]).counts.keys()) for line in lines]
     room, kept = limit, set[int]()
     for n in sorted(range(len(lines)), key=lambda n: (-worth[n], n)):
-        size = min(len(lines[n]), longest) + 1
+        size = min(len(lines[n]), longest) + 1 + len(_GAP)
         if (kept and not worth[n]) or size > room:
             break
         kept.add(n)
         room -= size
-    return "\n".join(extracts.cut_text(lines[n], longest) for n in sorted(kept))
+    first = min(kept, default=0)
+    marks = {n: _GAP for n in kept if n > first and n - 1 not in kept}
+    return "\n".join(marks.get(n, "") + extracts.cut_text(lines[n], longest) for n in sorted(kept))
 
 
 def _split_line(line: str, longest: int) -> list[str]:

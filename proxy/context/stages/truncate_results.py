@@ -72,6 +72,8 @@ class TruncateResults(Stage):
             text, after = message.derive(
                 partial(self._cut_message, limit, name, hint), ("cut", self.head, limit, name, hint)
             )
+            if len(text) >= len(message.text):
+                continue  # little is over the limit, and the hint is longer
             reason = f"{tier}: {len(message.text)} characters cut to {limit}"
             yield Proposal(n, "text", "truncate_results", reason, after, text, since)
 

@@ -91,7 +91,11 @@ def _extract_step(view: View, step: Step) -> StepExtract:
         call = f"{call}, with {media}" if call else media
     seen = " ".join((call, first, *errors))
     shown = {*identifiers.find_names(seen)}
-    names = [n for n in identifiers.find_distinct_names(text) if len(n) <= NAME_CHARS and n not in shown]
+    names = [
+        n
+        for n in identifiers.find_distinct_names(text)
+        if len(n) <= NAME_CHARS and n not in shown and not (n[0] == "/" and f"<{n}>" in text)  # the end of an element
+    ]
     names[:COMPARED_NAMES] = [n for n in names[:COMPARED_NAMES] if n not in seen]
     is_run = bool(message.calls) and shell_commands.parse_call(message.calls[0]).kind == "run"
     ids, more = tuple(names[:MAX_IDS]), len(names[MAX_IDS:])

@@ -184,9 +184,10 @@ def test_e6_what_the_client_does_not_send_any_more_comes_from_the_store() -> Non
 
 def test_an_excerpt_has_the_lines_that_match_in_their_order() -> None:
     text = "first\nalpha beta\nnothing\nbeta\n\nlast"
-    assert make_excerpt(text, count_terms("beta alpha"), 100) == "alpha beta\nbeta"
+    assert make_excerpt(text, count_terms("beta alpha"), 100) == "alpha beta\n… beta"
     assert make_excerpt(text, count_terms("absent"), 100) == "first"
-    assert make_excerpt(text, count_terms("beta"), 11) == "alpha beta"
+    assert make_excerpt(text, count_terms("beta nothing"), 100) == "alpha beta\nnothing\nbeta"
+    assert make_excerpt(text, count_terms("beta"), 13) == "alpha beta"
     assert make_excerpt("", count_terms("beta"), 10) == ""
 
 
@@ -194,8 +195,8 @@ def test_of_lines_that_are_too_long_an_excerpt_has_sentences_and_of_those_the_cl
     text = "It rained all day. The parser, which nobody had touched, reads the header twice! Then we went home."
     assert make_excerpt(text, count_terms("who reads the header"), 50) == "reads the header twice!"
     assert make_excerpt(text, count_terms("rained"), 50) == "It rained all day."
-    assert make_excerpt(text, count_terms("rained header"), 60) == "It rained all day.\nreads the header twice!"
-    assert make_excerpt("x" * 100, count_terms("y"), 20) == "x" * 16 + "..."
+    assert make_excerpt(text, count_terms("rained header"), 60) == "It rained all day.\n… reads the header twice!"
+    assert make_excerpt("x" * 100, count_terms("y"), 22) == "x" * 16 + "..."
     short = "one line. with two sentences"
     assert make_excerpt(short, count_terms("two"), 100) == short
 

@@ -48,11 +48,22 @@ def test_the_newest_five_older_ones_and_inactive_groups_are_cut_to_5000_1000_and
 @pytest.mark.parametrize("limit", [5000, 1000, 300])
 def test_a_result_at_its_limit_stays_and_one_over_it_is_cut(limit: int) -> None:
     behind = {5000: [], 1000: rounds(5, ""), 300: [assistant("b"), user("c")]}[limit]
-    for over in (0, 1):
+    for over in (0, 100):
         view = build_view([user("a"), *rounds(1, "x" * (limit + over)), *behind], policy=LITERAL)
         found = cuts(view)
-        assert list(found) == [2] * over
+        assert list(found) == [2] * (over > 0)
         assert all(kept(p) == limit for p in found.values())
+
+
+def test_a_result_that_its_hint_would_make_longer_stays() -> None:
+    lengths = range(300, 400)
+    texts = [
+        [one.text or "" for one in cuts(build_view(values, policy=LITERAL)).values()]
+        for length in lengths
+        for values in [[user("a"), *rounds(1, "x" * length), assistant("b"), user("c")]]
+    ]
+    assert all(len(text) < length for length, made in zip(lengths, texts, strict=True) for text in made)
+    assert texts[-1], "it is cut where that makes it shorter"
 
 
 def test_a_fifth_of_what_is_kept_is_from_the_head_and_the_rest_from_the_tail() -> None:

@@ -61,6 +61,14 @@ def test_e4_an_extract_says_of_which_message_it_is_and_how_long_that_was() -> No
     ]
 
 
+def test_the_ends_of_a_wrapper_s_elements_are_no_names_of_an_extract() -> None:
+    text = (
+        "<returncode>0</returncode>\n<output>\n302: for sql in deferred_sql\nsee /etc/hosts and /returncodes\n</output>"
+    )
+    ids = extracts.extract_step(view := view_of(text), view.steps[1]).ids
+    assert ids == ("deferred_sql", "/etc/hosts", "/returncodes") or ids == ("/etc/hosts", "/returncodes")
+
+
 def test_a7_an_extract_names_recall_where_the_model_has_it() -> None:
     view = build_view([user("a"), call("pytest", 1), result("c1", LOG), user("b")], offered=frozenset({"recall"}))
     name = public_id(view.keys[2])
