@@ -17,6 +17,8 @@ from proxy.chat.message import Message, checkpoint
 
 NUMBER_INTERVAL = 10
 """Consecutive line numbers that are multiples of this number stay."""
+ROUND_NUMBER = 5
+"""Line numbers that are multiples of this number stay among the names of a stub."""
 MIN_NUMBERED_LINES = 8
 """Minimum number of numbered lines in a listing."""
 _SHARE = 0.7
@@ -84,13 +86,13 @@ def read_lines(message: Message) -> NumberedLines:
     return message.derive(_find_line_facts).make_lines(message.text)
 
 
-def drop_padded_numbers(message: Message, names: list[str]) -> list[str]:
-    """Return the names without the line numbers of a listing that have leading zeros: nobody names a line by them.
-    Other line numbers stay, since agents read on from a line by its number."""
-    if not any(name[0] == "0" and name.isdigit() for name in names) or not (held := read_lines(message)).is_listing:
+def drop_most_numbers(message: Message, names: list[str]) -> list[str]:
+    """Return the names without most line numbers of a listing: all of a long file would be its longest row of names.
+    Those stay from which agents read on, which are round. Nobody names a line by a number with leading zeros."""
+    if not any(map(str.isdigit, names)) or not (held := read_lines(message)).is_listing:
         return names
     numbers = {match[1] for line in held.whole if (match := _NUMBERED.match(line)) is not None}
-    return [name for name in names if name[0] != "0" or name not in numbers]
+    return [name for name in names if name not in numbers or (name[0] != "0" and int(name) % ROUND_NUMBER == 0)]
 
 
 def _find_line_facts(message: Message) -> _LineFacts:

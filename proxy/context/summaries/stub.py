@@ -247,7 +247,7 @@ class StubWriter:
         if command.kind != "call" and "\r" in message.text and _OVERWRITTEN.search(message.text):
             shows = {*identifiers.find_names(_OVERWRITTEN.sub("", message.text))}
             lost = [name for name in lost if name in shows]
-        lost = listed_names.drop_no_names(line_numbers.drop_padded_numbers(message, lost), lines)
+        lost = listed_names.drop_no_names(line_numbers.drop_most_numbers(message, lost), lines)
         checkpoint()
         lost, folded = listed_names.fold_places(lost)
         others = {name: listed_names.rank_name(name) for name in filterfalse(str.isidentifier, lost)}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.context.analysis.line_numbers import read_lines, split_lines, thin_numbers
+from proxy.context.analysis.line_numbers import drop_most_numbers, read_lines, split_lines, thin_numbers
 from tests.conversations import make_message
 
 ROWS = [f"    return value_{n}" for n in range(40)]
@@ -68,6 +68,19 @@ def test_the_lines_of_a_message_are_those_of_its_text_each_time(mark: str, rows:
     text = "\n".join([*rows, *(numbered(mark).split("\n") if numbered_too else ())])
     one = make_message({"role": "tool", "tool_call_id": "c", "content": text})
     assert read_lines(one) == split_lines(text) == read_lines(one)
+
+
+def test_of_a_listing_s_numbers_the_round_ones_are_names() -> None:
+    """A file of 1,200 lines has 200 numbers of four digits, which say no more than the round ones."""
+    listing = make_message({"role": "tool", "tool_call_id": "c", "content": numbered("\u2192", 1000)})
+    names = ["value_3", *(str(n) for n in range(1000, 1040)), "8080", "2026-11-27"]
+    expected = ["value_3", *(str(n) for n in range(1000, 1040, 5)), "8080", "2026-11-27"]
+    assert drop_most_numbers(listing, names) == expected
+    padded = numbered("| ", 100).replace("   1", "0001")
+    listing = make_message({"role": "tool", "tool_call_id": "c", "content": padded})
+    assert drop_most_numbers(listing, ["000105", "000106", "a.py"]) == ["a.py"], "nobody names a line so"
+    plain = make_message({"role": "tool", "tool_call_id": "c", "content": "\n".join(names)})
+    assert drop_most_numbers(plain, names) == names
 
 
 def test_what_is_remembered_of_lines_takes_a_tenth_of_them() -> None:
