@@ -256,6 +256,7 @@ def test_the_chart_s_monitor_and_rules_are_those_of_the_operator(tmp_path: Path)
         ({"serviceMonitor": {"enabled": True}}, "needs keysSecret"),
         ({"replicas": 2}, "additional properties 'replicas' not allowed"),
         ({"replicaCount": 0}, "minimum"),
+        ({"upstream": "api.openai.com/v1"}, "does not match pattern"),
         ({"policies": {"mine.sh": ""}}, "mine.sh"),
     ],
 )
