@@ -94,9 +94,13 @@ class ActivityEntries(NamedTuple):
 
     name: str
     entries: list[str]
+    total: int = 0
+    """The number of entries of this kind, those that are not listed included; 0 where the name says that these are the
+    last ones."""
 
     def __str__(self) -> str:
-        return f"{self.name}: " + "; ".join(self.entries)
+        more = self.total - len(self.entries)
+        return f"{self.name}: " + "; ".join([*self.entries, *([f"{more} more"] if more > 0 else [])])
 
 
 @dataclass(slots=True)
@@ -345,15 +349,15 @@ class ActivityRecord:
         errors = identifiers.remove_duplicates(
             line for error_lines in self.error_lines.values() for line in error_lines
         )
+        read = [path for path in self.files_read if path not in self.files_edited]
+        runs = _render_runs(ran[:_RUNS], self.change_count, self.possible_change_count)
         found = (
-            ActivityEntries("Edited", _list_newest_files(self.files_edited, 12)),
-            ActivityEntries("Created", _list_newest_files(self.files_created, 8)),
-            ActivityEntries(
-                "Read", _list_newest_files([path for path in self.files_read if path not in self.files_edited], 12)
-            ),
-            ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count, self.possible_change_count)),
+            ActivityEntries("Edited", _list_newest_files(self.files_edited, 12), len(self.files_edited)),
+            ActivityEntries("Created", _list_newest_files(self.files_created, 8), len(self.files_created)),
+            ActivityEntries("Read", _list_newest_files(read, 12), len(read)),
+            ActivityEntries("Commands", runs, len(ran)),
             ActivityEntries("Last errors", _list_newest(errors, 3)),
-            ActivityEntries("Open", list(self.open_items[:8])),
+            ActivityEntries("Open", list(self.open_items[:8]), len(self.open_items)),
         )
         return [one for one in found if one.entries]
 

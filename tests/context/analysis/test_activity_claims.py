@@ -24,10 +24,10 @@ def test_an_item_with_a_status_that_is_not_known_is_not_told_as_open() -> None:
     assert noted(("TodoWrite", {"todos": [*todos, {"content": "f"}]}, "ok")) == ["Open: a; d; e; f"]
 
 
-def test_of_a_long_list_the_items_that_are_next_are_told() -> None:
+def test_of_a_long_list_the_items_that_are_next_are_told_and_how_many_follow() -> None:
     todos = [{"content": f"step {n}", "status": "in_progress" if n == 1 else "pending"} for n in range(1, 13)]
     assert noted(("TodoWrite", {"todos": todos}, "ok")) == [
-        "Open: step 1; step 2; step 3; step 4; step 5; step 6; step 7; step 8"
+        "Open: step 1; step 2; step 3; step 4; step 5; step 6; step 7; step 8; 4 more"
     ]
 
 

@@ -66,6 +66,21 @@ def test_g8_it_has_at_most_its_tokens() -> None:
     assert list_activity_reports(left(60, 48), tokens=1) == []
 
 
+def test_it_says_how_many_entries_of_a_kind_it_does_not_list() -> None:
+    """A file that is not in the list would else read as one that was never read."""
+    (insert,) = list_activity_reports(left(60, 48))
+    listed = insert.text.count("src/")
+    assert 0 < listed < 48
+    assert insert.text.endswith(f"; {48 - listed} more")
+    (insert,) = list_activity_reports(left(30, 3))
+    assert insert.text.count("src/") == 3
+    assert "more" not in insert.text
+    (insert,) = list_activity_reports(left(60, 48), tokens=150)
+    fewer = insert.text.count("src/")
+    assert 0 < fewer < listed
+    assert insert.text.endswith(f"; {48 - fewer} more")
+
+
 def test_the_newest_record_is_found_where_it_stands_and_alone() -> None:
     (first,), (second,) = list_activity_reports(left(30, 1)), list_activity_reports(left(60, 24))
     old = Edit(b"a", "append", first.text, "ledger", "", 9, 9)
