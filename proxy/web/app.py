@@ -94,6 +94,7 @@ ROUTES = (
     ("GET", "/readyz", "The process can serve, and how the store is."),
     ("GET", "/metrics", "Prometheus' text format."),
     ("GET", "/dashboard/", "The dashboard; `/dashboard/widget.js` is one that any page can show."),
+    ("GET", "/", "For browsers the dashboard. A request that does not accept `text/html` goes to the upstream."),
     ("any", "/api/...", "The admin API; `GET /api/openapi.json` describes it."),
     (
         "any",

@@ -35,7 +35,7 @@ from proxy.web.cors import (
     is_preflight,
 )
 from proxy.web.error_responses import send_error
-from proxy.web.routes import UNREAD, Route, RouteTable, check_path
+from proxy.web.routes import PAGES, UNREAD, Route, RouteTable, check_path, opens_start_page
 
 _KEYED_PATH: Final = re.compile(r":(?:generateContent|streamGenerateContent|countTokens)/?$")
 KEY_HEADER: Final = b"x-context-key"
@@ -181,7 +181,7 @@ def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        route = routes.find_route(scope["method"], scope["path"])
+        route = PAGES if opens_start_page(scope) else routes.find_route(scope["method"], scope["path"])
         if route is UNREAD:
             await routes.load()
             route = routes.find_route(scope["method"], scope["path"])

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from proxy.errors import BadRequest, Forbidden
 from proxy.exchange.dialect import find_path_template
+from proxy.upstream.headers import find_header
 from proxy.web.asgi import Scope
 
 RouteKind = Literal["health", "metrics", "api", "pages", "data", "gateway"]
@@ -137,6 +138,16 @@ def _find_planes(route: Any, method: str) -> frozenset[str]:
     extra = getattr(route, "openapi_extra", None) or {}
     reads = extra.get(PLANE_KEY) == "read" and method in ("GET", "HEAD")
     return frozenset({"admin", "read"}) if reads else frozenset({"admin"})
+
+
+def opens_start_page(scope: Scope) -> bool:
+    """True if a browser opens the address of the proxy itself. Programs that ask for `/`, as some do to see whether a
+    server is there, do not name HTML, and get the upstream's answer."""
+    return (
+        scope["path"] == "/"
+        and scope["method"] in ("GET", "HEAD")
+        and "text/html" in find_header(scope["headers"], b"accept")
+    )
 
 
 def find_route_name(path: str) -> str:

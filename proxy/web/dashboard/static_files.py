@@ -76,7 +76,7 @@ class DashboardFiles:
 
 
 def create_dashboard(settings: Settings) -> App:
-    """Return the app behind /dashboard."""
+    """Return the app behind /dashboard, and behind / for browsers."""
     dashboard = DashboardFiles()
     origins = frozenset(settings.dashboard.origins)
 
@@ -84,6 +84,9 @@ def create_dashboard(settings: Settings) -> App:
         path: str = scope["path"]
         if scope["method"] not in ("GET", "HEAD"):
             await _send_answer(send, 405, [*PAGE_HEADERS, (b"allow", b"GET, HEAD")])
+        elif path == "/":
+            # Not for good: a browser that remembers it would ask another server at this address for the dashboard.
+            await _send_answer(send, 307, [*PAGE_HEADERS, (b"location", b"dashboard/")])
         elif path == ROOT_PATH.rstrip("/"):
             # Relative: a reverse proxy may serve this below a path of its own.
             await _send_answer(send, 308, [*PAGE_HEADERS, (b"location", b"dashboard/")])

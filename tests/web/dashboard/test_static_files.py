@@ -67,6 +67,19 @@ def test_the_start_page_and_what_is_not_there(proxy: RunningProxy) -> None:
     assert (status, body, int(headers["content-length"])) == (200, b"", len(DashboardFiles().contents["main.js"]))
 
 
+def test_a_browser_at_the_address_of_the_proxy_gets_to_the_dashboard_and_a_program_to_the_upstream(
+    proxy: RunningProxy,
+) -> None:
+    page = "text/html,application/xhtml+xml,*/*;q=0.8"
+    for method in ("GET", "HEAD"):
+        status, headers, _ = ask(proxy, "/", method, accept=page)
+        assert (status, headers["location"]) == (307, "dashboard/")
+    for accept in ("*/*", "application/json"):
+        assert ask(proxy, "/", accept=accept)[0] == 401, "a request of the upstream needs a key"
+    assert ask(proxy, "/v1/models", accept=page)[0] == 401
+    assert ask(proxy, "/", "POST", accept=page)[0] == 401
+
+
 def test_a_file_that_the_browser_has_is_not_sent_again(proxy: RunningProxy) -> None:
     tag = ask(proxy, "/dashboard/main.js")[1]["etag"]
     status, headers, body = ask(proxy, "/dashboard/main.js", if_none_match=f'"other", W/{tag}')
