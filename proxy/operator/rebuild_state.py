@@ -35,8 +35,8 @@ async def rebuild(services: Services, tenant: str, session: str, *, branch: str 
     outcome = "no helper, and no key of the upstream's own"
     if found is not None:
         asker, how = found
-        seen = await preview_prompt(services, selected)
-        out = {k for k, edit in seen.edits.items() if edit.action == "gone"}
+        preview = await preview_prompt(services, selected)
+        out = {k for k, edit in preview.edits.items() if edit.action == "gone"}
         left = [m for m, k in zip(selected.request.messages, selected.keys, strict=True) if m.is_system or k not in out]
         answer = await _ask(services, tenant, asker, build_question(left), paid=how == "helper")
         outcome = answer.outcome
