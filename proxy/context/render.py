@@ -114,27 +114,23 @@ def render_plain(
     return made
 
 
-def render(
-    messages: Sequence[Message],
-    keys: Sequence[bytes],
-    edits: Mapping[bytes, Edit],
-    original_tokens: Sequence[int],
+def add_inserts(
+    plain: Rendering,
+    message_count: int,
     inserts: Mapping[int, Sequence[Insert]],
     own_inserts: Sequence[Insert],
-    plain_rendering: Rendering | None = None,
 ) -> Rendering:
-    """Render all messages in order, with their inserts.
+    """Return a rendering with its inserts; `plain`, which has none, is not changed.
 
-    inserts: texts by the index of the message that they are appended to. own_inserts: texts for a user message of the
-    proxy at the end. plain_rendering: the same rendering without all of these texts, if it is known.
+    message_count: of the client. inserts: texts by the index of the message that they are appended to. own_inserts:
+    texts for a user message of the proxy at the end.
 
     A mark names the message without its inserts. A text at the end of a prompt does not break the cached prefix in
     front of it. Texts behind the system prompt are the exception: the mark includes them.
     """
-    made = plain_rendering or render_plain(messages, keys, edits, original_tokens)
     if not inserts and not own_inserts:
-        return made
-    made = Rendering(made)
+        return plain
+    made = Rendering(plain)
     for n, added in inserts.items():
         at = made.find_position(n)
         if at is None:
@@ -150,7 +146,7 @@ def render(
     if own_inserts:
         text = join_inserts(own_inserts)
         made.add(
-            completions.make_user_message(text), b"", 0, PlannedMessage(None, text, has_calls=False), len(messages)
+            completions.make_user_message(text), b"", 0, PlannedMessage(None, text, has_calls=False), message_count
         )
     return made
 
@@ -168,7 +164,8 @@ def render_prompt(
 ) -> Rendering:
     """Render the messages as they go out. Raises RuleBroken, and ValueError if a message has no text to replace."""
     if edits is not view.edits:
-        made = render(view.messages, view.keys, edits, view.original_tokens, inserts, own_inserts)
+        plain = render_plain(view.messages, view.keys, edits, view.original_tokens)
+        made = add_inserts(plain, len(view.messages), inserts, own_inserts)
         validate.check(made.outs, view.messages, view.model)
         return made
 
@@ -176,7 +173,7 @@ def render_prompt(
         return render_plain(view.messages, view.keys, edits, view.original_tokens, begin, known)
 
     plain = view.memo_edited("rendering", render_rest)
-    made = render(view.messages, view.keys, edits, view.original_tokens, inserts, own_inserts, plain)
+    made = add_inserts(plain, len(view.messages), inserts, own_inserts)
     if edits or inserts or own_inserts:
         _check_rules(view, plain, made, inserts)
     return made
