@@ -211,8 +211,8 @@ MUTANTS = (
     Mutant(
         "the tool definitions count",
         "proxy/context/fit.py",
-        "return seen.prefix_tokens + tool_tokens + seen.insert_tokens + sum(",
-        "return tool_tokens + seen.insert_tokens + sum(",
+        "return view.prefix_tokens + tool_tokens + view.insert_tokens + sum(",
+        "return tool_tokens + view.insert_tokens + sum(",
         ("tests/context/test_pipeline_budget.py::test_the_tools_count_too",),
     ),
     # Secrets, and who is let in.

@@ -154,8 +154,8 @@ def _find_removed_edits(
             edits[keys[n]] = Edit(keys[n], "gone", None, NAME, reason, size, 0)
     lenient = _as_lenient(messages, model)
     plain = RewriteInputs(inputs.token_counter, keys, inputs.strategy, [inputs.strategy] * len(keys))
-    seen = build_view(request, BranchState(), policy, lenient, 0.0, plain)
-    edits = repair.repair_order(seen, edits, {})
+    view = build_view(request, BranchState(), policy, lenient, 0.0, plain)
+    edits = repair.repair_order(view, edits, {})
     return {n: edits[k] for n, k in enumerate(keys) if k in edits and not messages[n].is_system}
 
 

@@ -20,35 +20,35 @@ from proxy.context.view import View
 from proxy.dialects.base import NO_BREAKPOINTS, Breakpoints
 
 
-def find_boundary(seen: View, state: BranchState, new: Sequence[Edit]) -> bytes:
+def find_boundary(view: View, state: BranchState, new: Sequence[Edit]) -> bytes:
     """The chain key of the last message that the newest batch of edits has changed; b"" if there was no batch.
 
     Only messages count that had been sent before. A result that is shortened before it is first sent is no batch.
     """
     cut = {edit.key for edit in new if edit.action != "append"}
-    sent = min(state.counted_messages, len(seen.keys))
+    sent = min(state.counted_messages, len(view.keys))
     if not cut:
         return state.boundary
-    return next((seen.keys[n] for n in range(sent - 1, -1, -1) if seen.keys[n] in cut), state.boundary)
+    return next((view.keys[n] for n in range(sent - 1, -1, -1) if view.keys[n] in cut), state.boundary)
 
 
 def choose_breakpoints(
-    seen: View, state: BranchState, made: Rendering, new: Sequence[Edit], boundary: bytes, tokens: int
+    view: View, state: BranchState, made: Rendering, new: Sequence[Edit], boundary: bytes, tokens: int
 ) -> Breakpoints:
     """The places for breakpoints in this prompt. tokens: of the whole prompt."""
-    model = seen.model
+    model = view.model
     if model.cache != "breakpoint" or not model.breakpoint_field or tokens < model.min:
         return NO_BREAKPOINTS
-    follows = state.sent_at is not None and seen.now - state.sent_at <= model.ttl_s
-    places = {key: n for n, key in enumerate(seen.keys)} if boundary or state.boundary else {}
-    changed = min((places[edit.key] for edit in new if edit.key in places), default=len(seen.keys))
+    follows = state.sent_at is not None and view.now - state.sent_at <= model.ttl_s
+    places = {key: n for n, key in enumerate(view.keys)} if boundary or state.boundary else {}
+    changed = min((places[edit.key] for edit in new if edit.key in places), default=len(view.keys))
     counts = []
     for key in dict.fromkeys((state.boundary, boundary)):
         index = places.get(key)
         # Nothing is found any more of an entry that the new edits have changed.
         if index is not None and (key == boundary or index < changed):
             counts.append(_count_answers(made, index))
-    return Breakpoints(follows or seen.request.tools is not None, tuple(dict.fromkeys(counts)))
+    return Breakpoints(follows or view.request.tools is not None, tuple(dict.fromkeys(counts)))
 
 
 def _count_answers(made: Rendering, index: int) -> int:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from proxy.chat.chain import public_id
 from proxy.chat.message import Request
-from proxy.context import schedule, view
+from proxy.context import schedule
 from proxy.context.branch_state import count_losses
 from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.models import Model
@@ -30,7 +30,7 @@ from proxy.context.plan import Edit, Note, Proposal
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, apply_settings
 from proxy.context.summaries.truncate import make_mark_renderer, truncate_text
-from proxy.context.view import View
+from proxy.context.view import View, count_edited_tokens
 
 NAME = "fit_budget"
 """The stage under which cuts are recorded: the stage of last resort."""
@@ -94,44 +94,44 @@ def count_answer_tokens(request: Request, model: Model, window: int) -> int:
     return min(model.answer, model.max_output or model.answer, window // USUAL_ANSWER_DIVISOR)
 
 
-def count_total_tokens(seen: View, edits: Mapping[bytes, Edit]) -> int:
+def count_total_tokens(view: View, edits: Mapping[bytes, Edit]) -> int:
     """Tokens of everything that is sent with these edits: tools, messages, and the inserts of `View.insert_tokens`."""
-    tool_tokens = seen.tool_tokens if seen.tool_tokens and count_losses(edits) else 0
-    sizes = seen.tokens if edits is seen.edits else schedule.count_message_tokens(seen, edits)
-    return seen.prefix_tokens + tool_tokens + seen.insert_tokens + sum(sizes)
+    tool_tokens = view.tool_tokens if view.tool_tokens and count_losses(edits) else 0
+    sizes = view.tokens if edits is view.edits else schedule.count_message_tokens(view, edits)
+    return view.prefix_tokens + tool_tokens + view.insert_tokens + sum(sizes)
 
 
-def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+def fit(view: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
     """The edits, with further edits that bring a prompt over its budget down to `low` tokens.
 
     A policy without a stage of last resort has asked for no budget, and gets none.
     """
     last = [stage for stage in policy.stages if stage.when == "last"]
-    if not last or seen.budget is None or count_total_tokens(seen, edits) <= seen.budget:
+    if not last or view.budget is None or count_total_tokens(view, edits) <= view.budget:
         return edits
     newest = [apply_settings(stage, {"keep_steps": 1}, NAME) for stage in last]
     steps: tuple[Callable[[Mapping[bytes, Edit]], Mapping[bytes, Edit]], ...] = (
-        lambda known: _remove_units(seen, last, known, low),
+        lambda known: _remove_units(view, last, known, low),
         lambda known: _cut_to_common_size(
-            seen, policy, known, list(_list_cuttable_results(seen, guarded=False)), low, MIN_RESULT_TOKENS
+            view, policy, known, list(_list_cuttable_results(view, guarded=False)), low, MIN_RESULT_TOKENS
         ),
-        lambda known: _remove_units(seen, newest, known, low),
+        lambda known: _remove_units(view, newest, known, low),
         lambda known: _cut_to_common_size(
-            seen, policy, known, list(_list_cuttable_results(seen, guarded=True)), low, MIN_TEXT_TOKENS
+            view, policy, known, list(_list_cuttable_results(view, guarded=True)), low, MIN_TEXT_TOKENS
         ),
-        lambda known: _cut_to_common_size(seen, policy, known, list(_list_cuttable_texts(seen)), low, MIN_TEXT_TOKENS),
+        lambda known: _cut_to_common_size(view, policy, known, list(_list_cuttable_texts(view)), low, MIN_TEXT_TOKENS),
     )
     for step in steps:
         edits = step(edits)
-        if count_total_tokens(seen, edits) <= seen.budget:
+        if count_total_tokens(view, edits) <= view.budget:
             break
     return edits
 
 
-def find_budget_limit(seen: View, policy: Policy) -> int | None:
+def find_budget_limit(view: View, policy: Policy) -> int | None:
     """Tokens above which the prompt is over its budget: the least of the view's budget, the view's limit and the
     policy's own budget. None if there is none of these."""
-    found = [tokens for tokens in (seen.budget, seen.limit, policy.own_budget) if tokens is not None]
+    found = [tokens for tokens in (view.budget, view.limit, policy.own_budget) if tokens is not None]
     return min(found, default=None)
 
 
@@ -144,13 +144,13 @@ def make_over_budget_notes(limit: int | None, tokens: int) -> list[Note]:
     return [Note("over_budget", text, {"tokens": float(over)})]
 
 
-def _remove_units(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+def _remove_units(view: View, stages: Sequence[Stage], edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
     """The edits with the removals that these stages propose, until the prompt is down to `low` tokens.
 
     Removals are taken oldest first, in whole groups or steps.
     """
-    over = count_total_tokens(seen, edits) - low
-    now = replace(seen, edits=edits, tokens=schedule.count_message_tokens(seen, edits))
+    over = count_total_tokens(view, edits) - low
+    now = replace(view, edits=edits, tokens=schedule.count_message_tokens(view, edits))
     ends = [unit.end for unit in schedule.list_units(now) for _ in range(unit.start, unit.end)]
     chosen: list[Proposal] = []
     end = 0
@@ -163,52 +163,52 @@ def _remove_units(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edi
     return schedule.apply(now, chosen, edits, literal=False)
 
 
-def _list_cuttable_results(seen: View, *, guarded: bool) -> Iterator[int]:
+def _list_cuttable_results(view: View, *, guarded: bool) -> Iterator[int]:
     """Yield the indexes of the results that may be cut. guarded: include results that the model has just asked for with
     a tool of the proxy."""
-    for n, is_result in enumerate(seen.is_result):
-        if is_result and _may_cut(seen, n) and (guarded or seen.keys[n] not in seen.guarded_keys):
+    for n, is_result in enumerate(view.is_result):
+        if is_result and _may_cut(view, n) and (guarded or view.keys[n] not in view.guarded_keys):
             yield n
 
 
-def _list_cuttable_texts(seen: View) -> Iterator[int]:
+def _list_cuttable_texts(view: View) -> Iterator[int]:
     """Yield the indexes of all other texts that may be cut: older prompts, and answers of the model's without calls."""
-    for n, message in enumerate(seen.messages[:-1]):
-        if not seen.is_result[n] and not message.is_system and not message.calls and _may_cut(seen, n):
+    for n, message in enumerate(view.messages[:-1]):
+        if not view.is_result[n] and not message.is_system and not message.calls and _may_cut(view, n):
             yield n
 
 
-def _may_cut(seen: View, n: int) -> bool:
-    message = seen.messages[n]
-    if n == seen.history.last_user_index or message.media_count or message.shape not in ("string", "parts"):
+def _may_cut(view: View, n: int) -> bool:
+    message = view.messages[n]
+    if n == view.history.last_user_index or message.media_count or message.shape not in ("string", "parts"):
         return False
-    return seen.keys[n] not in seen.branch.pins and (seen.is_result[n] or not has_pin_mark(seen.messages, n))
+    return view.keys[n] not in view.branch.pins and (view.is_result[n] or not has_pin_mark(view.messages, n))
 
 
 def _cut_to_common_size(
-    seen: View, policy: Policy, edits: Mapping[bytes, Edit], places: Sequence[int], goal: int, least: int
+    view: View, policy: Policy, edits: Mapping[bytes, Edit], places: Sequence[int], goal: int, least: int
 ) -> Mapping[bytes, Edit]:
     """The edits with the largest of these messages cut to one common size.
 
     The prompt comes down to `goal` tokens, or each message to `least` tokens.
     """
-    over = count_total_tokens(seen, edits) - goal
-    sizes = schedule.count_message_tokens(seen, edits)
-    found = [n for n in places if sizes[n] > least and not _is_gone(seen, n, edits)]
+    over = count_total_tokens(view, edits) - goal
+    sizes = schedule.count_message_tokens(view, edits)
+    found = [n for n in places if sizes[n] > least and not _is_gone(view, n, edits)]
     if not found:
         return edits
     level = _find_common_size([sizes[n] for n in found], over, least)
     made = dict(edits)
     for n in found:
         if sizes[n] > level:
-            edit = _make_cut(seen, policy, n, edits.get(seen.keys[n]), level)
+            edit = _make_cut(view, policy, n, edits.get(view.keys[n]), level)
             if edit.after < sizes[n]:
                 made[edit.key] = edit
     return made
 
 
-def _is_gone(seen: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
-    edit = edits.get(seen.keys[n])
+def _is_gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
+    edit = edits.get(view.keys[n])
     return edit is not None and edit.action in ("gone", "text_only")
 
 
@@ -223,31 +223,31 @@ def _find_common_size(sizes: Sequence[int], over: int, least: int) -> int:
     return least
 
 
-def _read_own_notes(seen: View, policy: Policy, key: bytes, edit: Edit) -> str:
+def _read_own_notes(view: View, policy: Policy, key: bytes, edit: Edit) -> str:
     """The notes of the proxy with which the edit's text ends: a record of work, the remark that messages have left."""
     text = edit.text or ""
-    _, record = find_newest_record({key: edit}, seen) or (key, "")
+    _, record = find_newest_record({key: edit}, view) or (key, "")
     for note in (policy.remark, record, policy.remark):
         text = text.removesuffix(note)
     return (edit.text or "")[len(text) :]
 
 
-def _make_cut(seen: View, policy: Policy, n: int, old: Edit | None, level: int) -> Edit:
+def _make_cut(view: View, policy: Policy, n: int, old: Edit | None, level: int) -> Edit:
     """The edit that cuts the message to about `level` tokens. A text of the proxy at the end of the message stays."""
-    message, key = seen.messages[n], seen.keys[n]
+    message, key = view.messages[n], view.keys[n]
     text, added, whole = message.text, "", True
     if old is not None and old.action == "append":
         added = old.text or ""
     elif old is not None and old.text is not None:
-        added = _read_own_notes(seen, policy, key, old)
+        added = _read_own_notes(view, policy, key, old)
         whole = old.stage == NAME
         text = text if whole else old.text.removesuffix(added)
-    fixed = view.count_edited_tokens(seen, n, added)
-    mark_of = make_mark_renderer(public_id(key), len(text) if whole else None, seen.inputs.offered_tools)
-    short = truncate_text(text, max(0, level - fixed), seen.token_counter.count_text, mark_of) + added
-    after = view.count_edited_tokens(seen, n, short)
+    fixed = count_edited_tokens(view, n, added)
+    mark_of = make_mark_renderer(public_id(key), len(text) if whole else None, view.inputs.offered_tools)
+    short = truncate_text(text, max(0, level - fixed), view.token_counter.count_text, mark_of) + added
+    after = count_edited_tokens(view, n, short)
     reason = f"over the budget: {len(message.text)} characters cut to {len(short)}"
-    return Edit(key, "text", short, NAME, reason, seen.original_tokens[n], after)
+    return Edit(key, "text", short, NAME, reason, view.original_tokens[n], after)
 
 
 # One short remark at each gap in a prompt, so that the two sides of the gap do not read as consecutive messages.
@@ -265,7 +265,7 @@ SILENT_STAGES = frozenset({"close_window", "fit_budget", "operator"})
 
 
 def add_gap_remarks(
-    seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit], text: str
+    view: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit], text: str
 ) -> Mapping[bytes, Edit]:
     """The edits with a remark for each gap that is new or has grown.
 
@@ -274,51 +274,51 @@ def add_gap_remarks(
     if edits is old or not text:
         return edits
     made = dict(edits)
-    for bearer, is_new in _find_gaps(seen, edits, old):
-        k = seen.keys[bearer]
+    for bearer, is_new in _find_gaps(view, edits, old):
+        k = view.keys[bearer]
         edit = made.get(k)
         if edit is not None and text in (edit.text or ""):
             continue
         before = old.get(k)
         if is_new or (before is not None and text in (before.text or "")):
-            made[k] = _add_remark(seen, bearer, edit, text)
+            made[k] = _add_remark(view, bearer, edit, text)
     return made
 
 
-def _find_gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:
+def _find_gaps(view: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:
     """Yield (index of the message that bears the remark, True if this request has removed something from the gap) for
     each gap."""
     bearer, removed, is_new = -1, False, False
-    for n, message in enumerate(seen.messages):
+    for n, message in enumerate(view.messages):
         if message.is_system:
             continue
-        edit = edits.get(seen.keys[n])
+        edit = edits.get(view.keys[n])
         if edit is not None and edit.action == "gone":
             if edit.stage in SILENT_STAGES:
                 removed = True
-                is_new = is_new or old.get(seen.keys[n]) != edit
+                is_new = is_new or old.get(view.keys[n]) != edit
             continue
         if removed and bearer >= 0:
             yield bearer, is_new
         removed = is_new = False
-        if _may_bear_remark(seen, n, edit):
+        if _may_bear_remark(view, n, edit):
             bearer = n
     if removed and bearer >= 0:
         yield bearer, is_new
 
 
-def _may_bear_remark(seen: View, n: int, edit: Edit | None) -> bool:
-    message = seen.messages[n]
-    if message.role == "assistant" or message.shape == "none" or is_pinned(seen, n):
+def _may_bear_remark(view: View, n: int, edit: Edit | None) -> bool:
+    message = view.messages[n]
+    if message.role == "assistant" or message.shape == "none" or is_pinned(view, n):
         return False
     return edit is None or edit.text is not None
 
 
-def _add_remark(seen: View, n: int, edit: Edit | None, text: str) -> Edit:
-    size = seen.token_counter.count_text(text)
+def _add_remark(view: View, n: int, edit: Edit | None, text: str) -> Edit:
+    size = view.token_counter.count_text(text)
     if edit is None:
-        whole = seen.original_tokens[n]
+        whole = view.original_tokens[n]
         return Edit(
-            seen.keys[n], "append", text, REMARK_NAME, "says that messages behind it have left", whole, whole + size
+            view.keys[n], "append", text, REMARK_NAME, "says that messages behind it have left", whole, whole + size
         )
     return replace(edit, text=(edit.text or "") + text, after=edit.after + size)

@@ -110,7 +110,7 @@ class ResultLookups:
 def find_result_lookups(view: View) -> ResultLookups:
     """The lookups of the whole conversation."""
 
-    def more(begin: int, known: ResultLookups | None) -> ResultLookups:
+    def extend(begin: int, known: ResultLookups | None) -> ResultLookups:
         found = known.copy() if known else ResultLookups()
         calls, sources = dict(pair_results(view.messages, begin)), find_sources(view)
         refetches = find_refetches(view)
@@ -130,7 +130,7 @@ def find_result_lookups(view: View) -> ResultLookups:
             _count_uses(found, view, n)
         return found
 
-    return view.memo("lookups", more)
+    return view.memo("lookups", extend)
 
 
 def _add_lookup(found: ResultLookups, n: int, call: Call, source: ResultSource, calling: int) -> None:
@@ -298,7 +298,7 @@ def count_cut_results(view: View) -> Mapping[str, int]:
     the sort with `IN_PART` their tokens."""
     cut, again = _find_cut_results(view), _find_fetched_again(view)
 
-    def more(begin: int, known: Mapping[str, int] | None) -> Mapping[str, int]:
+    def extend(begin: int, known: Mapping[str, int] | None) -> Mapping[str, int]:
         counts = Counter(known)
         for n in range(begin, len(view.messages)):
             if n in cut and n not in again:
@@ -306,31 +306,31 @@ def count_cut_results(view: View) -> Mapping[str, int]:
                 counts[cut[n] + IN_PART] += view.original_tokens[n]
         return counts
 
-    return view.memo_edited("cut results", more, again)
+    return view.memo_edited("cut results", extend, again)
 
 
 def _find_cut_results(view: View) -> Mapping[int, str]:
     """The sort of each cut result, by its index."""
 
-    def more(begin: int, known: Mapping[int, str] | None) -> Mapping[int, str]:
+    def extend(begin: int, known: Mapping[int, str] | None) -> Mapping[int, str]:
         lookups = find_result_lookups(view).by_result
         places = (n for n in range(begin, len(view.messages)) if n in lookups and is_cut(view.find_edit(n)))
         return {**(known or {}), **{n: lookups[n].result_kind for n in places}}
 
-    return view.memo_edited("cut by sort", more)
+    return view.memo_edited("cut by sort", extend)
 
 
 def _find_fetched_again(view: View) -> frozenset[int]:
     """The indexes of cut results whose text a later result has again."""
 
-    def more(begin: int, known: frozenset[int] | None) -> frozenset[int]:
+    def extend(begin: int, known: frozenset[int] | None) -> frozenset[int]:
         found = find_refetches(view)
         new = (found[n] for n in range(begin, len(view.messages)) if n in found)
         again = (one for one in new if is_cut(view.find_edit(one.earlier_index)) and _has_same_text(view, one))
         added = frozenset(one.earlier_index for one in again)
         return known if known is not None and not added else added.union(known or ())
 
-    return view.memo_edited("fetched again", more)
+    return view.memo_edited("fetched again", extend)
 
 
 def count_exposed_results(view: View) -> Mapping[str, int]:
@@ -453,7 +453,7 @@ def compute_loss_limit(view: View, share: float) -> LossLimit:
 def _compute_spending(view: View) -> float:
     """The cost of the conversation so far, if no prompt had been edited and every prefix served from the cache."""
 
-    def more(begin: int, known: _Carried | None) -> _Carried:
+    def extend(begin: int, known: _Carried | None) -> _Carried:
         tokens, by_request, answered = known or (0, 0, 0)
         for n in range(begin, len(view.messages)):
             size = view.original_tokens[n]
@@ -462,7 +462,7 @@ def _compute_spending(view: View) -> float:
             answered += size if view.messages[n].role == "assistant" else 0
         return _Carried(tokens, by_request, answered)
 
-    sent = view.memo("carried", more)
+    sent = view.memo("carried", extend)
     now, model = view.request_counts[-1], view.model
     carried = (view.prefix_tokens + sent.tokens) * now - sent.tokens_by_request
     return model.w * (view.prefix_tokens + sent.tokens) + model.r * carried + model.output_ratio * sent.answered

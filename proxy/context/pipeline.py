@@ -26,7 +26,6 @@ from proxy.context import (
     provider_clearing,
     render,
     schedule,
-    view,
 )
 from proxy.context.branch_state import BranchState, count_losses
 from proxy.context.build_view import build_view
@@ -37,7 +36,7 @@ from proxy.context.policy import Policy, apply_model_settings
 from proxy.context.render import Rendering, join_inserts
 from proxy.context.stage import Stage
 from proxy.context.summaries.references import find_dangling_edits, mark_broken_references
-from proxy.context.view import View
+from proxy.context.view import View, compute_unmarked_form, keep_edited_history, with_edits
 from proxy.dialects.base import NO_BREAKPOINTS
 from proxy.errors import RuleBroken
 
@@ -70,49 +69,49 @@ def rewrite(
         model = without_cache(model)
     if state.decisions is not None:
         policy = operator_edits.apply_to_policy(policy, state.decisions)
-    seen = build_view(request, state, policy, model, now, inputs)
-    ended = _find_expired_edits(seen, policy) | _find_edits_of_kept_messages(seen)
+    view = build_view(request, state, policy, model, now, inputs)
+    ended = _find_expired_edits(view, policy) | _find_edits_of_kept_messages(view)
     if state.decisions is not None:
-        ended |= operator_edits.find_revoked_edits(seen.edits, state.decisions)
+        ended |= operator_edits.find_revoked_edits(view.edits, state.decisions)
     if ended:
         state = replace(state, edits={k: e for k, e in state.edits.items() if k not in ended})
-        seen = build_view(request, state, policy, model, now, inputs)
+        view = build_view(request, state, policy, model, now, inputs)
     force = state.decisions.forced_action if state.decisions is not None else ""
     if force == "prune":
-        seen = replace(seen, budget=operator_edits.compute_prune_budget(seen, policy))
-    if state.stopped is not None and seen.budget is not None:
-        seen = replace(seen, budget=max(seen.budget, seen.limit or 0))
+        view = replace(view, budget=operator_edits.compute_prune_budget(view, policy))
+    if state.stopped is not None and view.budget is not None:
+        view = replace(view, budget=max(view.budget, view.limit or 0))
     if policy.schedule == "append_only":
-        seen = _guard_sent_messages(seen, inputs.sent_count)
-    seen, refetched = _count_new_faults(seen, state)
-    return _rewrite_view(seen, state, policy, refetched, frozen=inputs.frozen)
+        view = _guard_sent_messages(view, inputs.sent_count)
+    view, refetched = _count_new_faults(view, state)
+    return _rewrite_view(view, state, policy, refetched, frozen=inputs.frozen)
 
 
-def _guard_sent_messages(seen: View, sent_count: int) -> View:
+def _guard_sent_messages(view: View, sent_count: int) -> View:
     """The view for `append_only`: no message that was sent before is edited, not even to fit the budget.
 
     Reasoning of the model may be bound to these messages. An upstream refuses such reasoning behind another prompt.
     """
-    return replace(seen, guarded_keys=seen.guarded_keys | {*seen.keys[:sent_count]}, budget=None)
+    return replace(view, guarded_keys=view.guarded_keys | {*view.keys[:sent_count]}, budget=None)
 
 
-def _count_new_faults(seen: View, state: BranchState) -> tuple[View, list[Note]]:
+def _count_new_faults(view: View, state: BranchState) -> tuple[View, list[Note]]:
     """Return the view with the cut results that this request fetches again, and a note of the new ones.
 
     Edits of a literal policy are not in the view, and no rate is counted of them: it cuts by its rules alone."""
-    sent = view.with_edits(seen, state.edits) if seen.literal and state.edits else seen
+    sent = with_edits(view, state.edits) if view.literal and state.edits else view
     found = page_faults.find_new_faults(sent, state.counted_messages) if sent.edits else []
     if not found:
-        return seen, []
+        return view, []
     # After a restart all are counted again, and only those behind the last answer are reported again.
     reported_until = state.counted_messages or (
-        seen.history.assistant_indexes[-1] if seen.history.assistant_indexes else 0
+        view.history.assistant_indexes[-1] if view.history.assistant_indexes else 0
     )
     kinds = Counter[str](one.kind for one, _ in found if one.index >= reported_until)
     notes = [Note("refetch", " ".join(sorted(kinds)), {**kinds})] if kinds else []
-    keys = seen.faults.refetched_keys | page_faults.list_refetched_keys(sent, found)
-    counts = seen.faults.refetched if seen.literal else page_faults.count_faults(seen, found)
-    return replace(seen, faults=replace(seen.faults, refetched=counts, refetched_keys=keys)), notes
+    keys = view.faults.refetched_keys | page_faults.list_refetched_keys(sent, found)
+    counts = view.faults.refetched if view.literal else page_faults.count_faults(view, found)
+    return replace(view, faults=replace(view.faults, refetched=counts, refetched_keys=keys)), notes
 
 
 def _limit_to_last_resort(state: BranchState, policy: Policy) -> tuple[BranchState, Policy]:
@@ -143,60 +142,60 @@ class _Draft(msgspec.Struct, frozen=True):
     """Tokens of the inserts among `tokens`."""
 
 
-def _rewrite_view(seen: View, state: BranchState, policy: Policy, notes: list[Note], *, frozen: bool) -> Plan:
+def _rewrite_view(view: View, state: BranchState, policy: Policy, notes: list[Note], *, frozen: bool) -> Plan:
     """The plan for the view. notes: the notes made so far."""
-    draft = _draft_plan(seen, state, policy, frozen=frozen)
+    draft = _draft_plan(view, state, policy, frozen=frozen)
     for _ in range(MAX_FIT_PASSES):
-        if seen.budget is None or draft.tokens <= seen.budget or draft.extra <= seen.insert_tokens:
+        if view.budget is None or draft.tokens <= view.budget or draft.extra <= view.insert_tokens:
             break
-        seen = replace(seen, insert_tokens=draft.extra)  # the messages have to make room for what is inserted
-        draft = _draft_plan(seen, state, policy, frozen=frozen)
-    if seen.limit is not None and draft.tokens > seen.limit and draft.extra:
-        draft = _without_inserts(seen, draft, seen.limit, notes)
+        view = replace(view, insert_tokens=draft.extra)  # the messages have to make room for what is inserted
+        draft = _draft_plan(view, state, policy, frozen=frozen)
+    if view.limit is not None and draft.tokens > view.limit and draft.extra:
+        draft = _without_inserts(view, draft, view.limit, notes)
     try:
         # Edits of a literal policy are made again with every request, so that nothing is kept of them.
-        shown = seen if policy.literal else draft.edited
+        shown = view if policy.literal else draft.edited
         made = render.render_prompt(shown, draft.edits, draft.by_index, draft.after)
     except RuleBroken as broken:
-        return _make_refused_plan(seen, state, policy, broken.rule, broken.message)
+        return _make_refused_plan(view, state, policy, broken.rule, broken.message)
     except ValueError as problem:
-        return _make_refused_plan(seen, state, policy, "render", str(problem))
-    return _make_plan(seen, state, policy, draft, notes, made)
+        return _make_refused_plan(view, state, policy, "render", str(problem))
+    return _make_plan(view, state, policy, draft, notes, made)
 
 
-def _draft_plan(seen: View, state: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
+def _draft_plan(view: View, state: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
     """The draft of a plan: removed messages, shortened messages, and inserts."""
-    edits = _decide_edits(seen, state, policy, frozen=frozen)
-    edited = seen if edits is seen.edits else view.with_edits(seen, edits)
+    edits = _decide_edits(view, state, policy, frozen=frozen)
+    edited = view if edits is view.edits else with_edits(view, edits)
     wanted: list[Insert] = []
     asked = False
     if state.stopped is None:
-        count = seen.edited_history.lossy_edit_count if edits is seen.edits else count_losses(edits)
-        wanted, asked = inserts.make_inserts(seen, state, policy, count)
+        count = view.edited_history.lossy_edit_count if edits is view.edits else count_losses(edits)
+        wanted, asked = inserts.make_inserts(view, state, policy, count)
         if policy.injections:
             wanted += [insert for injection in policy.injections for insert in injection(edited)]
             deferred = {insert.source for insert in state.deferred_inserts}  # an injection gives one note at a time
             wanted = [i for i in wanted if not (i.note_count and i.source in deferred)] + list(state.deferred_inserts)
     if policy.schedule == "append_only":  # a text that leaves again would change the prompt behind which answers follow
         wanted, asked = [insert for insert in wanted if insert.persistent], False
-    return _draft_with_inserts(seen, edited, wanted, asked=asked)
+    return _draft_with_inserts(view, edited, wanted, asked=asked)
 
 
-def _draft_with_inserts(seen: View, edited: View, wanted: Sequence[Insert], *, asked: bool) -> _Draft:
+def _draft_with_inserts(view: View, edited: View, wanted: Sequence[Insert], *, asked: bool) -> _Draft:
     """The draft with these inserts in their places. edited: the view with the edits of the draft."""
     before = edited.edits
-    by_index, after, edits = _place_inserts(seen, wanted, before)
-    added = sum(seen.token_counter.count_text(i.text) for found in by_index.values() for i in found)
-    added += PER_MESSAGE + seen.token_counter.count_text(join_inserts(after)) if after else 0
-    without_inserts = fit.count_total_tokens(seen, before) - seen.insert_tokens
-    tokens = added + (without_inserts if edits is before else fit.count_total_tokens(seen, edits) - seen.insert_tokens)
+    by_index, after, edits = _place_inserts(view, wanted, before)
+    added = sum(view.token_counter.count_text(i.text) for found in by_index.values() for i in found)
+    added += PER_MESSAGE + view.token_counter.count_text(join_inserts(after)) if after else 0
+    without_inserts = fit.count_total_tokens(view, before) - view.insert_tokens
+    tokens = added + (without_inserts if edits is before else fit.count_total_tokens(view, edits) - view.insert_tokens)
     extra = tokens - without_inserts
     if edits is not before:
-        edited = view.with_edits(seen, edits)
+        edited = with_edits(view, edits)
     return _Draft(before, edits, edited, wanted, by_index, after, asked, tokens, extra)
 
 
-def _without_inserts(seen: View, draft: _Draft, limit: int, notes: list[Note]) -> _Draft:
+def _without_inserts(view: View, draft: _Draft, limit: int, notes: list[Note]) -> _Draft:
     """The draft with as many inserts as fit the window: the first ones, and the operator's notes."""
     kept, left_out = list(draft.wanted), []
     for insert in reversed(draft.wanted):
@@ -205,57 +204,57 @@ def _without_inserts(seen: View, draft: _Draft, limit: int, notes: list[Note]) -
         if insert.source != operator_edits.NAME:
             kept.remove(insert)
             left_out.append(insert.source)
-            draft = _draft_with_inserts(seen, view.with_edits(seen, draft.before), kept, asked=draft.asked)
+            draft = _draft_with_inserts(view, with_edits(view, draft.before), kept, asked=draft.asked)
     notes.append(Note("inserts_left_out", f"no room in the window for {', '.join(left_out)}"))
     return draft
 
 
-def _decide_edits(seen: View, state: BranchState, policy: Policy, *, frozen: bool) -> Mapping[bytes, Edit]:
+def _decide_edits(view: View, state: BranchState, policy: Policy, *, frozen: bool) -> Mapping[bytes, Edit]:
     """The edits in force, with those of this request."""
     force = state.decisions.forced_action if state.decisions is not None else ""
     is_frozen = frozen and not policy.literal
     if is_frozen or policy.schedule == "provider":
-        immediate = schedule.collect(seen, _list_immediate_stages(policy))
-        edits = schedule.apply(seen, immediate, seen.edits, literal=False)
+        immediate = schedule.collect(view, _list_immediate_stages(policy))
+        edits = schedule.apply(view, immediate, view.edits, literal=False)
         if not is_frozen and (state.may_edit or force):
-            edits = provider_clearing.clear_results(seen, policy, edits)
-        return _update_references(seen, edits)
-    low = _find_low_mark(seen, policy, force)
-    chosen = _choose_proposals(seen, policy, force, low, for_money=state.may_edit or bool(force))
-    edits = schedule.apply(seen, chosen, seen.edits, literal=policy.literal)
-    if edits is not seen.edits:
-        edits = add_gap_remarks(seen, edits, seen.edits, policy.remark)
-    return _update_references(seen, _fit_with_remarks(seen, policy, edits, low))
+            edits = provider_clearing.clear_results(view, policy, edits)
+        return _update_references(view, edits)
+    low = _find_low_mark(view, policy, force)
+    chosen = _choose_proposals(view, policy, force, low, for_money=state.may_edit or bool(force))
+    edits = schedule.apply(view, chosen, view.edits, literal=policy.literal)
+    if edits is not view.edits:
+        edits = add_gap_remarks(view, edits, view.edits, policy.remark)
+    return _update_references(view, _fit_with_remarks(view, policy, edits, low))
 
 
-def _update_references(seen: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
+def _update_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
     """The edits, with references updated if they point at messages that leave with this plan."""
-    return edits if edits is seen.edits else mark_broken_references(seen, edits)
+    return edits if edits is view.edits else mark_broken_references(view, edits)
 
 
-def _fit_with_remarks(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+def _fit_with_remarks(view: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
     """The edits, with further edits that fit the prompt to its budget. The remarks that these edits need are within the
     budget too."""
-    fitted = _fit(seen, policy, edits, low)
+    fitted = _fit(view, policy, edits, low)
     if fitted is edits:
         return edits
-    made = add_gap_remarks(seen, fitted, seen.edits, policy.remark)
-    more = fit.count_total_tokens(seen, made) - fit.count_total_tokens(seen, fitted)
-    if more and seen.budget is not None and fit.count_total_tokens(seen, made) > seen.budget:
-        narrow = replace(seen, insert_tokens=seen.insert_tokens + more)
-        made = add_gap_remarks(seen, _fit(narrow, policy, edits, low), seen.edits, policy.remark)
+    made = add_gap_remarks(view, fitted, view.edits, policy.remark)
+    more = fit.count_total_tokens(view, made) - fit.count_total_tokens(view, fitted)
+    if more and view.budget is not None and fit.count_total_tokens(view, made) > view.budget:
+        narrow = replace(view, insert_tokens=view.insert_tokens + more)
+        made = add_gap_remarks(view, _fit(narrow, policy, edits, low), view.edits, policy.remark)
     return made
 
 
-def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+def _fit(view: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
     """The edits with those that fit the prompt to its budget.
 
     A new result may refer to a message that leaves for the budget. Such a result is sent as received, and is fitted
     with the others."""
-    fitted = fit.fit(seen, policy, edits, low)
-    while fitted is not edits and (lost := find_dangling_edits(seen, edits, fitted)):
+    fitted = fit.fit(view, policy, edits, low)
+    while fitted is not edits and (lost := find_dangling_edits(view, edits, fitted)):
         edits = {k: e for k, e in edits.items() if k not in lost}
-        fitted = fit.fit(seen, policy, edits, low)
+        fitted = fit.fit(view, policy, edits, low)
     return fitted
 
 
@@ -264,35 +263,35 @@ def _list_immediate_stages(policy: Policy) -> list[Stage]:
     return [stage for stage in policy.stages if stage.when == "always"]
 
 
-def _find_expired_edits(seen: View, policy: Policy) -> set[bytes]:
+def _find_expired_edits(view: View, policy: Policy) -> set[bytes]:
     """Keys of edits that only an immediate stage made, and whose reason has ended.
 
     For example, content that was withheld from another upstream comes back to the upstream that it was made for. All
     other edits stay for ever.
     """
-    if not seen.edits:
+    if not view.edits:
         return set()
     made = {_find_stage_name(stage) for stage in _list_immediate_stages(policy)}
-    if made.isdisjoint(seen.edited_history.stages):
+    if made.isdisjoint(view.edited_history.stages):
         return set()
-    held = {k for k, e in seen.edits.items() if e.stage in made}
-    plain = replace(seen, edits={k: e for k, e in seen.edits.items() if k not in held})
-    return held - {seen.keys[p.index] for p in schedule.collect(plain, _list_immediate_stages(policy))}
+    held = {k for k, e in view.edits.items() if e.stage in made}
+    plain = replace(view, edits={k: e for k, e in view.edits.items() if k not in held})
+    return held - {view.keys[p.index] for p in schedule.collect(plain, _list_immediate_stages(policy))}
 
 
-def _find_edits_of_kept_messages(seen: View) -> set[bytes]:
+def _find_edits_of_kept_messages(view: View) -> set[bytes]:
     """Keys of edits that take the newest step or the last user message, which every plan keeps.
 
     Such an edit was made when the message was an older one: the client has gone back to it, or asks again.
     """
-    if not seen.edits:
+    if not view.edits:
         return set()
-    newest, prompt = len(seen.messages) - 1, seen.history.last_user_index
-    kept = [n for n in (newest, prompt) if n >= 0 and (edit := seen.find_edit(n)) is not None and edit.action == "gone"]
+    newest, prompt = len(view.messages) - 1, view.history.last_user_index
+    kept = [n for n in (newest, prompt) if n >= 0 and (edit := view.find_edit(n)) is not None and edit.action == "gone"]
     if newest in kept:
-        step = join_steps(seen.request, seen.steps)[-1]
+        step = join_steps(view.request, view.steps)[-1]
         kept += range(step.start, step.end)
-    return {seen.keys[n] for n in kept if seen.keys[n] in seen.edits}
+    return {view.keys[n] for n in kept if view.keys[n] in view.edits}
 
 
 def _find_stage_name(stage: Stage) -> str:
@@ -301,26 +300,26 @@ def _find_stage_name(stage: Stage) -> str:
     return operator_edits.NAME if module == operator_edits.__name__ else module.rpartition(".")[2]
 
 
-def _find_low_mark(seen: View, policy: Policy, force: operator_edits.ForcedAction) -> int:
+def _find_low_mark(view: View, policy: Policy, force: operator_edits.ForcedAction) -> int:
     """Tokens down to which a prompt that is over its budget is brought.
 
     The number is below the budget, so the next edits come when that room is used up, and not with the next request.
     Each time, the edits cost the price of the whole prompt.
     """
-    if policy.literal or force == "prune" or not seen.budget:
-        return seen.budget or 0  # edits that do not last move the prefix anyway; a pruned prompt is at the low mark
-    return int(seen.budget * min(1.0, policy.low / policy.budget))  # a share, so that it follows the window
+    if policy.literal or force == "prune" or not view.budget:
+        return view.budget or 0  # edits that do not last move the prefix anyway; a pruned prompt is at the low mark
+    return int(view.budget * min(1.0, policy.low / policy.budget))  # a share, so that it follows the window
 
 
 def _choose_proposals(
-    seen: View, policy: Policy, force: operator_edits.ForcedAction, low: int, *, for_money: bool
+    view: View, policy: Policy, force: operator_edits.ForcedAction, low: int, *, for_money: bool
 ) -> list[Proposal]:
     """The proposals of the stages that the schedule takes, oldest first.
 
     for_money: True if edits may be made because they pay, and not for the budget alone.
     """
-    immediate = schedule.collect(seen, _list_immediate_stages(policy))
-    scheduled = schedule.collect(seen, [stage for stage in policy.stages if stage.when == "schedule"])
+    immediate = schedule.collect(view, _list_immediate_stages(policy))
+    scheduled = schedule.collect(view, [stage for stage in policy.stages if stage.when == "schedule"])
     if not immediate and not scheduled:  # as with most requests
         return []
     taken = {p.index for p in immediate}
@@ -328,33 +327,33 @@ def _choose_proposals(
     if policy.schedule == "always" or force == "compress":
         return sorted(immediate + scheduled, key=lambda p: p.index)
     if immediate and policy.schedule == "when_it_pays":
-        seen = _apply_immediate_edits(seen, immediate)
-    high = seen.budget
+        view = _apply_immediate_edits(view, immediate)
+    high = view.budget
     if policy.schedule == "over_budget" or not for_money:
-        chosen = schedule.over_budget(seen, scheduled, high, low) if high else []
+        chosen = schedule.over_budget(view, scheduled, high, low) if high else []
     elif not scheduled:
         chosen = []
     else:
         chosen = schedule.when_it_pays(
-            seen, scheduled, policy.rent, policy.payback, page_faults.make_fault_cost(seen), eager=policy.eager,
+            view, scheduled, policy.rent, policy.payback, page_faults.make_fault_cost(view), eager=policy.eager,
             predicted_rent=policy.predicted_rent,
-            loss_limit=page_faults.compute_loss_limit(seen, policy.max_loss) if policy.max_loss else None,
+            loss_limit=page_faults.compute_loss_limit(view, policy.max_loss) if policy.max_loss else None,
         )  # fmt: skip
-        if high and seen.total > high and sum(schedule.count_saved_tokens(seen, p) for p in chosen) < seen.total - high:
-            chosen = schedule.over_budget(seen, scheduled, high, low)
+        if high and view.total > high and sum(schedule.count_saved_tokens(view, p) for p in chosen) < view.total - high:
+            chosen = schedule.over_budget(view, scheduled, high, low)
     return sorted(immediate + _add_dependencies(chosen, scheduled), key=lambda p: p.index)
 
 
-def _apply_immediate_edits(seen: View, immediate: Sequence[Proposal]) -> View:
+def _apply_immediate_edits(view: View, immediate: Sequence[Proposal]) -> View:
     """The view after the edits that are made at once.
 
     Behind the first of these edits nothing is served from the cache, so other edits there cost nothing.
     """
     first = immediate[0].index
-    tokens = list(seen.tokens)
+    tokens = list(view.tokens)
     for proposal in immediate:
-        tokens[proposal.index] -= schedule.count_saved_tokens(seen, proposal)
-    return replace(seen, tokens=tokens, cached_tokens=min(seen.cached_tokens, seen.prefix_tokens + sum(tokens[:first])))
+        tokens[proposal.index] -= schedule.count_saved_tokens(view, proposal)
+    return replace(view, tokens=tokens, cached_tokens=min(view.cached_tokens, view.prefix_tokens + sum(tokens[:first])))
 
 
 def _add_dependencies(chosen: list[Proposal], scheduled: Sequence[Proposal]) -> list[Proposal]:
@@ -369,7 +368,7 @@ def _add_dependencies(chosen: list[Proposal], scheduled: Sequence[Proposal]) -> 
 
 
 def _place_inserts(
-    seen: View, wanted: Sequence[Insert], edits: Mapping[bytes, Edit]
+    view: View, wanted: Sequence[Insert], edits: Mapping[bytes, Edit]
 ) -> tuple[dict[int, list[Insert]], list[Insert], Mapping[bytes, Edit]]:
     """Find the place of each insert: appended to a message, in a message of the proxy, or, if it is kept, as an edit.
 
@@ -379,55 +378,55 @@ def _place_inserts(
     after: list[Insert] = []
     if not wanted:
         return by_index, after, edits
-    system = inserts.find_system_target(seen)
-    tail, own = inserts.find_tail_target(seen)
+    system = inserts.find_system_target(view)
+    tail, own = inserts.find_tail_target(view)
     for insert in wanted:
         place = system if insert.place == "system" else None
         if place is not None:
             by_index.setdefault(place, []).append(insert)
         elif tail is not None and insert.persistent:
-            edits = {**edits, seen.keys[tail]: _append_insert(seen, tail, insert, edits.get(seen.keys[tail]))}
-        elif seen.model.cache == "breakpoint" and not seen.literal:
+            edits = {**edits, view.keys[tail]: _append_insert(view, tail, insert, edits.get(view.keys[tail]))}
+        elif view.model.cache == "breakpoint" and not view.literal:
             continue  # the breakpoint at the prompt's end would not be found again behind a text that leaves
         elif tail is not None:
             by_index.setdefault(tail, []).append(replace(insert, place="tail"))
-        elif own or (insert.may_stand_alone and inserts.may_add_user_message(seen)):
+        elif own or (insert.may_stand_alone and inserts.may_add_user_message(view)):
             after.append(insert)
     return by_index, after, edits
 
 
-def _append_insert(seen: View, index: int, insert: Insert, old: Edit | None) -> Edit:
-    size = seen.token_counter.count_text(insert.text)
+def _append_insert(view: View, index: int, insert: Insert, old: Edit | None) -> Edit:
+    size = view.token_counter.count_text(insert.text)
     if old is None or old.text is None:
-        whole = seen.original_tokens[index]
-        return Edit(seen.keys[index], "append", insert.text, insert.source, "kept at the tail", whole, whole + size)
+        whole = view.original_tokens[index]
+        return Edit(view.keys[index], "append", insert.text, insert.source, "kept at the tail", whole, whole + size)
     return replace(old, text=old.text + insert.text, after=old.after + size)
 
 
 def _make_plan(
-    seen: View, state: BranchState, policy: Policy, draft: _Draft, notes: list[Note], made: Rendering
+    view: View, state: BranchState, policy: Policy, draft: _Draft, notes: list[Note], made: Rendering
 ) -> Plan:
     old = state.edits
     edits = schedule.keep_first_reasons(draft.edits, old) if policy.literal else draft.edits
     placed = [(n, i) for n, found in sorted(draft.by_index.items()) for i in found] + [(-1, i) for i in draft.after]
-    same = edits is seen.edits and not policy.literal  # then all of them are the branch's
+    same = edits is view.edits and not policy.literal  # then all of them are the branch's
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
     if draft.wanted:
         notes += inserts.make_quote_notes(draft.wanted, placed, edits)
     asks: list[Ask] = []
     for stage in policy.reporting_stages:
-        notes += stage.notes(seen, edits, new)
-        asks += stage.asks(seen)
-    limit = fit.find_budget_limit(seen, policy)
+        notes += stage.notes(view, edits, new)
+        asks += stage.asks(view)
+    limit = fit.find_budget_limit(view, policy)
     notes += fit.make_over_budget_notes(limit, draft.tokens)
     in_force = old if same else edits if policy.literal else {**old, **edits}
     boundary = state.boundary if not policy.literal else b""
     if new and not policy.literal:
-        boundary = breakpoints.find_boundary(seen, state, new)
-        view.keep_edited_history(draft.edited, in_force)
+        boundary = breakpoints.find_boundary(view, state, new)
+        keep_edited_history(draft.edited, in_force)
     wanted, positions = NO_BREAKPOINTS, frozenset[int]()
-    if seen.model.cache == "breakpoint":
-        wanted = breakpoints.choose_breakpoints(seen, state, made, new, boundary, draft.tokens)
+    if view.model.cache == "breakpoint":
+        wanted = breakpoints.choose_breakpoints(view, state, made, new, boundary, draft.tokens)
         positions = breakpoints.find_positions(made, wanted)
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,
@@ -439,20 +438,20 @@ def _make_plan(
         marks=tuple(made.marks),
         sizes=tuple(made.sizes),
         sources=tuple(made.places),
-        keys=seen.keys,
-        before=seen.prefix_tokens + sum(seen.original_tokens),
+        keys=view.keys,
+        before=view.prefix_tokens + sum(view.original_tokens),
         after=draft.tokens,
         predicted=render.predict_cached_tokens(
-            seen, state, made, tools_added=bool(seen.tool_tokens and count_losses(edits))
+            view, state, made, tools_added=bool(view.tool_tokens and count_losses(edits))
         ),
         asks_for_state=draft.asked and any(i.source == "ask" for _, i in placed),
         deferred_inserts=_find_deferred_inserts(draft.wanted, placed),
         literal=policy.literal,
         limit=limit,
-        refetched=seen.faults.refetched,
-        refetched_keys=seen.faults.refetched_keys,
-        exposed=page_faults.count_exposed_results(seen) if edits else seen.faults.exposed,
-        request_count=seen.request_counts[-1] + 1,
+        refetched=view.faults.refetched,
+        refetched_keys=view.faults.refetched_keys,
+        exposed=page_faults.count_exposed_results(view) if edits else view.faults.exposed,
+        request_count=view.request_counts[-1] + 1,
         breakpoints=wanted,
         breakpoint_positions=positions,
         boundary=boundary,
@@ -465,7 +464,7 @@ def _find_deferred_inserts(wanted: Sequence[Insert], placed: Sequence[tuple[int,
     return tuple(insert for insert in wanted if insert.note_count and insert.note_count not in given)
 
 
-def _make_refused_plan(seen: View, state: BranchState, policy: Policy, rule: str, why: str) -> Plan:
+def _make_refused_plan(view: View, state: BranchState, policy: Policy, rule: str, why: str) -> Plan:
     """The plan by which the original goes out; old edits stay remembered."""
     return Plan(
         messages=None,
@@ -474,18 +473,18 @@ def _make_refused_plan(seen: View, state: BranchState, policy: Policy, rule: str
         placed_inserts=(),
         asks=(),
         notes=(Note("refused", why),),
-        marks=tuple(map(view.compute_unmarked_form, seen.messages)),
-        sizes=tuple(seen.original_tokens),
-        keys=seen.keys,
-        before=seen.prefix_tokens + sum(seen.original_tokens),
-        after=seen.prefix_tokens + sum(seen.original_tokens),
+        marks=tuple(map(compute_unmarked_form, view.messages)),
+        sizes=tuple(view.original_tokens),
+        keys=view.keys,
+        before=view.prefix_tokens + sum(view.original_tokens),
+        after=view.prefix_tokens + sum(view.original_tokens),
         predicted=0,
         asks_for_state=False,
         refusal=rule,
-        literal=seen.literal,
-        limit=fit.find_budget_limit(seen, policy),
-        refetched=seen.faults.refetched,
-        refetched_keys=seen.faults.refetched_keys,
-        exposed=seen.faults.exposed,
-        request_count=seen.request_counts[-1] + 1,
+        literal=view.literal,
+        limit=fit.find_budget_limit(view, policy),
+        refetched=view.faults.refetched,
+        refetched_keys=view.faults.refetched_keys,
+        exposed=view.faults.exposed,
+        request_count=view.request_counts[-1] + 1,
     )

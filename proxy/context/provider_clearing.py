@@ -28,43 +28,43 @@ KEPT_RESULTS = 3
 """Results at the end of a prompt that are never cleared, as many as the provider keeps by default."""
 
 
-def clear_results(seen: View, policy: Policy, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
+def clear_results(view: View, policy: Policy, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
     """The edits, with those of results that the provider clears from this request on.
 
     All results but the newest are cleared together: the provider begins at the oldest. A pinned result ends the run.
     """
-    found = _list_candidates(seen, edits)
+    found = _list_candidates(view, edits)
     if not found:
         return edits
-    is_full = seen.limit is not None and seen.total > policy.budget * seen.limit
-    if not is_full and not schedule.is_batch_paid(seen, found, policy.rent, policy.payback, make_fault_cost(seen)):
+    is_full = view.limit is not None and view.total > policy.budget * view.limit
+    if not is_full and not schedule.is_batch_paid(view, found, policy.rent, policy.payback, make_fault_cost(view)):
         return edits
     reason = "the prompt is over its budget" if is_full else "clearing has paid for itself"
     made = dict(edits)
     for proposal in found:
-        key = seen.keys[proposal.index]
-        size = seen.original_tokens[proposal.index]
+        key = view.keys[proposal.index]
+        size = view.original_tokens[proposal.index]
         made[key] = Edit(key, "text", PLACEHOLDER, STAGE, reason, size, proposal.after)
     return made
 
 
-def _list_candidates(seen: View, edits: Mapping[bytes, Edit]) -> list[Proposal]:
+def _list_candidates(view: View, edits: Mapping[bytes, Edit]) -> list[Proposal]:
     """The results that could be cleared now, oldest first; none if they are no run from the oldest on."""
-    results = [n for n, message in enumerate(seen.messages) if message.is_result and not _is_gone(seen, n, edits)]
-    cleared = count_cleared(seen.messages, seen.keys, edits)
+    results = [n for n, message in enumerate(view.messages) if message.is_result and not _is_gone(view, n, edits)]
+    cleared = count_cleared(view.messages, view.keys, edits)
     if cleared is None:
         return []
     found = []
     for place, index in enumerate(results[: max(len(results) - KEPT_RESULTS, 0)]):
         if place < cleared:
             continue
-        if is_pinned(seen, index):
+        if is_pinned(view, index):
             break
         found.append(
             Proposal(
                 index=index,
                 action="text",
-                after=count_edited_tokens(seen, index, PLACEHOLDER),
+                after=count_edited_tokens(view, index, PLACEHOLDER),
                 stage=STAGE,
                 reason="",
                 since=results[place + KEPT_RESULTS],
@@ -75,8 +75,8 @@ def _list_candidates(seen: View, edits: Mapping[bytes, Edit]) -> list[Proposal]:
     return found
 
 
-def _is_gone(seen: View, index: int, edits: Mapping[bytes, Edit]) -> bool:
-    edit = edits.get(seen.keys[index])
+def _is_gone(view: View, index: int, edits: Mapping[bytes, Edit]) -> bool:
+    edit = edits.get(view.keys[index])
     return edit is not None and edit.action == "gone"
 
 

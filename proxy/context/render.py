@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message
-from proxy.context import validate, view
+from proxy.context import validate
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Insert
 from proxy.context.validate import PlannedMessage
-from proxy.context.view import View, add_texts_to_mark, compute_mark, compute_unmarked_form
+from proxy.context.view import View, add_texts_to_mark, compute_mark, compute_unmarked_form, count_common_marks
 from proxy.dialects.completions import request as completions
 
 
@@ -114,27 +114,23 @@ def render_plain(
     return made
 
 
-def render(
-    messages: Sequence[Message],
-    keys: Sequence[bytes],
-    edits: Mapping[bytes, Edit],
-    original_tokens: Sequence[int],
+def add_inserts(
+    plain: Rendering,
+    message_count: int,
     inserts: Mapping[int, Sequence[Insert]],
     own_inserts: Sequence[Insert],
-    plain_rendering: Rendering | None = None,
 ) -> Rendering:
-    """Render all messages in order, with their inserts.
+    """Return a rendering with its inserts; `plain`, which has none, is not changed.
 
-    inserts: texts by the index of the message that they are appended to. own_inserts: texts for a user message of the
-    proxy at the end. plain_rendering: the same rendering without all of these texts, if it is known.
+    message_count: of the client. inserts: texts by the index of the message that they are appended to. own_inserts:
+    texts for a user message of the proxy at the end.
 
     A mark names the message without its inserts. A text at the end of a prompt does not break the cached prefix in
     front of it. Texts behind the system prompt are the exception: the mark includes them.
     """
-    made = plain_rendering or render_plain(messages, keys, edits, original_tokens)
     if not inserts and not own_inserts:
-        return made
-    made = Rendering(made)
+        return plain
+    made = Rendering(plain)
     for n, added in inserts.items():
         at = made.find_position(n)
         if at is None:
@@ -150,7 +146,7 @@ def render(
     if own_inserts:
         text = join_inserts(own_inserts)
         made.add(
-            completions.make_user_message(text), b"", 0, PlannedMessage(None, text, has_calls=False), len(messages)
+            completions.make_user_message(text), b"", 0, PlannedMessage(None, text, has_calls=False), message_count
         )
     return made
 
@@ -161,77 +157,78 @@ def render(
 
 
 def render_prompt(
-    seen: View,
+    view: View,
     edits: Mapping[bytes, Edit],
     inserts: Mapping[int, Sequence[Insert]],
     own_inserts: Sequence[Insert],
 ) -> Rendering:
     """Render the messages as they go out. Raises RuleBroken, and ValueError if a message has no text to replace."""
-    if edits is not seen.edits:
-        made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts)
-        validate.check(made.outs, seen.messages, seen.model)
+    if edits is not view.edits:
+        plain = render_plain(view.messages, view.keys, edits, view.original_tokens)
+        made = add_inserts(plain, len(view.messages), inserts, own_inserts)
+        validate.check(made.outs, view.messages, view.model)
         return made
 
     def render_rest(begin: int, known: Rendering | None) -> Rendering:
-        return render_plain(seen.messages, seen.keys, edits, seen.original_tokens, begin, known)
+        return render_plain(view.messages, view.keys, edits, view.original_tokens, begin, known)
 
-    plain = seen.memo_edited("rendering", render_rest)
-    made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts, plain)
+    plain = view.memo_edited("rendering", render_rest)
+    made = add_inserts(plain, len(view.messages), inserts, own_inserts)
     if edits or inserts or own_inserts:
-        _check_rules(seen, plain, made, inserts)
+        _check_rules(view, plain, made, inserts)
     return made
 
 
-def _check_rules(seen: View, plain: Rendering, made: Rendering, inserts: Mapping[int, Sequence[Insert]]) -> None:
+def _check_rules(view: View, plain: Rendering, made: Rendering, inserts: Mapping[int, Sequence[Insert]]) -> None:
     """Check the same as `validate.check`, incrementally. plain: the rendering without inserts.
 
     Among the inserts, only a message of the proxy at the end can break a rule of order. System prompts, prompts and
     results have a text already."""
 
-    model = seen.model
+    model = view.model
 
     def check_planned(_: int, known: validate.RuleChecker | None) -> validate.RuleChecker:
         known = known or validate.RuleChecker(model)
         return known.extend(plain.outs[known.count :])
 
     def check_received(begin: int, known: validate.RuleChecker | None) -> validate.RuleChecker:
-        return (known or validate.RuleChecker(model)).extend(validate.as_outgoing(seen.messages[begin:]))
+        return (known or validate.RuleChecker(model)).extend(validate.as_outgoing(view.messages[begin:]))
 
-    broken = seen.memo_edited("walk", check_planned, model).extend(made.outs[len(plain.outs) :]).find_violations()
+    broken = view.memo_edited("walk", check_planned, model).extend(made.outs[len(plain.outs) :]).find_violations()
     if broken:
-        validate.raise_new_violations(broken, seen.memo("walk", check_received, model).find_violations())
+        validate.raise_new_violations(broken, view.memo("walk", check_received, model).find_violations())
 
     def check_kept(n: int) -> None:
         at = made.find_position(n)
         out = None if at is None else made.outs[at]
-        validate.check_message_kept(seen.messages[n], out, is_prompt=n == seen.history.last_user_index)
+        validate.check_message_kept(view.messages[n], out, is_prompt=n == view.history.last_user_index)
 
     def check_systems_kept(begin: int, _: bool | None) -> bool:
-        for n in range(begin, len(seen.messages)):
-            if seen.messages[n].is_system:
+        for n in range(begin, len(view.messages)):
+            if view.messages[n].is_system:
                 check_kept(n)
         return True
 
-    seen.memo_edited("kept", check_systems_kept)
-    if inserts and seen.messages[0].is_system:
+    view.memo_edited("kept", check_systems_kept)
+    if inserts and view.messages[0].is_system:
         check_kept(0)
-    if seen.history.last_user_index >= 0:
-        check_kept(seen.history.last_user_index)
-    check_kept(len(seen.messages) - 1)
+    if view.history.last_user_index >= 0:
+        check_kept(view.history.last_user_index)
+    check_kept(len(view.messages) - 1)
 
 
-def predict_cached_tokens(seen: View, state: BranchState, rendering: Rendering, *, tools_added: bool) -> int:
+def predict_cached_tokens(view: View, state: BranchState, rendering: Rendering, *, tools_added: bool) -> int:
     """Tokens of this prompt that the provider's cache should serve.
 
     tools_added: True if tool definitions come in front of the messages with this request.
     """
     if not state.sent_marks:
-        return min(seen.cached_tokens, seen.prefix_tokens + sum(rendering.sizes))
-    if state.sent_at is None or seen.now - state.sent_at > seen.model.ttl_s or seen.model.cache == "none":
+        return min(view.cached_tokens, view.prefix_tokens + sum(rendering.sizes))
+    if state.sent_at is None or view.now - state.sent_at > view.model.ttl_s or view.model.cache == "none":
         return 0
-    matched = 0 if tools_added else view.count_common_marks(tuple(rendering.marks), state.sent_marks)
-    same = seen.prefix_tokens + sum(rendering.sizes[:matched])
-    if seen.model.cache == "breakpoint" and matched < len(state.sent_marks):
+    matched = 0 if tools_added else count_common_marks(tuple(rendering.marks), state.sent_marks)
+    same = view.prefix_tokens + sum(rendering.sizes[:matched])
+    if view.model.cache == "breakpoint" and matched < len(state.sent_marks):
         outs = rendering.outs[:matched]
         last = next(
             (
@@ -241,5 +238,5 @@ def predict_cached_tokens(seen: View, state: BranchState, rendering: Rendering, 
             ),
             -1,
         )
-        same = seen.prefix_tokens + sum(rendering.sizes[: last + 1])
-    return same // seen.model.block * seen.model.block if same >= seen.model.min else 0
+        same = view.prefix_tokens + sum(rendering.sizes[: last + 1])
+    return same // view.model.block * view.model.block if same >= view.model.min else 0

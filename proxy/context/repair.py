@@ -23,31 +23,31 @@ USER_FIRST_STRATEGIES = ("anthropic", "gemini", "gemini_gca")
 it."""
 
 
-def are_steps_whole(seen: View, begin: int, known: bool | None) -> bool:
+def are_steps_whole(view: View, begin: int, known: bool | None) -> bool:
     """True if the edits in force leave no half step. The last known step may have grown, so it is checked again."""
     if known is False:
         return False
-    steps = join_steps(seen.request, seen.steps)
+    steps = join_steps(view.request, view.steps)
     first = bisect_left(steps, begin, key=attrgetter("end")) if begin else 0
-    return not any(_is_half(seen, step, seen.edits) for step in steps[first:])
+    return not any(_is_half(view, step, view.edits) for step in steps[first:])
 
 
-def _is_half(seen: View, step: Step, edits: Mapping[bytes, Edit]) -> bool:
+def _is_half(view: View, step: Step, edits: Mapping[bytes, Edit]) -> bool:
     """True if a part of the step leaves.
 
     A step may leave as a whole, or keep the assistant message's text alone.
     """
-    actions = [e.action if (e := edits.get(k)) else "" for k in seen.keys[step.start : step.end]]
+    actions = [e.action if (e := edits.get(k)) else "" for k in view.keys[step.start : step.end]]
     if len(actions) == 1 or (actions[0] in ("gone", "text_only") and all(action == "gone" for action in actions[1:])):
         return False
     return any(action in ("gone", "text_only") for action in actions)
 
 
-def restore_whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
+def restore_whole_steps(view: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
     """Withdraw edits that would leave half a step, which every strict upstream refuses. An earlier cut stays."""
-    for step in join_steps(seen.request, seen.steps):
-        if step.end - step.start > 1 and _is_half(seen, step, edits):
-            for k in seen.keys[step.start : step.end]:
+    for step in join_steps(view.request, view.steps):
+        if step.end - step.start > 1 and _is_half(view, step, edits):
+            for k in view.keys[step.start : step.end]:
                 if k in edits and edits[k].action in ("gone", "text_only"):
                     del edits[k]
                     if k in old and old[k].action not in ("gone", "text_only"):

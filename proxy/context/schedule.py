@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from proxy.chat.group import Group, Step
 from proxy.chat.message import checkpoint
-from proxy.context import repair, view
+from proxy.context import repair
 from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.pins import is_pinned
 from proxy.context.plan import ACTION_STRENGTH, Edit, LossLimit, Proposal
 from proxy.context.stage import Stage
-from proxy.context.view import View
+from proxy.context.view import View, count_edited_tokens, count_text_tokens
 
 MIN_LONGER: Final = 3
 """Conversations that have to have been longer, for an estimate of the requests left."""
@@ -255,20 +255,20 @@ def count_saved_tokens(view: View, proposal: Proposal) -> int:
 # none.
 
 
-def collect(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
+def collect(view: View, stages: Iterable[Stage]) -> list[Proposal]:
     """The strongest proposal for each message; none for a message that must stay, and none weaker than the edit in
     force."""
     best: dict[int, Proposal] = {}
-    last, last_user = len(seen.messages) - 1, seen.history.last_user_index
-    held = _find_held_indexes(seen)
+    last, last_user = len(view.messages) - 1, view.history.last_user_index
+    held = _find_held_indexes(view)
     for stage in stages:
         checkpoint()
-        for proposal in stage(seen):
+        for proposal in stage(view):
             checkpoint()
             index = proposal.index
-            if seen.messages[index].is_system or (index == last and proposal.action == "gone"):
+            if view.messages[index].is_system or (index == last and proposal.action == "gone"):
                 continue
-            if proposal.action != "append" and (index == last_user or is_pinned(seen, index)):
+            if proposal.action != "append" and (index == last_user or is_pinned(view, index)):
                 continue  # no policy edits a pinned message or the current prompt
             if proposal.action == "gone" and index in held and stage.when != "always":
                 continue
@@ -278,18 +278,18 @@ def collect(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
                 -old.after,
             ):
                 best[index] = proposal
-    return [best[n] for n in sorted(best) if _supersedes(best[n], seen.find_edit(n))]
+    return [best[n] for n in sorted(best) if _supersedes(best[n], view.find_edit(n))]
 
 
-def _find_held_indexes(seen: View) -> frozenset[int]:
+def _find_held_indexes(view: View) -> frozenset[int]:
     """The indexes of messages that stay because of the client's own cache marks.
 
     A message with a mark stays, and with it its step, or its group if that is over. No part of these can leave alone.
     """
-    marked = [n for n in seen.history.marked_indexes if not seen.messages[n].is_system]
+    marked = [n for n in view.history.marked_indexes if not view.messages[n].is_system]
     if not marked:
         return frozenset()
-    found = [u for u in list_units(seen) if any(u.start <= n < u.end for n in marked)]
+    found = [u for u in list_units(view) if any(u.start <= n < u.end for n in marked)]
     return frozenset(n for unit in found for n in range(unit.start, unit.end))
 
 
@@ -303,44 +303,44 @@ def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
     return stronger or (is_same and proposal.after < edit.after)
 
 
-def apply(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, literal: bool) -> Mapping[bytes, Edit]:
+def apply(view: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, literal: bool) -> Mapping[bytes, Edit]:
     """The edits in force after these proposals are made. Either all messages of a step leave, or none of them."""
     if (
         not chosen
-        and old is seen.edits
-        and (seen.edited_history.is_complete or seen.memo_edited("whole steps", partial(repair.are_steps_whole, seen)))
+        and old is view.edits
+        and (view.edited_history.is_complete or view.memo_edited("whole steps", partial(repair.are_steps_whole, view)))
     ):
         return old  # no edit in force is withdrawn to keep turns in order
     edits = dict(old)
     gone = frozenset(p.index for p in chosen if not p.lossless)
-    bearer, record = (chosen and find_newest_record(seen.edits, seen)) or (b"", "")
+    bearer, record = (chosen and find_newest_record(view.edits, view)) or (b"", "")
     for proposal in reversed(chosen):  # newest first: of two copies of a text the older one may go
         checkpoint()
-        message = seen.messages[proposal.index]
+        message = view.messages[proposal.index]
         text = proposal.write_text(gone) if proposal.write_text else proposal.text
         if proposal.write_text and text is None:
             continue
-        if proposal.action == "text" and text is not None and seen.keys[proposal.index] == bearer:
+        if proposal.action == "text" and text is not None and view.keys[proposal.index] == bearer:
             text += record
         after = proposal.after
         if proposal.action == "gone":
             after = 0
         elif proposal.action == "append":
-            after = seen.original_tokens[proposal.index] + view.count_text_tokens(seen, message, text or "")
+            after = view.original_tokens[proposal.index] + count_text_tokens(view, message, text or "")
         elif proposal.action == "text" and text is not None:
-            after = view.count_edited_tokens(seen, proposal.index, text)
-            if after >= seen.tokens[proposal.index] and not literal:
+            after = count_edited_tokens(view, proposal.index, text)
+            if after >= view.tokens[proposal.index] and not literal:
                 continue  # the stub is no shorter than the replaced text
-        k = seen.keys[proposal.index]
+        k = view.keys[proposal.index]
         edits[k] = Edit(
-            k, proposal.action, text, proposal.stage, proposal.reason, seen.original_tokens[proposal.index], after
+            k, proposal.action, text, proposal.stage, proposal.reason, view.original_tokens[proposal.index], after
         )
     for proposal in chosen:
-        if proposal.needs_index is not None and not _keeps_message(edits.get(seen.keys[proposal.needs_index])):
-            k = seen.keys[proposal.index]  # the edit that it needs was not written
+        if proposal.needs_index is not None and not _keeps_message(edits.get(view.keys[proposal.needs_index])):
+            k = view.keys[proposal.index]  # the edit that it needs was not written
             edits.pop(k, None)
             edits.update({k: old[k]} if k in old else {})
-    return repair.repair_order(seen, repair.restore_whole_steps(seen, edits, old), old)
+    return repair.repair_order(view, repair.restore_whole_steps(view, edits, old), old)
 
 
 def keep_first_reasons(edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
@@ -358,17 +358,17 @@ def _keeps_message(edit: Edit | None) -> bool:
     return edit is not None and edit.action in ("text", "append")
 
 
-def list_units(seen: View) -> list[Group | Step]:
+def list_units(view: View) -> list[Group | Step]:
     """The parts that leave together, covering every message once: finished groups, then steps."""
-    return [*seen.groups[:-1], *(step for step in seen.steps if step.start >= seen.active_start)]
+    return [*view.groups[:-1], *(step for step in view.steps if step.start >= view.active_start)]
 
 
-def count_message_tokens(seen: View, edits: Mapping[bytes, Edit]) -> Sequence[int]:
+def count_message_tokens(view: View, edits: Mapping[bytes, Edit]) -> Sequence[int]:
     """Tokens of each message with these edits."""
-    if edits is seen.edits:
-        return seen.tokens
-    sizes = list(seen.original_tokens)
-    for n, (k, message) in enumerate(zip(seen.keys, seen.messages, strict=True)):
+    if edits is view.edits:
+        return view.tokens
+    sizes = list(view.original_tokens)
+    for n, (k, message) in enumerate(zip(view.keys, view.messages, strict=True)):
         edit = edits.get(k)
         if edit is not None and not message.is_system:
             sizes[n] = edit.after

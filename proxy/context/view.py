@@ -116,7 +116,8 @@ class View(msgspec.Struct, frozen=True, eq=False):
 
     `messages`, `keys`, `tokens`, `original_tokens`, `request_counts` and `is_result` have one entry for each message.
     The fields are in five groups: the conversation, the prompt's size, the policy and model, what came with the
-    request (`inputs`), and what earlier requests have left (`branch`, `faults`)."""
+    request (`inputs`), and what earlier requests have left (`branch`, `faults`). A stage reads a conversation by the
+    View alone. So the View has the lists of its `history`, and of its `edited_history`, as fields of its own."""
 
     request: Request
     messages: tuple[Message, ...]
@@ -249,21 +250,21 @@ def _extend_memo(facts: MemoValues, name: str, count: int, make: Callable[[int, 
     return made
 
 
-def count_edited_tokens(seen: View, index: int, text: str) -> int:
+def count_edited_tokens(view: View, index: int, text: str) -> int:
     """Tokens of messages[index] with another text; its calls, reasoning and media stay.
 
     The tokens are counted once for a text, because literal policies make the same edits with every request.
     """
-    message = seen.messages[index]
-    size = PER_MESSAGE + count_text_tokens(seen, message, text)
+    message = view.messages[index]
+    size = PER_MESSAGE + count_text_tokens(view, message, text)
     if message.calls or message.reasoning or message.media_count:
-        size += seen.original_tokens[index] - PER_MESSAGE - count_text_tokens(seen, message, message.text)
+        size += view.original_tokens[index] - PER_MESSAGE - count_text_tokens(view, message, message.text)
     return size
 
 
-def count_text_tokens(seen: View, message: Message, text: str) -> int:
+def count_text_tokens(view: View, message: Message, text: str) -> int:
     """Tokens of a text that goes into a message, remembered with the message."""
-    return message.derive(lambda _: seen.token_counter.count_text(text), ("count", seen.token_counter, text))
+    return message.derive(lambda _: view.token_counter.count_text(text), ("count", view.token_counter, text))
 
 
 _HISTORY_MEMO = "history"
@@ -355,13 +356,13 @@ def apply_edits(history: History, edits: Mapping[bytes, Edit]) -> EditedHistory:
     return extended
 
 
-def with_edits(seen: View, edits: Mapping[bytes, Edit]) -> View:
+def with_edits(view: View, edits: Mapping[bytes, Edit]) -> View:
     """The view with other edits in force, which has facts of its own about the messages with these edits."""
-    if edits is seen.edits:
-        return seen
-    applied = _extend_edited_history(seen.history, edits, None)
+    if edits is view.edits:
+        return view
+    applied = _extend_edited_history(view.history, edits, None)
     applied.edits = edits
-    return replace(seen, edits=edits, tokens=applied.tokens, edited_history=applied)
+    return replace(view, edits=edits, tokens=applied.tokens, edited_history=applied)
 
 
 def keep_edited_history(edited: View, branch_edits: Mapping[bytes, Edit]) -> None:

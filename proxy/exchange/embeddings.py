@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from proxy.context.models import find_model
 from proxy.errors import StoreUnavailable
 from proxy.exchange.services import Services
-from proxy.helper.helper_client import EmbeddingAnswer, embed_texts, pick_credential_headers
+from proxy.helper.helper_client import EmbeddingAnswer, HelperEndpoint, embed_texts, pick_credential_headers
 from proxy.store.derived import EmbeddingRow
 from proxy.upstream.client import Target
 from proxy.upstream.headers import Headers
@@ -84,8 +84,8 @@ async def _embed_batch(
     made = EmbeddingAnswer("cancelled", dollars=worst)
     try:
         shown = [] if target.key is not None else pick_credential_headers(headers)
-        timeout_s = services.settings.helper.timeout_s
-        made = await embed_texts(services.client, target, name, model, texts, shown, timeout_s=timeout_s)
+        endpoint = HelperEndpoint(services.client, target, services.settings.helper.timeout_s)
+        made = await embed_texts(endpoint, name, model, texts, shown)
     finally:
         services.store.put(
             services.helper_budget.settle_reserve(tenant, KIND, worst, (made.prompt_tokens, 0), made.dollars)

@@ -208,7 +208,7 @@ def make_strip_rows(turn: Turn, tokens: Iterable[bytes], now: float) -> list[Row
     return [msgspec.structs.replace(row, action="strip") for row in make_edit_rows(turn, edits, now)]
 
 
-class ChainPlace(NamedTuple):
+class ChainPlace(msgspec.Struct, frozen=True):
     """The place of a message in the chain of its conversation."""
 
     key: bytes

@@ -23,7 +23,7 @@ from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.helper.queue import remember_answer
 from proxy.notes import reflection
-from proxy.notes.reflection import IterationReport, Relevance
+from proxy.notes.reflection import FinishedCall, IterationReport, Relevance
 from proxy.sessions.branch import BranchId
 from proxy.sessions.locate import make_id
 from proxy.store.base import Row, Store
@@ -148,23 +148,19 @@ def _make_row(
     asked_at = node.seen_at if node is not None else 0.0
     prompt = group.find_last_user(messages[: step.start])
     number = sum(messages[n].role == "assistant" for n in range(prompt + 1, step.start + 1))
+    finished_calls = []
+    for one in call_batches.find_answered_calls(messages, step):
+        n, result = one.result_index, messages[one.result_index]
+        outcome = call_batches.read_call_outcome(one.call, result)
+        finished_calls.append(
+            FinishedCall(one.call, result, public_id(keys[n]), ranks.get(n), places.get(n, 0), outcome)
+        )
     record = reflection.build_report(
         number,
         turn.started_at,
         turn.request.reasoning_effort,
         messages[step.start],
-        [
-            (
-                one.call,
-                m,
-                public_id(keys[n]),
-                ranks.get(n),
-                places.get(n, 0),
-                call_batches.read_call_outcome(one.call, m),
-            )
-            for one in call_batches.find_answered_calls(messages, step)
-            for n, m in ((one.result_index, messages[one.result_index]),)
-        ],
+        finished_calls,
         seconds=turn.started_at - asked_at if 0 < asked_at < turn.started_at else None,
         token_counter=turn.token_counter.count_text,
         feedback="\n".join(m.text for m in messages[step.end :] if m.role == "user"),

@@ -16,7 +16,7 @@ from proxy.chat import json_spans
 from proxy.chat.chain import compute_keys
 from proxy.chat.message import Request
 from proxy.context.plan import Edit, Insert
-from proxy.context.render import render
+from proxy.context.render import add_inserts, render_plain
 from proxy.dialects.completions.request import MessageReader, read_message, read_request, write_request
 from proxy.errors import StoreUnavailable
 from proxy.exchange.exchange_rows import MessageForms, SentTexts
@@ -189,7 +189,8 @@ async def _render_sent_body(
             after.append(insert)
         else:
             by_index.setdefault(index, []).append(insert)
-    made = render(request.messages, keys, edits, [0] * len(keys), by_index, after)
+    plain = render_plain(request.messages, keys, edits, [0] * len(keys))
+    made = add_inserts(plain, len(request.messages), by_index, after)
     return write_request(request, made.raws, request_usage=sent.usage)
 
 

@@ -97,18 +97,54 @@ def pick_credential_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in headers if name.lower() in CREDENTIAL_HEADERS]
 
 
-class HelperClient:
-    """A model that can be asked. timeout_s: for a whole answer. max_tokens: its longest answer."""
+@dataclass(frozen=True, slots=True)
+class HelperEndpoint:
+    """A server of the helper's models."""
 
-    def __init__(
-        self, client: UpstreamClient, target: Target, name: str, model: Model, *, max_tokens: int, timeout_s: float
-    ) -> None:
-        self.target = target
+    client: UpstreamClient
+    target: Target
+    timeout_s: float
+    """Seconds for a whole answer."""
+
+    async def post(self, path: str, body: dict[str, Any], headers: Headers, limit: int) -> _PostResult:
+        """Send one POST of JSON. limit: bytes of its answer. The outcome is as in `HelperAnswer`, or `limit` if the
+        name of the length limit was refused."""
+        sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
+        request = self.client.build_request(
+            self.target, UpstreamRequest("POST", path, b"", sent, json.dumps(body).encode())
+        )
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                try:
+                    response = await self.client.create_http_client(self.target).send(request, stream=True)
+                except httpx2.NetworkError:
+                    return _PostResult("unreachable")
+                answer = await read_at_most(response, limit)
+        except (TimeoutError, httpx2.TimeoutException):
+            return _PostResult("timeout")
+        except httpx2.TransportError:
+            return _PostResult("broken")
+        if answer is None:
+            return _PostResult("garbage")
+        status = response.status_code
+        if 400 <= status < 500:
+            named = OLD_LIMIT_FIELD in body and NEW_LIMIT_FIELD.encode() in answer
+            return _PostResult("limit" if named else "refused")
+        if status != 200:
+            return _PostResult("failed")
+        encoded = response.headers.get("content-encoding", "").strip().lower() not in ("", "identity")
+        return _PostResult("garbage" if encoded else "answered", answer)
+
+
+class HelperClient:
+    """A model that can be asked. max_tokens: its longest answer."""
+
+    def __init__(self, endpoint: HelperEndpoint, name: str, model: Model, *, max_tokens: int) -> None:
+        self.target = endpoint.target
         self.model_name = name
-        self._client = client
+        self._endpoint = endpoint
         self._model = model
         self._max_tokens = max_tokens
-        self._timeout_s = timeout_s
         self._limit = OLD_LIMIT_FIELD
 
     def estimate_max_cost(self, prompt: str) -> float:
@@ -134,9 +170,7 @@ class HelperClient:
             "messages": [{"role": "user", "content": question}],
             self._limit: self._max_tokens,
         }
-        return await _post(
-            self._client, self.target, "/v1/chat/completions", body, headers, self._timeout_s, ANSWER_LIMIT
-        )
+        return await self._endpoint.post("/v1/chat/completions", body, headers, ANSWER_LIMIT)
 
     def _read(self, prompt: str, answer: AssembledAnswer) -> HelperAnswer:
         usage = answer.usage
@@ -155,19 +189,12 @@ class HelperClient:
 
 
 async def embed_texts(
-    client: UpstreamClient,
-    target: Target,
-    name: str,
-    model: Model,
-    texts: Sequence[str],
-    headers: Headers,
-    *,
-    timeout_s: float,
+    endpoint: HelperEndpoint, name: str, model: Model, texts: Sequence[str], headers: Headers
 ) -> EmbeddingAnswer:
-    """Return vectors of these texts, from one call."""
+    """Return vectors of these texts, from one call. name: of the model. headers: as for `HelperClient.ask`."""
     body = {"model": name, "input": [replace_surrogates(text) for text in texts]}
     limit = ANSWER_LIMIT + VECTOR_LIMIT * len(texts)
-    reply = await _post(client, target, "/v1/embeddings", body, headers, timeout_s, limit)
+    reply = await endpoint.post("/v1/embeddings", body, headers, limit)
     if reply.outcome != "answered":
         return EmbeddingAnswer(reply.outcome)
     large = len(reply.body) > THREADED_PARSE_BYTES
@@ -197,42 +224,6 @@ def _parse_vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ..
     if len({len(vector) for vector in found}) != 1 or not all(abs(x) < FLOAT32_MAX for v in found for x in v):
         return None
     return (found, read.usage.prompt_tokens if read.usage else 0) if found[0] else None
-
-
-async def _post(
-    client: UpstreamClient,
-    target: Target,
-    path: str,
-    body: dict[str, Any],
-    headers: Headers,
-    timeout_s: float,
-    limit: int,
-) -> _PostResult:
-    """Send one POST of JSON. The outcome is as in `HelperAnswer`, or `limit` if the name of the length limit was
-    refused."""
-    sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
-    request = client.build_request(target, UpstreamRequest("POST", path, b"", sent, json.dumps(body).encode()))
-    try:
-        async with asyncio.timeout(timeout_s):
-            try:
-                response = await client.create_http_client(target).send(request, stream=True)
-            except httpx2.NetworkError:
-                return _PostResult("unreachable")
-            answer = await read_at_most(response, limit)
-    except (TimeoutError, httpx2.TimeoutException):
-        return _PostResult("timeout")
-    except httpx2.TransportError:
-        return _PostResult("broken")
-    if answer is None:
-        return _PostResult("garbage")
-    status = response.status_code
-    if 400 <= status < 500:
-        named = OLD_LIMIT_FIELD in body and NEW_LIMIT_FIELD.encode() in answer
-        return _PostResult("limit" if named else "refused")
-    if status != 200:
-        return _PostResult("failed")
-    encoded = response.headers.get("content-encoding", "").strip().lower() not in ("", "identity")
-    return _PostResult("garbage" if encoded else "answered", answer)
 
 
 async def read_at_most(response: httpx2.Response, limit: int) -> bytes | None:

@@ -21,7 +21,7 @@ from proxy.context.models import Model, find_model
 from proxy.context.plan import Ask
 from proxy.errors import StoreUnavailable
 from proxy.helper.budget import Budget, HelperCircuitBreaker
-from proxy.helper.helper_client import HelperAnswer, HelperClient, pick_credential_headers
+from proxy.helper.helper_client import HelperAnswer, HelperClient, HelperEndpoint, pick_credential_headers
 from proxy.metrics import Metrics
 from proxy.sessions.branch import Branch
 from proxy.sessions.live import LiveSessions
@@ -305,5 +305,6 @@ def make_helper_queue(
     if target is None:
         return None
     model = find_model(models, limits.model)
-    asker = HelperClient(client, target, limits.model, model, max_tokens=limits.max_tokens, timeout_s=limits.timeout_s)
+    endpoint = HelperEndpoint(client, target, limits.timeout_s)
+    asker = HelperClient(endpoint, limits.model, model, max_tokens=limits.max_tokens)
     return HelperQueue(limits, asker, budget, live_sessions, metrics)

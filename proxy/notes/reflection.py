@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -166,12 +166,25 @@ def render_call(call: Call, result: Message, item: CallReflection | None, outcom
     return f"{call_summaries.describe_call(call)} → " + "; ".join(part.rstrip(" .;") for part in parts if part)
 
 
+class FinishedCall(NamedTuple):
+    """A call of an iteration with its result."""
+
+    call: Call
+    result: Message
+    result_id: str
+    """The public id of the result."""
+    relevance: Relevance | None
+    number: int
+    """Its number in the reflection, 0 if it is not in it."""
+    outcome: QuotedOutcome
+
+
 def build_report(
     number: int,
     timestamp: float,
     effort: str,
     assistant: Message,
-    finished_calls: Sequence[tuple[Call, Message, str, Relevance | None, int, QuotedOutcome]],
+    finished_calls: Sequence[FinishedCall],
     *,
     seconds: float | None,
     token_counter: Callable[[str], int],
@@ -179,25 +192,25 @@ def build_report(
 ) -> IterationReport:
     """The record of an iteration.
 
-    timestamp: Unix time of the results. finished_calls: for each call its result, the result's public id, its
-    relevance, its number in the reflection, its outcome. seconds: from the answer with the calls to `timestamp`."""
+    timestamp: Unix time of the results. seconds: from the answer with the calls to `timestamp`."""
     thought = replace_surrogates(assistant.text.strip() or assistant.reasoning.strip())
     calls = [
         CallRecord(
-            tool=replace_surrogates(call.name),
-            params=_read_parameters(call.arguments),
-            raw_output=replace_surrogates(result.text[:MAX_RESULT_CHARS]),
-            outcome=reading.outcome,
+            tool=replace_surrogates(one.call.name),
+            params=_read_parameters(one.call.arguments),
+            raw_output=replace_surrogates(one.result.text[:MAX_RESULT_CHARS]),
+            outcome=one.outcome.outcome,
             execution_time=seconds,
             cost=CallCost(
-                token_counter(call.name) + token_counter(call.arguments) + token_counter(result.text), seconds
+                token_counter(one.call.name) + token_counter(one.call.arguments) + token_counter(one.result.text),
+                seconds,
             ),
             tool_selection_rationale=shorten_to_line(thought, MAX_FIELD_CHARS),
-            message=name,
-            relevance=relevance,
-            reflected=place,
+            message=one.result_id,
+            relevance=one.relevance,
+            reflected=one.number,
         )
-        for call, result, name, relevance, place, reading in finished_calls
+        for one in finished_calls
     ]
     return IterationReport(
         number,

@@ -106,11 +106,11 @@ async def restore(services: Services, selected: SelectedBranch, chosen: Sequence
     if any(selected.keys[n] in selected.operator_decisions.removed for n in chosen):
         raise Conflict("what was removed for good cannot be restored")
     rows = _make_rows(services, selected, chosen, "withdrawn", "restore")
-    seen = await preview_prompt(services, selected, apply_rows(selected.operator_decisions, rows))
-    refused = seen.turn.prompt.plan.refusal
+    preview = await preview_prompt(services, selected, apply_rows(selected.operator_decisions, rows))
+    refused = preview.turn.prompt.plan.refusal
     if refused:
         raise Conflict(f"the prompt would break rule {refused}", hint="Restore the whole group.")
-    still = [n for n in chosen if _is_out(seen, selected.keys[n])]
+    still = [n for n in chosen if _is_out(preview, selected.keys[n])]
     if still:
         raise Conflict(f"message {public_id(selected.keys[still[0]])} stays out", hint="Restore the whole group.")
     return await _store_decision(services, selected, chosen, rows, "restore")
@@ -148,8 +148,8 @@ async def _take_out(
             hint="Begin a new conversation.",
         )
     rows = _make_rows(services, selected, chosen, "gone", action, stage=REMOVED_STAGE if action == "remove" else NAME)
-    seen = await preview_prompt(services, selected, apply_rows(selected.operator_decisions, rows), prompted=prompted)
-    staying = [n for n in chosen if not _is_out(seen, selected.keys[n])]
+    preview = await preview_prompt(services, selected, apply_rows(selected.operator_decisions, rows), prompted=prompted)
+    staying = [n for n in chosen if not _is_out(preview, selected.keys[n])]
     if staying:
         _raise_conflict(selected, staying[0])
     return await _store_decision(services, selected, chosen, rows, action)

@@ -80,9 +80,9 @@ async def build_chart(services: Services, tenant: str, session: str, *, branch: 
     """Return the chart of the prompt that would go out if the client sent its history now. Raises NotFound;
     StoreUnavailable passes through."""
     selected = await find_branch(services, tenant, session, branch)
-    seen = await preview_prompt(services, selected)
+    preview = await preview_prompt(services, selected)
     reported = await show.read_reported_tokens(services, selected)
-    return await run_off_loop(len(selected.keys), lambda: _draw_chart(selected, seen, reported))
+    return await run_off_loop(len(selected.keys), lambda: _draw_chart(selected, preview, reported))
 
 
 def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> PromptChart:

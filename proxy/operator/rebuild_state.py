@@ -12,7 +12,7 @@ from proxy.chat.message import Message
 from proxy.errors import StoreUnavailable
 from proxy.exchange import lookups
 from proxy.exchange.services import Services
-from proxy.helper.helper_client import HelperAnswer, HelperClient
+from proxy.helper.helper_client import HelperAnswer, HelperClient, HelperEndpoint
 from proxy.notes import state_block as grammar
 from proxy.operator import give_notes, session_settings
 from proxy.operator.find_session import SelectedBranch, find_branch
@@ -35,8 +35,8 @@ async def rebuild(services: Services, tenant: str, session: str, *, branch: str 
     outcome = "no helper, and no key of the upstream's own"
     if found is not None:
         asker, how = found
-        seen = await preview_prompt(services, selected)
-        out = {k for k, edit in seen.edits.items() if edit.action == "gone"}
+        preview = await preview_prompt(services, selected)
+        out = {k for k, edit in preview.edits.items() if edit.action == "gone"}
         left = [m for m, k in zip(selected.request.messages, selected.keys, strict=True) if m.is_system or k not in out]
         answer = await _ask(services, tenant, asker, build_question(left), paid=how == "helper")
         outcome = answer.outcome
@@ -59,9 +59,8 @@ def _choose_client(services: Services, selected: SelectedBranch) -> tuple[Helper
         if target.key is None:
             return None
     model = lookups.look_up_model(services, name)
-    return HelperClient(
-        services.client, target, name, model, max_tokens=limits.max_tokens, timeout_s=limits.timeout_s
-    ), how
+    endpoint = HelperEndpoint(services.client, target, limits.timeout_s)
+    return HelperClient(endpoint, name, model, max_tokens=limits.max_tokens), how
 
 
 async def _ask(services: Services, tenant: str, asker: HelperClient, prompt: str, *, paid: bool) -> HelperAnswer:

@@ -157,14 +157,14 @@ async def compute_stats(services: Services, tenant: str, session: str, *, branch
     """Return the statistics of a session, with the next prompt of one of its branches. Raises NotFound;
     StoreUnavailable passes through."""
     selected = await find_branch(services, tenant, session, branch)
-    seen = await preview_prompt(services, selected)
+    preview = await preview_prompt(services, selected)
     exchanges = await read_newest_exchanges(services, tenant, session, MAX_EXCHANGES)
     sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
-    made = _build_stats(services, selected, seen, sums)
-    prunable = await is_prunable(services, selected, seen)
+    made = _build_stats(services, selected, preview, sums)
+    prunable = await is_prunable(services, selected, preview)
     return msgspec.structs.replace(
         made,
-        planned_as=find_observed_policy(services, seen.turn.enriched.policy),
+        planned_as=find_observed_policy(services, preview.turn.enriched.policy),
         prunable=prunable,
         more=selected.record.counts.get("exchanges", 0) > len(exchanges),
     )

@@ -114,9 +114,9 @@ async def preview_next_prompt(
     messages of source `next` stand for them. first, limit: a page of its messages, without the bodies. changed: the
     page begins at the next change."""
     selected = await find_branch(services, tenant, session, branch)
-    seen = await preview_prompt(services, selected)
-    turn, plan = seen.turn, seen.turn.prompt.plan
-    edits = {} if turn.prompt.observed else seen.edits
+    preview = await preview_prompt(services, selected)
+    turn, plan = preview.turn, preview.turn.prompt.plan
+    edits = {} if turn.prompt.observed else preview.edits
     since = await _read_edit_rows(services, selected)
     inserts = _place_inserts(turn)
     history = _EditedHistory(
@@ -125,7 +125,7 @@ async def preview_next_prompt(
     changes = history.find_changes(inserts)
     page = _select_page(len(turn.keys), first, limit, changes if changed else None)
     messages = await history.build_messages(page)
-    known = len(turn.keys) - seen.stand_ins
+    known = len(turn.keys) - preview.stand_ins
     shown = PromptDetails(
         session=session,
         branch=selected.branch.name,
@@ -191,8 +191,8 @@ async def list_groups(
 ) -> list[GroupListItem]:
     """Return the groups of a branch, oldest first, as they stand in the next prompt. last: so many of the newest."""
     selected = await find_branch(services, tenant, session, branch)
-    seen, reported = await preview_prompt(services, selected), await read_reported_tokens(services, selected)
-    found = await find_session.run_off_loop(len(selected.keys), lambda: build_group_items(selected, seen, reported))
+    preview, reported = await preview_prompt(services, selected), await read_reported_tokens(services, selected)
+    found = await find_session.run_off_loop(len(selected.keys), lambda: build_group_items(selected, preview, reported))
     return [one for one in found if not status or one.status == status][-last if last else 0 :]
 
 
@@ -204,9 +204,9 @@ async def read_group(
     found = next((one for one in selected.groups if one.id == group), None)
     if found is None:
         raise NotFound(f"this branch has no group {group!r}", hint="List its groups.")
-    seen = await preview_prompt(services, selected)
+    preview = await preview_prompt(services, selected)
     since = await _read_edit_rows(services, selected)
-    turn, edits = seen.turn, {} if seen.turn.prompt.observed else seen.edits
+    turn, edits = preview.turn, {} if preview.turn.prompt.observed else preview.edits
     history = _EditedHistory(
         selected.request, selected.keys, edits, turn.token_counter, selected.operator_decisions, since,
         turn.enriched.policy,

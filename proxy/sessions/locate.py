@@ -186,7 +186,7 @@ class ExpectedNotes(NamedTuple):
 NO_NOTES = ExpectedNotes()
 
 
-class SessionQuery(NamedTuple):
+class SessionQuery(msgspec.Struct, frozen=True, eq=False):
     """The parts of a request by which its session is found."""
 
     tenant: str
@@ -210,9 +210,9 @@ async def locate_request(
     retry: the client says that it sends the same request again. known_session: the session of a response that the
     request names, which counts where the client names no session. notes: the notes that its prompt will get.
     """
-    tenant, named_session, request, keys = query
+    named_session, request, keys = query.named_session, query.request, query.keys
     messages, chained = request.messages, request.find_chained_indices()
-    search = _SessionSearch(live_sessions, tenant, messages, keys, chained, notes)
+    search = _SessionSearch(live_sessions, query.tenant, messages, keys, chained, notes)
     live_session, at, branch = await search.find_deepest(named_session, known_session)
     if (
         live_session is not None
@@ -267,10 +267,10 @@ async def _begin_branch(
 
 def find_live_session(live_sessions: LiveSessions, query: SessionQuery) -> LiveSession | None:
     """Return the session that holds the most of a request, as far as this process knows without the store."""
-    tenant, named_session, request, keys = query
-    if named_session is not None:
-        return live_sessions.find_session(tenant, named_session)
-    search = _SessionSearch(live_sessions, tenant, request.messages, keys, request.find_chained_indices())
+    if query.named_session is not None:
+        return live_sessions.find_session(query.tenant, query.named_session)
+    messages, chained = query.request.messages, query.request.find_chained_indices()
+    search = _SessionSearch(live_sessions, query.tenant, messages, query.keys, chained)
     found = search.find_in_memory()
     return found[0] if found is not None else None
 

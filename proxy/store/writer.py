@@ -10,10 +10,6 @@ writing an item twice after a fault of unclear outcome does no harm (a gap may b
 Errors are of two kinds. A row that cannot be stored fails its own item: the batch is rolled back and its items are
 written one by one. Any other error comes from the disk or the file. The items stay, the connection is closed and opened
 again with growing pauses, and nothing is acknowledged until it works.
-
-After an I/O error the log's contents are not trusted. A failed fsync may have marked pages clean that never reached the
-disk. Writing the same rows again would find them "there" and sync nothing. So a whole checkpoint, which copies the log
-into the database and syncs that, has to succeed first.
 """
 
 from __future__ import annotations
@@ -21,13 +17,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from queue import Empty
@@ -35,8 +29,8 @@ from typing import Literal
 
 from proxy.store import encode, full_text_search
 from proxy.store.base import GapRow, Row
+from proxy.store.database_file import DatabaseFile
 from proxy.store.journal import MAX_AGE_S, Journal, execute_rows, is_erasing, pack
-from proxy.store.sqlite_files import FileIdentity, build_uri, list_wal_files, make_private
 from proxy.store.write_queue import WriteItem, WriteQueue, count_bytes
 
 log = logging.getLogger(__name__)
@@ -55,15 +49,9 @@ truncated."""
 _WIPE_S = 60.0
 """Seconds within which erased content leaves the log and the keyword index, however much is written meanwhile. Also the
 seconds until the next try if a reader holds the log."""
-_FREE_PAGES = 256
-_FREE_SHARE = 10
-"""Free pages are returned to the file system if there are more than `_FREE_PAGES`, and more than a tenth of all pages.
-Fewer may stay, since traffic will fill them again soon."""
-_VACUUM_PAGES = 64
 _VACUUM_S = 0.02
-"""Pages per step, and seconds between two steps, while there is nothing to write."""
+"""Seconds between two steps of `return_free_pages`, while there is nothing to write."""
 _RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
-_LOG_LIMIT_BYTES = 64 << 20
 
 _BAD_ROW = (
     *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError, sqlite3.InterfaceError),
@@ -86,17 +74,13 @@ class SqliteWriter:
         self.commits = 0
         self.trouble = "not started"
         self.queue = WriteQueue(spool_bytes)
-        self._path = path
+        self._file = DatabaseFile(path, syncs_later=durability == "normal")
         self._syncs_later = durability == "normal"
         """True if a commit does not wait for the sync of the log."""
         self._drain_s = drain_s
         self._pending: deque[WriteItem] = deque()
-        self._connection: sqlite3.Connection | None = None
         self._journal = Journal()
         self._journal_since = 0.0
-        self._identity: FileIdentity | None = None
-        self._wal_suspect = False
-        """True from an I/O error until a checkpoint has copied the whole log."""
         self._failures = 0
         self._unsynced_since = 0.0
         """Time of the first commit that is not synced yet; 0 if all are."""
@@ -145,9 +129,7 @@ class SqliteWriter:
     @property
     def log_bytes(self) -> int:
         """Size of the write-ahead log: it grows while another process holds a snapshot of the database."""
-        with contextlib.suppress(OSError):
-            return list_wal_files(self._path)[0].stat().st_size
-        return 0
+        return self._file.log_bytes
 
     # From here on, methods run in the thread.
 
@@ -169,18 +151,18 @@ class SqliteWriter:
                 self._run_cycle()
             self._end_journal()
             if self._unsynced_since:
-                self._sync_wal()
+                self._file.sync_log()
         except OSError as error:
             log.error("the last second of the log could not be synced: %s", error)
         finally:
-            self._close()
+            self._file.close()
             self._call_on_loop(_succeed, self._ended)
 
     def _end_journal(self) -> None:
         """Write the journal's rows to the tables before the file is closed. If the disk does not let it, the rows stay
         in the journal, and the next start applies them. What was erased is wiped, as long as there is time."""
         try:
-            if self._connection is not None:
+            if self._file.is_open:
                 self._write_tables(())
             while self._wipe_at and time.monotonic() < (self._stop_at or 0.0):
                 self._wipe_erased(time.monotonic())
@@ -194,7 +176,7 @@ class SqliteWriter:
         """Take the queued items, write them, maintain the file. A step that fails is tried again in the next cycle."""
         self._collect_items()
         try:
-            if self._connection is None:
+            if not self._file.is_open:
                 self._reopen()
             if self._pending:
                 self._write_batch()
@@ -280,33 +262,19 @@ class SqliteWriter:
     @contextlib.contextmanager
     def _begin_transaction(self) -> Iterator[sqlite3.Connection]:
         """Run one transaction. Raises OSError if the file was replaced or lost meanwhile."""
-        connection, identity = self._find_connection()
-        try:
-            connection.execute("BEGIN IMMEDIATE")
+        with self._file.begin_transaction() as connection:
             yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-            raise
-        self._note_commit(identity)
+        self._note_commit()
 
     def _write_record(self, record: bytes) -> None:
         """Write a record to the journal. This is one statement, so it is a transaction without BEGIN and COMMIT, and
         waits for a locked file as BEGIN IMMEDIATE does. Raises OSError as `_begin_transaction` does."""
-        connection, identity = self._find_connection()
-        self._journal.write(connection, record)
-        self._note_commit(identity)
+        self._journal.write(self._file.connection, record)
+        self._file.check_unchanged()
+        self._note_commit()
 
-    def _find_connection(self) -> tuple[sqlite3.Connection, FileIdentity]:
-        if self._connection is None or self._identity is None:
-            raise sqlite3.OperationalError("not connected")
-        return self._connection, self._identity
-
-    def _note_commit(self, identity: FileIdentity) -> None:
-        """Note a commit, once the file is still the same. Raises OSError if it was replaced or lost."""
-        identity.check_unchanged(self._path)
+    def _note_commit(self) -> None:
+        """Note the time of a commit."""
         self._last_write = time.monotonic()
         if self._syncs_later and not self._unsynced_since:
             self._unsynced_since = self._last_write
@@ -389,114 +357,46 @@ class SqliteWriter:
         truncate the log. Wipe what is erased."""
         now = time.monotonic()
         if self._unsynced_since and now - self._unsynced_since >= _SYNC_S:
-            self._sync_wal()
+            self._file.sync_log()
             self._unsynced_since = 0.0
-        if now - self._last_check >= _CHECK_S and self._identity is not None:
+        if now - self._last_check >= _CHECK_S:
             self._last_check = now
-            self._identity.check_unchanged(self._path)
-            self._note_size()
-            self._save_removed_log()
+            self._file.check_unchanged()
+            self._file.note_size()
+            self._file.save_removed_log()
         is_idle = bool(not self._pending and self._last_write and now - self._last_write >= _IDLE_S)
         if self._wipe_at and (is_idle or now >= self._wipe_at):
             self._wipe_erased(now)
         if is_idle or (self._vacuuming and not self._pending):
             self._last_write = 0.0
-            self._vacuum()
+            self._vacuuming = self._file.return_free_pages()
             if self.log_bytes > _IDLE_LOG_BYTES:
-                self._checkpoint()
+                self._file.checkpoint()
 
     def _wipe_erased(self, now: float) -> None:
         """Do one step of removing what erased content leaves behind: first its words in the keyword index, then its
         pages in the log."""
-        if self._connection is None:
+        if not self._file.is_open:
             self._wipe_at = now + _WIPE_S
             return
         is_first, self._merging = not self._merging, True
-        if full_text_search.merge_index(self._connection, begins=is_first):
+        if full_text_search.merge_index(self._file.connection, begins=is_first):
             self._wipe_at = now
         else:
-            self._wipe_at = 0.0 if self._checkpoint() else now + _WIPE_S
-
-    def _save_removed_log(self) -> None:
-        """Copy the log into the database if another program has removed its file: only this process can still read it.
-        SQLite goes on with the removed file until all its connections are closed."""
-        if self._connection is not None and not list_wal_files(self._path)[0].exists():
-            copied = self._checkpoint()
-            log.error(
-                "the log of the database %s was removed and is %s: restart the proxy, or a kill loses its last seconds",
-                *(self._path, "saved" if copied else "not saved yet"),
-            )
-
-    def _vacuum(self) -> None:
-        """Return some free pages to the file system. The next checkpoint shortens the file, as intended."""
-        if self._connection is None:
-            return
-        free, pages = (
-            self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count")
-        )
-        self._vacuuming = free > _FREE_PAGES and free * _FREE_SHARE > pages
-        if self._vacuuming:
-            # As a script: `execute` stops after the first row, so it would return one page only.
-            self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
-            self._note_size()
-
-    def _note_size(self) -> None:
-        """Set the minimum size of the file for later checks: a checkpoint may still remove pages that a vacuum
-        freed."""
-        if self._connection is not None and self._identity is not None:
-            pages, size = (self._connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
-            found = FileIdentity.read(self._path).size
-            if found < min(self._identity.size, pages * size):  # since the check a moment ago
-                raise OSError(f"the database {self._path} was truncated")
-            self._identity = replace(self._identity, size=min(found, pages * size))
-
-    def _sync_wal(self) -> None:
-        """Sync the log by a descriptor of its own: a checkpoint would not sync while a reader holds an old snapshot.
-        SQLite locks other files than the log, so closing this descriptor drops no lock."""
-        descriptor = os.open(list_wal_files(self._path)[0], os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        except OSError:
-            self._wal_suspect = True
-            raise
-        finally:
-            os.close(descriptor)
-
-    def _checkpoint(self) -> bool:
-        """Copy the log into the database and truncate it. Return True if all of it was copied; readers may prevent
-        that."""
-        if self._connection is None:
-            return False
-        _, frames, copied = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        return bool(frames == copied)
+            self._wipe_at = 0.0 if self._file.checkpoint() else now + _WIPE_S
 
     def _connect(self) -> None:
-        connection = _open_connection(self._path)
+        """Open the file, and read the journal's records that are not applied."""
+        connection = self._file.open()
         try:
-            connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._syncs_later else 'FULL'}")
-            connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
-            connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute("PRAGMA cache_size = -2000")  # KB: 8 MB saved no time and no write, at 100,000 rows
-            full_text_search.register_functions(connection)
-            connection.execute("PRAGMA secure_delete = ON")  # removed data is not left in the file
-            connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now
-            connection.execute("ROLLBACK")
-            make_private(self._path)
-            self._identity = self._identity or FileIdentity.read(self._path)
             self._journal.load(connection)
         except BaseException:
-            connection.close()
+            self._file.close()
             raise
-        self._connection = connection
 
     def _reopen(self) -> None:
-        if self._identity is not None:
-            self._identity.check_unchanged(self._path)
         self._connect()
-        if self._wal_suspect:
-            if not self._checkpoint():
-                raise sqlite3.OperationalError("a reader keeps the log from being copied after an I/O error")
-            self._wal_suspect = False
+        self._file.copy_suspect_log()
 
     def _handle_failure(self, error: Exception) -> None:
         """Report the fault, and close the connection unless the file is only locked. The items stay."""
@@ -512,9 +412,9 @@ class SqliteWriter:
             log.error("the store cannot write, %d items wait: %s", waiting, trouble, exc_info=None if known else error)
         self.trouble = trouble
         self._failures += 1
-        self._wal_suspect = self._wal_suspect or code == sqlite3.SQLITE_IOERR
+        self._file.is_log_suspect = self._file.is_log_suspect or code == sqlite3.SQLITE_IOERR
         if code not in _BUSY:
-            self._close()
+            self._file.close()
 
     def _pause_before_retry(self) -> None:
         pause = _RETRY_PAUSES_S[min(self._failures, len(_RETRY_PAUSES_S)) - 1]
@@ -527,12 +427,6 @@ class SqliteWriter:
         log.error("closing with %d items not stored", len(self._pending))
         self._settle_first(len(self._pending), error)
 
-    def _close(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
-
     def _call_on_loop(self, function: Callable[..., object], *args: object) -> None:
         """Call the function on the event loop, if there still is one."""
         if self._loop is not None:
@@ -542,10 +436,6 @@ class SqliteWriter:
 
 class _JournalFault(Exception):
     """Rows of the journal cannot be stored, although the check before journaling let them through."""
-
-
-def _open_connection(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(build_uri(path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128)
 
 
 def _succeed(future: asyncio.Future[None]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.chat import chain
 from proxy.context.plan import Edit, Insert
-from proxy.context.render import Rendering, read_visible_text, render, render_message
+from proxy.context.render import Rendering, add_inserts, read_visible_text, render_message, render_plain
 from tests.conversations import COUNTER, assistant, make_message, make_messages, result, system, user
 
 TALK = make_messages(system("Be."), user("go"), assistant("so", "1"), result("1", "long text"), assistant("done"))
@@ -20,7 +20,8 @@ def edit(n: int, action: str, text: str | None = None, after: int = 7) -> Edit:
 def render_talk(
     *edits: Edit, inserts: dict[int, list[Insert]] | None = None, after: tuple[Insert, ...] = ()
 ) -> Rendering:
-    return render(TALK, KEYS, {e.key: e for e in edits}, [COUNTER(m) for m in TALK], inserts or {}, after)
+    plain = render_plain(TALK, KEYS, {e.key: e for e in edits}, [COUNTER(m) for m in TALK])
+    return add_inserts(plain, len(TALK), inserts or {}, after)
 
 
 def test_untouched_messages_are_the_very_slices() -> None:
@@ -76,7 +77,7 @@ def test_edited_messages_weigh_what_their_edits_say_and_those_gone_are_not_there
 def test_a_system_message_is_not_touched_by_its_neighbours_edit() -> None:
     talk = make_messages(user("a"), system("b"))
     keys = chain.compute_keys("", talk)
-    found = render(talk, keys, {keys[0]: Edit(keys[0], "gone", None, "s", "", 5, 0)}, [5, 5], {}, ())
+    found = render_plain(talk, keys, {keys[0]: Edit(keys[0], "gone", None, "s", "", 5, 0)}, [5, 5])
     assert found.raws == [talk[1].raw]
 
 

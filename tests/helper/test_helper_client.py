@@ -12,7 +12,14 @@ import pytest
 
 from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.models import Model
-from proxy.helper.helper_client import EmbeddingAnswer, HelperAnswer, HelperClient, embed_texts, pick_credential_headers
+from proxy.helper.helper_client import (
+    EmbeddingAnswer,
+    HelperAnswer,
+    HelperClient,
+    HelperEndpoint,
+    embed_texts,
+    pick_credential_headers,
+)
 from proxy.upstream.client import UpstreamClient
 from tests.raw_upstream import Connection, RawRequest, Script, Upstream, run_upstream
 from tests.scripted_model import ScriptedModel, send_reply
@@ -25,7 +32,10 @@ TYPE = b"content-type: application/json"
 @asynccontextmanager
 async def asker(script: Script, timeout_s: float = 2.0) -> AsyncIterator[tuple[HelperClient, Upstream]]:
     async with run_upstream(script) as upstream, make_client(upstream.port) as client:
-        yield HelperClient(client, client.targets[0], "mini", PRICED, max_tokens=100, timeout_s=timeout_s), upstream
+        yield (
+            HelperClient(HelperEndpoint(client, client.targets[0], timeout_s), "mini", PRICED, max_tokens=100),
+            upstream,
+        )
 
 
 def says(status: bytes, body: bytes, *lines: bytes) -> Script:
@@ -127,7 +137,7 @@ async def test_a_broken_answer_and_a_closed_port_are_told_apart() -> None:
     async with asker(breaks) as (one, _):
         assert (await one.ask("q", [])).outcome == "broken"
     async with make_client(1) as client:
-        closed = HelperClient(client, client.targets[0], "mini", PRICED, max_tokens=100, timeout_s=2)
+        closed = HelperClient(HelperEndpoint(client, client.targets[0], 2), "mini", PRICED, max_tokens=100)
         assert await closed.ask("q", []) == HelperAnswer("unreachable")
 
 
@@ -156,7 +166,7 @@ def test_only_credentials_are_taken_from_a_client() -> None:
 
 
 async def embedded(client: UpstreamClient, texts: list[str]) -> EmbeddingAnswer:
-    return await embed_texts(client, client.targets[0], "small", PRICED, texts, [], timeout_s=2)
+    return await embed_texts(HelperEndpoint(client, client.targets[0], 2), "small", PRICED, texts, [])
 
 
 def data(*rows: tuple[int, Any], **more: Any) -> Script:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.chat.message import Call
 from proxy.notes import reflection
 from proxy.notes.call_summaries import QuotedOutcome
-from proxy.notes.reflection import IterationReport
+from proxy.notes.reflection import FinishedCall, IterationReport
 from tests.conversations import assistant, make_message, result
 
 CALL = Call("c", "search", '{"query": "python tutorial"}')
@@ -33,8 +33,8 @@ GOOD, BAD = QuotedOutcome("success"), QuotedOutcome("failure")
 
 def make_report(effort: str = "", seconds: float | None = 2.5, feedback: str = "") -> IterationReport:
     done = [
-        (CALL, BROUGHT, "abc", None, 1, GOOD),
-        (Call("d", "ls", "no json"), make_message(result("d", "")), "def", None, 0, BAD),
+        FinishedCall(CALL, BROUGHT, "abc", None, 1, GOOD),
+        FinishedCall(Call("d", "ls", "no json"), make_message(result("d", "")), "def", None, 0, BAD),
     ]
     said = make_message(assistant("I search, since\nit is not known.", "c", "d"))
     return reflection.build_report(3, 100.0, effort, said, done, seconds=seconds, token_counter=len, feedback=feedback)
@@ -119,7 +119,6 @@ def test_c1_half_a_surrogate_pair_does_not_spoil_a_record() -> None:
     odd = make_message({"role": "tool", "tool_call_id": "c", "content": "x"})
     msgspec.structs.force_setattr(odd, "text", "a\ud800")
     call = Call("c", "f", '{"a": "\ud800"}')
-    found = reflection.build_report(
-        1, 1.0, "", odd, [(call, odd, "i", None, 0, GOOD)], seconds=None, token_counter=len, feedback="\ud800"
-    )
+    done = [FinishedCall(call, odd, "i", None, 0, GOOD)]
+    found = reflection.build_report(1, 1.0, "", odd, done, seconds=None, token_counter=len, feedback="\ud800")
     assert b'"raw_output":"a?"' in msgspec.json.encode(found)

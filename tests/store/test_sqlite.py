@@ -65,7 +65,7 @@ async def test_a_file_and_a_link_to_it_are_one_store(tmp_path: Path) -> None:
         await opened(tmp_path / "real" / "db")
     await store.put(make.line(3))
     assert store.log_bytes > 0
-    await asyncio.to_thread(store._writer._sync_wal)
+    await asyncio.to_thread(store._writer._file.sync_log)
     assert store.healthy
     await store.close()
     assert sorted(file.name for file in tmp_path.glob("**/*")) == ["db", "db.lock", "link", "real"]

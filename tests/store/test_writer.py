@@ -14,6 +14,7 @@ from proxy.errors import StoreUnavailable
 from proxy.store import sqlite_files
 from proxy.store import writer as module
 from proxy.store.base import Row
+from proxy.store.database_file import DatabaseFile
 from proxy.store.erasure import EraseMessageRow
 from proxy.store.full_text_search import IndexRow
 from proxy.store.journal import MAX_ITEM_BYTES
@@ -209,7 +210,7 @@ async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledg
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM forms").fetchone()
     await writer.queue.put([make.form(b"in the log, and not copied while the reader is there")])
-    writer._wal_suspect = True
+    writer._file.is_log_suspect = True
     path.rename(path.with_name("moved"))
     future = writer.queue.put([make.form(b"after")])
     await wait_until(lambda: "No such file" in writer.trouble)
@@ -219,19 +220,19 @@ async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledg
     reader.execute("COMMIT")
     reader.close()
     await asyncio.wait_for(future, 30)
-    assert not writer._wal_suspect
+    assert not writer._file.is_log_suspect
 
 
 async def test_normal_durability_syncs_the_log_within_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[float] = []
-    real = SqliteWriter._sync_wal
+    real = DatabaseFile.sync_log
     monkeypatch.setattr(module, "_SYNC_S", 0.1)
 
-    def counted(self: SqliteWriter) -> None:
+    def counted(self: DatabaseFile) -> None:
         synced.append(time.monotonic())
         real(self)
 
-    monkeypatch.setattr(SqliteWriter, "_sync_wal", counted)
+    monkeypatch.setattr(DatabaseFile, "sync_log", counted)
     writer = SqliteWriter(path, durability="normal", spool_bytes=1 << 20)
     await writer.start()
     try:

@@ -122,7 +122,7 @@ class _Texts:
 def find_dead_texts(view: View) -> Mapping[int, tuple[DeadText, ...]]:
     """Return the dead texts of the whole conversation, by the index of the message with the calls."""
 
-    def more(begin: int, known: _Texts | None) -> _Texts:
+    def extend(begin: int, known: _Texts | None) -> _Texts:
         found = _Texts({**known.dead}, [*known.written]) if known else _Texts({}, [])
         results = dict(refetch.pair_results(view.messages, begin))
         calling = begin - 1
@@ -136,7 +136,7 @@ def find_dead_texts(view: View) -> Mapping[int, tuple[DeadText, ...]]:
                 _add_result(found, view, calling, n, results[n])
         return found
 
-    return view.memo("dead arguments", more).dead
+    return view.memo("dead arguments", extend).dead
 
 
 def _add_result(texts: _Texts, view: View, calling: int, n: int, call: Call) -> None:

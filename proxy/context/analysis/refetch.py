@@ -147,14 +147,14 @@ def find_file_uses(view: View) -> Mapping[str, Sequence[tuple[int, ResultSource]
 
 
 def _pair_refetches(view: View) -> _Known:
-    def more(begin: int, known: _Known | None) -> _Known:
+    def extend(begin: int, known: _Known | None) -> _Known:
         found = known.copy() if known else _Known({}, {}, {}, {}, {})
         for n, call in pair_results(view.messages, begin):
             found.sources[n] = find_source(call)
             _add_result(found, view, n, found.sources[n])
         return found
 
-    return view.memo("refetch", more)
+    return view.memo("refetch", extend)
 
 
 def pair_results(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, Call]]:

@@ -276,11 +276,11 @@ def _read_shown_lines(view: View, n: int) -> NumberedLines:
 def _list_whole_results(view: View, end: int) -> list[int]:
     """Return the results before `end` that have text and are whole in the prompt."""
 
-    def more(begin: int, known: list[int] | None) -> list[int]:
+    def extend(begin: int, known: list[int] | None) -> list[int]:
         found = known or []
         return found + [n for n in range(begin, len(view.messages)) if _stands_whole(view, n)]
 
-    found: list[int] = view.memo_edited("refer_repeats", more)
+    found: list[int] = view.memo_edited("refer_repeats", extend)
     return found[: bisect_left(found, end)]
 
 
@@ -301,13 +301,13 @@ def _is_recall(view: View, n: int) -> bool:
 def _find_writing_messages(view: View, end: int) -> list[int]:
     """Return the messages before `end` in whose calls the agent wrote a long text."""
 
-    def more(begin: int, known: list[int] | None) -> list[int]:
+    def extend(begin: int, known: list[int] | None) -> list[int]:
         found = known or []
         return found + [
             n for n in range(begin, len(view.messages)) if view.messages[n].calls and _has_long_text(view.messages[n])
         ]
 
-    found: list[int] = view.memo("written", more)
+    found: list[int] = view.memo("written", extend)
     return found[: bisect_left(found, end)]
 
 

@@ -20,7 +20,7 @@ from proxy.dialects.completions.request import TopLevelFields, list_array_pieces
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
 from proxy.dialects.messages.breakpoints import MARK_NAME, has_mark
-from proxy.dialects.messages.write import SYSTEM_PLACE, find_unit, write_body
+from proxy.dialects.messages.write import SYSTEM_PLACE, WireBody, find_unit, write_body
 from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 
@@ -96,9 +96,8 @@ class MessagesRequest:
 
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages. Raises ValueError for a change that may not be made (`write`)."""
-        return write_body(
-            self.body, self.members, self.places, self.units, messages, tools, memo=self.memo, stable=self.stable
-        )
+        wire = WireBody(self.body, self.members, self.places, self.units)
+        return write_body(wire, messages, tools, memo=self.memo, stable=self.stable)
 
 
 def read_messages_request(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -44,6 +44,22 @@ Units = Sequence[tuple[int, MessageUnit]]
 """All canonical messages of a request, each with the index of the wire message that it was read from."""
 
 
+class WireBody(NamedTuple):
+    """A body as the client wrote it, and the places of its contents."""
+
+    raw: bytes
+    members: dict[str, spans.Span]
+    """Spans of the top-level values."""
+    places: Sequence[spans.Span]
+    """Spans of the wire messages."""
+    units: Units
+
+    def cut_message(self, place: int) -> bytes:
+        """The bytes of a wire message."""
+        start, end = self.places[place]
+        return self.raw[start:end]
+
+
 @dataclass(slots=True)
 class _Draft:
     """One wire message to send. place: the index of the client's message, None for one of the proxy."""
@@ -69,17 +85,14 @@ class _Draft:
 
 
 def write_body(
-    body: bytes,
-    members: dict[str, spans.Span],
-    places: Sequence[spans.Span],
-    units: Units,
+    wire: WireBody,
     outgoing: Sequence[OutgoingMessage],
     tools: bytes = b"",
     *,
     memo: HistoryMemo | None = None,
     stable: int = 0,
 ) -> bytes:
-    """The body with these messages. members, places: spans of the top-level values and of the wire messages.
+    """The body with these messages. tools: definitions to add, in the form of chat completions, with commas between.
 
     memo: the beginning of the history as it was written before is not written again; what is written now is noted in
     it. stable: the number of wire messages that the next body of the history begins with. Raises ValueError for a
@@ -87,7 +100,8 @@ def write_body(
     """
     replacements: list[spans.Replacement] = []
     if tools:
-        replacements.append(_add_tools(body, members, tools))
+        replacements.append(_add_tools(wire, tools))
+    body, units = wire.raw, wire.units
     same = len(outgoing) == len(units) and all(
         source == n and raw == units[n][1].chat for n, (source, raw) in enumerate(outgoing)
     )
@@ -95,15 +109,14 @@ def write_body(
         return spans.apply_replacements(body, replacements) if replacements else body
     known = memo.written.find_beginning(outgoing) if memo is not None and memo.written is not None else None
     drafts, system = _draft_messages(units, outgoing, known)
-    replacements += _write_system(body, members, units, system)
+    replacements += _write_system(wire, system)
     begin = find_unit(units, units[known.newest_source][0]) if known is not None and known.newest_source >= 0 else 0
     counts = Counter(place for place, _ in units[begin:])
     made = [
-        (draft.first, draft.place, _read_whole(body, places, counts, draft) or _write_draft(body, places, units, draft))
-        for draft in drafts
+        (draft.first, draft.place, _read_whole(wire, counts, draft) or _write_draft(wire, draft)) for draft in drafts
     ]
-    span = members["messages"]
-    array, elements = write_array(body, span, places, [one for one in made if one[2]], known)
+    span = wire.members["messages"]
+    array, elements = write_array(body, span, wire.places, [one for one in made if one[2]], known)
     replacements.append((*span, array))
     written = spans.apply_replacements(body, replacements)
     if memo is not None:
@@ -202,26 +215,24 @@ def _find_results_place(units: Units, outgoing: Sequence[OutgoingMessage], at: i
 # One wire message.
 
 
-def _read_whole(body: bytes, places: Sequence[spans.Span], counts: Mapping[int, int], draft: _Draft) -> bytes:
+def _read_whole(wire: WireBody, counts: Mapping[int, int], draft: _Draft) -> bytes:
     """The client's bytes of a wire message to which nothing happens; b"" for any other.
 
     Most messages of a long prompt are of this kind. counts: the number of canonical messages of each wire message.
     """
     if draft.place is None or draft.has_edit or draft.results or draft.texts:
         return b""
-    start, end = places[draft.place]
-    return body[start:end] if len(draft.kept) == counts[draft.place] else b""
+    return wire.cut_message(draft.place) if len(draft.kept) == counts[draft.place] else b""
 
 
-def _write_draft(body: bytes, places: Sequence[spans.Span], units: Units, draft: _Draft) -> bytes:
+def _write_draft(wire: WireBody, draft: _Draft) -> bytes:
     """The bytes of one wire message; b"" if nothing of it is left."""
     if draft.place is None:
         blocks = [block for _, block in (*draft.results, *draft.texts)]
         content = draft.content or b"[" + b",".join(blocks) + b"]"
         return b'{"role":"' + draft.role.encode() + b'","content":' + content + draft.more + b"}"
-    start, end = places[draft.place]
-    raw = body[start:end]
-    own = {n: unit for n, (place, unit) in _find_units(units, draft.place)}
+    raw = wire.cut_message(draft.place)
+    own = {n: unit for n, (place, unit) in _find_units(wire.units, draft.place)}
     span = spans.read_members(raw)["content"]
     content = raw[span[0] : span[1]]
     if draft.role == "assistant":
@@ -351,10 +362,9 @@ def _edit_result(block: bytes, old: bytes, new: bytes) -> bytes:
 # `system` and `tools`.
 
 
-def _write_system(
-    body: bytes, members: dict[str, spans.Span], units: Units, system: Sequence[OutgoingMessage]
-) -> list[spans.Replacement]:
+def _write_system(wire: WireBody, system: Sequence[OutgoingMessage]) -> list[spans.Replacement]:
     """The changes of `system`: text is appended, nothing else."""
+    body, members, units = wire.raw, wire.members, wire.units
     had = bool(units) and units[0][0] == SYSTEM_PLACE
     if had and not any(source is not None for source, _ in system):
         raise ValueError("the system prompt is never removed")
@@ -389,9 +399,9 @@ def _append_to_system(old: bytes, chat: bytes) -> bytes:
     return spans.apply_replacements(old, [spans.append_element(old, (0, len(old)), b",".join(appended))])
 
 
-def _add_tools(body: bytes, members: dict[str, spans.Span], tools: bytes) -> spans.Replacement:
+def _add_tools(wire: WireBody, tools: bytes) -> spans.Replacement:
     made = b",".join(_convert_tool(one) for one in msgspec.json.decode(b"[" + tools + b"]"))
-    return spans.extend_array(body, members, "tools", made)
+    return spans.extend_array(wire.raw, wire.members, "tools", made)
 
 
 def _convert_tool(tool: Any) -> bytes:
