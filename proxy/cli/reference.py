@@ -231,8 +231,8 @@ LIMITS = (
         "wait, the tenants in turn; the newest ones",
     ),
     LimitRow(
-        "calls of `recall` at once; stored messages that each looks through for later edits",
-        f"{tool_context.MAX_RECALLS}; {stored_history.MAX_SEARCHED_BYTES >> 20} MiB",
+        "calls of `recall` and `search`, and lists of messages, at once; what a recall searches for later edits",
+        f"{tool_context.MAX_MESSAGE_READS}; {stored_history.MAX_SEARCHED_BYTES >> 20} MiB of messages",
         "wait, the tenants in turn; not counted",
     ),
     LimitRow("live branches in memory", "`limits.live_branches`, `limits.live_mb`", "read back from the store"),
