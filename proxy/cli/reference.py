@@ -124,7 +124,9 @@ def _format_kib(size: int) -> str:
 
 LIMITS = (
     LimitRow("chat request body", "`limits.body_mb`", "413"),
-    LimitRow("chat bodies held at once, together", "`limits.bodies_mb`", "503 with Retry-After"),
+    LimitRow(
+        "bodies of chat and of the admin API held at once, together", "`limits.bodies_mb`", "503 with Retry-After"
+    ),
     LimitRow("those of one tenant, where there are keys of several", "half of that", "503 with Retry-After"),
     LimitRow(
         "a chat body that has not come whole",
