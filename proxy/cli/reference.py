@@ -124,7 +124,9 @@ def _format_kib(size: int) -> str:
 
 LIMITS = (
     LimitRow("chat request body", "`limits.body_mb`", "413"),
-    LimitRow("chat bodies held at once, together", "`limits.bodies_mb`", "503 with Retry-After"),
+    LimitRow(
+        "bodies of chat and of the admin API held at once, together", "`limits.bodies_mb`", "503 with Retry-After"
+    ),
     LimitRow("those of one tenant, where there are keys of several", "half of that", "503 with Retry-After"),
     LimitRow(
         "a chat body that has not come whole",
@@ -231,8 +233,8 @@ LIMITS = (
         "wait, the tenants in turn; the newest ones",
     ),
     LimitRow(
-        "calls of `recall` at once; stored messages that each looks through for later edits",
-        f"{tool_context.MAX_RECALLS}; {stored_history.MAX_SEARCHED_BYTES >> 20} MiB",
+        "calls of `recall` and `search`, and lists of messages, at once; what a recall searches for later edits",
+        f"{tool_context.MAX_MESSAGE_READS}; {stored_history.MAX_SEARCHED_BYTES >> 20} MiB of messages",
         "wait, the tenants in turn; not counted",
     ),
     LimitRow("live branches in memory", "`limits.live_branches`, `limits.live_mb`", "read back from the store"),

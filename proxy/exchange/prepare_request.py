@@ -225,7 +225,8 @@ def find_session_name(
     """The session that the client names: as all clients may name it, else as clients of its wire format do."""
     named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
     if named is None and wire_request is not None:
-        named = next(iter(DIALECTS[incoming.dialect].find_session_names(headers, wire_request)), None)
+        given = DIALECTS[incoming.dialect].find_session_names(headers, wire_request)
+        named = next(filter(None, map(locate.clean_session_name, given)), None)
     return named
 
 

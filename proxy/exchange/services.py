@@ -25,7 +25,7 @@ from proxy.sessions.provider_chains import Chain, HistoryMemory, ItemMemory
 from proxy.settings.load import Settings
 from proxy.store.base import Store
 from proxy.tools.sandbox import Sandbox, TenantSlots
-from proxy.tools.tool_context import make_recall_slots
+from proxy.tools.tool_context import make_read_slots
 from proxy.upstream.client import UpstreamClient
 
 Headers = list[tuple[bytes, bytes]]
@@ -156,8 +156,8 @@ class Services:
     """Circuit breaker of the embeddings."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Sandbox for SQL of models; one for all, since it bounds the number of child processes."""
-    recall_slots: TenantSlots = field(default_factory=make_recall_slots)
-    """Places for recalls of models; one set for all, since it bounds their memory."""
+    read_slots: TenantSlots = field(default_factory=make_read_slots)
+    """Places for reads of many stored messages; one set for all, since it bounds their memory."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
     """Worker threads for long work in pure Python, beside the event loop. Tokens are counted in them too."""
     known_agents: KnownAgents = field(default_factory=KnownAgents)

@@ -270,7 +270,7 @@ class ToolLoop:
             metrics=services.metrics,
             now=services.now,
             sandbox=services.sandbox,
-            recall_slots=services.recall_slots,
+            read_slots=services.read_slots,
             prompt=turn.enriched.spliced.request.messages,
             prompt_keys=turn.enriched.spliced.keys,
             has_scratchpad=turn.located.has_scratchpad,

@@ -75,7 +75,7 @@ async def call_tool(
         metrics=services.metrics,
         now=services.now,
         sandbox=services.sandbox,
-        recall_slots=services.recall_slots,
+        read_slots=services.read_slots,
         on_memo_saved=lambda memo, _: publish_events.publish_memo_changed(services, tenant, memo),
     )
     text = await run_tool_call(_Call(name, msgspec.json.encode(arguments).decode()), context, OUTSIDE_TOOLS)

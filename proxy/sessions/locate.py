@@ -113,11 +113,11 @@ def find_session_name(
         sent += [value for name, value in headers.items() if pattern.search(name)]
     own = [value.removeprefix("title-") if value.startswith(_TITLED) else value for value in sent]
     for value in (path, headers.get("x-context-session"), *own):
-        if value and (name := _clean_name(value)):
+        if value and (name := clean_session_name(value)):
             return name
     if body is not None:
         for field in settings.body_fields:
-            if (value := _read_body_field(body, field)) and (name := _clean_name(value)):
+            if (value := _read_body_field(body, field)) and (name := clean_session_name(value)):
                 return name
     return None
 
@@ -138,7 +138,7 @@ def _read_body_field(request: Request, path: str) -> str | None:
     return json_spans.decode_string(raw) if raw else None
 
 
-def _clean_name(value: str) -> str:
+def clean_session_name(value: str) -> str:
     """Return a name that can be shown and stored: trimmed. A name that is too long or unprintable becomes its hash."""
     value = value.strip()
     if len(value) <= MAX_NORMALIZED_CHARS:

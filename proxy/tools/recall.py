@@ -23,7 +23,7 @@ class RecallArguments(msgspec.Struct, frozen=True):
 async def recall_message(arguments: RecallArguments, context: ToolContext) -> str:
     """Return a page of the message under a line that gives its place, its call, and its age. All pages without that
     line are the message. Raises ToolRefused if there is no such message or page."""
-    async with context.recall_slots.hold(context.tenant):  # each may read tens of MB for one line
+    async with context.read_slots.hold(context.tenant):  # each may read tens of MB for one line
         return await _render_page(arguments, context)
 
 

@@ -13,13 +13,13 @@ from proxy.settings.load import Settings
 from proxy.store.base import Store
 from proxy.tools.sandbox import Sandbox, TenantSlots
 
-MAX_RECALLS: Final = 4
-"""Concurrent recalls. Each may hold a message as long as a managed body, and what was said around it."""
+MAX_MESSAGE_READS: Final = 4
+"""Concurrent reads of many stored messages, for a recall, a search or a page of a list. Each may hold tens of MB."""
 
 
-def make_recall_slots() -> TenantSlots:
-    """Return the slots for all recalls of a process."""
-    return TenantSlots(MAX_RECALLS)
+def make_read_slots() -> TenantSlots:
+    """Return the slots for all such reads of a process."""
+    return TenantSlots(MAX_MESSAGE_READS)
 
 
 def _ignore_memo(_memo: str, _merged: bool) -> None:
@@ -45,8 +45,8 @@ class ToolContext:
     now: Callable[[], float] = time.time
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Shared by all requests, because it bounds the number of concurrent children."""
-    recall_slots: TenantSlots = field(default_factory=make_recall_slots)
-    """Shared by all requests, because they bound the memory of concurrent recalls."""
+    read_slots: TenantSlots = field(default_factory=make_read_slots)
+    """Shared by all requests, because they bound the memory of concurrent reads."""
     prompt: Sequence[Message] = ()
     """The messages that the model sees in this request: they tell what need not be saved and how old a message is."""
     prompt_keys: Sequence[bytes] = ()

@@ -48,7 +48,7 @@ from proxy.web.chat import serve_chat
 from proxy.web.compress import serve_gateway
 from proxy.web.dashboard.static_files import create_dashboard
 from proxy.web.error_responses import DIALECT_KEY, answer_errors, convert_error
-from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
+from proxy.web.limits import BODY_SHARE_KEY, BodyBudget, ConcurrencyLimit, limit_heads
 from proxy.web.passthrough import serve_passthrough
 from proxy.web.probes import create_probes
 from proxy.web.responses_websocket import SOCKET_PATHS, CarriedHistories, ResponseSocket, admit_handshake
@@ -303,7 +303,10 @@ class ContextProxy:
         if TUNNEL_KEY in scope and route.kind != "data":
             raise UpgradeRequired(NOT_SERVED)
         if route.kind == "api":
-            with self._count_request("api", send) as counted:
+            caller: Caller = scope[CALLER_KEY]
+            share_owner = find_share_owner(caller.tenant, caller.name)
+            with self._count_request("api", send) as counted, self.body_budget.share(share_owner) as share:
+                scope[BODY_SHARE_KEY] = share
                 await self.lazy_api(scope, receive, counted)
             return
         if route.kind == "pages":

@@ -203,6 +203,10 @@ class BodyBudget:
         return False
 
 
+BODY_SHARE_KEY: Final = "context.body_share"
+"""Key of the scope for the share of a request to the admin API."""
+
+
 class BodyShare:
     """The part of the budget that one request holds."""
 

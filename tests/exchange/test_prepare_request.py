@@ -15,6 +15,8 @@ from tests.failing_store import FailingStore, use_store
 from tests.proxy_server import Agent, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
+from tests.strict_messages import StrictMessages
+from tests.strict_responses import StrictResponses
 
 HELLO = {"model": "m", "messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "Hello"}]}
 
@@ -223,3 +225,24 @@ async def test_what_several_begin_with_at_once_is_counted_beside_the_loop_for_ea
         found = await asyncio.gather(*(Agent(proxy, messages=said).send() for _ in range(4)))
     assert [one.status for one in found] == [200] * 4
     assert not [text for text in on_loop if LONG in text]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_hashed"),
+    [("fix-it", False), ("a\x00b", True), ("a\r\nset-cookie: b", True), ("\x7f", True), ("long" * 20_000, True)],
+)
+async def test_a_session_name_of_a_wire_format_can_be_shown_and_stored(given: str, is_hashed: bool) -> None:
+    user = {"role": "user", "content": "Hello"}
+    bodies = {
+        "/v1/messages": {"model": "m", "max_tokens": 9, "messages": [user]}
+        | {"metadata": {"user_id": json.dumps({"session_id": given})}},
+        "/v1/responses": {"model": "m", "input": [user], "store": False, "client_metadata": {"thread_id": given}},
+    }
+    for path, body in bodies.items():
+        strict: Any = {"/v1/messages": StrictMessages, "/v1/responses": StrictResponses}[path]
+        async with run_upstream(strict()) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+            heard = await proxy.post(body, b"anthropic-version: 2023-06-01", b"x-api-key: sk-one", path=path)
+            assert (heard.status, heard.whole) == (200, True), path
+            assert len(heard.session) < 40
+            assert heard.session.startswith("h-") is is_hashed
+            assert await proxy.rows("SELECT session FROM sessions") == [(heard.session,)]

@@ -162,13 +162,13 @@ async def test_other_sessions_say_nothing_of_its_age(tmp_path: Path) -> None:
 async def test_recalls_of_a_tenant_have_their_turns() -> None:
     async with in_memory() as store:
         names = await store_messages(store, [user("found")])
-        tool_context = make_tool_context(store, recall_slots=TenantSlots(1))
-        async with tool_context.recall_slots.hold("t2"):
+        tool_context = make_tool_context(store, read_slots=TenantSlots(1))
+        async with tool_context.read_slots.hold("t2"):
             asked = asyncio.ensure_future(run_call(tool_context, "recall", id=names[0]))
             await asyncio.sleep(0.05)
             assert not asked.done()
         assert body_of(await asked) == "found"
-        assert tool_context.recall_slots.free == 1
+        assert tool_context.read_slots.free == 1
 
 
 async def test_the_search_for_later_edits_ends_after_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

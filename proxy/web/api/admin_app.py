@@ -31,6 +31,7 @@ from proxy.web.api import (
 from proxy.web.api.json_answers import register_error_handlers
 from proxy.web.asgi import App, Message, Receive, Scope, Send, read_body, read_content_length
 from proxy.web.error_responses import send_error
+from proxy.web.limits import BODY_SHARE_KEY, BodyShare
 from proxy.web.routes import READ
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -87,7 +88,8 @@ def limit_bodies(api: App, limit: int, max_values: int) -> App:
         try:
             if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
                 raise BadRequest("a NUL in the path or the query: nothing is called so")  # no database stores it
-            body = await read_body(receive, limit, read_content_length(scope))
+            share: BodyShare = scope[BODY_SHARE_KEY]
+            body = await share.read_whole(read_body(receive, limit, read_content_length(scope), share.reserve))
             if body:
                 _check_json(scope, body, max_values)
         except ProxyError as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -107,17 +108,19 @@ async def list_messages(
     at = pagination.read_cursor(cursor, int)
     after = at[0] if at else (1 << 62 if newest else 0)
     only = MessageFilter(role, group, branch, q)
-    rows = await context.services.store.read_messages(
-        context.tenant, context.session, after, limit + 1, only, newest=newest
-    )
-    snapshots = await _read_snapshots(context, rows)
-    return pagination.make_page(
-        rows,
-        limit,
-        lambda row: MessageListItem(**_build_fields(row, snapshots)),
-        lambda row: [row.seq],
-        is_cut=not is_last_page(rows, limit + 1),
-    )
+    async with context.services.read_slots.hold(context.tenant):
+        rows = await context.services.store.read_messages(
+            context.tenant, context.session, after, limit + 1, only, newest=newest
+        )
+        snapshots = await _read_snapshots(context, rows)
+        return await asyncio.to_thread(  # reading a page of long messages takes a while
+            pagination.make_page,
+            rows,
+            limit,
+            lambda row: MessageListItem(**_build_fields(row, snapshots)),
+            lambda row: [row.seq],
+            is_cut=not is_last_page(rows, limit + 1),
+        )
 
 
 async def _read_snapshots(context: SessionContext, rows: Sequence[MessageRecord]) -> dict[bytes, int]:

@@ -13,6 +13,8 @@ from proxy.chat.unicode_text import replace_surrogates
 
 PREVIEW_CHARS: Final = 200
 """Characters of a text in a list."""
+MAX_READ_CHARS: Final = 10_000
+"""Characters of a message from which they are taken, runs of blanks being one each. A message may have millions."""
 
 
 def decode_json(body: bytes) -> Any:
@@ -42,16 +44,16 @@ def clean_json(value: Any) -> Any:
 
 
 def render_text(body: bytes) -> str:
-    """Return the text of a message, for a line in a list."""
+    """Return the beginning of a message's text, for a line in a list."""
     message = decode_json(body)
     content = message.get("content") if isinstance(message, dict) else message
     if isinstance(content, list):
-        content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
+        content = " ".join(str(p.get("text", ""))[:MAX_READ_CHARS] for p in content if isinstance(p, dict))
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     calls = calls if isinstance(calls, list) else ()
     functions = [call.get("function") for call in calls if isinstance(call, dict)]
     named = [f"{function.get('name', '')}()" for function in functions if isinstance(function, dict)]
-    text = content if isinstance(content, str) else ""
+    text = content[:MAX_READ_CHARS] if isinstance(content, str) else ""
     return " ".join(f"{text} {' '.join(named)}".split())
 
 

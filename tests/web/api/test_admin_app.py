@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from proxy.settings.load import Settings
 from proxy.web.app import ContextProxy
+from tests.proxy_server import parse_answer, run_proxy
+from tests.raw_upstream import connect, make_post, run_upstream, send_raw
+from tests.scripted_model import ScriptedModel
 from tests.web.api.conftest import ProxyWithData
 
 
@@ -56,3 +61,26 @@ def test_nothing_is_there_but_the_routes(world: ProxyWithData) -> None:
     for path in ("/api", "/api/", "/api/docs", "/api/redoc", "/api/nothing"):
         assert world.ask("GET", path).status == 404
     assert world.ask("PUT", "/api/sessions/talk/messages", {}).status == 405
+
+
+async def test_bodies_of_the_admin_api_share_the_memory_for_bodies() -> None:
+    """One that is held leaves no room for another, until it has its answer."""
+    body = json.dumps({"content": "a" * 700_000}).encode()
+    whole = make_post("/api/context/estimate", body, b"content-type: application/json").replace(
+        b"test", b"localhost", 1
+    )
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, limits={"bodies_mb": 1}) as proxy:
+        assert parse_answer(await send_raw(proxy.port, whole)).status == 200
+        client = await connect(proxy.port)
+        await client.send(whole[:-1])
+        async with asyncio.timeout(10):
+            while proxy.app.body_budget.held < len(body) - 1:
+                await asyncio.sleep(0.01)
+        refused = parse_answer(await send_raw(proxy.port, whole))
+        assert (refused.status, refused.header("retry-after")) == (503, "1")
+        await client.send(whole[-1:])
+        assert parse_answer(await client.reader.read()).status == 200
+        client.writer.close()
+        await client.writer.wait_closed()
+        assert proxy.app.body_budget.held == 0
+        assert parse_answer(await send_raw(proxy.port, whole)).status == 200

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.proxy_server import CHAT, parse_answer
+from proxy.tools.tool_context import MAX_MESSAGE_READS
+from tests.proxy_server import CHAT, parse_answer, run_proxy
 from tests.raw_upstream import Connection, RawRequest, make_post, run_upstream, send_raw
+from tests.scripted_model import ScriptedModel
 from tests.web.api.conftest import ProxyWithData
 
 if TYPE_CHECKING:
@@ -110,3 +113,20 @@ async def test_a_request_whose_proxy_was_killed_is_lost_in_every_view(fork_serve
         savings = await ask(port, "/api/savings?since=0")
         assert (savings["requests"], savings["open_requests"], savings["failed"]) == (1, 0, 1)
         assert (await ask(port, "/api/money"))["total"]["errors"] == 1
+
+
+async def test_pages_of_messages_have_their_turns() -> None:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
+        said = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+        assert (await proxy.post(said, b"x-context-session: a")).status == 200
+        whole = await proxy.get("/api/sessions/a/messages")  # the first request waits for the API to be loaded
+        assert whole.status == 200
+        slots = proxy.app.services.read_slots
+        async with AsyncExitStack() as taken:
+            for _ in range(MAX_MESSAGE_READS):
+                await taken.enter_async_context(slots.hold("other"))
+            asked = asyncio.ensure_future(proxy.get("/api/sessions/a/messages"))
+            await asyncio.sleep(0.2)
+            assert not asked.done()
+        assert (await asked).json() == whole.json()
+        assert slots.free == MAX_MESSAGE_READS

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from proxy.web.api.stored_text import clean_json, cut_excerpt, cut_preview, decode_json, render_text
+from proxy.web.api.stored_text import MAX_READ_CHARS, clean_json, cut_excerpt, cut_preview, decode_json, render_text
 
 
 @pytest.mark.parametrize("body", [b'{"a": "\\ud800"}', b'{"a": NaN}', b'{"a": 1e999}', b"\xff", b"[" * 100_000, b"{"])
@@ -31,6 +31,12 @@ def test_json_is_shown_as_it_is() -> None:
 )
 def test_a_line_says_what_a_message_says(message: object, text: str) -> None:
     assert render_text(json.dumps(message).encode()) == text
+
+
+@pytest.mark.parametrize("content", ["word " * 400_000, [{"type": "text", "text": "word " * 400_000}]])
+def test_only_the_beginning_of_a_long_message_is_read(content: object) -> None:
+    text = render_text(json.dumps({"content": content}).encode())
+    assert MAX_READ_CHARS - 10 <= len(text) <= MAX_READ_CHARS
 
 
 def test_a_preview_is_short() -> None:
