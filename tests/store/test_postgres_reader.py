@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import asyncpg
 import psutil
@@ -46,12 +45,14 @@ def hanging(own: Server) -> Iterator[None]:
     parent = psutil.Process(own.process.pid)
     processes = [parent, *parent.children()]
     for process in processes:
-        process.send_signal(signal.SIGSTOP)
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
     try:
         yield
     finally:
         for process in processes:
-            process.send_signal(signal.SIGCONT)
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 async def reach_limit(store: PostgresStore) -> None:
