@@ -261,7 +261,8 @@ class PostgresStore(QueuedStore, StoreReads):
                 removed += await super().remove_expired(until, limit - removed)
                 if not removed and end:
                     dropped = await drop_partitions(connection, end, time.time())
-                    log.info("retention: %d partitions dropped", dropped)
+                    if dropped:
+                        log.info("retention: %d partitions dropped", dropped)
         except SERVER_ERRORS as error:
             raise StoreUnavailable(f"nothing can be removed now: {type(error).__name__}.") from error
         return removed
