@@ -71,7 +71,7 @@ class Server:
         self.url = f"postgresql://{_USER}@127.0.0.1:{port}/postgres"
         self.port = port
         self._bin = bin_
-        self._folder = folder
+        self.folder = folder
         self._who = _user()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -83,24 +83,24 @@ class Server:
     def make(self) -> None:
         """Lays out an empty cluster."""
         if self._who is not None:
-            os.chown(self._folder, self._who.pw_uid, self._who.pw_gid)
-        initdb = [str(self._bin / "initdb"), "-D", str(self._folder / "data"), "-U", _USER, "-A", "trust"]
+            os.chown(self.folder, self._who.pw_uid, self._who.pw_gid)
+        initdb = [str(self._bin / "initdb"), "-D", str(self.folder / "data"), "-U", _USER, "-A", "trust"]
         initdb += ["-E", "UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(initdb, check=True, capture_output=True, cwd=self._folder, **self._run_as())  # type: ignore[call-overload]
+        subprocess.run(initdb, check=True, capture_output=True, cwd=self.folder, **self._run_as())  # type: ignore[call-overload]
 
     def start(self) -> None:
         """Returns when it answers."""
-        command = [str(self._bin / "postgres"), "-D", str(self._folder / "data"), "-p", str(self.port)]
+        command = [str(self._bin / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
         for name, value in _QUIET.items():
             command += ["-c", f"{name}={value}"]
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(  # type: ignore[call-overload]
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self._folder, **self._run_as()
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder, **self._run_as()
             )
         end = time.monotonic() + 30
         while not is_accepting(self.url):
             if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError("PostgreSQL did not start:\n" + (self._folder / "log").read_text()[-2000:])
+                raise RuntimeError("PostgreSQL did not start:\n" + (self.folder / "log").read_text()[-2000:])
             time.sleep(0.05)
 
     @property

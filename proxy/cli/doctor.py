@@ -6,9 +6,9 @@ costs is sent only with --send.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -52,7 +52,9 @@ from proxy.dialects.usage import read_usage
 from proxy.errors import ConfigError, StoreRefused, describe_cause
 from proxy.settings.load import Settings, UpstreamSettings, copy_environment
 from proxy.settings.model import DEMO
-from proxy.store import maintenance
+from proxy.store import create_store, maintenance
+from proxy.store.schema import LATEST_VERSION
+from proxy.store.sqlite import SqliteStore
 from proxy.web.app import make_policies
 
 ANSWER_S: Final = 20.0
@@ -267,20 +269,13 @@ def check_store(settings: Settings) -> Finding:
     """Look at the store: its place, its lock, its schema, and the room on its disk."""
     if settings.db == ":memory:":
         return Finding("store", "loss", "in memory: everything is lost at the end", "Name a file with --db.")
-    if "://" in settings.db:
-        parts = urlsplit(settings.db)
-        host, port = parts.hostname or "localhost", parts.port or 5432
-        try:
-            socket.create_connection((host, port), timeout=5).close()
-        except OSError as problem:
-            return Finding(
-                "store",
-                "fault",
-                f"PostgreSQL at {host}:{port} cannot be reached: {describe_cause(problem)}",
-                "Start it.",
-            )
-        return Finding("store", "good", f"PostgreSQL at {host}:{port} listens; nobody has logged in")
-    path = Path(settings.db)
+    try:
+        store = create_store(settings.db)
+        if not isinstance(store, SqliteStore):
+            return asyncio.run(_check_postgres(settings.db, store))
+    except StoreRefused as problem:
+        return Finding("store", "fault", problem.message, problem.hint)
+    path = store.path
     # access() first: is_dir() ends with an error where a folder above it may not be entered.
     folder = next(one for one in (path.parent, *path.absolute().parents) if os.access(one, os.F_OK) and one.is_dir())
     if not os.access(folder, os.W_OK):
@@ -292,6 +287,22 @@ def check_store(settings: Settings) -> Finding:
     if found.status == "good" and free < FREE_BYTES:
         return Finding("store", "loss", f"the disk of {path} has {free / 1e6:,.0f} MB left", "Make room.")
     return found
+
+
+async def _check_postgres(url: str, store: Any) -> Finding:
+    """Look at the database of a PostgreSQL store, without a change to it. Raises StoreRefused."""
+    parts, found = urlsplit(url), await store.inspect()
+    place = f"PostgreSQL at {parts.hostname or 'localhost'}:{parts.port or 5432}"
+    if found.is_standby:
+        return Finding("store", "fault", f"{place} is a standby and takes no writes", "Name the primary with --db.")
+    if found.version is not None and found.version > LATEST_VERSION:
+        return Finding("store", "fault", f"{place} was written by a newer version", "Install that version.")
+    if not found.may_create:
+        remedy = "Grant its role CREATE on the schema."
+        return Finding("store", "fault", f"{place} does not let the proxy create tables and functions", remedy)
+    if found.version is None:
+        return Finding("store", "good", f"{place}; its tables will be made")
+    return Finding("store", "good", f"{place}, schema {found.version} of {LATEST_VERSION}")
 
 
 def _check_file(path: Path) -> Finding:

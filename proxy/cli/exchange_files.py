@@ -6,6 +6,7 @@ The store is read directly, beside a proxy that serves from it: no request of an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import io
 import time
@@ -150,11 +151,12 @@ def export_exchanges(
         count = 0
         try:
             writer: TableWriter = ParquetWriter(file) if is_parquet else CsvWriter(file)
-            async for lines in read_exchange_lines(store, models, begin, end, tenant):
-                writer.write(lines)
-                count += len(lines)
-                move(len(lines))
-            writer.close()
+            # Also closed if the export breaks off: pyarrow would else do it later, and report a file that is closed.
+            with contextlib.closing(writer):
+                async for lines in read_exchange_lines(store, models, begin, end, tenant):
+                    writer.write(lines)
+                    count += len(lines)
+                    move(len(lines))
         finally:
             await store.close()
         return count

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import asyncpg
 
@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 """The time limit that a connection has in fact, in milliseconds."""
+_STATE = "SELECT pg_is_in_recovery(), coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)"
 _ADDRESS_HINT = (
     "See that the server runs, and that --db names it, a user, a password and a database. In the URL, signs such as @ "
     "and / in a password are percent-encoded; PGPASSWORD takes them as they are."
@@ -58,6 +59,15 @@ _MAINTENANCE_S = 600.0
 
 _AHEAD: ContextVar[ReadAhead | None] = ContextVar("read_ahead", default=None)
 """The announced reads of the request that the current task works on."""
+
+
+class DatabaseState(NamedTuple):
+    """A database as a start would find it. version: of its schema, None if it has no tables yet."""
+
+    version: int | None
+    is_standby: bool
+    may_create: bool
+    """True if the role may create tables and functions, as each new version does."""
 
 
 class PostgresStore(QueuedStore, StoreReads):
@@ -146,6 +156,18 @@ class PostgresStore(QueuedStore, StoreReads):
                 f"the PostgreSQL database has schema {version}, and this version reads schema {LATEST_VERSION}.",
                 hint="Start a proxy of this version on it, or use the version of its proxies.",
             )
+
+    async def inspect(self) -> DatabaseState:
+        """Log in and look at the database, as a start would. Raises StoreRefused if nobody can log in, or if it does
+        not answer."""
+        async with self._close_on_failure():
+            connection = await self._connect(self._connect_s)
+            try:
+                has_tables = await connection.fetchval("SELECT to_regclass('context_proxy_schema') IS NOT NULL")
+                version = await connection.fetchval("SELECT version FROM context_proxy_schema") if has_tables else None
+                return DatabaseState(version, *await connection.fetchrow(_STATE))
+            finally:
+                await connection.close(timeout=1.0)
 
     @contextlib.asynccontextmanager
     async def _close_on_failure(self) -> AsyncIterator[None]:
@@ -239,7 +261,8 @@ class PostgresStore(QueuedStore, StoreReads):
                 removed += await super().remove_expired(until, limit - removed)
                 if not removed and end:
                     dropped = await drop_partitions(connection, end, time.time())
-                    log.info("retention: %d partitions dropped", dropped)
+                    if dropped:
+                        log.info("retention: %d partitions dropped", dropped)
         except SERVER_ERRORS as error:
             raise StoreUnavailable(f"nothing can be removed now: {type(error).__name__}.") from error
         return removed

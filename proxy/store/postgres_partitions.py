@@ -168,12 +168,11 @@ def round_down(partitions: Sequence[Partition], before: float) -> tuple[float, s
     the first partition, the time stays, and its rows are removed one by one.
     """
     limit = find_id_start(before)
-    ends = [one.end for one in partitions if one.end <= limit]
-    if not ends:
-        return before, ""
-    end = max(ends)
-    is_inside = any(one.start <= limit < one.end for one in partitions)
-    return (read_id_start(end, before) if is_inside else before), end
+    # Not the ends of the partitions before it: these may have been dropped in an earlier round.
+    start = max((one.start for one in partitions if one.start <= limit < one.end), default="")
+    if start:
+        return read_id_start(start, before), start
+    return before, max((one.end for one in partitions if one.end <= limit), default="")
 
 
 async def extend_partitions(connection: Any, now: float, days: int) -> int:

@@ -5,9 +5,11 @@ A server that hangs accepts a statement and never answers, so that each read wou
 breaker ends that: after a few limits in a row reads fail at once. A probe then reads in the background, one statement
 at a time, until the server answers. So no request has to find out that it does.
 
-The probe reads what a request reads. A lock on one of these tables is therefore seen, and a single statement that
-always takes too long opens the breaker for a moment only. The probe also starts after any other fault, so that an idle
-replica knows that the store works again.
+A limit counts only if no other read was answered meanwhile, and if the event loop was in time. Else a burst of requests
+would count as a server that hangs, and one statement that is always too slow would stop all others.
+
+The probe reads what a request reads, so that a lock on one of these tables is seen. It also starts after any other
+fault, so that an idle replica knows that the store works again.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ _LIMITS = (TimeoutError, asyncpg.QueryCanceledError)
 _PAUSE_S = 5.0
 """Seconds of a pause. Each failed read of the probe begins another one, so reads are only made again without the probe
 if it has not come to an end."""
+_LATE_S = 0.1
+"""Seconds by which a time limit may be late. If it is later, this process was busy, and the answer may lie there."""
 _SUSPICIOUS_S = 0.1
 """Seconds after which a read that its caller gives up starts the probe. Callers with a short limit of their own would
 else never meet the limit of a read."""
@@ -70,6 +74,8 @@ class PostgresReader:
         self._closed = False
         self._breaker = CircuitBreaker(pause_s=_PAUSE_S)
         self._probe = ReadProbe(self._read_as_request)
+        self._answered_at = 0.0
+        """Time of the last answer to a read, by the clock of the event loop."""
         self._ending: set[asyncio.Task[None]] = set()
         """Releases of connections whose statement has not ended yet."""
 
@@ -130,7 +136,8 @@ class PostgresReader:
             raise
         except _LIMITS as error:
             self.trouble = f"a read took longer than {self._read_s} s"
-            self._note_limit(weight)
+            is_telling = self._answered_at < began and clock() - began < self._read_s + _LATE_S
+            self._note_limit(weight if is_telling else 0)
             raise StoreUnavailable(f"{self.trouble}.") from error
         except _BAD_ARGUMENT as error:
             # A value of the query could not be stored either; the server has no fault.
@@ -143,6 +150,7 @@ class PostgresReader:
         if self._breaker.is_open():
             log.warning("the store answers reads again")
         self._breaker.record_success()
+        self._answered_at = clock()
         self.trouble = ""
         return [tuple(row) for row in rows]
 
@@ -165,7 +173,7 @@ class PostgresReader:
             await self._pool.release(connection)
 
     def _note_limit(self, weight: int) -> None:
-        if self._breaker.record_failure(weight=weight):
+        if weight and self._breaker.record_failure(weight=weight):
             log.error("the store does not answer; until it does, reads fail at once: %s", self.trouble)
         self._probe.start()
 

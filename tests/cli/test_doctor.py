@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -17,8 +19,10 @@ from proxy.cli.main import app
 from proxy.context.models import Model
 from proxy.errors import StoreRefused
 from proxy.settings.load import Settings, UpstreamSettings
+from proxy.store.schema import LATEST_VERSION
 from proxy.store.sqlite_files import FileLock
 from proxy.web.app import make_policies
+from tests.postgres import drop_database, execute, new_database, new_store_database, replace_database, server
 from tests.proxy_server import make_key, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel, send_reply
@@ -221,6 +225,47 @@ def test_the_store_is_looked_at_and_left_alone(tmp_path: Path) -> None:
     lock.release()
     assert look("postgresql://u:secret@127.0.0.1:9/db").status == "fault"
     assert "secret" not in look("postgresql://u:secret@127.0.0.1:9/db").text
+
+
+def look_at(db: str) -> tuple[str, str]:
+    found = doctor.check_store(Settings(db=db))
+    return found.status, found.text
+
+
+def test_a_postgresql_database_is_judged_by_a_login(postgres: str) -> None:
+    empty, ready = (asyncio.run(make(postgres)) for make in (new_database, new_store_database))
+    try:
+        assert look_at(empty)[0] == "good"
+        assert "will be made" in look_at(empty)[1]
+        assert f"schema {LATEST_VERSION} of {LATEST_VERSION}" in look_at(ready)[1]
+        assert look_at(replace_database(postgres, "nowhere"))[0] == "fault"
+        asyncio.run(execute(ready, "UPDATE context_proxy_schema SET version = version + 1"))
+        assert look_at(ready) == ("fault", look_at(empty)[1].partition(";")[0] + " was written by a newer version")
+        asyncio.run(execute(empty, "REVOKE CREATE ON SCHEMA public FROM PUBLIC"))
+        asyncio.run(execute(empty, "CREATE ROLE doctor_guest LOGIN"))
+        guest = urlsplit(empty)
+        found = look_at(guest._replace(netloc=f"doctor_guest@{guest.hostname}:{guest.port}").geturl())
+        assert (found[0], "does not let the proxy create" in found[1]) == ("fault", True)
+    finally:
+        for one in (empty, ready):
+            asyncio.run(drop_database(one))
+        asyncio.run(execute(postgres, "DROP ROLE IF EXISTS doctor_guest"))
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_and_a_standby_are_faults() -> None:
+    with server() as own:
+        process = psutil.Process(own.process.pid)  # the one that accepts connections
+        process.suspend()
+        try:
+            assert look_at(own.url) == ("fault", "the PostgreSQL database cannot be opened: no answer in time.")
+        finally:
+            process.resume()
+        own.stop()
+        (own.folder / "data" / "standby.signal").touch()
+        own.start()
+        found = look_at(own.url)
+        assert (found[0], "is a standby" in found[1]) == ("fault", True)
 
 
 def test_a_full_disk_is_a_fault_and_little_room_hides_no_damage(tmp_path: Path, monkeypatch: Any) -> None:

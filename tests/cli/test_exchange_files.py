@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import gc
 import json
 import time
 from collections.abc import AsyncIterator
@@ -45,11 +46,18 @@ async def talked(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def export(tree: dict[str, Any], out: Path, **more: Any) -> dict[str, Any]:
-    options: dict[str, Any] = {"is_parquet": False, "since": "", "until": "2100-01-01", "tenant": "", **more}
+    options: dict[str, Any] = {
+        "is_parquet": False,
+        "since": "",
+        "until": "2100-01-01",
+        "tenant": "",
+        "move": lambda _: None,
+        **more,
+    }
 
     def run() -> dict[str, Any]:
         with open_replacement(out) as file:
-            return exchange_files.export_exchanges(make_settings(1, **tree), file, lambda _: None, **options)
+            return exchange_files.export_exchanges(make_settings(1, **tree), file, **options)
 
     return await asyncio.to_thread(run)
 
@@ -131,6 +139,22 @@ async def test_what_cannot_be_exported_is_told(tmp_path: Path, wrong: dict[str, 
     with pytest.raises(Exception, match=r"since|memory"):
         await export(tree, tmp_path / "a.csv", **{k: v for k, v in wrong.items() if k != "db"})
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_parquet_file_that_breaks_off_is_closed_before_its_file(
+    talked: tuple[RunningProxy, dict[str, Any]], tmp_path: Path
+) -> None:
+    """The garbage collector would close it later, and print a traceback after the error: a warning, which fails."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: see the extra `parquet`")
+    _, tree = talked
+
+    def interrupt(_: int) -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await export(tree, tmp_path / "a.parquet", move=interrupt, is_parquet=True)
+    gc.collect()
+    assert list(tmp_path.glob("a.parquet*")) == []
 
 
 def test_times_are_read_in_any_zone() -> None:

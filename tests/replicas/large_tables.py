@@ -47,7 +47,7 @@ SELECT 't1', 's' || n, $4::text || lpad(to_hex(n * $5::bigint + k), 8, '2'), $4:
     decode(md5(n || '.' || k), 'hex'), k, decode(md5('e' || n), 'hex'), '[]', 0, '{"limit":128000}', 'thrifty',
     'when_it_pays', 'gpt-5', 'default', 'openai', 1000, 900, 800, $1, 'complete', 200, 'stop', 900, 50, 800,
     decode(md5(n || '.' || k), 'hex'), 500.0, $1::double precision + 1,
-    '{"rounds":[[900,800]],"completion":50,"before":1000,"held":900}'
+    '{"rounds":[[900,800]],"completion":50,"before":1000,"held":900,"sent":900,"expected":800}'
 FROM generate_series($2::bigint, $3::bigint) n, generate_series(1, $5::bigint) k;
 INSERT INTO edits (tenant, session, branch, key, version, stage, reason, action, text, before, after, exchange,
     created_at, number)

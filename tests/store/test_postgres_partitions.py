@@ -76,6 +76,8 @@ def test_time_is_moved_back_to_a_bound_where_partitions_are_past() -> None:
     assert partitions.round_down(found, 11 * DAY_S) == (11 * DAY_S, bounds[1])
     assert partitions.round_down(found, 20.5 * DAY_S) == (20.5 * DAY_S, bounds[2]), "behind the last one"
     assert partitions.round_down([], 5.0) == (5.0, "")
+    left = [one for one in found if one.end > bounds[0]]
+    assert partitions.round_down(left, 10.5 * DAY_S) == (10 * DAY_S, bounds[0]), "those before it are dropped"
 
 
 async def test_rows_of_the_schema_before_are_kept_where_they_are(database: str) -> None:
