@@ -253,10 +253,11 @@ def _make_page(sizes: str, most: str) -> str:
     """The statement for a page of messages: as many of those that `sizes` finds, in their order, as `most` bytes of
     bodies hold, and the one that goes over it."""
     return f"""{_MESSAGE}FROM (
-    SELECT s.tenant, s.session, s.key, s.seq, sum(s.size) OVER (ORDER BY s.seq) - s.size AS bytes_before
-    FROM ({sizes}) s
-) p JOIN messages m ON /* each */ (m.tenant = p.tenant AND m.session = p.session AND m.key = p.key)
-WHERE p.bytes_before < {most} ORDER BY p.seq"""  # noqa: S608  put together from constants
+    SELECT sized.tenant, sized.session, sized.key, sized.seq,
+        sum(sized.size) OVER (ORDER BY sized.seq) - sized.size AS bytes_before
+    FROM ({sizes}) sized
+) page JOIN messages m ON /* each */ (m.tenant = page.tenant AND m.session = page.session AND m.key = page.key)
+WHERE page.bytes_before < {most} ORDER BY page.seq"""  # noqa: S608  put together from constants
 
 
 def _make_newest(page: str) -> str:
@@ -264,8 +265,8 @@ def _make_newest(page: str) -> str:
     return (
         page.replace("m.seq >", "m.seq <")
         .replace("ORDER BY m.seq", "ORDER BY m.seq DESC")
-        .replace("ORDER BY s.seq", "ORDER BY s.seq DESC")
-        .replace("ORDER BY p.seq", "ORDER BY p.seq DESC")
+        .replace("ORDER BY sized.seq", "ORDER BY sized.seq DESC")
+        .replace("ORDER BY page.seq", "ORDER BY page.seq DESC")
     )
 
 
