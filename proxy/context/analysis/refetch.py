@@ -343,6 +343,8 @@ def _mask_quotes(found: re.Match[str]) -> str:
 
 
 def _is_look(words: Sequence[str]) -> bool:
+    """True if a simple command only looks, and always at the same thing. `showing_commands.is_showing` knows more
+    commands: for an exit code it does not matter that `date` or `tee` has another output, or an effect, each time."""
     if words[0] == "git":
         named = [word for word in words[1:] if not word.startswith("-") and word != "Q"]
         return bool(named) and named[0] in _GIT_LOOK_COMMANDS
