@@ -25,7 +25,7 @@ import typer
 from proxy.cli.check import Config, Db, complete_policy, read_settings
 from proxy.cli.decision_replay import ask_points, find_points, print_decisions
 from proxy.cli.progress_bar import show_progress
-from proxy.cli.terminal import make_console, write_file, write_report
+from proxy.cli.terminal import REPORT_STARTS, make_console, write_file, write_report
 from proxy.context.models import Model, find_model, with_long_cache
 from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
@@ -133,6 +133,8 @@ def replay(
     for target in (json, plot, html, answers):
         if target is not None and (not target.parent.is_dir() or target.is_dir()):
             raise ConfigError("OUT", str(target), "a file in a folder that is there")
+    for target in filter(None, (json, plot, html)):
+        _check_not_recording(target)
     name = ask if ask is not None and model == DEFAULT_MODEL else model
     pairs, decided = read_price_pairs(prices or [], _find_model(settings, name, long_cache=long_cache))
     if window is not None:
@@ -166,6 +168,18 @@ def replay(
         write_report(json, report)
     if str(json) != "-":
         print_report(report, make_console())
+
+
+def _check_not_recording(target: Path) -> None:
+    """Raise ConfigError if a report would be written over what is none, for example over the first of the recordings
+    where the name of the report was forgotten."""
+    try:
+        with target.open("rb") as file:
+            beginning = file.read(len(max(REPORT_STARTS, key=len)))
+    except OSError:
+        return  # none is there yet; one that cannot be read is refused when it is written
+    if beginning and not beginning.startswith(REPORT_STARTS):
+        raise ConfigError("OUT", str(target), "a new file, or a report to be replaced: what is there is no report")
 
 
 def _find_model(settings: Settings, name: str, *, long_cache: bool) -> Model:

@@ -191,6 +191,10 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
+REPORT_STARTS: Final = (b'{\n "', b"<svg", b"<!doctype html>")
+"""The beginnings of a report: as JSON by `write_report`, as a picture, as a page."""
+
+
 def write_report(file: Path, report: msgspec.Struct) -> None:
     """Write a report as JSON, to stdout for -. Raises ConfigError."""
     text = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()

@@ -166,6 +166,20 @@ def test_a_wrong_option_is_told_before_anything_is_played(runs: Path, arguments:
     assert "secret" not in str(raised.value)
 
 
+def test_a_report_replaces_a_report_and_never_a_recording(runs: Path, tmp_path: Path) -> None:
+    other = write_runs(tmp_path / "other.jsonl", make_run(12, name="c"))
+    before = other.read_bytes()
+    for option in ("--json", "--plot", "--html"):
+        with pytest.raises(ConfigError, match="what is there is no report"):
+            invoke("--policy", "thrifty", option, other, runs)
+        assert other.read_bytes() == before
+        out = tmp_path / f"out{option}"
+        out.touch()
+        for _ in range(2):
+            invoke("--policy", "thrifty", option, out, "--jobs", 1, runs)
+        assert out.stat().st_size > 1000
+
+
 def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match="there is no database"):
         invoke("--from-store", "--db", tmp_path / "none.sqlite3")
