@@ -44,6 +44,8 @@ COMPARED_NAMES = 400
 ASKED_CHARS = 2_000
 """Characters of each message that a helper gets."""
 
+_ELEMENT_END = re.compile(r"<(/[^<>\s]+)>")
+"""Pattern of the end of an element of markup, which reads like a path."""
 _ERROR = re.compile(
     r"\b(?<!\b0 )(?<!\b[Nn]o )(?:[Ee]rrors?|ERRORS?|[A-Z]\w*(?:Error|Exception)|[Ee]xception|Traceback"
     r"|[Ff]ail(?:ed|ures?|s)?|FAIL(?:ED|URES?)?"
@@ -90,12 +92,8 @@ def _extract_step(view: View, step: Step) -> StepExtract:
     elif media:
         call = f"{call}, with {media}" if call else media
     seen = " ".join((call, first, *errors))
-    shown = {*identifiers.find_names(seen)}
-    names = [
-        n
-        for n in identifiers.find_distinct_names(text)
-        if len(n) <= NAME_CHARS and n not in shown and not (n[0] == "/" and f"<{n}>" in text)  # the end of an element
-    ]
+    left_out = {*identifiers.find_names(seen), *_ELEMENT_END.findall(text)}
+    names = [n for n in identifiers.find_distinct_names(text) if len(n) <= NAME_CHARS and n not in left_out]
     names[:COMPARED_NAMES] = [n for n in names[:COMPARED_NAMES] if n not in seen]
     is_run = bool(message.calls) and shell_commands.parse_call(message.calls[0]).kind == "run"
     ids, more = tuple(names[:MAX_IDS]), len(names[MAX_IDS:])
