@@ -23,7 +23,7 @@ from urllib.parse import unquote_to_bytes
 from proxy.errors import Forbidden, ProxyError, Unauthorized
 from proxy.settings.load import Settings
 from proxy.settings.model import ALL_TENANTS, DEMO, ApiKeySettings
-from proxy.upstream.headers import CREDENTIAL_HEADERS, GOOGLE_KEY
+from proxy.upstream.headers import CREDENTIAL_HEADERS, GOOGLE_KEY, find_header
 from proxy.web.asgi import App, Message, Receive, Scope, Send
 from proxy.web.cors import (
     SECURITY_HEADERS,
@@ -35,7 +35,7 @@ from proxy.web.cors import (
     is_preflight,
 )
 from proxy.web.error_responses import send_error
-from proxy.web.routes import PAGES, UNREAD, Route, RouteTable, check_path, opens_start_page
+from proxy.web.routes import PAGES, ROOT, UNREAD, Route, RouteTable, check_path
 
 _KEYED_PATH: Final = re.compile(r":(?:generateContent|streamGenerateContent|countTokens)/?$")
 KEY_HEADER: Final = b"x-context-key"
@@ -181,10 +181,12 @@ def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        route = PAGES if opens_start_page(scope) else routes.find_route(scope["method"], scope["path"])
+        route = routes.find_route(scope["method"], scope["path"])
         if route is UNREAD:
             await routes.load()
             route = routes.find_route(scope["method"], scope["path"])
+        # Of those that ask for `/`, browsers alone name HTML.
+        route = PAGES if route is ROOT and "text/html" in find_header(scope["headers"], b"accept") else route
         if not keys:
             _check_local(scope)
         scope[ROUTE_KEY] = route

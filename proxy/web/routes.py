@@ -18,7 +18,6 @@ from urllib.parse import unquote
 
 from proxy.errors import BadRequest, Forbidden
 from proxy.exchange.dialect import find_path_template
-from proxy.upstream.headers import find_header
 from proxy.web.asgi import Scope
 
 RouteKind = Literal["health", "metrics", "api", "pages", "data", "gateway"]
@@ -63,6 +62,8 @@ DATA: Final = Route("data", frozenset({"data"}))
 GATEWAY: Final = Route("gateway", frozenset({"data"}), "/v1/compress")
 """The two paths that gateways call: nothing of theirs goes to an upstream."""
 GATEWAY_PATH: Final = re.compile(r"(?:/s/[^/]+)?/v1/(?:compress|retrieve/(?P<hash>[^/]+))")
+ROOT: Final = Route("data", frozenset({"data"}), "/")
+"""The upstream's `/`, by which some programs see whether a server is there. A browser is led to the pages."""
 HEALTH: Final = Route("health", frozenset())
 METRICS: Final = Route("metrics", frozenset({"metrics", "admin"}), "/metrics")
 PAGES: Final = Route("pages", frozenset())
@@ -121,6 +122,8 @@ class RouteTable:
             return ADMIN
         if path.startswith(("/healthz/", "/readyz/", "/metrics/")):
             return ADMIN
+        if path == "/" and method in ("GET", "HEAD"):
+            return ROOT
         if self._compress and (found := GATEWAY_PATH.fullmatch(path)):
             return GATEWAY if method == ("GET" if found["hash"] else "POST") else DATA
         return DATA
@@ -138,16 +141,6 @@ def _find_planes(route: Any, method: str) -> frozenset[str]:
     extra = getattr(route, "openapi_extra", None) or {}
     reads = extra.get(PLANE_KEY) == "read" and method in ("GET", "HEAD")
     return frozenset({"admin", "read"}) if reads else frozenset({"admin"})
-
-
-def opens_start_page(scope: Scope) -> bool:
-    """True if a browser opens the address of the proxy itself. Programs that ask for `/`, as some do to see whether a
-    server is there, do not name HTML, and get the upstream's answer."""
-    return (
-        scope["path"] == "/"
-        and scope["method"] in ("GET", "HEAD")
-        and "text/html" in find_header(scope["headers"], b"accept")
-    )
 
 
 def find_route_name(path: str) -> str:
