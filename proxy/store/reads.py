@@ -32,6 +32,7 @@ from proxy.store.base import (
     Row,
     SessionRecord,
     StateRow,
+    is_last_page,
 )
 from proxy.store.bindings import BINDINGS, MAX_BINDINGS, BindingRow
 from proxy.store.branch_positions import BranchReads, ChainHit, KnownMessage
@@ -235,18 +236,18 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
             else:
                 text = sql.NEWEST_MESSAGES if newest else sql.MESSAGES
                 args = (*place, at, *wanted, size, MAX_PAGE_BYTES)
-            rows = await self._fetch(text, args)
+            page = [_decode_message(row) for row in await self._fetch(text, args)]
             if not passes.text:
-                return [_decode_message(row) for row in rows]
-            for row in rows:
-                if contains_text(row[8], passes.text):
-                    found.append(_decode_message(row))
-                    found_bytes += len(row[8])
+                return page
+            for message in page:
+                if contains_text(message.body, passes.text):
+                    found.append(message)
+                    found_bytes += len(message.body)
                     if len(found) == limit or found_bytes >= MAX_PAGE_BYTES:
                         return found
-            if len(rows) < size and sum(len(row[8]) for row in rows) < MAX_PAGE_BYTES:
+            if is_last_page(page, size):
                 return found
-            at = rows[-1][17]
+            at = page[-1].seq
 
     async def read_exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None:
         rows = await self._fetch(sql.EXCHANGE, (tenant, session, exchange))
