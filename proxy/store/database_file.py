@@ -33,9 +33,9 @@ class DatabaseFile:
     """The file, for the one thread that writes to it."""
 
     def __init__(self, path: Path, *, syncs_later: bool) -> None:
-        """syncs_later: a commit does not wait for the sync of the log; `sync_log` does it."""
         self.path = path
-        self._syncs_later = syncs_later
+        self.syncs_later = syncs_later
+        """True if a commit does not wait for the sync of the log: `sync_log` does it."""
         self._connection: sqlite3.Connection | None = None
         self._identity: FileIdentity | None = None
         """That of the file which was opened first: no other file may take its place."""
@@ -66,7 +66,7 @@ class DatabaseFile:
         self.check_unchanged()
         connection = _open_connection(self.path)
         try:
-            connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._syncs_later else 'FULL'}")
+            connection.execute(f"PRAGMA synchronous = {'NORMAL' if self.syncs_later else 'FULL'}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA cache_size = -2000")  # KB: 8 MB saved no time and no write, at 100,000 rows

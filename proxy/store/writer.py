@@ -75,8 +75,6 @@ class SqliteWriter:
         self.trouble = "not started"
         self.queue = WriteQueue(spool_bytes)
         self._file = DatabaseFile(path, syncs_later=durability == "normal")
-        self._syncs_later = durability == "normal"
-        """True if a commit does not wait for the sync of the log."""
         self._drain_s = drain_s
         self._pending: deque[WriteItem] = deque()
         self._journal = Journal()
@@ -276,7 +274,7 @@ class SqliteWriter:
     def _note_commit(self) -> None:
         """Note the time of a commit."""
         self._last_write = time.monotonic()
-        if self._syncs_later and not self._unsynced_since:
+        if self._file.syncs_later and not self._unsynced_since:
             self._unsynced_since = self._last_write
 
     def _write_tables(self, items: Sequence[Sequence[Row]]) -> int:

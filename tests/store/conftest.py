@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.store import sqlite_files
 from proxy.store.base import (
     BranchRow,
     BranchTipRow,
@@ -21,6 +22,7 @@ from proxy.store.base import (
     Store,
 )
 from proxy.store.in_memory import InMemoryStore
+from proxy.store.migrate import migrate
 from tests.postgres import drop_database, new_store_database
 from tests.stores import postgres_store, sqlite_store
 
@@ -30,6 +32,15 @@ BACKENDS: dict[str, Callable[[str], Store]] = {
     "postgres": postgres_store,
 }
 """Each from the address of a database: a path, nothing, a URL."""
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """The file of a new store: with its tables, and not open."""
+    made = tmp_path / "store.sqlite3"
+    sqlite_files.prepare_files(made)
+    await migrate(made)
+    return made
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -9,19 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.store import sqlite_files
 from proxy.store.database_file import DatabaseFile
-from proxy.store.migrate import migrate
 
 INSERT = "INSERT INTO forms (tenant, session, form, body) VALUES ('t1', 's1', ?, ?)"
-
-
-@pytest.fixture
-async def path(tmp_path: Path) -> Path:
-    made = tmp_path / "store.sqlite3"
-    sqlite_files.prepare_files(made)
-    await migrate(made)
-    return made
 
 
 @pytest.fixture

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import StoreUnavailable
-from proxy.store import sqlite_files
 from proxy.store import writer as module
 from proxy.store.base import Row
 from proxy.store.database_file import DatabaseFile
 from proxy.store.erasure import EraseMessageRow
 from proxy.store.full_text_search import IndexRow
 from proxy.store.journal import MAX_ITEM_BYTES
-from proxy.store.migrate import migrate
 from proxy.store.removal import RemovalStepRow
 from proxy.store.write_queue import WriteItem
 from proxy.store.writer import SqliteWriter
@@ -27,14 +25,6 @@ from tests.snapshot import snapshot
 from tests.store.conftest import RowFactory, digest
 
 make = RowFactory()
-
-
-@pytest.fixture
-async def path(tmp_path: Path) -> Path:
-    made = tmp_path / "store.sqlite3"
-    sqlite_files.prepare_files(made)
-    await migrate(made)
-    return made
 
 
 @pytest.fixture
