@@ -67,3 +67,28 @@ def test_a_policy_is_chosen_by_name_and_adds_no_text_of_its_own() -> None:
 def test_messages_that_cannot_be_read_are_refused() -> None:
     with pytest.raises(NotManaged):
         compress([{"content": "no role"}])
+
+
+def test_old_screenshots_leave_in_batches_and_the_last_three_never() -> None:
+    """An agent that works on a screen: each step returns a screenshot, and one picture is of the user."""
+    picture = {"type": "image_url", "image_url": {"url": "https://x/wanted.png"}}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "As here:"}, picture]}]
+    made = compress(messages, model="claude-sonnet-4-5")
+    sent = made.messages
+    batches = 0
+    for step in range(60):
+        arguments = json.dumps({"action": "click", "coordinate": [step, step]})
+        asked = {"id": f"c{step}", "type": "function", "function": {"name": "computer", "arguments": arguments}}
+        screen = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{step:04}"}}
+        shown = [{"type": "text", "text": "clicked"}, screen]
+        messages.append({"role": "assistant", "content": "I click.", "tool_calls": [asked]})
+        messages.append({"role": "tool", "tool_call_id": f"c{step}", "content": shown})
+        made = compress(messages, model="claude-sonnet-4-5", state=made.state)
+        batches += made.messages[: len(sent)] != sent
+        sent = made.messages
+        assert sent[0] == messages[0]
+        assert sent[-6:] == messages[-6:]
+    assert 3 <= batches <= 8
+    assert 2 * made.tokens_after < made.tokens_before
+    left_out = [{"type": "text", "text": "clicked"}, {"type": "text", "text": "[older image left out]"}]
+    assert sent[2] == {**messages[2], "content": left_out}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
+from proxy.chat import media
 from proxy.chat.message import Message
 
 TextCounter = Callable[[str], int]
@@ -25,22 +25,6 @@ PER_CALL = 12
 PER_MEDIUM = 800
 """Tokens of an image or file: between OpenAI's 85 (low detail) and 1,500 (high detail of a large image)."""
 
-_MEDIA = frozenset(
-    {
-        "audio",
-        "document",
-        "file",
-        "image",
-        "image_url",
-        "input_audio",
-        "input_image",
-        "input_video",
-        "video",
-        "video_url",
-    }
-)
-"""Types of the content parts that are an image, a sound, a video or a file, here or behind an address."""
-_GEMINI_MEDIA = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
 _ENCODED_DATA = re.compile(rb'[",][A-Za-z0-9+/=_\\-]{1000}')
 """The beginning of a string in Base64. The mark in front of it keeps the search linear."""
 
@@ -132,22 +116,6 @@ def estimate_text_tokens(text: str) -> int:
     return (total + 500) // 1000
 
 
-def _is_medium(part: dict[str, Any]) -> bool:
-    """True for a part that is an image, a sound, a video or a file; false for a document that is given as text."""
-    kind, source, inner = part.get("type"), part.get("source"), part.get("part")
-    if isinstance(source, dict) and source.get("type") in ("text", "content"):
-        return False
-    is_named = isinstance(kind, str) and kind in _MEDIA
-    return is_named or (isinstance(inner, dict) and not _GEMINI_MEDIA.isdisjoint(inner))
-
-
-class _ContentParts(msgspec.Struct):
-    content: list[msgspec.Raw]
-
-
-_CONTENT = msgspec.json.Decoder(_ContentParts)
-
-
 @dataclass(frozen=True, eq=False)
 class TokenCounter:
     """Tokens of a message under one counter. Use one instance per counter: the instance is the key of the count
@@ -168,7 +136,7 @@ class TokenCounter:
     def _weigh(self, message: Message) -> int:
         total = PER_MESSAGE + self.count_text(message.text)
         if message.media_count:
-            total += sum(self._count_part(bytes(part)) for part in _CONTENT.decode(message.raw).content)
+            total += sum(map(self._count_part, media.read_parts(message)))
         if message.reasoning:
             total += self.count_text(message.reasoning)
         for call in message.calls:
@@ -183,7 +151,11 @@ class TokenCounter:
         part = msgspec.json.decode(raw)
         if not isinstance(part, dict) or isinstance(part.get("text"), str):
             return 0  # among the message's text
-        return PER_MEDIUM if _is_medium(part) else self.count_text(raw.decode("utf-8", "replace"))
+        return PER_MEDIUM if media.is_medium(part) else self.count_text(raw.decode("utf-8", "replace"))
+
+    def count_images(self, message: Message) -> int:
+        """Tokens of the message's images (`media.find_images`)."""
+        return sum(map(self._count_part, media.find_images(message)))
 
     def has_count(self, message: Message) -> bool:
         """True if the message has been counted before, so that asking is free."""

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from proxy.chat.media import find_images
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import (
@@ -31,7 +32,7 @@ from proxy.context.analysis.refetch import (
     has_same_file,
     pair_results,
 )
-from proxy.context.plan import REFERENCE_STAGES, THINNED, ContentKind, Edit, LossLimit, Proposal
+from proxy.context.plan import REFERENCE_STAGES, THINNED, WHOLE_TEXT_ACTIONS, ContentKind, Edit, LossLimit, Proposal
 from proxy.context.view import View
 
 MAX_REFETCH_RATE = 0.02
@@ -257,7 +258,7 @@ def _sample_result(message: Message, arguments: str) -> list[str]:
 def _read_sent_text(view: View, n: int) -> str:
     """The text of a message as it is sent."""
     edit = view.find_edit(n)
-    whole = edit is None or edit.action in ("append", "arguments")
+    whole = edit is None or edit.action == "arguments" or edit.action in WHOLE_TEXT_ACTIONS
     return view.messages[n].text if whole or edit is None else edit.text or ""
 
 
@@ -285,7 +286,10 @@ def _has_same_text(view: View, one: Refetch) -> bool:
     """
     if one.kind == "recall":
         return True
-    new, old = (view.messages[n].derive(_strip_lines) for n in (one.index, one.earlier_index))
+    messages = [view.messages[n] for n in (one.index, one.earlier_index)]
+    if find_images(messages[0]) != find_images(messages[1]):
+        return False  # the screen shows something else now
+    new, old = (message.derive(_strip_lines) for message in messages)
     return len(new & old) >= SAME_TEXT_OVERLAP * len(new)
 
 

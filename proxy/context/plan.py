@@ -19,10 +19,10 @@ from proxy.notes.memo_matching import Memo
 
 T = TypeVar("T")
 
-Action = Literal["text", "gone", "text_only", "append", "arguments"]
+Action = Literal["text", "gone", "text_only", "append", "arguments", "images"]
 """text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end.
 arguments: calls with shorter arguments; the text of the edit is a JSON list with one entry for each call, null if the
-call stays as it is."""
+call stays as it is. images: the text of the edit stands in for each image of a tool result; its own text stays."""
 
 ContentKind = Literal["view", "other", "unknown"]
 """Kind of content of a tool result.
@@ -32,8 +32,13 @@ command output, from which an agent takes names. unknown: any other tool (an API
 report).
 """
 
-ACTION_STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "arguments": 1, "text_only": 2, "gone": 3}
+ACTION_STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "arguments": 1, "images": 1, "text_only": 2, "gone": 3}
 """Strength of each action. An edit is superseded only by a stronger one, or by a shorter text."""
+
+SHORTENING_ACTIONS = frozenset({"text", "text_only", "arguments", "images"})
+"""Actions after which a message stands there with less than it had."""
+WHOLE_TEXT_ACTIONS = frozenset({"append", "images"})
+"""Actions that leave the message's own text whole."""
 
 REFERENCE_STAGES = frozenset({"refer_repeats"})
 """Stages whose edits say where in the prompt the same text is."""

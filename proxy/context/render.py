@@ -12,7 +12,7 @@ from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message
 from proxy.context import validate
 from proxy.context.branch_state import BranchState
-from proxy.context.plan import Edit, Insert
+from proxy.context.plan import WHOLE_TEXT_ACTIONS, Edit, Insert
 from proxy.context.validate import PlannedMessage
 from proxy.context.view import View, add_texts_to_mark, compute_mark, compute_unmarked_form, count_common_marks
 from proxy.dialects.completions import request as completions
@@ -37,6 +37,8 @@ def _apply(message: Message, edit: Edit) -> bytes:
         return add_text(message.raw, text)
     if edit.action == "arguments":
         return completions.replace_arguments(message.raw, decode_embedded(text, list[str | None]))
+    if edit.action == "images":
+        return completions.replace_images(message.raw, text)
     return completions.remove_calls(message.raw)
 
 
@@ -44,7 +46,7 @@ def read_visible_text(message: Message, edit: Edit | None) -> str:
     """The message's text as it goes out."""
     if edit is None or edit.action in ("text_only", "arguments"):
         return message.text
-    return message.text + (edit.text or "") if edit.action == "append" else (edit.text or "")
+    return message.text + (edit.text or "") if edit.action in WHOLE_TEXT_ACTIONS else (edit.text or "")
 
 
 def join_inserts(inserts: Sequence[Insert]) -> str:

@@ -1,6 +1,7 @@
 """Content parts before and after an edit: which of them changed, which left and which were appended.
 
-Parts are the content of a canonical message, so every dialect that writes parts back asks here. Only texts may change.
+Parts are the content of a canonical message, so every dialect that writes parts back asks here. Only texts may change,
+and a text may take the place of an image.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.chat import json_spans
+from proxy.chat.media import is_image
 from proxy.dialects import spans
 
 _RESULT_HEAD = b'{"role":"tool","tool_call_id":'
@@ -48,8 +50,8 @@ def clear_text(part: bytes) -> bytes:
 def edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple[list[bytes | None], list[bytes]]:
     """(for each old part its new bytes, None if the part was removed; the parts that were appended).
 
-    Only texts change or leave. is_appended: nothing may change, parts may only be appended. Raises ValueError for any
-    other change.
+    Only texts change or leave; a text may take the place of an image. is_appended: nothing may change, parts may only
+    be appended. Raises ValueError for any other change.
     """
     content = json_spans.read_value(chat, "content") or b""
     if content[:1] == b'"':  # all parts became one text
@@ -117,12 +119,14 @@ def _match_equal(old: Sequence[bytes], new: Sequence[bytes]) -> dict[int, int]:
 
 
 def _find_changed(old: Sequence[bytes], part: bytes, low: int, high: int) -> int | None:
-    """The old part whose text a new part has replaced: the first with the same other members, or the first text."""
+    """The old part that a new text has replaced: the first text with the same other members, the first text, or the
+    first image."""
     if read_part_text(part) is None:
         raise ValueError("a part that is no text has changed")
     open_ = [i for i in range(low, high) if read_part_text(old[i]) is not None]
     same = [i for i in open_ if _read_other_members(old[i]) == _read_other_members(part)]
-    return next(iter(same or open_), None)
+    images = (i for i in range(low, high) if is_image(old[i]))
+    return next(iter(same or open_ or images), None)
 
 
 def read_part_text(part: bytes) -> str | None:

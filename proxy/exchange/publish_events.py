@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from proxy.chat.chain import public_id
+from proxy.context.plan import SHORTENING_ACTIONS
 from proxy.context.plan_events import make_events
 from proxy.dialects.usage import Usage
 from proxy.events import bus
@@ -83,7 +84,7 @@ def _publish_client_change(services: Services, turn: Turn) -> None:
 def _publish_edits(services: Services, turn: Turn) -> None:
     for event in make_events(turn.prompt.plan):
         _publish(services, turn, event.name, _shorten_payload(event.payload))
-    short = [edit for edit in turn.prompt.plan.new_edits if edit.action in ("text", "text_only", "arguments")]
+    short = [edit for edit in turn.prompt.plan.new_edits if edit.action in SHORTENING_ACTIONS]
     if short:
         data = {
             "action": "shorten", "by": "policy", "messages": [public_id(edit.key) for edit in short[:MAX_LISTED]],

@@ -12,6 +12,7 @@ import msgspec
 
 from proxy.context.fit import find_limit
 from proxy.context.models import Model
+from proxy.context.plan import SHORTENING_ACTIONS
 from proxy.context.policy import Policy
 from proxy.exchange import cost as exchange_cost
 from proxy.exchange import learned_windows, lookups
@@ -209,7 +210,7 @@ def _build_stats(services: Services, selected: SelectedBranch, preview: Preview,
         utilisation=sent / limit if limit else None,
         needs_pruning=bool(limit and sent > turn.enriched.policy.budget * limit),
         left_out=gone,
-        shortened=sum(edit.action in ("text", "text_only", "arguments") for edit in edits.values()),
+        shortened=sum(edit.action in SHORTENING_ACTIONS for edit in edits.values()),
         exchanges=sums.exchanges,
         prompt_tokens=sums.prompt_tokens,
         completion_tokens=sums.completion_tokens,

@@ -52,7 +52,7 @@ MAX_PAGE_BYTES: Final = 16 << 20
 WHOLE_SESSION: Final = ""
 """Stands in the place of a branch's name for an operator's decisions on the whole session."""
 
-EditAction = Literal["text", "gone", "text_only", "append", "arguments", "withdrawn", "pin", "unpin", "strip"]
+EditAction = Literal["text", "gone", "text_only", "append", "arguments", "images", "withdrawn", "pin", "unpin", "strip"]
 """The effect of an edit on its message. `withdrawn`: an earlier version of the edit is taken back. `pin`: the message
 stays unchanged until an `unpin`; both are counted apart from the edits that change something."""
 ExchangeStatus = Literal["complete", "partial", "client_gone", "failed", "rejected", "deferred"]

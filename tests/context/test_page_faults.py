@@ -435,3 +435,16 @@ def test_a_conversation_that_could_lose_too_much_is_left_alone_until_its_agent_i
     assert not rewrite(request, BranchState(), policy, PLAIN_MODEL, 0.0, INPUTS).edits
     assert rewrite(request, BranchState(), policy, PLAIN_MODEL, 0.0, inputs).edits
     assert rewrite(request, BranchState(), dataclasses.replace(policy, max_loss=0.0), PLAIN_MODEL, 0.0, INPUTS).edits
+
+
+def test_the_same_call_that_shows_another_image_is_none_and_the_same_image_is_one() -> None:
+    def show(number: int, picture: str) -> list[Json]:
+        calls, answer = lookup("screenshot", number)
+        return [calls, {**answer, "content": [{"type": "image_url", "image_url": {"url": picture}}]}]
+
+    first = [user("go"), *show(1, "a"), *chatter(3)]
+    for picture, faults in (("b", 0), ("a", 1)):
+        view = build_view([*first, *show(2, picture)])
+        edit = Edit(view.keys[2], "images", "[gone]", "shorten_results", "", view.original_tokens[2], 5)
+        view = build_view([*first, *show(2, picture)], state=BranchState(edits={edit.key: edit}))
+        assert len(page_faults.find_new_faults(view, 0)) == faults, picture

@@ -24,6 +24,9 @@ def render_talk(
     return add_inserts(plain, len(TALK), inserts or {}, after)
 
 
+PICTURE = {"type": "image_url", "image_url": {"url": "u"}}
+
+
 def test_untouched_messages_are_the_very_slices() -> None:
     found = render_talk()
     assert all(raw is m.raw for raw, m in zip(found.raws, TALK, strict=True))
@@ -38,6 +41,9 @@ def test_each_action_makes_the_bytes_it_says() -> None:
     assert render_message(one, edit(2, "text", "x")) == one.raw.replace(b'"so"', b'"x"')
     assert render_message(one, edit(2, "append", "!")) == one.raw.replace(b'"so"', b'"so!"')
     assert json.loads(render_message(one, edit(2, "text_only")) or b"") == {"role": "assistant", "content": "so"}
+    (shown,) = make_messages(result("c", [{"type": "text", "text": "so"}, PICTURE]))
+    parts = json.loads(render_message(shown, edit(2, "images", "[gone]")) or b"")["content"]
+    assert parts == [{"type": "text", "text": "so"}, {"type": "text", "text": "[gone]"}]
 
 
 def test_appended_text_says_the_same_behind_a_string_and_behind_a_list_of_one_marked_text() -> None:
@@ -66,6 +72,7 @@ def test_the_visible_text_is_that_which_goes_out() -> None:
     assert read_visible_text(one, edit(3, "text", "x")) == "x"
     assert read_visible_text(one, edit(3, "append", "!")) == "long text!"
     assert read_visible_text(TALK[2], edit(2, "text_only")) == "so"
+    assert read_visible_text(one, edit(3, "images", "[gone]")) == "long text[gone]"
 
 
 def test_edited_messages_weigh_what_their_edits_say_and_those_gone_are_not_there() -> None:

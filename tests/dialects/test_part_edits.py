@@ -62,3 +62,26 @@ def test_parts_are_written_back_with_new_ones_between_them() -> None:
     ) == ["first", 1, "a", "b", 4, "last"]
     assert rewrite_parts(raw, span, elements, [None] * 3, []) == b""
     assert rewrite_parts(b"[]", (0, 2), [], [], [(-1, b"1"), (0, b"2")]) == b"[1,2]"
+
+
+PICTURE = b'{"type":"image","source":{"type":"url","url":"u"}}'
+REMARK = b'{"type":"text","text":"[gone]"}'
+
+
+def test_a_text_takes_the_place_of_an_image() -> None:
+    word = b'{"type":"text","text":"a"}'
+    for old, new in (
+        ([PICTURE], [REMARK]),
+        ([word, PICTURE, PICTURE], [word, REMARK, REMARK]),
+        ([PICTURE, word, PICTURE], [REMARK, word, REMARK]),
+    ):
+        chat = b'{"role":"tool","content":[' + b",".join(new) + b"]}"
+        assert edit_parts(old, chat, is_appended=False) == (new, [])
+        appended = b'{"role":"tool","content":[' + b",".join([*new, word]) + b"]}"
+        assert edit_parts(old, appended, is_appended=False) == (new, [word])
+
+
+def test_no_text_takes_the_place_of_a_document() -> None:
+    document = b'{"type":"document","source":{"type":"url","url":"u"}}'
+    with pytest.raises(ValueError, match="no text"):
+        edit_parts([document], b'{"role":"tool","content":[' + REMARK + b"]}", is_appended=False)

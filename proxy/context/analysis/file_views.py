@@ -14,6 +14,7 @@ from proxy.chat.message import Call
 from proxy.context.analysis import identifiers, moved_files, outcome, provenance, refetch, shell_commands
 from proxy.context.analysis.moved_files import FileChange
 from proxy.context.analysis.refetch import ResultSource
+from proxy.context.plan import WHOLE_TEXT_ACTIONS
 from proxy.context.view import View
 
 ViewState = Literal["current", "changed", "gone"]
@@ -61,7 +62,7 @@ def _find_shown_lines(view: View, wanted: set[str]) -> dict[str, list[int]]:
         if not view.is_result[n]:
             continue
         edit = view.find_edit(n)
-        text = message.text if edit is None or edit.action == "append" else edit.text or ""
+        text = message.text if edit is None or edit.action in WHOLE_TEXT_ACTIONS else edit.text or ""
         for line in text.split("\n"):
             if len(line) >= _LINE and (said := _match_wanted_line(line, wanted)):
                 found.setdefault(said, []).append(n)

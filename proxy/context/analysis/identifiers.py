@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import code_mode, output_wrappers
-from proxy.context.plan import Edit
+from proxy.context.plan import WHOLE_TEXT_ACTIONS, Edit
 from proxy.context.view import View
 
 _RUN = re.compile(r"[\w./#@:+~-]{4,}")
@@ -285,7 +285,7 @@ def find_replacement_facts(message: Message, text: str, names: AbstractSet[str] 
 
 def find_facts(message: Message, edit: Edit | None) -> TextFacts:
     """Return the facts of a message as it is sent."""
-    if edit is None or edit.action == "append":
+    if edit is None or edit.action in WHOLE_TEXT_ACTIONS:
         return message.derive(_find_own_facts)
     if edit.text is None:
         return _NOTHING

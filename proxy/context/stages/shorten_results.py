@@ -1,4 +1,5 @@
-"""Shorten stale tool results to the lines that still identify them: the stage of the default policy."""
+"""Shorten stale tool results to the lines that still identify them, and leave out old screenshots: the stage of the
+default policy."""
 
 from __future__ import annotations
 
@@ -13,8 +14,17 @@ from typing import ClassVar, NamedTuple
 import msgspec
 
 from proxy.chat.chain import public_id
+from proxy.chat.media import find_images
 from proxy.chat.message import Message
-from proxy.context.analysis import file_views, identifiers, outcome, refetch, shell_commands, text_actions
+from proxy.context.analysis import (
+    file_views,
+    identifiers,
+    outcome,
+    refetch,
+    screenshots,
+    shell_commands,
+    text_actions,
+)
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.shell_commands import PLAIN_CALL, SHELL_WORDS, ShellCommand
 from proxy.context.plan import ContentKind, Proposal
@@ -115,6 +125,9 @@ class ShortenResults(Stage):
     """The same maximum, as a share of the result."""
     recalled_share: float = 0.15
     """The same share where the model has the tool recall, which returns the whole result."""
+    screenshots: int = 3
+    """Newest images of a screen that stay in the prompt. A remark stands in for older ones, and for an image that an
+    equal call has returned again. 0: all images stay."""
     files: tuple[str, ...] = ()
     """Names of tools that show or change files, in addition to the tools that are recognised by the words of their
     names."""
@@ -124,6 +137,8 @@ class ShortenResults(Stage):
         """Yield a proposal for each stale result, and riders for results that are no longer new."""
         if True not in view.is_result:
             return
+        if self.screenshots and (shown := view.memo("results with media", partial(_find_media_results, view))):
+            yield from self._leave_out_images(view, shown)
         open_results = view.memo_edited("shorten_results", partial(self._find_open, view), self)
         if not open_results:
             return
@@ -168,6 +183,18 @@ class ShortenResults(Stage):
                 content=kind,
                 waits_for_rent=stub.waits_for_rent,
             )
+
+    def _leave_out_images(self, view: View, shown: Sequence[int]) -> Iterator[Proposal]:
+        """Yield a proposal for each result whose images were replaced by newer ones. shown: the results with media."""
+        for n, newer in screenshots.find_replaced_images(view, shown, self.screenshots):
+            if view.find_edit(n) is None:
+                message, count = view.messages[n], view.token_counter.count_text(screenshots.REMARK)
+                images = len(find_images(message))
+                after = view.original_tokens[n] - view.token_counter.count_images(message) + images * count
+                reason = f"replaced: {images} image{'s' * (images > 1)}"
+                yield Proposal(
+                    n, "images", "shorten_results", reason, after, screenshots.REMARK, since=newer, content="other"
+                )
 
     def _waits_for_rent(self, view: View, n: int, command: ShellCommand) -> bool:
         """True if the result is small, or is that of a failed run."""
@@ -222,6 +249,12 @@ class ShortenResults(Stage):
             return found
 
         return view.memo("results of steps", add, self)
+
+
+def _find_media_results(view: View, begin: int, known: Sequence[int] | None) -> Sequence[int]:
+    """The indexes of the tool results with parts that are not text."""
+    new = [n for n in range(begin, len(view.messages)) if view.messages[n].media_count and view.messages[n].is_result]
+    return [*(known or ()), *new] if new else known or ()
 
 
 def _copy_estimates(_: int, known: dict[int, StubEstimate | None] | None) -> dict[int, StubEstimate | None]:

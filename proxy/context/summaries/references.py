@@ -23,7 +23,7 @@ from proxy.chat.message import Call, checkpoint
 from proxy.context.analysis import line_numbers
 from proxy.context.analysis.call_batches import find_answered_call
 from proxy.context.analysis.line_numbers import NumberedLines
-from proxy.context.plan import Edit
+from proxy.context.plan import WHOLE_TEXT_ACTIONS, Edit
 from proxy.context.view import View, count_edited_tokens
 
 STAGE = "refer_repeats"
@@ -257,4 +257,4 @@ class _ReferenceMarker:
 
 def _takes_out(edit: Edit) -> bool:
     """True if the edit takes out a part of the message's text or calls."""
-    return edit.action != "append" and not is_thinned(edit)
+    return edit.action not in WHOLE_TEXT_ACTIONS and not is_thinned(edit)

@@ -14,6 +14,7 @@ import msgspec
 
 from proxy.chat import chain, json_spans
 from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
+from proxy.chat.media import is_image
 from proxy.chat.message import Call, ContentShape, Message, PrefixCache, Request
 from proxy.dialects.spans import find_body_members, find_history
 from proxy.errors import NotManaged
@@ -386,6 +387,27 @@ def replace_text(raw: bytes, text: str) -> bytes:
     parts[keep] = json_spans.set_member(parts[keep], "text", new)
     kept = [part for n, part in enumerate(parts) if n == keep or n not in holders]
     return raw[: found.start] + b"[" + b",".join(kept) + b"]" + raw[found.end :]
+
+
+def replace_images(raw: bytes, text: str) -> bytes:
+    """The message with a text part in the place of each image; a cache mark of the image stays with it. Raises
+    ValueError if the message has no image."""
+    found = json_spans.find_member(raw, "content")
+    content = raw[found.start : found.end] if found is not None else b""
+    parts = [content[start:end] for start, end in json_spans.find_elements(content) or ()]
+    images = {n for n, part in enumerate(parts) if part[:1] == b"{" and is_image(part)}
+    if found is None or not images:
+        raise ValueError("a message without an image")
+    new = b'{"type":"text","text":' + msgspec.json.encode(text) + b"}"
+    changed = [_copy_cache_marks(part, new) if n in images else part for n, part in enumerate(parts)]
+    return raw[: found.start] + b"[" + b",".join(changed) + b"]" + raw[found.end :]
+
+
+def _copy_cache_marks(part: bytes, new: bytes) -> bytes:
+    for mark in CACHE_MARKS:
+        if (value := json_spans.read_value(part, mark)) is not None:
+            new = json_spans.set_member(new, mark, value)
+    return new
 
 
 def append_text(raw: bytes, text: str) -> bytes:

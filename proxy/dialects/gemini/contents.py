@@ -153,10 +153,11 @@ def _convert_call(raw: bytes, call: dict[str, Any], counts: Counter[str]) -> tup
     return WireCall(own, name, wire_id), made
 
 
-def _make_opaque(value: dict[str, Any]) -> bytes:
-    """A part that chat form cannot say, as it counts for the digest."""
+def _make_opaque(value: dict[str, Any], *, is_referred: bool = False) -> bytes:
+    """A part that chat form cannot say, as it counts for the digest. is_referred: no text can stand in for it."""
     plain = {name: one for name, one in value.items() if name not in ("thoughtSignature", "thought_signature")}
-    return b'{"type":"gemini","part":' + msgspec.json.encode(plain, order="sorted") + b"}"
+    kind = b"gemini_referred" if is_referred else b"gemini"
+    return b'{"type":"' + kind + b'","part":' + msgspec.json.encode(plain, order="sorted") + b"}"
 
 
 def convert_part(raw: bytes) -> bytes:
@@ -176,7 +177,12 @@ def convert_result(raw: bytes, call_id: str) -> bytes:
     inner = json_spans.read_value(response, "parts")
     content = text
     if inner not in (None, b"null", b"[]"):
-        media = [_make_opaque(spans.read_any((inner or b"")[a:b])) for a, b in spans.read_elements(inner or b"")]
+        # A response that refers to its media by their names needs them all.
+        is_referred = b'"$ref"' in response
+        media = [
+            _make_opaque(spans.read_any((inner or b"")[a:b]), is_referred=is_referred)
+            for a, b in spans.read_elements(inner or b"")
+        ]
         content = b"[" + b",".join([make_text_part(text), *media]) + b"]"
     # Gemini's documents: a function that failed answers with the member `error`, and one that succeeded with `output`.
     failed = (("is_error", b"true"),) if _names_error(response) else ()

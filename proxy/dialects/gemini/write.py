@@ -7,7 +7,7 @@ content at its place; it stands alone only if there is none.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, Literal
@@ -32,6 +32,8 @@ from proxy.dialects.written_history import OutgoingMessage
 SYSTEM: Final = -1
 """Place of the canonical message that was read from `systemInstruction`."""
 _SIGNATURES: Final = (b'"thoughtSignature"', b'"thought_signature"')
+_LEFT_OUT: Final = "left_out"
+"""Member of a tool's answer that says which media it has no more."""
 _UNKNOWN_TO_SCHEMAS: Final = frozenset({"additionalProperties", "$schema", "strict"})
 """Keywords that the `parameters` of a declaration do not take; `parametersJsonSchema` takes them."""
 
@@ -321,26 +323,45 @@ def _edit_texts(
 
 
 def _edit_result(part: bytes, old: bytes, new: bytes) -> bytes:
-    """A part with a `functionResponse` that says another text. Its id, name, media and other members stay."""
+    """A part with a `functionResponse` that says another text, or has fewer images. Its id, name, other media and other
+    members stay."""
     response = read_field(part, "functionResponse") or b""
     content = json_spans.read_value(new, "content") or b""
+    remarks: dict[int, str] = {}
+    is_same_text = False
     if content[:1] == b"[":
-        texts = [one for one in read_parts(new) if read_part_text(one) is not None]
-        others = [one for one in read_parts(new) if read_part_text(one) is None]
-        if others != [one for one in read_parts(old) if read_part_text(one) is None] or not texts:
-            raise ValueError("a part that is no text has changed")
-        content = spans.encode_text("\n".join(read_part_text(one) or "" for one in texts))
+        before = read_parts(old)
+        after, appended = edit_parts(before, new, is_appended=False)
+        if after[0] is None:
+            raise ValueError("a result without its text")
+        remarks = {n: read_part_text(one or b"") or "" for n, one in enumerate(after[1:]) if one != before[n + 1]}
+        is_same_text = after[0] == before[0] and not appended
+        texts = [read_part_text(after[0]), *remarks.values(), *map(read_part_text, appended)]
+        content = spans.encode_text("\n".join(text for text in texts if text))
     text = json_spans.decode_string(content)
     if text is None:
         raise ValueError("text has become something else")
     literal = content if text.strip() else spans.encode_visible(text)
     span, _ = read_result_text(response)
     if span is not None:
-        made = response[: span[0]] + literal + response[span[1] :]
+        changed = response[: span[0]] + literal + response[span[1] :]
+    elif remarks and is_same_text:  # the tool's own answer is an object, and stays one
+        answer = json_spans.read_value(response, "response") or b"{}"
+        answer = json_spans.set_member(answer, _LEFT_OUT, spans.encode_text("\n".join(remarks.values())))
+        changed = json_spans.set_member(response, "response", answer)
     else:
-        made = json_spans.set_member(response, "response", b'{"output":' + literal + b"}")
+        changed = json_spans.set_member(response, "response", b'{"output":' + literal + b"}")
     name = "functionResponse" if json_spans.find_member(part, "functionResponse") else "function_response"
-    return json_spans.set_member(part, name, made)
+    return json_spans.set_member(part, name, _remove_media(changed, remarks) if remarks else changed)
+
+
+def _remove_media(response: bytes, indexes: Collection[int]) -> bytes:
+    """A `functionResponse` without the media at these indexes of its `parts`."""
+    parts = json_spans.read_value(response, "parts") or b"[]"
+    kept = [parts[start:end] for n, (start, end) in enumerate(spans.read_elements(parts)) if n not in indexes]
+    if not kept:
+        return json_spans.remove_member(response, "parts")
+    return json_spans.set_member(response, "parts", b"[" + b",".join(kept) + b"]")
 
 
 def _add_tools(body: bytes, members: dict[str, spans.Span], tools: bytes) -> list[spans.Replacement]:

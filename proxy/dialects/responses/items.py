@@ -198,7 +198,7 @@ def _make_part(part: Any) -> dict[str, Any]:
         made = {"type": "text", "text": part["text"]}
     elif kind == "refusal":
         made = {"type": "refusal", "refusal": part.get("refusal")}
-    elif kind in ("input_image", "computer_screenshot") and isinstance(part.get("image_url"), str):
+    elif kind == "input_image" and isinstance(part.get("image_url"), str):
         made = {"type": "image_url", "image_url": {"url": part["image_url"]}}
         if isinstance(part.get("detail"), str):
             made["image_url"]["detail"] = part["detail"]

@@ -1,17 +1,18 @@
 """Changes of the text of a message, written into the bytes of its item.
 
 A plan changes a canonical message. The change is found by comparison with the message as it was read, and only texts
-may change. Every other byte of the item stays the client's own.
+may change, or take the place of an image. Every other byte of the item stays the client's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.responses import items as responses_items
 from proxy.dialects.spans import Replacement, Span
@@ -38,6 +39,8 @@ class TextChange:
     """The index of the text that is replaced by `text`; the other texts stand aside."""
     added: tuple[str, ...]
     """Texts that are appended. With `text` None, texts are only appended."""
+    in_place_of_images: Mapping[int, str] = field(default_factory=dict)
+    """Texts that take the place of an image, by the index of the part."""
 
     def apply(self, raw: bytes, texts: Sequence[Span], list_end: int | None) -> list[Replacement]:
         """The replacements in an item whose texts stand at these spans. list_end: the end of its list of parts; None if
@@ -100,6 +103,9 @@ def _compare_contents(old: Any, new: Any) -> TextChange:
         return TextChange(None, 0, (new[len(old) :],)) if is_longer else TextChange(new, 0, ())
     if not isinstance(old, list) or not isinstance(new, list):
         raise ValueError("content of another shape")
+    images = _find_replaced_images(old, new)
+    if images:
+        return TextChange(None, 0, tuple(str(one["text"]) for one in new[len(old) :]), images)
     if [one for one in old if one["type"] != "text"] != [one for one in new if one.get("type") != "text"]:
         raise ValueError("a change of a part that is no text")
     holders = [one for one in old if one["type"] == "text"]
@@ -113,7 +119,35 @@ def _compare_contents(old: Any, new: Any) -> TextChange:
     return TextChange(texts[0], marked[-1] if marked else 0, tuple(texts[1:]))
 
 
+def _find_replaced_images(old: Sequence[Any], new: Sequence[Any]) -> dict[int, str]:
+    """The texts that take the place of an image, by the index of the part; none if another part changed as well."""
+    changed = [n for n, (was, now) in enumerate(zip(old, new, strict=False)) if was != now]
+    images = {n: str(new[n].get("text")) for n in changed if old[n]["type"] == "image_url"}
+    is_text = all(part.get("type") == "text" for part in (*map(new.__getitem__, images), *new[len(old) :]))
+    return images if is_text and len(images) == len(changed) and len(new) >= len(old) else {}
+
+
 def edit_item(raw: bytes, change: TextChange) -> bytes:
     """The item with the change of its message's text. Raises ValueError if the item has no place for it."""
-    texts, list_end = responses_items.find_texts(raw, _OBJECT.decode(raw))
-    return spans.apply_replacements(raw, change.apply(raw, texts, list_end))
+    item = _OBJECT.decode(raw)
+    texts, list_end = responses_items.find_texts(raw, item)
+    replacements = change.apply(raw, texts, list_end)
+    if change.in_place_of_images:
+        replacements += _replace_images(raw, item, change.in_place_of_images)
+    return spans.apply_replacements(raw, replacements)
+
+
+def _replace_images(raw: bytes, item: Mapping[str, Any], texts: Mapping[int, str]) -> list[Replacement]:
+    """The replacements of images in a tool's output. A cache mark of an image stays. Raises ValueError if the item is
+    none."""
+    if responses_items.find_type(item) not in ("function_call_output", "custom_tool_call_output"):
+        raise ValueError("an image outside of a tool's output has changed")
+    parts = spans.read_elements(raw, spans.read_members(raw)["output"])
+    replacements: list[Replacement] = []
+    for n, text in texts.items():
+        part = _make_input_part(text)
+        mark = json_spans.read_value(raw[slice(*parts[n])], responses_items.CACHE_MARK)
+        if mark is not None:
+            part = json_spans.set_member(part, responses_items.CACHE_MARK, mark)
+        replacements.append((*parts[n], part))
+    return replacements

@@ -58,7 +58,7 @@ class MessageListItem(BaseModel):
 
 class EditDetails(BaseModel):
     """A decision about a message that is in force: its stage, its reason, and the content that it left. action: text
-    (shortened to `text`), gone, text_only (its calls left), append, pin."""
+    (shortened to `text`), gone, text_only (its calls left), append, arguments, images (`text` in their place), pin."""
 
     branch: str
     stage: str

@@ -10,6 +10,7 @@ import pytest
 
 from proxy.chat import chain
 from proxy.chat.message import Message, Request
+from proxy.chat.tokens import PER_MEDIUM
 from proxy.context.branch_state import BranchState
 from proxy.context.build_view import build_view as build_known_view
 from proxy.context.plan import Edit, Proposal, RewriteInputs
@@ -379,3 +380,33 @@ def test_a_look_up_that_was_made_again_stays_whole_for_twenty_steps() -> None:
     values = [*talk("get_user", 1), *talk("get_user", 1)[1:], *rest]
     assert 4 not in shortened(build_view(values))
     assert 4 in shortened(build_view([*values, assistant(None, "9"), result("9", "ok")]))
+
+
+def show_screens(count: int, **more: Any) -> list[Json]:
+    """A prompt and `count` calls of a tool that shows a screen; message 2n is the n-th result."""
+    values = [user([{"type": "text", "text": "a"}, PICTURE])]
+    for n in range(count):
+        shown = [{"type": "text", "text": f"clicked {n}"}, {**PICTURE, **more}]
+        values += [{**assistant(None), "tool_calls": [call("1", "computer", f'{{"n": {n}}}')]}, result("1", shown)]
+    return values
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "https://x/1.png"}}
+
+
+def test_all_but_the_newest_screenshots_are_proposed_from_the_time_at_which_they_were_replaced() -> None:
+    view = build_view(show_screens(6))
+    found = shortened(view)
+    assert {n: (one.action, one.since, one.text) for n, one in found.items()} == {
+        n: ("images", n + 6, "[older image left out]") for n in (2, 4, 6)
+    }
+    assert found[2].after == view.tokens[2] - PER_MEDIUM + len("[older image left out]")
+    assert shortened(view, ShortenResults(screenshots=0)) == {}
+    assert sorted(shortened(view, ShortenResults(screenshots=1))) == [2, 4, 6, 8, 10]
+
+
+def test_a_result_whose_images_have_left_is_not_proposed_again() -> None:
+    values = show_screens(6)
+    view = build_view(values)
+    edit = Edit(view.keys[2], "images", "[older image left out]", "shorten_results", "", view.tokens[2], 40)
+    assert sorted(shortened(build_view(values, state=BranchState(edits={edit.key: edit})))) == [4, 6]

@@ -21,6 +21,7 @@ from proxy.dialects.completions.request import (
     read_request,
     remove_calls,
     replace_arguments,
+    replace_images,
     replace_text,
     write_request,
 )
@@ -237,3 +238,20 @@ def test_a_blanked_message_says_nothing_and_still_pairs() -> None:
     assert (message.role, message.text, [c.id for c in message.calls]) == ("assistant", ERASED_TEXT, ["c1"])
     result = erase_content(b'{"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"secret"}]}')
     assert (read_message(result).call_id, read_message(result).text) == ("c1", ERASED_TEXT)
+
+
+def test_a_text_part_takes_the_place_of_each_image_and_keeps_its_cache_mark() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "u"}}
+    mark = {"cache_control": {"type": "ephemeral"}}
+    parts = [picture, {"type": "text", "text": "a"}, {**picture, **mark}, {"type": "file", "file": {"file_id": "f"}}]
+    raw = encode_json({"role": "tool", "x": 1.5, "content": parts, "tool_call_id": "c"})
+    remark = {"type": "text", "text": "[gone]"}
+    wanted = [remark, parts[1], {**remark, **mark}, parts[3]]
+    assert json.loads(replace_images(raw, "[gone]")) == {**json.loads(raw), "content": wanted}
+    assert replace_images(raw, "[gone]").startswith(b'{"role": "tool", "x": 1.5, ')
+
+
+@pytest.mark.parametrize("content", ["text", [{"type": "text", "text": "a"}], None, []])
+def test_a_message_without_an_image_has_none_to_replace(content: Any) -> None:
+    with pytest.raises(ValueError, match="without an image"):
+        replace_images(encode_json({"role": "tool", "content": content}), "[gone]")

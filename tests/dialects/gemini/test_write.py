@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.dialects.completions.request import read_message, replace_arguments, replace_text
+from proxy.dialects.completions.request import read_message, replace_arguments, replace_images, replace_text
 from proxy.dialects.gemini.request import GeminiRequest, read_gemini_request
 from proxy.dialects.gemini.rules import find_added_violations, find_violations
 from proxy.dialects.gemini.write import write_body
@@ -257,3 +257,39 @@ def test_calls_get_other_arguments_where_nothing_is_signed() -> None:
     changed = [(n, replace_arguments(raw, ['{"x": 2}', None]) if n == 1 else raw) for n, raw in plan(signed)]
     with pytest.raises(ValueError, match="differ"):
         signed.write(changed)
+
+
+SHOT: Json = {"inlineData": {"mimeType": "image/png", "data": "QQ=="}}
+SOUND: Json = {"inlineData": {"mimeType": "audio/wav", "data": "QQ=="}}
+
+
+@pytest.mark.parametrize(
+    ("response", "parts", "wanted_response", "wanted_parts"),
+    [
+        ({"output": "done"}, [SHOT], {"output": "done\n[gone]"}, None),
+        ({"url": "u", "n": 1.50}, [SHOT], {"url": "u", "n": 1.50, "left_out": "[gone]"}, None),
+        ({"url": "u", "n": 1}, [SHOT, SOUND, SHOT], {"url": "u", "n": 1, "left_out": "[gone]\n[gone]"}, [SOUND]),
+    ],
+)
+def test_a_result_loses_its_images_and_says_so(
+    response: Json, parts: list[Json], wanted_response: Json, wanted_parts: list[Json] | None
+) -> None:
+    answer = {"functionResponse": {"name": "a", "id": "c1", "response": response, "parts": parts, "x": 1.50}}
+    request = read(PROMPT, CALLS, {"role": "user", "parts": [answer, RESULTS["parts"][2]]})
+    edited = [(n, replace_images(raw, "[gone]") if n == 2 else raw) for n, raw in plan(request)]
+    wanted = json.loads(request.body)
+    changed = wanted["contents"][2]["parts"][0]["functionResponse"]
+    changed["response"] = wanted_response
+    if wanted_parts is None:
+        del changed["parts"]
+    else:
+        changed["parts"] = wanted_parts
+    assert json.loads(request.write(edited)) == wanted
+
+
+def test_a_result_that_refers_to_its_images_keeps_them() -> None:
+    named: Json = {"inlineData": {**SHOT["inlineData"], "displayName": "shot.png"}}
+    answer = {"name": "a", "id": "c1", "response": {"image": {"$ref": "shot.png"}}, "parts": [named]}
+    request = read(PROMPT, CALLS, {"role": "user", "parts": [{"functionResponse": answer}, RESULTS["parts"][2]]})
+    with pytest.raises(ValueError, match="without an image"):
+        replace_images(plan(request)[2][1], "[gone]")

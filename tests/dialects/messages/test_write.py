@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.completions.request import append_text, extend_text, read_message, replace_arguments, replace_text
+from proxy.dialects.completions.request import (
+    append_text,
+    extend_text,
+    read_message,
+    replace_arguments,
+    replace_images,
+    replace_text,
+)
 from proxy.dialects.messages.request import MessagesRequest, read_messages_request
 from proxy.dialects.messages.rules import find_added_violations, find_violations
 from proxy.dialects.written_history import OutgoingMessage
@@ -421,3 +428,16 @@ def test_inserts_stand_where_the_wire_wants_them_and_everything_else_stays(body:
 def test_a_note_behind_a_message_without_blocks_is_not_lost() -> None:
     request = _read(("user", "Do."), ("assistant", "Done."), ("user", []))
     assert _wire(_write(request, [*_plan(request), (None, NOTE)]))[-1] == ("user", [{"type": "text", "text": "Note."}])
+
+
+def test_a_remark_takes_the_place_of_an_image_with_its_mark() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "u"}}
+    marked = {**image, "cache_control": {"type": "ephemeral"}}
+    request = _read(*STEP[:2], ("user", [_result("a", [TEXT, image, marked]), _result("b", [image])]))
+    plan = _plan(request)
+    plan[2], plan[3] = ((n, replace_images(plan[n][1], "[gone]")) for n in (2, 3))
+    remark = {"type": "text", "text": "[gone]"}
+    wanted = json.loads(request.body)
+    wanted["messages"][2]["content"][0]["content"] = [TEXT, remark, {**remark, "cache_control": {"type": "ephemeral"}}]
+    wanted["messages"][2]["content"][1]["content"] = [remark]
+    assert _write(request, plan) == wanted

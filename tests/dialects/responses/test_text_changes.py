@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from proxy.dialects.responses import text_changes
+from proxy.dialects.completions.request import append_text, replace_images
+from proxy.dialects.responses import items, text_changes
 
 
 def chat(content: object, role: str = "user") -> bytes:
@@ -52,3 +53,38 @@ def test_a_message_of_the_proxy_needs_a_text() -> None:
     assert text_changes.read_text(chat([text("a"), text("b")])) == "ab"
     with pytest.raises(ValueError, match="without a text"):
         text_changes.read_text(chat(None))
+
+
+REMARK = {"type": "input_text", "text": "[gone]"}
+
+
+@pytest.mark.parametrize("kind", ["function_call_output", "custom_tool_call_output"])
+def test_a_remark_takes_the_place_of_an_image_in_a_tools_output(kind: str) -> None:
+    output = [
+        {"type": "input_text", "text": "one"},
+        {"type": "input_image", "image_url": "data:image/png;base64,QQ==", "detail": "low"},
+        {"type": "input_image", "image_url": "u", "prompt_cache_breakpoint": {"x": 1}},
+    ]
+    item = {"type": kind, "call_id": "c", "output": output, "z": 1.50}
+    raw = json.dumps(item).encode()
+    before = items.make_message(item)
+    after = append_text(replace_images(before, "[gone]"), "more")
+    edited = text_changes.edit_item(raw, text_changes.compare_messages(before, after))
+    wanted = [output[0], REMARK, {**REMARK, "prompt_cache_breakpoint": {"x": 1}}, {**REMARK, "text": "more"}]
+    assert json.loads(edited) == {**item, "output": wanted}
+    assert b"1.5," in edited or edited.endswith(b"1.5}")
+
+
+def test_the_output_of_openais_computer_tool_has_no_image_that_may_leave() -> None:
+    output = {"type": "computer_screenshot", "image_url": "data:image/png;base64,QQ=="}
+    message = items.make_message({"type": "computer_call_output", "call_id": "c", "output": output})
+    with pytest.raises(ValueError, match="without an image"):
+        replace_images(message, "[gone]")
+
+
+def test_an_image_of_a_user_is_never_replaced() -> None:
+    item = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "u"}]}
+    before = items.make_message(item)
+    change = text_changes.compare_messages(before, replace_images(before, "[gone]"))
+    with pytest.raises(ValueError, match="outside"):
+        text_changes.edit_item(json.dumps(item).encode(), change)
