@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise, takewhile
 from typing import Any
 
 import pytest
 
 from proxy import CompressedPrompt, compress
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
+from proxy.dialects.completions.request import read_message
 from proxy.errors import ConfigError, NotManaged
 
 
@@ -69,26 +72,60 @@ def test_messages_that_cannot_be_read_are_refused() -> None:
         compress([{"content": "no role"}])
 
 
-def test_old_screenshots_leave_in_batches_and_the_last_three_never() -> None:
-    """An agent that works on a screen: each step returns a screenshot, and one picture is of the user."""
-    picture = {"type": "image_url", "image_url": {"url": "https://x/wanted.png"}}
-    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "As here:"}, picture]}]
-    made = compress(messages, model="claude-sonnet-4-5")
-    sent = made.messages
-    batches = 0
-    for step in range(60):
+PICTURE = {"type": "image_url", "image_url": {"url": "https://x/wanted.png"}}
+LEFT_OUT = {"type": "text", "text": "[older image left out]"}
+
+
+def screen_steps(count: int) -> list[list[dict[str, Any]]]:
+    """The histories of an agent that works on a screen: each step adds a call and a screenshot. One picture is the
+    user's."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "As here:"}, PICTURE]}]
+    histories = []
+    for step in range(count):
         arguments = json.dumps({"action": "click", "coordinate": [step, step]})
         asked = {"id": f"c{step}", "type": "function", "function": {"name": "computer", "arguments": arguments}}
         screen = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{step:04}"}}
         shown = [{"type": "text", "text": "clicked"}, screen]
         messages.append({"role": "assistant", "content": "I click.", "tool_calls": [asked]})
         messages.append({"role": "tool", "tool_call_id": f"c{step}", "content": shown})
+        histories.append([*messages])
+    return histories
+
+
+def price(prompts: list[list[dict[str, Any]]]) -> float:
+    """The cost of these prompts in input tokens, with a cache of prefixes and Anthropic's prices."""
+    count, total, before = TokenCounter(estimate_text_tokens), 0.0, list[dict[str, Any]]()
+    for prompt in prompts:
+        sizes = [count(read_message(json.dumps(message).encode())) for message in prompt]
+        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, before, strict=False))
+        served = sum(sizes[: sum(1 for _ in pairs)])
+        total += 0.1 * served + 1.25 * (sum(sizes) - served)
+        before = prompt
+    return total
+
+
+def slide(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with all but the last three screenshots left out."""
+    tools = [n for n, message in enumerate(messages) if message["role"] == "tool"][:-3]
+    return [{**m, "content": [m["content"][0], LEFT_OUT]} if n in tools else m for n, m in enumerate(messages)]
+
+
+@pytest.mark.parametrize(("steps", "in_batches", "sliding"), [(40, 0.69, 1.14), (80, 0.46, 0.75)])
+def test_old_screenshots_leave_in_batches_and_the_last_three_never(
+    steps: int, in_batches: float, sliding: float
+) -> None:
+    """The shares are those of docs/concepts/what-a-shortened-result-keeps.md."""
+    histories = screen_steps(steps)
+    made = compress(histories[0], model="claude-sonnet-4-5")
+    prompts = [made.messages]
+    for messages in histories[1:]:
         made = compress(messages, model="claude-sonnet-4-5", state=made.state)
-        batches += made.messages[: len(sent)] != sent
-        sent = made.messages
-        assert sent[0] == messages[0]
-        assert sent[-6:] == messages[-6:]
-    assert 3 <= batches <= 8
-    assert 2 * made.tokens_after < made.tokens_before
-    left_out = [{"type": "text", "text": "clicked"}, {"type": "text", "text": "[older image left out]"}]
-    assert sent[2] == {**messages[2], "content": left_out}
+        prompts.append(made.messages)
+        assert made.messages[0] == messages[0]
+        assert made.messages[-6:] == messages[-6:]
+    moved = sum(after[: len(before)] != before for before, after in pairwise(prompts))
+    assert 2 <= moved <= steps // 8
+    assert made.messages[2] == slide(histories[-1])[2]
+    direct = price(histories)
+    assert price(prompts) / direct == pytest.approx(in_batches, abs=0.01)
+    assert price([slide(one) for one in histories]) / direct == pytest.approx(sliding, abs=0.01)
