@@ -22,9 +22,6 @@ PER_MESSAGE = 4
 """Tokens for role and separators: OpenAI's cookbook counts 3 to 4 a message."""
 PER_CALL = 12
 """Tokens for the JSON around a call's name, id and arguments."""
-PER_MEDIUM = 800
-"""Tokens of an image or file: between OpenAI's 85 (low detail) and 1,500 (high detail of a large image)."""
-
 _ENCODED_DATA = re.compile(rb'[",][A-Za-z0-9+/=_\\-]{1000}')
 """The beginning of a string in Base64. The mark in front of it keeps the search linear."""
 
@@ -147,11 +144,11 @@ class TokenCounter:
         """Tokens of a content part that is not text: of a medium, or of JSON that a model reads. Such JSON is the
         tools that Codex adds, or the output of a program that the provider has run."""
         if _ENCODED_DATA.search(raw):
-            return PER_MEDIUM
+            return media.estimate_tokens(raw)
         part = msgspec.json.decode(raw)
         if not isinstance(part, dict) or isinstance(part.get("text"), str):
             return 0  # among the message's text
-        return PER_MEDIUM if media.is_medium(part) else self.count_text(raw.decode("utf-8", "replace"))
+        return media.estimate_tokens(raw) if media.is_medium(part) else self.count_text(raw.decode("utf-8", "replace"))
 
     def count_images(self, message: Message) -> int:
         """Tokens of the message's images (`media.find_images`)."""

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.chat.media import PER_MEDIUM
 from proxy.chat.tokens import (
     MAX_REMEMBERED_TOOLS,
     MAX_TOOLS_BYTES,
     PER_CALL,
-    PER_MEDIUM,
     PER_MESSAGE,
     TokenCounter,
     estimate_text_tokens,

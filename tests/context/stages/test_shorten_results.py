@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from proxy.chat import chain
+from proxy.chat.media import PER_MEDIUM
 from proxy.chat.message import Message, Request
-from proxy.chat.tokens import PER_MEDIUM
 from proxy.context.branch_state import BranchState
 from proxy.context.build_view import build_view as build_known_view
 from proxy.context.plan import Edit, Proposal, RewriteInputs
