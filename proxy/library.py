@@ -75,12 +75,12 @@ def compress(
     before = state or BranchState(decisions=OperatorDecisions(forced_action="compress"))
     now = time.time()
     plan = rewrite(request, before, used, known, now, RewriteInputs(counter))
-    made = [msgspec.json.decode(raw) for raw in plan.messages] if plan.messages is not None else None
+    shortened = [msgspec.json.decode(raw) for raw in plan.messages] if plan.messages is not None else None
     after = msgspec.structs.replace(before, decisions=None).after_sending(plan, now)
     return CompressedPrompt(
-        messages=made if made is not None else [dict(message) for message in messages],
+        messages=shortened if shortened is not None else [dict(message) for message in messages],
         tokens_before=plan.before,
-        tokens_after=plan.after if made is not None else plan.before,
+        tokens_after=plan.after if shortened is not None else plan.before,
         changed=_find_changed(request, plan),
         stages=tuple(dict.fromkeys(edit.stage for edit in plan.edits.values())),
         state=after,

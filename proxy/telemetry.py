@@ -50,27 +50,27 @@ class RequestTrace:
 
     def end(self, status: int, log_fields: Mapping[str, Any], error: BaseException | None) -> None:
         """End all spans. status: the answer's, 0 for none. log_fields: the fields of the request log."""
-        found = {attribute: log_fields[name] for name, attribute in SPAN_ATTRIBUTES if name in log_fields}
-        for one in self.rounds:
+        attributes = {attribute: log_fields[name] for name, attribute in SPAN_ATTRIBUTES if name in log_fields}
+        for round_span in self.rounds:
             if "session" in log_fields:
-                one.span.set_attribute("gen_ai.conversation.id", log_fields["session"])
-            one.finish()
+                round_span.span.set_attribute("gen_ai.conversation.id", log_fields["session"])
+            round_span.finish()
         if status:
-            found["http.response.status_code"] = status
+            attributes["http.response.status_code"] = status
         if error is not None or status >= 500:
-            found["error.type"] = getattr(error, "code", None) or (type(error).__name__ if error else str(status))
+            attributes["error.type"] = getattr(error, "code", None) or (type(error).__name__ if error else str(status))
             self.telemetry.mark_failed(self.span)
-        self.span.set_attributes(found)
+        self.span.set_attributes(attributes)
         self.span.end()
 
     def record_usage(self, usages: Sequence[tuple[int, int, int]], finish_reasons: Sequence[str]) -> None:
         """Record (prompt, cached or -1, completion) of each round, in order. Rounds without an answer have none."""
-        answered = [one for one in self.rounds if one.status == 200]
-        for one, (prompt, cached, completion) in zip(answered[-len(usages) :], usages, strict=False):
-            one.span.set_attribute("gen_ai.usage.input_tokens", prompt)
-            one.span.set_attribute("gen_ai.usage.output_tokens", completion)
+        answered = [round_span for round_span in self.rounds if round_span.status == 200]
+        for round_span, (prompt, cached, completion) in zip(answered[-len(usages) :], usages, strict=False):
+            round_span.span.set_attribute("gen_ai.usage.input_tokens", prompt)
+            round_span.span.set_attribute("gen_ai.usage.output_tokens", completion)
             if cached >= 0:
-                one.span.set_attribute("gen_ai.usage.cache_read.input_tokens", cached)
+                round_span.span.set_attribute("gen_ai.usage.cache_read.input_tokens", cached)
         if answered and finish_reasons:
             answered[-1].span.set_attribute("gen_ai.response.finish_reasons", list(finish_reasons))
 

@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "an answer with calls of the client's ends the rounds",
         "proxy/stream/completions_rewriter.py",
-        "self.goes_on = not found.shown_count",
+        "self.goes_on = not call_filter.shown_count",
         "self.goes_on = True",
         ("tests/stream/test_tool_call_filter.py::test_the_client_gets_its_own_calls_and_nothing_else",),
     ),

@@ -86,16 +86,16 @@ class Group(msgspec.Struct, frozen=True):
 def split_steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]:
     """The steps of a conversation, in order, covering every message once. known: the steps of a prefix of the
     conversation."""
-    found = list(known[:-1])  # the last known step may continue
+    steps = list(known[:-1])  # the last known step may continue
     at = known[-1].start if known else 0
     while at < len(messages):
         end = at + 1
         if messages[at].calls:
             while end < len(messages) and (messages[end].is_result or (end > at + 1 and _is_added(messages[end]))):
                 end += 1
-        found.append(Step(at, end))
+        steps.append(Step(at, end))
         at = end
-    return found
+    return steps
 
 
 def join_steps(request: Request, steps: Sequence[Step]) -> Sequence[Step]:
@@ -172,15 +172,15 @@ def split_groups(
             opened = True
         if not message.is_system:  # a system message between two user messages does not part them
             previous_user = is_user_prompt
-    found = list(known[:-1])
+    groups = list(known[:-1])
     for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
         first = next((n for n in range(start, end) if messages[n].role == "user"), start)
         prompt_end = first
         while prompt_end < end and (messages[prompt_end].role == "user" or messages[prompt_end].is_system):
             prompt_end += 1
         same = known and start == known[-1].start and first < known[-1].end
-        found.append(Group(known[-1].id if same else public_id(keys[first]), start, prompt_end, end))
-    return found
+        groups.append(Group(known[-1].id if same else public_id(keys[first]), start, prompt_end, end))
+    return groups
 
 
 def is_prompt(messages: Sequence[Message], n: int, observation: re.Pattern[str] | None) -> bool:

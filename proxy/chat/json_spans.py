@@ -66,13 +66,13 @@ def find_members(raw: bytes, max_members: int | None = None) -> list[Member] | N
         values = _OBJECT.decode(raw)
         if max_members is not None and len(values) > max_members:
             raise NotManaged("size", f"an object has {len(values)} keys")
-        found: list[Member] = []
+        members: list[Member] = []
         space = _SPACE
         at = raw.index(b"{") + 1
         for key, value in values.items():
             while raw[at] in space:
                 at += 1
-            if found:
+            if members:
                 if raw[at] != _COMMA:
                     return None
                 at += 1
@@ -92,11 +92,11 @@ def find_members(raw: bytes, max_members: int | None = None) -> list[Member] | N
             if not raw.startswith(value, start):
                 return None
             end = start + memoryview(value).nbytes
-            found.append(Member(key, at, start, end))
+            members.append(Member(key, at, start, end))
             at = end
         while raw[at] in space:
             at += 1
-        return found if raw[at : at + 1] == b"}" and not raw[at + 1 :].strip(b" \t\r\n") else None
+        return members if raw[at : at + 1] == b"}" and not raw[at + 1 :].strip(b" \t\r\n") else None
     except (ValueError, RecursionError, IndexError):
         return None  # not an object, or not JSON: the caller passes the bytes on
 
@@ -108,18 +108,18 @@ def find_elements(raw: bytes, max_elements: int | None = None) -> list[tuple[int
         values = _ARRAY.decode(raw)
         if max_elements is not None and len(values) > max_elements:
             raise NotManaged("size", f"a list has {len(values)} items")
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         space = _SPACE
         at = raw.index(b"[") + 1
         for value in values:
-            if found:
+            if spans:
                 at = raw.index(b",", at) + 1
             while raw[at] in space:
                 at += 1
             end = at + memoryview(value).nbytes
-            found.append((at, end))
+            spans.append((at, end))
             at = end
-        return found
+        return spans
     except (ValueError, RecursionError, IndexError):
         return None
 
@@ -140,29 +140,29 @@ def find_rest(
     array: the key of the array. spans: the members in front of it. array_start: its opening bracket. max_elements:
     limit of the new elements.
     """
-    rest = body[begin:].lstrip(b" \t\r\n")
-    more = rest[:1] == b","
-    if more:
-        rest = rest[1:]
-    elif rest[:1] != b"]":
+    unread = body[begin:].lstrip(b" \t\r\n")
+    has_comma = unread[:1] == b","
+    if has_comma:
+        unread = unread[1:]
+    elif unread[:1] != b"]":
         return None
     # Everything after the known elements becomes a body of its own. Its spans, moved by `by`, are the wanted spans.
-    own = b'{"' + array.encode() + b'":[' + rest
+    own = b'{"' + array.encode() + b'":[' + unread
     members = find_members(own, max_members)
     if not members:
         return None
     inside = find_elements(own[members[0].start : members[0].end], max_elements)
-    if inside is None or more != bool(inside):
+    if inside is None or has_comma != bool(inside):
         return None  # for example a comma with nothing after it
     by = len(body) - len(own)
-    found = dict(spans)
-    found[array] = (array_start, members[0].end + by)
+    all_spans = dict(spans)
+    all_spans[array] = (array_start, members[0].end + by)
     for member in members[1:]:
-        if member.key in found:
+        if member.key in all_spans:
             return None  # a duplicate key: the caller then reads the whole body, and refuses it there
-        found[member.key] = (member.start + by, member.end + by)
+        all_spans[member.key] = (member.start + by, member.end + by)
     at = members[0].start + by
-    return found, [(at + start, at + end) for start, end in inside]
+    return all_spans, [(at + start, at + end) for start, end in inside]
 
 
 def find_array_end(body: bytes, span: tuple[int, int]) -> int:
@@ -201,26 +201,26 @@ def set_member(raw: bytes, key: str, new_value: bytes) -> bytes:
 
     Raises ValueError if the members cannot be distinguished.
     """
-    found = find_members(raw)
-    if found is None:
+    members = find_members(raw)
+    if members is None:
         raise ValueError("the members of this object cannot be told apart")
-    for one in found:
-        if one.key == key:
-            return raw[: one.start] + new_value + raw[one.end :]
+    for member in members:
+        if member.key == key:
+            return raw[: member.start] + new_value + raw[member.end :]
     end = raw.rindex(b"}")
-    return raw[:end] + (b"," if found else b"") + msgspec.json.encode(key) + b":" + new_value + raw[end:]
+    return raw[:end] + (b"," if members else b"") + msgspec.json.encode(key) + b":" + new_value + raw[end:]
 
 
 def remove_member(raw: bytes, key: str) -> bytes:
     """The object without that key and the key's comma. Raises ValueError as `set_member`."""
-    found = find_members(raw)
-    if found is None:
+    members = find_members(raw)
+    if members is None:
         raise ValueError("the members of this object cannot be told apart")
-    for n, one in enumerate(found):
-        if one.key == key:
-            if n + 1 < len(found):
-                return raw[: one.key_start] + raw[found[n + 1].key_start :]
-            return raw[: found[n - 1].end if n else one.key_start] + raw[one.end :]
+    for n, member in enumerate(members):
+        if member.key == key:
+            if n + 1 < len(members):
+                return raw[: member.key_start] + raw[members[n + 1].key_start :]
+            return raw[: members[n - 1].end if n else member.key_start] + raw[member.end :]
     return raw
 
 
@@ -255,12 +255,12 @@ class SizeLimits:
             raise NotManaged("size", f"the body is {len(body)} bytes long")
         if len(body) < self.values:  # a value takes a byte
             return 0
-        found = known + count_marks(body[begin:] if known and begin else body)
-        if found > self.values:
-            found = count_values(body, self.values)
-        if found > self.values:
+        value_count = known + count_marks(body[begin:] if known and begin else body)
+        if value_count > self.values:
+            value_count = count_values(body, self.values)
+        if value_count > self.values:
             raise NotManaged("size", f"the body has more than {self.values} JSON values")
-        return found
+        return value_count
 
     def check_request(self, request: Request) -> None:
         """Check the content parts and the tool calls of all messages. Raises NotManaged if there are too many of
@@ -349,8 +349,8 @@ class _Walk:
     def count(self, until: int, enough: int | None = None) -> int:
         """Scan up to the offset `until`. Return the number of value marks outside of texts on the way, or somewhat more
         than `enough`."""
-        found = 0
-        while self._at < until and (enough is None or found <= enough):
+        mark_count = 0
+        while self._at < until and (enough is None or mark_count <= enough):
             end = min(self._at + SCAN_BYTES, until)
             piece = self._body[self._at : end]
             if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
@@ -363,9 +363,9 @@ class _Walk:
             self.in_text ^= len(texts) % 2 == 0
             opened = outside.count(b"{") + outside.count(b"[")
             self.depth += opened - outside.count(b"}") - outside.count(b"]")
-            found += opened + outside.count(b",")
+            mark_count += opened + outside.count(b",")
             self._at = end
-        return found
+        return mark_count
 
 
 def decode_embedded(text: str, kind: Any = Any) -> Any:

@@ -43,11 +43,11 @@ class Call:
 
     def derive(self, compute: Callable[[Call], T]) -> T:
         """`compute(self)`, as `Message.derive`."""
-        found: T = self.derived_values.get(compute, _MISSING)
-        if found is _MISSING:
+        value: T = self.derived_values.get(compute, _MISSING)
+        if value is _MISSING:
             checkpoint()
-            found = self.derived_values[compute] = compute(self)
-        return found
+            value = self.derived_values[compute] = compute(self)
+        return value
 
 
 class Message(msgspec.Struct, frozen=True, weakref=True, eq=False):
@@ -99,11 +99,11 @@ class Message(msgspec.Struct, frozen=True, weakref=True, eq=False):
         raises (`checkpoint`).
         """
         name = compute if key is None else key
-        found: T = self.derived_values.get(name, _MISSING)
-        if found is _MISSING:
+        value: T = self.derived_values.get(name, _MISSING)
+        if value is _MISSING:
             checkpoint()
-            found = self.derived_values[name] = compute(self)
-        return found
+            value = self.derived_values[name] = compute(self)
+        return value
 
 
 class Request(msgspec.Struct, frozen=True, eq=False):
@@ -148,21 +148,21 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         compute: called with the number of messages that the stored result covers, and with that result (None if there
         is none). `compute` must not modify that result. owner: distinguishes callers whose results differ; only the
         last owner's result is stored."""
-        begin, found = self.read_memo(name, owner)
-        if found is None or begin < len(self.messages):
-            found = compute(begin, found)
-            self.memo_values[name] = self.messages, owner, found
-        made: T = found
+        begin, value = self.read_memo(name, owner)
+        if value is None or begin < len(self.messages):
+            value = compute(begin, value)
+            self.memo_values[name] = self.messages, owner, value
+        made: T = value
         return made
 
     def read_memo(self, name: str, owner: Hashable = None) -> tuple[int, Any]:
         """(number of messages that the stored result covers, the result); (0, None) if there is none for this owner and
         prefix."""
-        before, whose, found = self.memo_values.get(name, ((), owner, None))
-        if found is None or whose != owner:
+        before, whose, value = self.memo_values.get(name, ((), owner, None))
+        if value is None or whose != owner:
             return 0, None
         is_known = before is self.messages or before is self.known_messages or self.messages[: len(before)] == before
-        return (len(before), found) if is_known else (0, None)
+        return (len(before), value) if is_known else (0, None)
 
     def find_indices(self, name: str, predicate: Callable[[Message], bool]) -> list[int]:
         """The indices of the messages for which `predicate` is true. name: the memo's key for this question."""

@@ -171,11 +171,11 @@ class TokenCounter:
         within `MAX_TOOLS_BYTES`."""
         if not tools:
             return 0
-        found = self._heads.get(tools)
-        if found is None:
-            found = self.count_text(tools.decode("utf-8", "replace"))
+        size = self._heads.get(tools)
+        if size is None:
+            size = self.count_text(tools.decode("utf-8", "replace"))
             if len(self._heads) >= MAX_REMEMBERED_TOOLS or sum(map(len, self._heads)) + len(tools) > MAX_TOOLS_BYTES:
                 self._heads.clear()
             if len(tools) <= MAX_TOOLS_BYTES:
-                self._heads[tools] = found
-        return found
+                self._heads[tools] = size
+        return size

@@ -105,19 +105,19 @@ def _read_claude(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
         if known.get(variable, "").lower() not in ("", "0", "false"):
             raise ConfigError(variable, known[variable], "nothing: a cloud's own format does not go through the proxy")
     base = upstream or _add_version(known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
-    wanted = {"ANTHROPIC_BASE_URL": "{url}"}
+    environment = {"ANTHROPIC_BASE_URL": "{url}"}
     # Behind an address that is not Anthropic's, Claude Code switches its tool search off and shortens its window.
     if TOOL_SEARCH not in known:
-        wanted[TOOL_SEARCH] = "true"
+        environment[TOOL_SEARCH] = "true"
     if is_anthropic(base) and FIRST_PARTY not in known:
-        wanted[FIRST_PARTY] = "1"
+        environment[FIRST_PARTY] = "1"
     arguments: tuple[str, ...] = ()
     if "ANTHROPIC_BASE_URL" in own:
         if any(one.partition("=")[0] == "--settings" for one in surroundings.arguments):
             allowed = "nothing, as long as a settings file sets ANTHROPIC_BASE_URL: wrap needs this argument itself"
             raise ConfigError("--settings", "...", allowed)
         arguments = ("--settings", '{"env": {"ANTHROPIC_BASE_URL": "{url}"}}')
-    return AgentSetup((AgentUpstream("anthropic", base),), wanted, arguments)
+    return AgentSetup((AgentUpstream("anthropic", base),), environment, arguments)
 
 
 def _add_version(base: str) -> str:
@@ -167,20 +167,20 @@ def _read_opencode(surroundings: AgentSurroundings, upstream: str) -> AgentSetup
     """opencode asks several providers; the model's name tells them apart at the proxy."""
     own = _parse(surroundings.environment.get("OPENCODE_CONFIG_CONTENT", ""))
     providers = _read_opencode_providers(surroundings, own)
-    found, skipped = _list_opencode_upstreams(surroundings, providers)
+    upstreams, skipped = _list_opencode_upstreams(surroundings, providers)
     if upstream:
-        found = [AgentUpstream(one.name, upstream) for one in found] or [AgentUpstream("openai", upstream)]
-    if not found:
+        upstreams = [AgentUpstream(each.name, upstream) for each in upstreams] or [AgentUpstream("openai", upstream)]
+    if not upstreams:
         allowed = "openai or anthropic with a key of yours, or a provider with a baseURL"
         raise ConfigError("provider", ", ".join(skipped) or None, allowed, source="opencode")
     content: dict[str, Any] = {**own, "provider": dict(own.get("provider") or {})}
     labels = {_make_upstream_name(name): name for name in providers}
-    for one in found:
-        name = labels.get(one.name, one.name)
+    for each in upstreams:
+        name = labels.get(each.name, each.name)
         entry = content["provider"].get(name) or {}
         content["provider"][name] = {**entry, "options": {**(entry.get("options") or {}), "baseURL": "{url}/v1"}}
     notes = tuple(f"The provider {name} is logged in by OAuth and goes past the proxy." for name in skipped)
-    unique = tuple(found[:1]) if upstream else tuple(found)
+    unique = tuple(upstreams[:1]) if upstream else tuple(upstreams)
     return AgentSetup(unique, {"OPENCODE_CONFIG_CONTENT": json.dumps(content)}, (), notes)
 
 
@@ -201,12 +201,12 @@ def _list_opencode_upstreams(
     surroundings: AgentSurroundings, providers: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[AgentUpstream], list[str]]:
     """(the upstreams of these providers and of the logins, the providers whose login goes past every proxy)."""
-    found: list[AgentUpstream] = []
+    upstreams: list[AgentUpstream] = []
     for name, provider in providers.items():
         if name not in ("openai", "anthropic") and (base := _read_base_url(provider)):
             models = provider.get("models")
             names = tuple(str(each) for each in models) if isinstance(models, dict) and models else ("*",)
-            found.append(AgentUpstream(_make_upstream_name(name), base, names))
+            upstreams.append(AgentUpstream(_make_upstream_name(name), base, names))
     logins = _list_tables(
         _read_json(surroundings.find_folder("XDG_DATA_HOME", ".local", "share") / "opencode" / "auth.json")
     )
@@ -215,8 +215,8 @@ def _list_opencode_upstreams(
         if logins.get(name, {}).get("type") == "oauth":
             skipped.append(name)
         elif name in providers or name in logins or surroundings.environment.get(f"{name.upper()}_API_KEY"):
-            found.append(AgentUpstream(name, _read_base_url(providers.get(name, {})) or usual, patterns))
-    return found, skipped
+            upstreams.append(AgentUpstream(name, _read_base_url(providers.get(name, {})) or usual, patterns))
+    return upstreams, skipped
 
 
 def _list_tables(value: Any) -> dict[str, dict[str, Any]]:

@@ -25,7 +25,7 @@ SHOWN = 20
 
 
 def find_points(
-    settings: Settings, found: Iterator[RecordedConversation], match: ReplaySettings, model_name: str
+    settings: Settings, conversations: Iterator[RecordedConversation], match: ReplaySettings, model_name: str
 ) -> list[DecisionPoint]:
     """Return the requests with new edits. Raises ConfigError if there are none, if several policies are named, or if
     the model has no prices."""
@@ -34,7 +34,7 @@ def find_points(
     contenders = [one for one in match.contenders if one.policy is not None]
     if len(contenders) != 1:
         raise ConfigError("--policy", ", ".join(one.label for one in contenders), "one policy with --ask")
-    points = list(list_points(found, contenders[0], match, model_name))
+    points = list(list_points(conversations, contenders[0], match, model_name))
     if not points:
         raise ConfigError(
             "FILE", "the recordings", f"conversations that {contenders[0].label} edits: there is nothing to ask"

@@ -114,14 +114,14 @@ class MissingSource(Exception):
 def render_table(name: str, commands: Any) -> str:
     """Return a table in Markdown. commands: the whole command line, as typer made it (its types are private). Raises
     MissingSource if the source of the table is missing."""
-    made = {
+    listings = {
         "settings": _list_settings, "stages": _list_stages, "injections": _list_injections,
         "metrics": _list_metrics, "routes": _list_routes, "errors": _list_errors, "policy_keys": _list_policy_keys,
     }  # fmt: skip
     if name == "commands":
         rows = _list_commands(commands)
-    elif name in made:
-        rows = made[name]()
+    elif name in listings:
+        rows = listings[name]()
     else:
         rows = _list_reference_rows(name)
     return "\n".join(rows) + "\n"

@@ -291,18 +291,18 @@ def check_store(settings: Settings) -> Finding:
 
 async def _check_postgres(url: str, store: Any) -> Finding:
     """Look at the database of a PostgreSQL store, without a change to it. Raises StoreRefused."""
-    parts, found = urlsplit(url), await store.inspect()
+    parts, database = urlsplit(url), await store.inspect()
     place = f"PostgreSQL at {parts.hostname or 'localhost'}:{parts.port or 5432}"
-    if found.is_standby:
+    if database.is_standby:
         return Finding("store", "fault", f"{place} is a standby and takes no writes", "Name the primary with --db.")
-    if found.version is not None and found.version > LATEST_VERSION:
+    if database.version is not None and database.version > LATEST_VERSION:
         return Finding("store", "fault", f"{place} was written by a newer version", "Install that version.")
-    if not found.may_create:
+    if not database.may_create:
         remedy = "Grant its role CREATE on the schema."
         return Finding("store", "fault", f"{place} does not let the proxy create tables and functions", remedy)
-    if found.version is None:
+    if database.version is None:
         return Finding("store", "good", f"{place}; its tables will be made")
-    return Finding("store", "good", f"{place}, schema {found.version} of {LATEST_VERSION}")
+    return Finding("store", "good", f"{place}, schema {database.version} of {LATEST_VERSION}")
 
 
 def _check_file(path: Path) -> Finding:
@@ -311,35 +311,35 @@ def _check_file(path: Path) -> Finding:
         return Finding("store", "good", f"{path} will be made")
     try:
         with hold_store(path):
-            found = maintenance.read_schema_status(path)
+            schema = maintenance.read_schema_status(path)
             maintenance.check_pages(path)
     except StoreRefused as problem:
         if "in use" in problem.message:
             return Finding("store", "good", f"{path} is in use, as it is while a proxy runs")
         return Finding("store", "fault", problem.message, problem.hint)
     size = f"{path.stat().st_size / 1e6:,.1f} MB"
-    if found.version > found.latest:
+    if schema.version > schema.latest:
         return Finding("store", "fault", f"{path} was written by a newer version", "Install that version.")
-    return Finding("store", "good", f"{path}, {size}, schema {found.version} of {found.latest}")
+    return Finding("store", "good", f"{path}, {size}, schema {schema.version} of {schema.latest}")
 
 
 def check_running(client: AdminClient, *, is_named: bool) -> Finding:
     """Look at the proxy that runs. is_named: True if the command line names it, so that it has to be there."""
     url = client.url
     try:
-        found = client.request("GET", "/api/stats")
-        if not isinstance(found, dict) or not isinstance(found.get("targets"), list):
+        overview = client.request("GET", "/api/stats")
+        if not isinstance(overview, dict) or not isinstance(overview.get("targets"), list):
             raise RemoteUnreachable(f"{url} does not answer as a context-proxy does.", hint="Check --proxy.")
     except RemoteRefused as problem:
         return Finding("running proxy", "unknown", f"{url} tells nothing: {problem.message}", problem.hint)
     except RemoteUnreachable as problem:
         remedy = "`context-proxy serve`, or `wrap`, starts one."
         return Finding("running proxy", "fault" if is_named else "unknown", problem.message, remedy)
-    if not found["healthy"]:
-        return Finding("running proxy", "fault", f"its store is in trouble: {found['trouble']}", "See its log.")
-    figures = found["figures"]
+    if not overview["healthy"]:
+        return Finding("running proxy", "fault", f"its store is in trouble: {overview['trouble']}", "See its log.")
+    figures = overview["figures"]
     requests, back = int(figures.get("requests", 0)), int(figures.get("fallbacks", 0))
-    text = f"{url}, version {found['version']}, policy {found['policy']}; {format_count(requests, 'request')}"
+    text = f"{url}, version {overview['version']}, policy {overview['policy']}; {format_count(requests, 'request')}"
     if requests and back * 2 > requests:
         remedy = "Look for `x-context-fallback` in answers; it names the reason."
         return Finding("running proxy", "loss", f"{text}, of which {back:,} went out as received", remedy)
@@ -357,7 +357,7 @@ def check_agents(surroundings: AgentSurroundings) -> Iterator[Finding]:
         except ConfigError as problem:
             yield Finding(name, "loss", str(problem), "Only then can it go through the proxy.")
             continue
-        bases = [one.base_url for one in setup.upstreams]
+        bases = [upstream.base_url for upstream in setup.upstreams]
         through = [base for base in bases if _is_proxy(base)]
         if name == "claude" and not is_anthropic(bases[0]):
             yield from _check_claude(surroundings, bases[0])
@@ -367,7 +367,7 @@ def check_agents(surroundings: AgentSurroundings) -> Iterator[Finding]:
             yield Finding(
                 name, "good", f"asks {', '.join(dict.fromkeys(bases))} by itself", f"context-proxy wrap {name}"
             )
-        if not any(surroundings.environment.get(one) for one in KEY_VARIABLES[name]):
+        if not any(surroundings.environment.get(variable) for variable in KEY_VARIABLES[name]):
             names = " or ".join(KEY_VARIABLES[name])
             yield Finding(f"{name}'s key", "unknown", f"not in {names}; a login of its own may do", "")
 

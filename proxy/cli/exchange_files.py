@@ -90,12 +90,12 @@ class ParquetWriter:
     def _flush(self) -> None:
         columns = []
         for field, values in zip(self._schema, zip(*map(astuple, self._lines), strict=True), strict=True):
-            made: Sequence[Any] = values
+            cells: Sequence[Any] = values
             if field.name in TIMES:
-                made = [None if value is None else datetime.fromtimestamp(value, UTC) for value in values]
+                cells = [None if value is None else datetime.fromtimestamp(value, UTC) for value in values]
             elif field.type == self._pyarrow.string():
-                made = [None if value is None else _as_utf8(value) for value in values]
-            columns.append(self._pyarrow.array(made, field.type))
+                cells = [None if value is None else _as_utf8(value) for value in values]
+            columns.append(self._pyarrow.array(cells, field.type))
         self._writer.write_table(self._pyarrow.Table.from_arrays(columns, schema=self._schema))
         self._lines = []
 

@@ -32,33 +32,38 @@ NO_EXPERIMENT: Final = (
 )
 
 
-def _print_report(found: Any) -> None:
-    sessions = found["control_sessions"] + found["managed_sessions"]
-    if not found["share"] and not sessions:
+def _print_report(result: Any) -> None:
+    sessions = result["control_sessions"] + result["managed_sessions"]
+    if not result["share"] and not sessions:
         print_text(NO_EXPERIMENT)
         return
     if not sessions:
         print_text(
             "Not known yet: no session has an arm so far. The control arm gets"
-            f" {found['share']:.0%} of the sessions that begin from now on."
+            f" {result['share']:.0%} of the sessions that begin from now on."
         )
         return
-    print_text(found["verdict"])
+    print_text(result["verdict"])
     print_text(
-        f"{format_count(found['control_sessions'], 'session')} in the control arm, {found['managed_sessions']} managed"
-        + (f", {found['mixed']} in both and not counted" if found["mixed"] else "")
-        + (f", {found['unpriced']} without a bill" if found["unpriced"] else "")
-        + (f", {found['partly_billed']} with a bill of a part of their requests" if found.get("partly_billed") else "")
+        f"{format_count(result['control_sessions'], 'session')} in the control arm,"
+        f" {result['managed_sessions']} managed"
+        + (f", {result['mixed']} in both and not counted" if result["mixed"] else "")
+        + (f", {result['unpriced']} without a bill" if result["unpriced"] else "")
         + (
-            f"; the control arm has {found['share']:.0%} of new sessions"
-            if found["share"]
+            f", {result['partly_billed']} with a bill of a part of their requests"
+            if result.get("partly_billed")
+            else ""
+        )
+        + (
+            f"; the control arm has {result['share']:.0%} of new sessions"
+            if result["share"]
             else "; no experiment is set"
         )
     )
-    print_table(found["figures"], COLUMNS)
-    for arm, money in found["predictions"].items():
+    print_table(result["figures"], COLUMNS)
+    for arm, money in result["predictions"].items():
         print_text(f"{arm}: {money['predicted']:.4f} dollars predicted, {money['reported']:.4f} reported")
-    for loss in found["losses"]:
+    for loss in result["losses"]:
         causes = "; ".join(
             cause["cause"] + ("" if cause["dollars"] is None else f" ({cause['dollars']:.4f} dollars)")
             for cause in loss["causes"]
@@ -80,12 +85,12 @@ def _format_interval(one: Any) -> str:
 
 
 def _render_difference(figure: Any) -> str:
-    one = figure["difference"]
-    if one["value"] is None:
+    difference = figure["difference"]
+    if difference["value"] is None:
         return "-"
     if not figure["relative"]:
-        return _format_interval(one)
-    return f"{one['value']:+.1%} [{one['low']:+.1%}, {one['high']:+.1%}]"
+        return _format_interval(difference)
+    return f"{difference['value']:+.1%} [{difference['low']:+.1%}, {difference['high']:+.1%}]"
 
 
 COLUMNS = (

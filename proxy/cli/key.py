@@ -52,11 +52,11 @@ def key(
             allowed = f"a folder to write in ({error.strerror})"
             raise ConfigError("folder", str(folder), allowed, source="--folder") from None
         return
-    made = KEY_PREFIX + secrets.token_urlsafe(32)
-    typer.echo(render_entry(made, name, tenant, plane))
+    secret = KEY_PREFIX + secrets.token_urlsafe(32)
+    typer.echo(render_entry(secret, name, tenant, plane))
     # The key goes to stderr, so that `context-proxy key >>config.toml` does not write it to the file.
     typer.echo("\nThe key, shown only now; clients send it as x-context-key:", err=True)
-    typer.echo(made, err=True)
+    typer.echo(secret, err=True)
 
 
 def write_keys(folder: Path, tenant: str) -> None:
@@ -84,12 +84,12 @@ def write_plane_keys(folder: Path, tenant: str) -> dict[str, str]:
     config = folder / KEYS_FILE
     if config.exists():
         return {}
-    made = {plane: KEY_PREFIX + secrets.token_urlsafe(32) for plane in get_args(Plane)}
-    for plane, secret_key in made.items():
+    keys = {plane: KEY_PREFIX + secrets.token_urlsafe(32) for plane in get_args(Plane)}
+    for plane, secret_key in keys.items():
         write_file(folder / f"{plane}.key", secret_key, 0o644 if plane == "metrics" else 0o600)
-    entries = [render_entry(secret_key, "", tenant, plane) for plane, secret_key in made.items()]
+    entries = [render_entry(secret_key, "", tenant, plane) for plane, secret_key in keys.items()]
     write_file(config, "\n\n".join(entries) + "\n", 0o600)  # last: an interrupted start is repeated in full
-    return made
+    return keys
 
 
 def write_file(file: Path, text: str, mode: int) -> None:

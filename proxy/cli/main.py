@@ -60,14 +60,14 @@ def make_app(only: str = "") -> typer.Typer:
     """Return the command line. only: the one command that it has; empty: all of them."""
     app = _make_empty_app()
     if only:
-        (found,) = (one for one in (*BEFORE_ACTIONS, *AFTER_ACTIONS) if one.name == only)
+        (found,) = (command for command in (*BEFORE_ACTIONS, *AFTER_ACTIONS) if command.name == only)
         _add_command(app, found)
         return app
-    for one in BEFORE_ACTIONS:
-        _add_command(app, one)
+    for command in BEFORE_ACTIONS:
+        _add_command(app, command)
     _add_actions(app)
-    for one in AFTER_ACTIONS:
-        _add_command(app, one)
+    for command in AFTER_ACTIONS:
+        _add_command(app, command)
     return app
 
 

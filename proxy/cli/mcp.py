@@ -69,11 +69,11 @@ def create_server(client: AdminClient, session: str, project: str) -> Server[dic
     from mcp.server.lowlevel import Server  # noqa: PLC0415  optional: only this command needs it
 
     async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        found = await asyncio.to_thread(client.request, "GET", "/api/tools")
+        tools = await asyncio.to_thread(client.request, "GET", "/api/tools")
         return types.ListToolsResult(
             tools=[
                 types.Tool(name=one["name"], description=one["description"], input_schema=one["parameters"])
-                for one in found
+                for one in tools
             ]
         )
 

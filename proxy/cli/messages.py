@@ -67,13 +67,13 @@ def search_messages(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=50, help="Lines at most.")] = 10,
 ) -> None:
     """Find messages and summaries by their words, best first."""
-    found = command.client.request("GET", command.client.find_session_path(session) + "/search", q=words, limit=limit)
+    matches = command.client.request("GET", command.client.find_session_path(session) + "/search", q=words, limit=limit)
     columns = (
         TableColumn("id", lambda m: m["id"], style="cyan", is_never_cut=True),
         TableColumn("kind", lambda m: m["kind"]),
         TableColumn("text", lambda m: m["text"], takes_rest=True),
     )
-    command.show(found, lambda rows: print_table(rows, columns, empty="nothing has these words"))
+    command.show(matches, lambda rows: print_table(rows, columns, empty="nothing has these words"))
 
 
 @app.command("show")
@@ -88,19 +88,19 @@ def show_message(
     command.show(found, lambda one: print_paged(_render_message(one)))
 
 
-def _render_message(found: Any) -> Text:
+def _render_message(message: Any) -> Text:
     text = Text()
-    text.append(escape_controls(found["role"]), f"bold {ROLE_STYLES.get(found['role'], '')}".strip())
-    text.append(f"  {found['id']}", "cyan")
+    text.append(escape_controls(message["role"]), f"bold {ROLE_STYLES.get(message['role'], '')}".strip())
+    text.append(f"  {message['id']}", "cyan")
     text.append(
-        f"  group {found['group']}, {format_number(found['tokens'])} tokens, {format_age(found['created_at'])}\n"
+        f"  group {message['group']}, {format_number(message['tokens'])} tokens, {format_age(message['created_at'])}\n"
     )
-    for edit in found["edits"]:
+    for edit in message["edits"]:
         figures = f"{format_number(edit['before'])} → {format_number(edit['after'])} tokens"
         text.append(
             f"  {escape_controls(edit['action'])} by {escape_controls(edit['stage'])}:"
             f" {escape_controls(edit['reason'])} ({figures})\n",
             "yellow",
         )
-    text.append(prompt.render_body(found["message"]))
+    text.append(prompt.render_body(message["message"]))
     return text

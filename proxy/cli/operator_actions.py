@@ -93,13 +93,13 @@ def make_command(action: Action) -> Callable[..., None]:
             ask_to_confirm(action.confirm.format(**words))
         if "text" in given:
             given["text"] = read_text(given["text"])
-        found = send_action(command, session, action, given)
+        result = send_action(command, session, action, given)
         if callable(action.done):
-            command.report_done(found, action.done(**given))
+            command.report_done(result, action.done(**given))
         elif action.done:
-            command.report_done(found, action.done.format(**{**given, **found}))
+            command.report_done(result, action.done.format(**{**given, **result}))
         else:
-            command.show(found, PRINTERS.get(action.name) or PRINTERS[action.result])
+            command.show(result, PRINTERS.get(action.name) or PRINTERS[action.result])
 
     parameters: dict[str, tuple[Any, Any]] = {"command": (RemoteCommand, REQUIRED)}
     if action.scope == "session":
@@ -162,13 +162,13 @@ def show_prompt(
     place = f"/exchanges/{request}/prompt" if request else "/prompt"
     if body:
         first, limit = 0, None
-    found = command.client.request(
+    details = command.client.request(
         "GET", path + place, branch=None if request else branch, first=first or None, limit=limit
     )
     if body:
-        typer.echo(found["body"], nl=False)
+        typer.echo(details["body"], nl=False)
         return
-    command.show(found, prompt.print_outline if brief else lambda shown: print_paged(prompt.render_prompt(shown)))
+    command.show(details, prompt.print_outline if brief else lambda shown: print_paged(prompt.render_prompt(shown)))
 
 
 @remote_command
@@ -179,13 +179,13 @@ def build(
     branch: Branch = None,
 ) -> None:
     """Print the body of the next request as it would be sent, for a file or a pipe."""
-    found = command.client.request("GET", command.client.find_session_path(session) + "/prompt", branch=branch)
+    details = command.client.request("GET", command.client.find_session_path(session) + "/prompt", branch=branch)
     if command.json:
-        command.show(found, typer.echo)
+        command.show(details, typer.echo)
     elif text:
-        typer.echo(escape_controls(prompt.render_prompt(found).plain), nl=False)
+        typer.echo(escape_controls(prompt.render_prompt(details).plain), nl=False)
     else:
-        typer.echo(found["body"])
+        typer.echo(details["body"])
 
 
 GROUP_COLUMNS: Final = (
@@ -306,51 +306,55 @@ ACTION_WORDS: Final = {
 }  # fmt: skip
 
 
-def print_decision(found: Any) -> None:
+def print_decision(decision: Any) -> None:
     """Print a decision on one line: its messages, groups, tokens and action. Then print its note, if it has one."""
-    count = len(found["messages"])
-    groups = f" of {', '.join(found['groups'])}" if found["groups"] else ""
-    what = f"{format_count(count, 'message')}{groups}, {format_count(found['tokens'], 'token')}"
-    print_text(f"{what}: {ACTION_WORDS.get(found['action'], found['action'])}")
-    if found.get("note"):
-        print_text(escape_controls(found["note"]))
+    count = len(decision["messages"])
+    groups = f" of {', '.join(decision['groups'])}" if decision["groups"] else ""
+    what = f"{format_count(count, 'message')}{groups}, {format_count(decision['tokens'], 'token')}"
+    print_text(f"{what}: {ACTION_WORDS.get(decision['action'], decision['action'])}")
+    if decision.get("note"):
+        print_text(escape_controls(decision["note"]))
 
 
-def _print_rebuilt(found: Any) -> None:
+def _print_rebuilt(rebuilt: Any) -> None:
     by = {"helper": "by the helper", "upstream": "by the upstream", "next_request": "with the next request"}
-    print_text(f"state: {found['outcome']}, {by.get(found['how'], found['how'])}")
-    if found.get("text"):
-        print_text("\n" + found["text"])
+    print_text(f"state: {rebuilt['outcome']}, {by.get(rebuilt['how'], rebuilt['how'])}")
+    if rebuilt.get("text"):
+        print_text("\n" + rebuilt["text"])
 
 
-def _print_text_of(kind: TextKind, found: Any) -> None:
-    if not found["text"]:
+def _print_text_of(kind: TextKind, stored_text: Any) -> None:
+    if not stored_text["text"]:
         print_paged(Text(f"no {kind} yet", "dim"))
         return
-    who = f"by the {found['by']}, version {found['versions']}" if kind == "state" else f"by {found['author']}"
-    print_paged(Text.assemble((escape_controls(who) + "\n", "bright_black"), escape_controls(found["text"])))
+    who = (
+        f"by the {stored_text['by']}, version {stored_text['versions']}"
+        if kind == "state"
+        else f"by {stored_text['author']}"
+    )
+    print_paged(Text.assemble((escape_controls(who) + "\n", "bright_black"), escape_controls(stored_text["text"])))
 
 
-def _print_notes(found: Any, empty: str) -> None:
+def _print_notes(notes: Any, empty: str) -> None:
     columns = (
         TableColumn("id", lambda n: n["id"], style="cyan", is_never_cut=True),
         TableColumn("when", lambda n: format_age(n["created_at"]), is_number=True),
         TableColumn("text", lambda n: n["text"], takes_rest=True),
     )
-    print_table(found, columns, empty=empty)
+    print_table(notes, columns, empty=empty)
 
 
 def _print_messages(found: Any) -> None:
     print_paged(Text("\n").join(prompt.render_message(one) for one in found))
 
 
-def _print_memo(found: Any) -> None:
+def _print_memo(memo: Any) -> None:
     print_pairs(
-        f"memo {found['memo']}",
-        {"tags": ", ".join(found["tags"]), "project": found["project"] or "none",
-         "written in": found["session"] or "a session that was deleted", "at": format_time(found["updated_at"])},
+        f"memo {memo['memo']}",
+        {"tags": ", ".join(memo["tags"]), "project": memo["project"] or "none",
+         "written in": memo["session"] or "a session that was deleted", "at": format_time(memo["updated_at"])},
     )  # fmt: skip
-    print_text("\n" + found["content"])
+    print_text("\n" + memo["content"])
 
 
 PRINTERS: Final[Mapping[Any, Callable[[Any], object]]] = {

@@ -19,24 +19,24 @@ from proxy.cli.terminal import (
 )
 
 
-def render_prompt(found: Any) -> Text:
+def render_prompt(details: Any) -> Text:
     """Render a PromptDetails: its figures, then every message in full."""
     text = Text()
-    text.append(f"{escape_controls(found['session'])}", "bold")
-    which = f"exchange {found['exchange']}" if found["exchange"] else "the next prompt"
-    text.append(f"  {which}, policy {escape_controls(found['policy'])}, model {escape_controls(found['model'])}\n")
+    text.append(f"{escape_controls(details['session'])}", "bold")
+    which = f"exchange {details['exchange']}" if details["exchange"] else "the next prompt"
+    text.append(f"  {which}, policy {escape_controls(details['policy'])}, model {escape_controls(details['model'])}\n")
     text.append(
-        f"{format_number(found['tokens_before'])} tokens as the client sends it,"
-        f" {format_number(found['tokens_after'])} sent\n"
+        f"{format_number(details['tokens_before'])} tokens as the client sends it,"
+        f" {format_number(details['tokens_after'])} sent\n"
     )
-    if page := _describe_page(found):
+    if page := _describe_page(details):
         text.append(f"{page}\n", "bright_black")
-    if found.get("refused"):
-        text.append(f"the original went out: {escape_controls(found['refused'])}\n", "yellow")
+    if details.get("refused"):
+        text.append(f"the original went out: {escape_controls(details['refused'])}\n", "yellow")
     inserts: dict[int, list[Any]] = {}
-    for one in found["inserts"]:
+    for one in details["inserts"]:
         inserts.setdefault(one["index"], []).append(one)
-    for message in found["messages"]:
+    for message in details["messages"]:
         text.append("\n")
         text.append(render_message(message))
         for insert in inserts.pop(message["index"], ()) if message["status"] in ("in", "changed") else ():
@@ -48,33 +48,33 @@ def render_prompt(found: Any) -> Text:
     return text
 
 
-def print_outline(found: Any) -> None:
+def print_outline(details: Any) -> None:
     """Print a PromptDetails with one line per message."""
     out = make_console()
-    before, after = format_number(found["tokens_before"]), format_number(found["tokens_after"])
+    before, after = format_number(details["tokens_before"]), format_number(details["tokens_after"])
     out.print(
         Text(
-            f"{escape_controls(found['session'])}: {before} tokens come, {after} go out,"
-            f" policy {escape_controls(found['policy'])}"
+            f"{escape_controls(details['session'])}: {before} tokens come, {after} go out,"
+            f" policy {escape_controls(details['policy'])}"
         )
     )
-    if page := _describe_page(found):
+    if page := _describe_page(details):
         out.print(Text(page))
-    print_table(found["messages"], OUTLINE_COLUMNS, empty="no message")
-    for insert in found["inserts"]:
+    print_table(details["messages"], OUTLINE_COLUMNS, empty="no message")
+    for insert in details["inserts"]:
         put_in = Text(f"+ {escape_controls(insert['source'])}: {join_lines(insert['text'])}", "blue")
         out.print(put_in, overflow="ellipsis", no_wrap=True)
 
 
-def _describe_page(found: Any) -> str:
+def _describe_page(details: Any) -> str:
     """Return the line that says which messages are shown; empty if all are."""
-    shown, count = found["messages"], found.get("count", len(found["messages"]))
+    shown, count = details["messages"], details.get("count", len(details["messages"]))
     if len(shown) == count:
         return ""
     if not shown:
         return f"none of {format_number(count)} messages: --first is behind the last one"
     first, last = format_number(shown[0]["index"]), format_number(shown[-1]["index"])
-    follow = f"; --first {found['next']} shows those that follow" if found["next"] is not None else ""
+    follow = f"; --first {details['next']} shows those that follow" if details["next"] is not None else ""
     return f"messages {first} to {last} of {format_number(count)}{follow}"
 
 

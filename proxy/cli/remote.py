@@ -93,11 +93,11 @@ class AdminClient:
 
     def list_items(self, path: str, max_items: int | None = None, **query: object) -> Iterator[Any]:
         """Yield the items of a list, page by page. max_items: the largest number of items."""
-        left, cursor = max_items, None
-        while left is None or left > 0:
-            page = self.request("GET", path, limit=min(PAGE_SIZE, left or PAGE_SIZE), cursor=cursor, **query)
+        remaining, cursor = max_items, None
+        while remaining is None or remaining > 0:
+            page = self.request("GET", path, limit=min(PAGE_SIZE, remaining or PAGE_SIZE), cursor=cursor, **query)
             yield from page["items"]
-            left = None if left is None else left - len(page["items"])
+            remaining = None if remaining is None else remaining - len(page["items"])
             cursor = page["next"]
             if cursor is None:
                 return

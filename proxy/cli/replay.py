@@ -143,12 +143,12 @@ def replay(
     match = ReplaySettings(read_contenders(wanted, make_policies(settings)), decided, pairs, play_state)
     try:
         if ask is not None:
-            with _find_conversations(settings, files or [], from_store) as (_, found):
-                points = find_points(settings, found, match, ask)
+            with _find_conversations(settings, files or [], from_store) as (_, conversations):
+                points = find_points(settings, conversations, match, ask)
             print_decisions(ask_points(settings, points, ask, dollars, answers), json)
             return
-        with _find_conversations(settings, files or [], from_store) as (number, found):
-            report = _play(found, number, match, jobs or min(4, os.cpu_count() or 1))
+        with _find_conversations(settings, files or [], from_store) as (number, conversations):
+            report = _play(conversations, number, match, jobs or min(4, os.cpu_count() or 1))
     except StoreUnavailable as problem:
         raise StoreRefused(f"{mask_password(settings.db)} cannot be read to its end: {problem}") from problem
     except BrokenProcessPool:
@@ -193,11 +193,13 @@ def _find_model(settings: Settings, name: str, *, long_cache: bool) -> Model:
     return with_long_cache(model)
 
 
-def _play(found: Iterator[RecordedConversation], number: int | None, match: ReplaySettings, jobs: int) -> ReplayReport:
+def _play(
+    conversations: Iterator[RecordedConversation], number: int | None, match: ReplaySettings, jobs: int
+) -> ReplayReport:
     sums = ReportBuilder(match)
     with (
         show_progress(f"{len(match.contenders)} policies, requests", number) as move,
-        closing(play_conversations(found, match, jobs)) as played,
+        closing(play_conversations(conversations, match, jobs)) as played,
     ):
         for one in played:
             before = sums.request_count
@@ -265,15 +267,15 @@ def _read_stored(
 
 def read_contenders(wanted: list[str], policies: dict[str, Policy]) -> tuple[Contender, ...]:
     """Return the contenders, `nothing` first. Raises ConfigError if a name is not known."""
-    found = {NOTHING: Contender(NOTHING)}
+    contenders = {NOTHING: Contender(NOTHING)}
     for text in wanted or ["all"]:
         name, _, schedule = text.partition(":")
         if schedule and schedule not in (*SCHEDULES, "all"):
             raise ConfigError("--policy", text, "a schedule of " + ", ".join((*SCHEDULES, "all")))
         for each in _list_policy_names(name, policies):
             for contender in _list_contenders(each, schedule, policies):
-                found.setdefault(contender.label, contender)
-    return tuple(found.values())
+                contenders.setdefault(contender.label, contender)
+    return tuple(contenders.values())
 
 
 def _list_policy_names(name: str, policies: dict[str, Policy]) -> list[str]:
@@ -297,20 +299,20 @@ def _list_contenders(name: str, schedule: str, policies: dict[str, Policy]) -> I
         yield Contender(label, with_schedule(policy, each))
 
 
-def read_price_pairs(wanted: list[str], model: Model) -> tuple[tuple[PricePair, ...], Model]:
+def read_price_pairs(texts: list[str], model: Model) -> tuple[tuple[PricePair, ...], Model]:
     """Return (the price pairs of the report, the model with the first pair). Raises ConfigError if a text is no price
     pair."""
     own = f"{model.w:g}/{model.r:g}"
-    pairs = tuple(dict.fromkeys(_parse_price_pair(text) for text in wanted or [own, *DEFAULT_PRICE_PAIRS]))
+    pairs = tuple(dict.fromkeys(_parse_price_pair(text) for text in texts or [own, *DEFAULT_PRICE_PAIRS]))
     return pairs, replace(model, w=pairs[0][0], r=pairs[0][1])
 
 
 def _parse_price_pair(text: str) -> PricePair:
     write, _, cached = text.partition("/")
     try:
-        found = float(write), float(cached)
+        pair = float(write), float(cached)
     except ValueError:
-        found = -1.0, -1.0
-    if not (0 < found[0] < 1e6 and 0 <= found[1] <= found[0]):
+        pair = -1.0, -1.0
+    if not (0 < pair[0] < 1e6 and 0 <= pair[1] <= pair[0]):
         raise ConfigError("--prices", text, "WRITE/READ such as 1.25/0.1, READ at most WRITE")
-    return found
+    return pair

@@ -73,14 +73,14 @@ async def fill_store(settings: Settings) -> int:
     """Play the samples into the store of the settings. Return the number of requests. Raises StoreRefused if the store
     cannot be opened."""
     samples = read_samples()
-    answers = [[one for one in sample["messages"] if one["role"] == "assistant"] for sample in samples]
+    answers = [[message for message in sample["messages"] if message["role"] == "assistant"] for sample in samples]
     clock = SampleClock(time.time() - STEP_S * (1 + sum(map(len, answers))))
     app = ContextProxy(settings.model_copy(update={"upstream": DEMO, "keys": ()}))
     app.services.now = clock
     await app.store.open()
     try:
         for sample, answer in zip(samples, answers, strict=True):
-            turns = iter([_make_turn(one) for one in answer])
+            turns = iter([_make_turn(message) for message in answer])
             recorded = DemoTransport(take=lambda _, turns=turns: next(turns))  # type: ignore[misc]  # a bound value
             app.services.client.replace_transport(app.services.client.targets[0].name, recorded)
             await _play(app, clock, sample)

@@ -115,16 +115,16 @@ def _serve(settings: Settings, made_keys: Mapping[str, str] = MappingProxyType({
             raise typer.Exit(0 if server.started else 2) from None
 
 
-def raise_file_limit(wanted: int) -> None:
+def raise_file_limit(needed: int) -> None:
     """Raise the number of files that this process may open, as far as the system allows. Each client and each upstream
     takes one file, and the usual 1,024 are fewer than the limits allow."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if now == resource.RLIM_INFINITY or now >= wanted:
+    if now == resource.RLIM_INFINITY or now >= needed:
         return
-    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    allowed = needed if most == resource.RLIM_INFINITY else min(needed, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
-    if allowed < wanted:
-        log.warning("%d files may be open at once, limits.connections may need %d: see ulimit -n", allowed, wanted)
+    if allowed < needed:
+        log.warning("%d files may be open at once, limits.connections may need %d: see ulimit -n", allowed, needed)
 
 
 THREAD_SWITCH_S = 0.001

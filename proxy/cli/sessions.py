@@ -77,12 +77,12 @@ def search(
 
 
 def _list_sessions(command: RemoteCommand, limit: int, **query: object) -> None:
-    found = list(command.client.list_items("/api/sessions", limit, **query))
-    if not found:
+    sessions = list(command.client.list_items("/api/sessions", limit, **query))
+    if not sessions:
         command.client.check_tenant()
-    several = len({row["tenant"] for row in found}) > 1
+    several = len({row["tenant"] for row in sessions}) > 1
     command.show(
-        found, lambda rows: print_table(rows, (TENANT_COLUMN, *COLUMNS) if several else COLUMNS, empty="no session")
+        sessions, lambda rows: print_table(rows, (TENANT_COLUMN, *COLUMNS) if several else COLUMNS, empty="no session")
     )
 
 
@@ -104,17 +104,17 @@ def _count_rows(name: str, number: int) -> str:
     return f"{format_number(number)} {(one if number == 1 else name).replace('_', ' ')}"
 
 
-def _print_session(found: Any) -> None:
-    named = "named by the client" if found["explicit"] else "recognised by its messages"
-    settings = ", ".join(f"{k} = {v}" for k, v in found["settings"].items())
-    rows = ", ".join(_count_rows(name, number) for name, number in found["rows"].items() if number)
+def _print_session(session: Any) -> None:
+    named = "named by the client" if session["explicit"] else "recognised by its messages"
+    settings = ", ".join(f"{k} = {v}" for k, v in session["settings"].items())
+    rows = ", ".join(_count_rows(name, number) for name, number in session["rows"].items() if number)
     print_pairs(
-        found["session"],
-        {"tenant": found["tenant"], "name": named, "begun": format_time(found["created_at"]),
+        session["session"],
+        {"tenant": session["tenant"], "name": named, "begun": format_time(session["created_at"]),
          "settings": settings or "as the policy says", "stored": rows},
     )  # fmt: skip
     print_table(
-        found["branches"],
+        session["branches"],
         (
             TableColumn("branch", lambda t: t["branch"], style="cyan", is_never_cut=True),
             TableColumn("kind", lambda t: t["kind"]),
@@ -150,13 +150,13 @@ def settings(
     command.show(found, lambda value: print_pairs("settings", _describe_settings(value)))
 
 
-def _describe_settings(found: Any) -> dict[str, Any]:
+def _describe_settings(session_settings: Any) -> dict[str, Any]:
     names = {"policy": "", "schedule": "", "window": -1, "max_iterations": None, "urgency": ""}
-    lines = {name: found.get(name, none) for name, none in names.items()}
+    lines = {name: session_settings.get(name, none) for name, none in names.items()}
     shown = {name: "as the policy says" if lines[name] in (none, None) else lines[name] for name, none in names.items()}
-    if found.get("force") or found.get("ask"):
-        asked = "asks for the state" if found.get("ask") else ""
-        shown["next request"] = ", ".join(filter(None, [found.get("force"), asked]))
+    if session_settings.get("force") or session_settings.get("ask"):
+        asked = "asks for the state" if session_settings.get("ask") else ""
+        shown["next request"] = ", ".join(filter(None, [session_settings.get("force"), asked]))
     return shown
 
 
@@ -168,12 +168,12 @@ def delete(command: RemoteCommand, session: Session, yes: Yes = False) -> None:
     name = command.client.request("GET", path)["session"]
     if not yes:
         ask_to_confirm(f"Delete all that is stored of {name!r}?")
-    found = command.client.request("DELETE", path)
-    if not found["verified"]:
+    report = command.client.request("DELETE", path)
+    if not report["verified"]:
         raise RemoteRefused(
             409, "rows of the session came in while it was deleted.", "Stop its agent and delete it again."
         )
-    command.report_done(found, f"{name}: {format_count(found['removed'], 'row')} deleted, nothing of it is left")
+    command.report_done(report, f"{name}: {format_count(report['removed'], 'row')} deleted, nothing of it is left")
 
 
 @app.command()
@@ -227,14 +227,16 @@ def iterations(command: RemoteCommand, session: Session, branch: Branch = None, 
     command.show(found, _print_iterations)
 
 
-def _print_iterations(found: list[Any]) -> None:
-    for one in found:
-        heading = ", ".join(filter(None, [one["mode"], one["progress_assessment"], format_age(one["timestamp"])]))
-        print_text(f"{one['iteration']}. {heading}" + (f": {one['synthesis']}" if one["synthesis"] else ""))
-        for call in one["tool_calls"]:
+def _print_iterations(reports: list[Any]) -> None:
+    for report in reports:
+        heading = ", ".join(
+            filter(None, [report["mode"], report["progress_assessment"], format_age(report["timestamp"])])
+        )
+        print_text(f"{report['iteration']}. {heading}" + (f": {report['synthesis']}" if report["synthesis"] else ""))
+        for call in report["tool_calls"]:
             lesson = call["insights"] or call["learning"]
             print_text(f"   {call['tool']}: {call['outcome']}" + (f" → {lesson}" if lesson else ""))
-    if not found:
+    if not reports:
         print_table([], (), empty="no iteration")
 
 

@@ -200,7 +200,7 @@ def _own_docstrings(kind: type) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     if not isinstance(body, ast.ClassDef):
         return {}
-    found = {}
+    docstrings = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
         if (
             isinstance(field, ast.AnnAssign)
@@ -209,5 +209,5 @@ def _own_docstrings(kind: type) -> dict[str, str]:
             and isinstance(below.value, ast.Constant)
             and isinstance(below.value.value, str)
         ):
-            found[field.target.id] = " ".join(below.value.value.split())
-    return found
+            docstrings[field.target.id] = " ".join(below.value.value.split())
+    return docstrings

@@ -40,72 +40,73 @@ def stats(
     command.show(command.client.request("GET", path, branch=branch), _print_session_stats)
 
 
-def _print_session_stats(found: Any) -> None:
-    limit = found["limit"]
+def _print_session_stats(session: Any) -> None:
+    limit = session["limit"]
     used = (
-        f"{format_number(found['sent'])} / {format_number(limit)} ({format_percent(found['utilisation'])})"
+        f"{format_number(session['sent'])} / {format_number(limit)} ({format_percent(session['utilisation'])})"
         if limit
         else None
     )
-    factor = found["ratio"]
+    factor = session["ratio"]
     print_pairs(
-        f"{found['session']}: context",
+        f"{session['session']}: context",
         {
-            "total tokens used": used or f"{format_number(found['sent'])} of a window that is not known",
-            "as the client sends it": f"{format_count(found['tokens'], 'token')}"
-            f" in {format_count(found['items'], 'message')}",
-            "messages stored": found["messages_stored"],
-            "groups": found["groups"],
-            "left out, shortened": f"{found['left_out']}, {found['shortened']}",
-            "summaries": found["summaries"],
+            "total tokens used": used or f"{format_number(session['sent'])} of a window that is not known",
+            "as the client sends it": f"{format_count(session['tokens'], 'token')}"
+            f" in {format_count(session['items'], 'message')}",
+            "messages stored": session["messages_stored"],
+            "groups": session["groups"],
+            "left out, shortened": f"{session['left_out']}, {session['shortened']}",
+            "summaries": session["summaries"],
             "compression ratio": f"{factor:.1f}x average",
-            "last compression": format_age(found["last_compression"]) if found["last_compression"] else "never",
-            "retrieved items": found["retrieved"],
-            "fetched again": _describe_refetches(found["refetched"], found["exchanges"]),
+            "last compression": format_age(session["last_compression"]) if session["last_compression"] else "never",
+            "retrieved items": session["retrieved"],
+            "fetched again": _describe_refetches(session["refetched"], session["exchanges"]),
         },
     )
-    if found["levels"]:
+    if session["levels"]:
         make_console().print()
-        budgets = found["level_budgets"]
-        most = {name: f" / {format_number(budgets[name])}" if name in budgets else "" for name in found["levels"]}
+        budgets = session["level_budgets"]
+        most = {name: f" / {format_number(budgets[name])}" if name in budgets else "" for name in session["levels"]}
         print_pairs(
-            "level breakdown", {n: f"{format_number(tokens)}{most[n]} tokens" for n, tokens in found["levels"].items()}
+            "level breakdown",
+            {n: f"{format_number(tokens)}{most[n]} tokens" for n, tokens in session["levels"].items()},
         )
     make_console().print()
     print_pairs(
         "requests and money",
         {
-            "policy, model": f"{found['policy']}, {found['model']}",
-            "requests": format_number(found["exchanges"])
-            + " (the newest; no older one is added up)" * found.get("more", False),
-            "prompt, answer": f"{format_number(found['prompt_tokens'])} tokens,"
-            f" {format_number(found['completion_tokens'])} tokens",
-            "cached": f"{format_number(found['cached_reported'])} reported,"
-            f" {format_number(found['cached_predicted'])} predicted",
-            "cost": _describe_cost(found),
+            "policy, model": f"{session['policy']}, {session['model']}",
+            "requests": format_number(session["exchanges"])
+            + " (the newest; no older one is added up)" * session.get("more", False),
+            "prompt, answer": f"{format_number(session['prompt_tokens'])} tokens,"
+            f" {format_number(session['completion_tokens'])} tokens",
+            "cached": f"{format_number(session['cached_reported'])} reported,"
+            f" {format_number(session['cached_predicted'])} predicted",
+            "cost": _describe_cost(session),
         },
     )
-    if found["over_budget"]:
+    if session["over_budget"]:
         make_console().print(
-            f"\n[red]{format_number(found['over_budget'])} tokens over the budget, with all out that may go[/red]"
+            f"\n[red]{format_number(session['over_budget'])} tokens over the budget, with all out that may go[/red]"
         )
-    if found["needs_pruning"]:
+    if session["needs_pruning"]:
         make_console().print("\n[yellow]over 80 % of the window: `context-proxy context prune` makes room[/yellow]")
 
 
-def _describe_cost(found: Any) -> str:
+def _describe_cost(session: Any) -> str:
     """Return the cost paid, with a cost to compare it with: without the proxy, or of the plan if plans were only
     observed."""
-    count = found.get("unbilled", 0)  # a proxy that runs already may be older
-    left = f" ({format_count(count, 'request')} without a bill: no usage reported)" if count else ""
-    if found["cost"] is None:
-        return f"unknown: the model has no price, or no usage was reported{left}"
-    paid = format_dollars(found["cost"])
-    if found["cost_planned"] is None:
-        return f"{paid}, without the proxy about {format_dollars(found['cost_without'])}{left}"
+    count = session.get("unbilled", 0)  # a proxy that runs already may be older
+    unbilled = f" ({format_count(count, 'request')} without a bill: no usage reported)" if count else ""
+    if session["cost"] is None:
+        return f"unknown: the model has no price, or no usage was reported{unbilled}"
+    paid = format_dollars(session["cost"])
+    if session["cost_planned"] is None:
+        return f"{paid}, without the proxy about {format_dollars(session['cost_without'])}{unbilled}"
     return (
-        f"paid {paid}; {found['planned_as'] or 'the plan'} would have paid about"
-        f" {format_dollars(found['cost_planned'])}{left}"
+        f"paid {paid}; {session['planned_as'] or 'the plan'} would have paid about"
+        f" {format_dollars(session['cost_planned'])}{unbilled}"
     )
 
 
@@ -117,22 +118,22 @@ def _describe_refetches(counts: Mapping[str, int], requests: int) -> str:
     return f"{kinds} ({format_percent(sum(counts.values()) / max(requests, 1))} of the requests)"
 
 
-def _print_details(found: Any) -> None:
-    health = "healthy" if found["healthy"] else f"away: {found['trouble']}"
+def _print_details(overview: Any) -> None:
+    health = "healthy" if overview["healthy"] else f"away: {overview['trouble']}"
     print_pairs(
-        f"context-proxy {found['version']}",
+        f"context-proxy {overview['version']}",
         {
-            "policy": found["policy"],
-            "upstreams": ", ".join(found["upstreams"]),
-            "store": f"{health}, {format_count(found['queued'], 'row')} queued,"
-            f" {format_number(found['dropped'])} dropped",
-            "live branches": found["live_branches"],
-            "spent on helpers today": format_dollars(found["dollars_spent_today"]),
+            "policy": overview["policy"],
+            "upstreams": ", ".join(overview["upstreams"]),
+            "store": f"{health}, {format_count(overview['queued'], 'row')} queued,"
+            f" {format_number(overview['dropped'])} dropped",
+            "live branches": overview["live_branches"],
+            "spent on helpers today": format_dollars(overview["dollars_spent_today"]),
         },
     )
-    if found["figures"]:
+    if overview["figures"]:
         make_console().print()
-        figures = {_name_figure(n): _format_figure(n, v) for n, v in found["figures"].items() if v}
+        figures = {_name_figure(n): _format_figure(n, v) for n, v in overview["figures"].items() if v}
         print_pairs("since it started", figures)
 
 

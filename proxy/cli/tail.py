@@ -39,14 +39,14 @@ def tail(
     if session == "-":
         session = command.client.find_newest_session()
     query: dict[str, object] = {"session": session or None, "kind": kind or None}
-    left = count
+    remaining = count
     for event in _name_kinds(command, _follow_events(command, query, after)):
         if command.json:
             typer.echo(json.dumps(event))
         else:
             make_console().print(render_event(event), soft_wrap=True)
-        left = None if left is None else left - 1
-        if left == 0:
+        remaining = None if remaining is None else remaining - 1
+        if remaining == 0:
             return
 
 

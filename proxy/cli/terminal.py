@@ -86,7 +86,7 @@ def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: s
     if not out.is_terminal:
         _print_whole(shown, columns)
         return
-    made = Table(
+    table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -94,7 +94,7 @@ def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: s
         expand=any(c.takes_rest for c in columns),
     )
     for column in columns:
-        made.add_column(
+        table.add_column(
             column.title, justify="right" if column.is_number else "left", style=column.style,
             no_wrap=not column.is_folded, overflow="fold" if column.is_folded else "ellipsis",
             ratio=1 if column.takes_rest else None,
@@ -102,8 +102,8 @@ def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: s
             if column.is_never_cut else None,
         )  # fmt: skip
     for row in shown:
-        made.add_row(*(_render_cell(column.make_cell(row)) for column in columns))
-    out.print(made)
+        table.add_row(*(_render_cell(column.make_cell(row)) for column in columns))
+    out.print(table)
 
 
 def _print_whole(rows: Sequence[Any], columns: Sequence[TableColumn]) -> None:

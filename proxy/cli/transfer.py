@@ -185,7 +185,7 @@ def _import_line(
     """Store a conversation. Return the name of its session, None if the conversation was not stored. number: of the
     line in its file."""
     try:
-        found = command.client.send_body("POST", "/api/import", line.strip() + b"\n", NDJSON, first_line=number)
+        result = command.client.send_body("POST", "/api/import", line.strip() + b"\n", NDJSON, first_line=number)
     except RemoteRefused as problem:
         if problem.status == 409 and "already" in problem.message:
             tally.already_stored += 1
@@ -195,10 +195,10 @@ def _import_line(
         else:
             raise
         return None
-    tally.conversations += found["conversations"]
-    tally.messages += found["messages"]
-    tally.sessions += found["sessions"]
-    return str(found["sessions"][0])
+    tally.conversations += result["conversations"]
+    tally.messages += result["messages"]
+    tally.sessions += result["sessions"]
+    return str(result["sessions"][0])
 
 
 def _import_slop(command: RemoteCommand, file: Path, tally: ImportTally) -> None:

@@ -30,21 +30,21 @@ def migrate(
 ) -> None:
     """Show the schema of the store and the migrations that are missing. With --apply run them, as a start does."""
     path = _find_sqlite_file(config, db)
-    found = maintenance.read_schema_status(path)
-    done = maintenance.migrate_file(path) if apply and found.missing else 0
-    missing = [{"number": m.number, "reason": m.reason} for m in found.missing]
+    schema = maintenance.read_schema_status(path)
+    done = maintenance.migrate_file(path) if apply and schema.missing else 0
+    missing = [{"number": m.number, "reason": m.reason} for m in schema.missing]
     if json:
-        print_json({"version": found.version, "latest": found.latest, "missing": missing, "applied": done})
+        print_json({"version": schema.version, "latest": schema.latest, "missing": missing, "applied": done})
         return
-    if found.version > found.latest:
-        print_text(f"{path}: schema {found.version}, newer than this version of context-proxy knows ({found.latest})")
+    if schema.version > schema.latest:
+        print_text(f"{path}: schema {schema.version}, newer than this version of context-proxy knows ({schema.latest})")
     elif not missing:
-        print_text(f"{path}: schema {found.version}, nothing is missing")
+        print_text(f"{path}: schema {schema.version}, nothing is missing")
     elif done:
-        print_text(f"{path}: schema {found.version} brought to {found.latest}")
+        print_text(f"{path}: schema {schema.version} brought to {schema.latest}")
     else:
         print_text(
-            f"{path}: schema {found.version} of {found.latest}; `context-proxy migrate --apply`, or a start, runs:"
+            f"{path}: schema {schema.version} of {schema.latest}; `context-proxy migrate --apply`, or a start, runs:"
         )
         for one in missing:
             print_text(f"  {one['number']}. {one['reason']}")

@@ -138,12 +138,12 @@ def read_overview(url: str, *, named: bool) -> Any:
     """Return what a running proxy tells of itself. If there is none, or if it wants a key: None, or ConfigError if a
     person has named it."""
     try:
-        found = AdminClient(url, seconds=SETTLE_S).request("GET", "/api/stats")
+        overview = AdminClient(url, seconds=SETTLE_S).request("GET", "/api/stats")
     except (RemoteUnreachable, RemoteRefused) as problem:
         if named:
             raise ConfigError("url", url, f"a running proxy without keys ({problem})", source="--proxy") from None
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("targets"), list) else None
+    return overview if isinstance(overview, dict) and isinstance(overview.get("targets"), list) else None
 
 
 def _leads_to(overview: Any, upstreams: tuple[AgentUpstream, ...]) -> bool:
@@ -273,7 +273,10 @@ def run_agent(command: list[str], environment: Mapping[str, str]) -> int:
         elif child.poll() is None and not (number in TERMINAL_SIGNALS and _is_in_foreground()):
             child.send_signal(number)
 
-    before = {one: signal.signal(one, forward) for one in (*FORWARDED_SIGNALS, *TERMINAL_SIGNALS)}
+    before = {
+        signal_number: signal.signal(signal_number, forward)
+        for signal_number in (*FORWARDED_SIGNALS, *TERMINAL_SIGNALS)
+    }
     try:
         child = subprocess.Popen(command, env=dict(environment))  # noqa: S603  # the user's own choice
         for number in early:
@@ -282,8 +285,8 @@ def run_agent(command: list[str], environment: Mapping[str, str]) -> int:
     except OSError as problem:
         raise ConfigError("AGENT", command[0], f"a program that can be started ({problem.strerror})") from None
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
     return code if code >= 0 else 128 - code
 
 
@@ -312,35 +315,35 @@ def read_savings(url: str, since: float) -> Any:
         return None
 
 
-def describe_savings(found: Any) -> list[str]:
+def describe_savings(savings: Any) -> list[str]:
     """Return the sentences that tell the sums to a person."""
-    if found is None:
+    if savings is None:
         return ["What was saved is not known: the proxy does not answer."]
-    if not found["requests"]:
+    if not savings["requests"]:
         return ["No request of the agent came through the proxy, so nothing was saved."]
-    before, after = found["tokens_before"], found["tokens_after"]
+    before, after = savings["tokens_before"], savings["tokens_after"]
     left_out = before - after
     share = f" ({left_out / before:.0%})" if before else ""
-    requests = format_count(found["requests"], "request")
+    requests = format_count(savings["requests"], "request")
     lines = [f"{requests}; {left_out:,} of {before:,} prompt tokens were left out{share}."]
-    failed = found.get("failed", 0)  # a proxy that runs already may be older
-    priced = found["requests"] - found["unpriced"] - found["without_usage"] - found["open_requests"] - failed
+    failed = savings.get("failed", 0)  # a proxy that runs already may be older
+    priced = savings["requests"] - savings["unpriced"] - savings["without_usage"] - savings["open_requests"] - failed
     if priced:
-        saved = found["cost_without"] - found["cost"]
+        saved = savings["cost_without"] - savings["cost"]
         by = " by the provider's cache" if saved > 0 and not left_out else ""  # marks of the proxy are the reason
         verb = "saved" + by if saved >= 0 else "more than without the proxy"
         lines.append(
-            f"{format_dollars(found['cost'])} paid in place of about {format_dollars(found['cost_without'])}: "
+            f"{format_dollars(savings['cost'])} paid in place of about {format_dollars(savings['cost_without'])}: "
             f"{format_dollars(abs(saved))} {verb}."
         )
-    rest = [
-        (found["unpriced"], "no price is known for " + ", ".join(found["unpriced_models"])),
-        (found["without_usage"], "the answer reported no usage"),
-        (found["open_requests"], "the answer has not ended"),
+    unknowns = [
+        (savings["unpriced"], "no price is known for " + ", ".join(savings["unpriced_models"])),
+        (savings["without_usage"], "the answer reported no usage"),
+        (savings["open_requests"], "the answer has not ended"),
     ]
-    lines += [f"Dollars are unknown for {count:,} of the requests: {why}." for count, why in rest if count]
+    lines += [f"Dollars are unknown for {count:,} of the requests: {why}." for count, why in unknowns if count]
     if failed:
         lines.append(f"{failed:,} of the requests failed, and the agent was told why.")
-    if found["more"]:
+    if savings["more"]:
         lines.append("There are more sessions than were added up.")
     return lines

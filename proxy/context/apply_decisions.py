@@ -85,15 +85,15 @@ def rewrite_remaining(
     inputs: RewriteInputs,
 ) -> Plan:
     """`rewrite` of a conversation without the messages that the operator has taken out. inputs: of all its messages."""
-    left = remove_dropped_messages(request, state, policy, model, inputs)
-    rest = msgspec.structs.replace(
+    remaining = remove_dropped_messages(request, state, policy, model, inputs)
+    remaining_inputs = msgspec.structs.replace(
         inputs,
-        keys=left.keys,
-        strategies=left.select_values(inputs.strategies),
-        sent_count=sum(n not in left.removed_edits for n in range(inputs.sent_count)),
-        times=left.select_values(inputs.times),
+        keys=remaining.keys,
+        strategies=remaining.select_values(inputs.strategies),
+        sent_count=sum(n not in remaining.removed_edits for n in range(inputs.sent_count)),
+        times=remaining.select_values(inputs.times),
     )
-    return left.complete_plan(rewrite(left.request, left.state, policy, model, now, rest))
+    return remaining.complete_plan(rewrite(remaining.request, remaining.state, policy, model, now, remaining_inputs))
 
 
 def remove_dropped_messages(

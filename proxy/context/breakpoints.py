@@ -33,7 +33,7 @@ def find_boundary(view: View, state: BranchState, new: Sequence[Edit]) -> bytes:
 
 
 def choose_breakpoints(
-    view: View, state: BranchState, made: Rendering, new: Sequence[Edit], boundary: bytes, tokens: int
+    view: View, state: BranchState, rendering: Rendering, new: Sequence[Edit], boundary: bytes, tokens: int
 ) -> Breakpoints:
     """The places for breakpoints in this prompt. tokens: of the whole prompt."""
     model = view.model
@@ -47,7 +47,7 @@ def choose_breakpoints(
         index = places.get(key)
         # Nothing is found any more of an entry that the new edits have changed.
         if index is not None and (key == boundary or index < changed):
-            counts.append(_count_answers(made, index))
+            counts.append(_count_answers(rendering, index))
     return Breakpoints(follows or view.request.tools is not None, tuple(dict.fromkeys(counts)))
 
 
@@ -61,11 +61,11 @@ def _count_answers(made: Rendering, index: int) -> int:
     return count
 
 
-def find_positions(made: Rendering, wanted: Breakpoints) -> frozenset[int]:
+def find_positions(rendering: Rendering, chosen: Breakpoints) -> frozenset[int]:
     """The positions among the outgoing messages at which a prefix ends that is likely to be found again."""
-    if wanted == NO_BREAKPOINTS:
+    if chosen == NO_BREAKPOINTS:
         return frozenset()
-    answers = [n for n, out in enumerate(made.outs) if out.message is not None and out.message.role == "assistant"]
-    ends = [answers[count] - 1 for count in wanted.answers if count < len(answers)]
-    has_system = made.outs[0].message is not None and made.outs[0].message.is_system
+    answers = [n for n, out in enumerate(rendering.outs) if out.message is not None and out.message.role == "assistant"]
+    ends = [answers[count] - 1 for count in chosen.answers if count < len(answers)]
+    has_system = rendering.outs[0].message is not None and rendering.outs[0].message.is_system
     return frozenset([*([0] if has_system else []), *(end for end in ends if end >= 0)])

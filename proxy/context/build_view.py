@@ -98,22 +98,22 @@ def _count_cached_tokens(
     """
     if model.cache == "none":
         return 0
-    same = found = prefix_tokens
-    whole = not state.sent_marks
+    same = marked_tokens = prefix_tokens
+    is_continued = not state.sent_marks
     if state.sent_marks:
         marks = tuple(edited_history.marks)
         if system_texts:  # our texts stand behind the system prompt, which no edit removes
             marks = (add_texts_to_mark(marks[0], system_texts), *marks[1:])
         count = count_common_marks(marks, state.sent_marks)
-        whole = count == len(state.sent_marks) < len(marks)
+        is_continued = count == len(state.sent_marks) < len(marks)
         same += sum(edited_history.sizes[:count])
         if history.marked_indexes or state.breakpoints:
-            found = _count_marked_tokens(history, edited_history, prefix_tokens, count, state.breakpoints)
+            marked_tokens = _count_marked_tokens(history, edited_history, prefix_tokens, count, state.breakpoints)
     else:
         last = history.assistant_indexes[-1] if history.assistant_indexes else 0
         same += sum(edited_history.tokens[:last])
-    if model.cache == "breakpoint" and not whole:
-        same = found  # a shorter prefix is found again only where a breakpoint was set
+    if model.cache == "breakpoint" and not is_continued:
+        same = marked_tokens  # a shorter prefix is found again only where a breakpoint was set
     return same if same >= model.min else 0
 
 
@@ -121,7 +121,7 @@ def _count_marked_tokens(
     history: History, edited_history: EditedHistory, prefix_tokens: int, count: int, breakpoints: frozenset[int]
 ) -> int:
     """Tokens up to the last mark among the first `count` messages that go out: one of the client's or of the proxy."""
-    found = same = prefix_tokens
+    marked_tokens = same = prefix_tokens
     out = 0
     for n, message in enumerate(history.messages):
         edit = None if message.is_system else edited_history.edits.get(history.keys[n])
@@ -132,5 +132,5 @@ def _count_marked_tokens(
         out += 1
         same += edited_history.tokens[n]
         if message.has_cache_mark or out - 1 in breakpoints:
-            found = same
-    return found
+            marked_tokens = same
+    return marked_tokens

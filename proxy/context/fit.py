@@ -194,17 +194,17 @@ def _cut_to_common_size(
     """
     over = count_total_tokens(view, edits) - goal
     sizes = schedule.count_message_tokens(view, edits)
-    found = [n for n in places if sizes[n] > least and not _is_gone(view, n, edits)]
-    if not found:
+    large = [n for n in places if sizes[n] > least and not _is_gone(view, n, edits)]
+    if not large:
         return edits
-    level = _find_common_size([sizes[n] for n in found], over, least)
-    made = dict(edits)
-    for n in found:
+    level = _find_common_size([sizes[n] for n in large], over, least)
+    cut_edits = dict(edits)
+    for n in large:
         if sizes[n] > level:
             edit = _make_cut(view, policy, n, edits.get(view.keys[n]), level)
             if edit.after < sizes[n]:
-                made[edit.key] = edit
-    return made
+                cut_edits[edit.key] = edit
+    return cut_edits
 
 
 def _is_gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
@@ -235,15 +235,15 @@ def _read_own_notes(view: View, policy: Policy, key: bytes, edit: Edit) -> str:
 def _make_cut(view: View, policy: Policy, n: int, old: Edit | None, level: int) -> Edit:
     """The edit that cuts the message to about `level` tokens. A text of the proxy at the end of the message stays."""
     message, key = view.messages[n], view.keys[n]
-    text, added, whole = message.text, "", True
+    text, added, is_original = message.text, "", True
     if old is not None and old.action == "append":
         added = old.text or ""
     elif old is not None and old.text is not None:
         added = _read_own_notes(view, policy, key, old)
-        whole = old.stage == NAME
-        text = text if whole else old.text.removesuffix(added)
+        is_original = old.stage == NAME
+        text = text if is_original else old.text.removesuffix(added)
     fixed = count_edited_tokens(view, n, added)
-    mark_of = make_mark_renderer(public_id(key), len(text) if whole else None, view.inputs.offered_tools)
+    mark_of = make_mark_renderer(public_id(key), len(text) if is_original else None, view.inputs.offered_tools)
     short = truncate_text(text, max(0, level - fixed), view.token_counter.count_text, mark_of) + added
     after = count_edited_tokens(view, n, short)
     reason = f"over the budget: {len(message.text)} characters cut to {len(short)}"
@@ -273,16 +273,16 @@ def add_gap_remarks(
     """
     if edits is old or not text:
         return edits
-    made = dict(edits)
+    with_remarks = dict(edits)
     for bearer, is_new in _find_gaps(view, edits, old):
         k = view.keys[bearer]
-        edit = made.get(k)
+        edit = with_remarks.get(k)
         if edit is not None and text in (edit.text or ""):
             continue
         before = old.get(k)
         if is_new or (before is not None and text in (before.text or "")):
-            made[k] = _add_remark(view, bearer, edit, text)
-    return made
+            with_remarks[k] = _add_remark(view, bearer, edit, text)
+    return with_remarks
 
 
 def _find_gaps(view: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:

@@ -25,7 +25,7 @@ def make_inserts(view: View, state: BranchState, policy: Policy, lossy_edits: in
     not kept: otherwise the prompt would grow by one note for each answer."""
     if policy.state_place == "system":
         return make_system_inserts(view.request, state, policy, lossy_edits)
-    found: list[Insert] = []
+    made_inserts: list[Insert] = []
     always = policy.ask == "always"
     asked = may_ask(view.request) and is_state_wanted(policy, state, lossy_edits)
     asked = asked and (always or _has_new_losses(view, state, lossy_edits) or _is_worth_asking(view))
@@ -36,10 +36,10 @@ def make_inserts(view: View, state: BranchState, policy: Policy, lossy_edits: in
         and not _is_state_in_prompt(view, state.state)
     ):
         note = "\n\n" + state_block.render_recap(state.state)
-        found.append(Insert("tail", "state", note, persistent=state.is_state_external or not always))
+        made_inserts.append(Insert("tail", "state", note, persistent=state.is_state_external or not always))
     if asked:
-        found.append(Insert("tail", "ask", "\n\n" + state_block.build_prompt()))
-    return found, asked
+        made_inserts.append(Insert("tail", "ask", "\n\n" + state_block.build_prompt()))
+    return made_inserts, asked
 
 
 def _has_new_losses(view: View, state: BranchState, lossy_edits: int) -> bool:

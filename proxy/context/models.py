@@ -148,7 +148,7 @@ def read_models(
     kind or out of bounds.
     """
     known = [f.name for f in fields(Model) if f.name not in NON_SETTING_FIELDS]
-    found = []
+    models = []
     for name, row in table.items():
 
         def refuse(key: str, value: object, allowed: str, name: str = name) -> ConfigError:
@@ -170,8 +170,8 @@ def read_models(
                 raise refuse(key, value, allowed) from None
             if value != value:
                 raise refuse(key, value, "a number")
-        found.append(Model(name=name, own=own, partial=tuple(given) if partial else None, **given))
-    return tuple(found)
+        models.append(Model(name=name, own=own, partial=tuple(given) if partial else None, **given))
+    return tuple(models)
 
 
 def find_model(models: Sequence[Model], name: str) -> Model:
@@ -182,16 +182,16 @@ def find_model(models: Sequence[Model], name: str) -> Model:
     name = name.lower()
     bare = name.rsplit("/", 1)[-1]
     above: list[Model] = []
-    found = Model()
+    match = Model()
     for model in models:
         pattern = model.name.lower()
         if fnmatchcase(name, pattern) or fnmatchcase(bare, pattern):
             if model.partial is None:
-                found = model
+                match = model
                 break
             above.append(model)
     for model in reversed(above):
         changed = {field: getattr(model, field) for field in model.partial or ()}
-        own = found.own | {k: {**found.own.get(k, {}), **v} for k, v in model.own.items()}
-        found = replace(found, name=model.name, own=own, **changed)
-    return found
+        own = match.own | {k: {**match.own.get(k, {}), **v} for k, v in model.own.items()}
+        match = replace(match, name=model.name, own=own, **changed)
+    return match

@@ -148,14 +148,14 @@ def find_revoked_edits(edits: Mapping[bytes, Edit], decisions: OperatorDecisions
 
     These are edits of restored messages, of withdrawn notes, and of references to messages that are out.
     """
-    found = {k for k in decisions.restored if k in edits and edits[k].action != "append"}
+    revoked = {k for k in decisions.restored if k in edits and edits[k].action != "append"}
     if decisions.dropped_ids:
-        found |= {
+        revoked |= {
             k
             for k, e in edits.items()
             if e.stage == "refer_repeats" and any(i in (e.text or "") for i in decisions.dropped_ids)
         }
     marks = [OperatorNote(note, "").mark for note in decisions.withdrawn_notes]
     if marks:
-        found |= {k for k, e in edits.items() if e.text and any(mark in e.text for mark in marks)}
-    return found
+        revoked |= {k for k, e in edits.items() if e.text and any(mark in e.text for mark in marks)}
+    return revoked

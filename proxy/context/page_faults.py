@@ -112,7 +112,7 @@ def find_result_lookups(view: View) -> ResultLookups:
     """The lookups of the whole conversation."""
 
     def extend(begin: int, known: ResultLookups | None) -> ResultLookups:
-        found = known.copy() if known else ResultLookups()
+        lookups = known.copy() if known else ResultLookups()
         calls, sources = dict(pair_results(view.messages, begin)), find_sources(view)
         refetches = find_refetches(view)
         calling = next((n for n in range(begin - 1, -1, -1) if view.messages[n].calls), -1) if calls else -1
@@ -121,35 +121,37 @@ def find_result_lookups(view: View) -> ResultLookups:
             message = view.messages[n]
             if n in calls:
                 if len(message.text) <= MAX_TASK_CHARS:
-                    _count_uses(found, view, n, find_call_keys(calls[n]))
-                _add_lookup(found, n, calls[n], sources[n], calling)
+                    _count_uses(lookups, view, n, find_call_keys(calls[n]))
+                _add_lookup(lookups, n, calls[n], sources[n], calling)
                 if sources[n].action == "recalls" and n in refetches:
-                    _give_recalled_kind(found, n, refetches[n].earlier_index)
+                    _give_recalled_kind(lookups, n, refetches[n].earlier_index)
                 continue
             if message.calls:
                 calling = n
-            _count_uses(found, view, n)
-        return found
+            _count_uses(lookups, view, n)
+        return lookups
 
     return view.memo("lookups", extend)
 
 
-def _add_lookup(found: ResultLookups, n: int, call: Call, source: ResultSource, calling: int) -> None:
+def _add_lookup(lookups: ResultLookups, n: int, call: Call, source: ResultSource, calling: int) -> None:
     name = call.name[:MAX_SORT_CHARS]
     sort = name if source.action in ("other", "recalls") else f"{name} {source.action}"
     keys = find_call_keys(call)
-    found.by_result[n] = ResultLookup(sort, calling, source.canonical_call)
+    lookups.by_result[n] = ResultLookup(sort, calling, source.canonical_call)
     for key in keys:
-        old = found.by_key.get(key)
-        is_shared = old is not None and (old == SHARED or found.by_result[old].canonical_call != source.canonical_call)
-        found.by_key[key] = SHARED if is_shared else n
+        old = lookups.by_key.get(key)
+        is_shared = old is not None and (
+            old == SHARED or lookups.by_result[old].canonical_call != source.canonical_call
+        )
+        lookups.by_key[key] = SHARED if is_shared else n
 
 
-def _give_recalled_kind(found: ResultLookups, n: int, earlier: int) -> None:
+def _give_recalled_kind(lookups: ResultLookups, n: int, earlier: int) -> None:
     """Count a recalled text as a result of the sort that it was recalled from. If that sort is cut no more, a text that
     the model has asked for again is not cut either."""
-    if earlier in found.by_result:
-        found.by_result[n] = replace(found.by_result[n], result_kind=found.by_result[earlier].result_kind)
+    if earlier in lookups.by_result:
+        lookups.by_result[n] = replace(lookups.by_result[n], result_kind=lookups.by_result[earlier].result_kind)
 
 
 def find_call_keys(call: Call) -> frozenset[str]:
@@ -162,16 +164,16 @@ def _find_call_keys(call: Call) -> frozenset[str]:
     return frozenset(text for text in texts if 4 <= len(text) <= MAX_KEY_CHARS)
 
 
-def _count_uses(found: ResultLookups, view: View, n: int, own_keys: frozenset[str] = frozenset()) -> None:
+def _count_uses(lookups: ResultLookups, view: View, n: int, own_keys: frozenset[str] = frozenset()) -> None:
     """Count the old results that the user, the model or a short result comes back to in this message."""
     message = view.messages[n]
     if message.role == "assistant":
         words = {key for call in message.calls for key in find_call_keys(call)}
     else:
         words = {word.strip(".,;:!?()'\"`") for word in message.text.split()} - own_keys
-    used = {found.by_key.get(word, SHARED) for word in words} - {SHARED}
-    found.return_counts.update(
-        found.by_result[k].result_kind for k in used if view.request_counts[n] - view.request_counts[k] >= RETURN_AGE
+    used = {lookups.by_key.get(word, SHARED) for word in words} - {SHARED}
+    lookups.return_counts.update(
+        lookups.by_result[k].result_kind for k in used if view.request_counts[n] - view.request_counts[k] >= RETURN_AGE
     )
 
 
@@ -201,15 +203,15 @@ def _count_all(view: View, sort: str) -> tuple[int, int]:
 def find_new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
     """Return (the refetch, its sort) of each result in messages[since:] that was fetched again while the earlier one
     stood there cut. It was fetched again as a whole, or in part by another call."""
-    found = []
+    faults = []
     known, refetches = find_result_lookups(view).by_result, find_refetches(view)
     for n, call in pair_results(view.messages, since):
-        one = refetches.get(n)
-        if one is None or not (is_cut(view.find_edit(one.earlier_index)) and _has_same_text(view, one)):
-            one = _find_excerpt(view, n, call) if n >= len(view.messages) - MAX_NEW_MESSAGES else None
-        if one is not None:
-            found.append((one, known[one.earlier_index].result_kind if one.earlier_index in known else ""))
-    return found
+        fault = refetches.get(n)
+        if fault is None or not (is_cut(view.find_edit(fault.earlier_index)) and _has_same_text(view, fault)):
+            fault = _find_excerpt(view, n, call) if n >= len(view.messages) - MAX_NEW_MESSAGES else None
+        if fault is not None:
+            faults.append((fault, known[fault.earlier_index].result_kind if fault.earlier_index in known else ""))
+    return faults
 
 
 def _find_excerpt(view: View, n: int, call: Call) -> Refetch | None:
@@ -271,22 +273,22 @@ def list_refetched_keys(view: View, found: Sequence[tuple[Refetch, str]]) -> fro
     return frozenset(view.keys[n] for n in (*again, *whole))
 
 
-def count_faults(view: View, found: Sequence[tuple[Refetch, str]]) -> Mapping[str, int]:
+def count_faults(view: View, new_faults: Sequence[tuple[Refetch, str]]) -> Mapping[str, int]:
     """`FaultCounts.refetched` with these page faults. Those of references count for references too."""
     counts = Counter(view.faults.refetched)
-    counts.update(sort + IN_PART if one.kind == "excerpt" else sort for one, sort in found)
-    counts.update(REFERENCE_SORT for one, _ in found if is_reference(view.find_edit(one.earlier_index)))
+    counts.update(sort + IN_PART if fault.kind == "excerpt" else sort for fault, sort in new_faults)
+    counts.update(REFERENCE_SORT for fault, _ in new_faults if is_reference(view.find_edit(fault.earlier_index)))
     return dict(counts)
 
 
-def _has_same_text(view: View, one: Refetch) -> bool:
+def _has_same_text(view: View, fault: Refetch) -> bool:
     """True if the second result has the same text as the first one.
 
     A file that was changed is read again for its new text, and so is a search that finds other things now.
     """
-    if one.kind == "recall":
+    if fault.kind == "recall":
         return True
-    messages = [view.messages[n] for n in (one.index, one.earlier_index)]
+    messages = [view.messages[n] for n in (fault.index, fault.earlier_index)]
     if find_images(messages[0]) != find_images(messages[1]):
         return False  # the screen shows something else now
     new, old = (message.derive(_strip_lines) for message in messages)
@@ -372,16 +374,16 @@ def make_fault_cost(view: View) -> Callable[[Proposal], float]:
     total, model, output_ratio = view.total, view.model, view.model.output_ratio
 
     def loss(proposal: Proposal) -> float:
-        one = known.by_result.get(proposal.index)
-        if one is None or proposal.content is None:
+        lookup = known.by_result.get(proposal.index)
+        if lookup is None or proposal.content is None:
             return 0.0
-        if one.result_kind in ended:
+        if lookup.result_kind in ended:
             return float("inf")
-        kind = (one.result_kind, proposal.content)
+        kind = (lookup.result_kind, proposal.content)
         if kind not in rates:
-            rates[kind] = _rate(view, known, *kind), _rate_of_excerpts(view, one.result_kind)
+            rates[kind] = _rate(view, known, *kind), _rate_of_excerpts(view, lookup.result_kind)
         rate, rate_of_excerpts = rates[kind]
-        call = view.original_tokens[one.call_index] if one.call_index >= 0 else 0
+        call = view.original_tokens[lookup.call_index] if lookup.call_index >= 0 else 0
         turn = model.r * total + output_ratio * call + model.w * call
         whole = view.original_tokens[proposal.index]
         excerpts = TIME_FACTOR * whole * rate_of_excerpts

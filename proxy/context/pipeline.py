@@ -100,17 +100,17 @@ def _count_new_faults(view: View, state: BranchState) -> tuple[View, list[Note]]
 
     Edits of a literal policy are not in the view, and no rate is counted of them: it cuts by its rules alone."""
     sent = with_edits(view, state.edits) if view.literal and state.edits else view
-    found = page_faults.find_new_faults(sent, state.counted_messages) if sent.edits else []
-    if not found:
+    faults = page_faults.find_new_faults(sent, state.counted_messages) if sent.edits else []
+    if not faults:
         return view, []
     # After a restart all are counted again, and only those behind the last answer are reported again.
     reported_until = state.counted_messages or (
         view.history.assistant_indexes[-1] if view.history.assistant_indexes else 0
     )
-    kinds = Counter[str](one.kind for one, _ in found if one.index >= reported_until)
+    kinds = Counter[str](fault.kind for fault, _ in faults if fault.index >= reported_until)
     notes = [Note("refetch", " ".join(sorted(kinds)), {**kinds})] if kinds else []
-    keys = view.faults.refetched_keys | page_faults.list_refetched_keys(sent, found)
-    counts = view.faults.refetched if view.literal else page_faults.count_faults(view, found)
+    keys = view.faults.refetched_keys | page_faults.list_refetched_keys(sent, faults)
+    counts = view.faults.refetched if view.literal else page_faults.count_faults(view, faults)
     return replace(view, faults=replace(view.faults, refetched=counts, refetched_keys=keys)), notes
 
 
@@ -155,30 +155,32 @@ def _rewrite_view(view: View, state: BranchState, policy: Policy, notes: list[No
     try:
         # Edits of a literal policy are made again with every request, so that nothing is kept of them.
         shown = view if policy.literal else draft.edited
-        made = render.render_prompt(shown, draft.edits, draft.by_index, draft.after)
+        rendering = render.render_prompt(shown, draft.edits, draft.by_index, draft.after)
     except RuleBroken as broken:
         return _make_refused_plan(view, state, policy, broken.rule, broken.message)
     except ValueError as problem:
         return _make_refused_plan(view, state, policy, "render", str(problem))
-    return _make_plan(view, state, policy, draft, notes, made)
+    return _make_plan(view, state, policy, draft, notes, rendering)
 
 
 def _draft_plan(view: View, state: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
     """The draft of a plan: removed messages, shortened messages, and inserts."""
     edits = _decide_edits(view, state, policy, frozen=frozen)
     edited = view if edits is view.edits else with_edits(view, edits)
-    wanted: list[Insert] = []
+    proposed: list[Insert] = []
     asked = False
     if state.stopped is None:
         count = view.edited_history.lossy_edit_count if edits is view.edits else count_losses(edits)
-        wanted, asked = inserts.make_inserts(view, state, policy, count)
+        proposed, asked = inserts.make_inserts(view, state, policy, count)
         if policy.injections:
-            wanted += [insert for injection in policy.injections for insert in injection(edited)]
+            proposed += [insert for injection in policy.injections for insert in injection(edited)]
             deferred = {insert.source for insert in state.deferred_inserts}  # an injection gives one note at a time
-            wanted = [i for i in wanted if not (i.note_count and i.source in deferred)] + list(state.deferred_inserts)
+            proposed = [i for i in proposed if not (i.note_count and i.source in deferred)] + list(
+                state.deferred_inserts
+            )
     if policy.schedule == "append_only":  # a text that leaves again would change the prompt behind which answers follow
-        wanted, asked = [insert for insert in wanted if insert.persistent], False
-    return _draft_with_inserts(view, edited, wanted, asked=asked)
+        proposed, asked = [insert for insert in proposed if insert.persistent], False
+    return _draft_with_inserts(view, edited, proposed, asked=asked)
 
 
 def _draft_with_inserts(view: View, edited: View, wanted: Sequence[Insert], *, asked: bool) -> _Draft:
@@ -238,12 +240,12 @@ def _fit_with_remarks(view: View, policy: Policy, edits: Mapping[bytes, Edit], l
     fitted = _fit(view, policy, edits, low)
     if fitted is edits:
         return edits
-    made = add_gap_remarks(view, fitted, view.edits, policy.remark)
-    more = fit.count_total_tokens(view, made) - fit.count_total_tokens(view, fitted)
-    if more and view.budget is not None and fit.count_total_tokens(view, made) > view.budget:
-        narrow = replace(view, insert_tokens=view.insert_tokens + more)
-        made = add_gap_remarks(view, _fit(narrow, policy, edits, low), view.edits, policy.remark)
-    return made
+    with_remarks = add_gap_remarks(view, fitted, view.edits, policy.remark)
+    remark_tokens = fit.count_total_tokens(view, with_remarks) - fit.count_total_tokens(view, fitted)
+    if remark_tokens and view.budget is not None and fit.count_total_tokens(view, with_remarks) > view.budget:
+        narrow = replace(view, insert_tokens=view.insert_tokens + remark_tokens)
+        with_remarks = add_gap_remarks(view, _fit(narrow, policy, edits, low), view.edits, policy.remark)
+    return with_remarks
 
 
 def _fit(view: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
@@ -404,7 +406,7 @@ def _append_insert(view: View, index: int, insert: Insert, old: Edit | None) -> 
 
 
 def _make_plan(
-    view: View, state: BranchState, policy: Policy, draft: _Draft, notes: list[Note], made: Rendering
+    view: View, state: BranchState, policy: Policy, draft: _Draft, notes: list[Note], rendering: Rendering
 ) -> Plan:
     old = state.edits
     edits = schedule.keep_first_reasons(draft.edits, old) if policy.literal else draft.edits
@@ -424,25 +426,25 @@ def _make_plan(
     if new and not policy.literal:
         boundary = breakpoints.find_boundary(view, state, new)
         keep_edited_history(draft.edited, in_force)
-    wanted, positions = NO_BREAKPOINTS, frozenset[int]()
+    chosen_breakpoints, positions = NO_BREAKPOINTS, frozenset[int]()
     if view.model.cache == "breakpoint":
-        wanted = breakpoints.choose_breakpoints(view, state, made, new, boundary, draft.tokens)
-        positions = breakpoints.find_positions(made, wanted)
+        chosen_breakpoints = breakpoints.choose_breakpoints(view, state, rendering, new, boundary, draft.tokens)
+        positions = breakpoints.find_positions(rendering, chosen_breakpoints)
     return Plan(
-        messages=tuple(made.raws) if edits or placed else None,
+        messages=tuple(rendering.raws) if edits or placed else None,
         new_edits=new,
         edits=in_force,
         placed_inserts=tuple(placed),
         asks=tuple(ask for ask in asks if ask.id not in state.helper_answers) if asks else (),
         notes=tuple(notes),
-        marks=tuple(made.marks),
-        sizes=tuple(made.sizes),
-        sources=tuple(made.places),
+        marks=tuple(rendering.marks),
+        sizes=tuple(rendering.sizes),
+        sources=tuple(rendering.places),
         keys=view.keys,
         before=view.prefix_tokens + sum(view.original_tokens),
         after=draft.tokens,
         predicted=render.predict_cached_tokens(
-            view, state, made, tools_added=bool(view.tool_tokens and count_losses(edits))
+            view, state, rendering, tools_added=bool(view.tool_tokens and count_losses(edits))
         ),
         asks_for_state=draft.asked and any(i.source == "ask" for _, i in placed),
         deferred_inserts=_find_deferred_inserts(draft.wanted, placed),
@@ -452,7 +454,7 @@ def _make_plan(
         refetched_keys=view.faults.refetched_keys,
         exposed=page_faults.count_exposed_results(view) if edits else view.faults.exposed,
         request_count=view.request_counts[-1] + 1,
-        breakpoints=wanted,
+        breakpoints=chosen_breakpoints,
         breakpoint_positions=positions,
         boundary=boundary,
     )

@@ -38,7 +38,7 @@ def make_events(plan: Plan) -> list[PlanEvent]:
         edit = plan.edits.get(k)
         if edit is not None and edit.action == "gone":
             (summarized if edit.stage == SUMMARY_STAGE else pruned).append(k)
-    found = []
+    events = []
     if not fresh.isdisjoint(pruned):
         payload = {
             "original": plan.before,
@@ -47,13 +47,13 @@ def make_events(plan: Plan) -> list[PlanEvent]:
             "tokenReduction": plan.before - plan.after,
             "removed_ids": [public_id(k) for k in pruned],
         }
-        found.append(PlanEvent(PRUNED, payload))
+        events.append(PlanEvent(PRUNED, payload))
     if not fresh.isdisjoint(summarized):
         kept = len(plan.keys) - len(pruned) - len(summarized)
-        found.append(
+        events.append(
             PlanEvent(SUMMARIZED, {"summarized": len(summarized), "kept": kept, "summary": _find_summary(plan)}),
         )
-    return found
+    return events
 
 
 def _find_summary(plan: Plan) -> str:

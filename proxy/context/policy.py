@@ -195,23 +195,23 @@ def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str)
 
     Each shared setting is given in one table and holds for all. A text that two injections would write is switched off
     in one of them. Raises ConfigError if two tables give different values."""
-    found: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
     for row in rows:
         for name in SHARED_SETTINGS:
             if name not in row:
                 continue
-            if found.setdefault(name, row[name]) != row[name]:
+            if shared.setdefault(name, row[name]) != row[name]:
                 where = f"{row['use']}.{name}"
                 raise ConfigError(
-                    where, row[name], f"{found[name]!r}, as another table has it: one will do", source=source
+                    where, row[name], f"{shared[name]!r}, as another table has it: one will do", source=source
                 )
-    found |= {
+    shared |= {
         name: False for injection, name in DISABLED_SETTINGS.items() if any(row["use"] == injection for row in rows)
     }
     return replace(
         policy,
-        stages=tuple(apply_settings(stage, found, "stages") for stage in policy.stages),
-        injections=tuple(apply_settings(injection, found, "injections") for injection in policy.injections),
+        stages=tuple(apply_settings(stage, shared, "stages") for stage in policy.stages),
+        injections=tuple(apply_settings(injection, shared, "injections") for injection in policy.injections),
     )
 
 

@@ -33,19 +33,19 @@ def clear_results(view: View, policy: Policy, edits: Mapping[bytes, Edit]) -> Ma
 
     All results but the newest are cleared together: the provider begins at the oldest. A pinned result ends the run.
     """
-    found = _list_candidates(view, edits)
-    if not found:
+    proposals = _list_candidates(view, edits)
+    if not proposals:
         return edits
     is_full = view.limit is not None and view.total > policy.budget * view.limit
-    if not is_full and not schedule.is_batch_paid(view, found, policy.rent, policy.payback, make_fault_cost(view)):
+    if not is_full and not schedule.is_batch_paid(view, proposals, policy.rent, policy.payback, make_fault_cost(view)):
         return edits
     reason = "the prompt is over its budget" if is_full else "clearing has paid for itself"
-    made = dict(edits)
-    for proposal in found:
+    with_cleared = dict(edits)
+    for proposal in proposals:
         key = view.keys[proposal.index]
         size = view.original_tokens[proposal.index]
-        made[key] = Edit(key, "text", PLACEHOLDER, STAGE, reason, size, proposal.after)
-    return made
+        with_cleared[key] = Edit(key, "text", PLACEHOLDER, STAGE, reason, size, proposal.after)
+    return with_cleared
 
 
 def _list_candidates(view: View, edits: Mapping[bytes, Edit]) -> list[Proposal]:
@@ -54,13 +54,13 @@ def _list_candidates(view: View, edits: Mapping[bytes, Edit]) -> list[Proposal]:
     cleared = count_cleared(view.messages, view.keys, edits)
     if cleared is None:
         return []
-    found = []
+    candidates = []
     for place, index in enumerate(results[: max(len(results) - KEPT_RESULTS, 0)]):
         if place < cleared:
             continue
         if is_pinned(view, index):
             break
-        found.append(
+        candidates.append(
             Proposal(
                 index=index,
                 action="text",
@@ -72,7 +72,7 @@ def _list_candidates(view: View, edits: Mapping[bytes, Edit]) -> list[Proposal]:
                 content="unknown",
             )
         )
-    return found
+    return candidates
 
 
 def _is_gone(view: View, index: int, edits: Mapping[bytes, Edit]) -> bool:

@@ -82,14 +82,14 @@ def _is_gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
 
 def _may_not_follow(view: View, before: int, after: int) -> bool:
     """True if messages[after] may not follow messages[before]."""
-    one, other = view.messages[before], view.messages[after]
-    if view.model.system_between and other.is_system:
-        return one.role not in ("user", "tool")
-    if view.model.system_between and one.is_system and before:
-        return other.role != "assistant"
-    if one.role == "tool" and other.role == "user":
+    first, second = view.messages[before], view.messages[after]
+    if view.model.system_between and second.is_system:
+        return first.role not in ("user", "tool")
+    if view.model.system_between and first.is_system and before:
+        return second.role != "assistant"
+    if first.role == "tool" and second.role == "user":
         return view.model.after_tool != "user"
-    return view.model.alternate and one.role == other.role and one.role in ("user", "assistant")
+    return view.model.alternate and first.role == second.role and first.role in ("user", "assistant")
 
 
 def _find_separators(

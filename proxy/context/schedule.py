@@ -91,12 +91,12 @@ def when_it_pays(
     offers = list(_find_profitable(view, proposals, fault_cost))
     now = view.request_counts[-1]
     horizon = payback * now if payback else math.inf
-    left = estimate_requests_left(view.inputs.conversation_lengths, now) if predicted_rent else None
-    if left is not None:
-        terms = _Terms(predicted_rent, rent, left, eager, loss_limit, counts_references=False)
+    requests_left = estimate_requests_left(view.inputs.conversation_lengths, now) if predicted_rent else None
+    if requests_left is not None:
+        terms = _Terms(predicted_rent, rent, requests_left, eager, loss_limit, counts_references=False)
         if chosen := _choose_on_terms(view, offers, terms):
             return chosen
-        horizon = min(horizon, left)
+        horizon = min(horizon, requests_left)
     return _choose_on_terms(view, offers, _Terms(rent, rent, horizon, eager, loss_limit))
 
 

@@ -75,20 +75,20 @@ def find_class(name: str, known: Mapping[str, type], section: str = "stages", so
     """The class of that name: a known one (built in, or of a file beside the policy), or one of an installed package
     as `module:Class`. section: the table of a policy file that names it. Raises ConfigError if there is none."""
     key = f"{section}.use"
-    found: object = known.get(name)
-    if found is None:
+    candidate: object = known.get(name)
+    if candidate is None:
         module, colon, attribute = name.partition(":")
         if not colon:
             raise ConfigError(key, name, "one of " + ", ".join(known) + ", or module:Class", source=source)
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            candidate = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as problem:
             # The last three: an empty or relative module name, or a module that cannot be compiled.
             allowed = f"a class of a file beside the policy, or of an installed package ({problem})"
             raise ConfigError(key, name, allowed, source=source) from problem
-    if not (isinstance(found, type) and is_dataclass(found) and callable(found)):
+    if not (isinstance(candidate, type) and is_dataclass(candidate) and callable(candidate)):
         raise ConfigError(key, name, "a dataclass that can be called with a View", source=source)
-    return found
+    return candidate
 
 
 def make_stage(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Stage:
@@ -139,12 +139,12 @@ def apply_settings(part: T, table: Mapping[str, Any], where: str) -> T:
     if not is_dataclass(part) or isinstance(part, type):
         return part
     new = {}
-    for one in fields(part):
-        if one.name in table:
-            value = table[one.name]
-            if not _fits(value, one.default):
-                raise ConfigError(f"{where}.{one.name}", value, f"like {one.default!r}")
-            new[one.name] = tuple(value) if isinstance(value, list) else value
+    for field in fields(part):
+        if field.name in table:
+            value = table[field.name]
+            if not _fits(value, field.default):
+                raise ConfigError(f"{where}.{field.name}", value, f"like {field.default!r}")
+            new[field.name] = tuple(value) if isinstance(value, list) else value
     return replace(part, **new) if new else part
 
 

@@ -216,7 +216,7 @@ class View(msgspec.Struct, frozen=True, eq=False):
         if self.tool_tokens:
             front = min(self.cached_tokens, self.prefix_tokens)
             return [front if front >= least else 0] * len(self.messages)
-        at = found = self.prefix_tokens
+        at = served = self.prefix_tokens
         if self.model.cache != "breakpoint":
             ends = list(accumulate(self.tokens[:-1], initial=at))
             within = bisect_right(ends, self.cached_tokens)
@@ -226,10 +226,10 @@ class View(msgspec.Struct, frozen=True, eq=False):
         position = 0
         for n, (message, size) in enumerate(zip(self.messages, self.tokens, strict=True)):
             behind = at >= self.cached_tokens  # the result ends in front of the message, and is not changed
-            fronts.append(self.cached_tokens if behind else found if found >= self.model.min else 0)
+            fronts.append(self.cached_tokens if behind else served if served >= self.model.min else 0)
             at += size
             if (message.has_cache_mark or position in self.branch.breakpoints) and at <= self.cached_tokens:
-                found = at
+                served = at
             edit = self.find_edit(n)
             position += edit is None or edit.action != "gone"
         return fronts
@@ -240,13 +240,13 @@ class View(msgspec.Struct, frozen=True, eq=False):
 
 
 def _extend_memo(facts: MemoValues, name: str, count: int, make: Callable[[int, T | None], T], owner: object) -> T:
-    begin, whose, found = facts.get(name, (0, owner, None))
+    begin, whose, value = facts.get(name, (0, owner, None))
     if whose is not owner:
-        begin, found = 0, None
-    if begin < count or found is None:
-        found = make(begin, found)
-        facts[name] = (count, owner, found)
-    made: T = found
+        begin, value = 0, None
+    if begin < count or value is None:
+        value = make(begin, value)
+        facts[name] = (count, owner, value)
+    made: T = value
     return made
 
 

@@ -155,12 +155,12 @@ def prune_context(
     if total <= budget:
         return _make_pruned_history(history, history, [], total, total)
     steps = group.split_steps(messages)
-    found = find_units(messages, steps, after_tool="user", alternate=False)
+    units = find_units(messages, steps, after_tool="user", alternate=False)
     last = len(messages) - 1
-    must = [n for n, u in enumerate(found) if u.message_indexes[-1] == last or messages[u.message_indexes[0]].is_system]
+    must = [n for n, u in enumerate(units) if u.message_indexes[-1] == last or messages[u.message_indexes[0]].is_system]
     scored = importance.score_messages(messages, weights)
-    kept = select_best(found, tokens, scored, must, budget, range(len(found)))
-    stay = {i for n in kept for i in found[n].message_indexes}
+    kept = select_best(units, tokens, scored, must, budget, range(len(units)))
+    stay = {i for n in kept for i in units[n].message_indexes}
     pruned = [item for i, item in enumerate(history) if i in stay]
     removed = [item for i, item in enumerate(history) if i not in stay]
     return _make_pruned_history(pruned, pruned, removed, total, sum(tokens[i] for i in stay))
@@ -217,24 +217,28 @@ def summarize_context(history: PlainHistory, max_items: int = 10, *, text: str |
     first = _find_first_kept(messages, max_items)
     old = [n for n in range(first) if not messages[n].is_system]
     text_of_old = summary.render_count(messages[n] for n in old) if text is None else text
-    found = summary.accept_summary(text_of_old, sum(summary.count_chars(messages[n]) for n in old)) if old else None
+    accepted = summary.accept_summary(text_of_old, sum(summary.count_chars(messages[n]) for n in old)) if old else None
     kept = [n for n in range(first, len(messages)) if not messages[n].is_system]
-    if found is None:
+    if accepted is None:
         everything = len(old) + len(kept)
         return {"summarized": history, "summary": None, "stats": {"summarizedItems": 0, "keptItems": everything}}
     bearer = next((n for n in kept if messages[n].role == "user"), None)
-    message = _make_message("parts" in history[old[0]], found)
-    made: list[PlainMessage] = []
+    message = _make_message("parts" in history[old[0]], accepted)
+    summarized: list[PlainMessage] = []
     for n, item in enumerate(history):
         if bearer is None and kept and n == kept[0]:
-            made.append(message)
+            summarized.append(message)
         if n == bearer:
-            made.append(_with(item, found))
+            summarized.append(_with(item, accepted))
         elif messages[n].is_system or n >= first:
-            made.append(item)
+            summarized.append(item)
     if not kept:
-        made.append(message)
-    return {"summarized": made, "summary": message, "stats": {"summarizedItems": len(old), "keptItems": len(kept)}}
+        summarized.append(message)
+    return {
+        "summarized": summarized,
+        "summary": message,
+        "stats": {"summarizedItems": len(old), "keptItems": len(kept)},
+    }
 
 
 def _find_first_kept(messages: Sequence[Message], keep: int) -> int:

@@ -111,11 +111,11 @@ def _read_memos(database: sqlite3.Connection, tables: set[str]) -> list[SlopMemo
 def _read_tags(text: str | None) -> list[str]:
     """Return tags from a JSON list, or from words separated by commas."""
     try:
-        found = json.loads(text or "[]")
+        decoded = json.loads(text or "[]")
     except ValueError:
-        found = None
-    if isinstance(found, list):
-        return [str(tag) for tag in found]
+        decoded = None
+    if isinstance(decoded, list):
+        return [str(tag) for tag in decoded]
     return [tag.strip() for tag in (text or "").split(",") if tag.strip()]
 
 
@@ -144,11 +144,11 @@ def _read_calls(row: dict[str, Any]) -> list[dict[str, Any]]:
     if row.get("status") not in ("tool_call", "dropped"):
         return []
     body = _parse_object(row.get("content") or "")
-    made = []
+    calls = []
     for number, call in enumerate(body.get("tool_calls") or ()):
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
-            made.append(
+            calls.append(
                 _make_call(
                     call.get("id") or f"call_{row['id']}_{number}", function.get("name"), function.get("arguments")
                 )
@@ -156,8 +156,8 @@ def _read_calls(row: dict[str, Any]) -> list[dict[str, Any]]:
     for number, part in enumerate(_list_gemini_parts(body)):
         function = part.get("functionCall") if isinstance(part, dict) else None
         if isinstance(function, dict):
-            made.append(_make_call(f"call_{row['id']}_{number}", function.get("name"), function.get("args")))
-    return made
+            calls.append(_make_call(f"call_{row['id']}_{number}", function.get("name"), function.get("args")))
+    return calls
 
 
 def _make_call(name: str, tool: object, given: object) -> dict[str, Any]:

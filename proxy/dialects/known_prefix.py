@@ -136,12 +136,12 @@ def read_history(body: bytes, key: str, known: KnownPrefix[S] | None) -> BodyHis
     A value of `key` that is no list is a history without messages. Raises ValueError or RecursionError if the body is
     no JSON object whose members can be told apart.
     """
-    found = None
+    longer = None
     if known is not None:
-        found = spans.find_longer_history(body, key, known.members, known.places, None)
+        longer = spans.find_longer_history(body, key, known.members, known.places, None)
     members: Mapping[str, Span]
-    if known is not None and found is not None:
-        members, places, first = found[0], found[1], len(known.places)
+    if known is not None and longer is not None:
+        members, places, first = longer[0], longer[1], len(known.places)
     else:
         members, places, first = *_find_places(body, key), 0
         known = None

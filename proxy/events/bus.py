@@ -211,27 +211,27 @@ class EventBus:
             self._make_room(owner)
         backlog = [] if after_id is None else [item for item in self._ring if item.id > after_id and event_filter(item)]
         gap = after_id is not None and 0 < after_id < self._newest_dropped_id
-        made = Listener(
+        listener = Listener(
             event_filter, self._limits.queue, backlog, has_gap=gap, on_lost=self._metrics.events_lost_total.inc
         )
-        made.is_persistent, made.owner = is_persistent, owner
+        listener.is_persistent, listener.owner = is_persistent, owner
         if self._closed and not is_persistent:
-            made.close()
-        self._listeners[made] = None
+            listener.close()
+        self._listeners[listener] = None
         self._metrics.event_listeners.set(len(self._listeners))
-        return made
+        return listener
 
     def _make_room(self, owner: str) -> None:
         """Close the newest listener of the owner with the most, if there is no room and that owner keeps as many as
         this one will have. Raises TooMany."""
-        counted = [one for one in self._listeners if not one.is_persistent]
+        counted = [listener for listener in self._listeners if not listener.is_persistent]
         if len(counted) < self._limits.listeners:
             return
-        counts = Counter(one.owner for one in counted)
+        counts = Counter(listener.owner for listener in counted)
         largest, most = counts.most_common(1)[0]
         if most <= counts[owner] + 1:
             raise TooMany("the limit of event listeners is reached", hint="See events.listeners.")
-        newest = next(one for one in reversed(counted) if one.owner == largest)
+        newest = next(listener for listener in reversed(counted) if listener.owner == largest)
         newest.close()
         self.unsubscribe(newest)
 

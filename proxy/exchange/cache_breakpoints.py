@@ -21,15 +21,15 @@ def mark_prompt(services: Services, turn: Turn) -> Turn:
 
 def mark_body(services: Services, turn: Turn, body: bytes) -> bytes:
     """The body with the breakpoints that the plan wants; the same object if it gets none."""
-    wanted, breakpoints = turn.prompt.plan.breakpoints, turn.dialect.breakpoints
+    planned, breakpoints = turn.prompt.plan.breakpoints, turn.dialect.breakpoints
     if not services.settings.cache.breakpoints or turn.prompt.observed:
         return body
-    if breakpoints is None or wanted == NO_BREAKPOINTS:
+    if breakpoints is None or planned == NO_BREAKPOINTS:
         return body
     if services.breakpoint_support.get(turn.model_key) is False:
         return body
     try:
-        marked = breakpoints.add(body, wanted)
+        marked = breakpoints.add(body, planned)
     except (ValueError, KeyError, RecursionError):
         return body  # the upstream judges a request that cannot be read
     return body if marked == body else marked

@@ -64,17 +64,17 @@ async def follow(services: Services, incoming: Incoming, *, may_take_over: bool,
     chain = Chain(parameters, incoming.body, history or NOTHING_KNOWN)
     may_take_over = may_take_over and parameters.is_whole and not parameters.conversation
     try:
-        whole = incoming
+        resolved = incoming
         if (may_take_over or not chain.history.at_provider) and b"item_reference" in incoming.body:
             body = await resolve_references(services, tenant, incoming.body)
-            whole = incoming if body is None else msgspec.structs.replace(incoming, body=body, encoded=None)
+            resolved = incoming if body is None else msgspec.structs.replace(incoming, body=body, encoded=None)
             chain = replace(chain, is_resolved=body is not None)
         if not parameters.name:
-            return await _begin(services, whole, chain, may_take_over=may_take_over and has_answer)
+            return await _begin(services, resolved, chain, may_take_over=may_take_over and has_answer)
         if history is not None and parameters.previous and _may_complete(history, may_take_over=may_take_over):
             # What the provider does not know can be left out in no case.
-            chain = chain if history.at_provider else replace(chain, original=whole.body)
-            return await _take_over(services, whole, chain, has_answer=has_answer)
+            chain = chain if history.at_provider else replace(chain, original=resolved.body)
+            return await _take_over(services, resolved, chain, has_answer=has_answer)
     except (ValueError, KeyError, RecursionError, msgspec.DecodeError):
         services.metrics.internal_errors_total.labels(where="takeover").inc()
         log.exception("a chain cannot be completed from the store; the request goes on as received")
@@ -175,11 +175,11 @@ async def run_in_worker(services: Services, size: int, work: Callable[[], _T]) -
 async def find_history(services: Services, tenant: str, name: str) -> KnownHistory | None:
     """The messages up to the answer of this name, from memory or the store; None if it is not known. A store that is
     away knows nothing, and is counted."""
-    found = services.histories.get(tenant, name)
+    history = services.histories.get(tenant, name)
     if name.startswith(ITEM_PREFIX):
         return None
-    if found is not None:
-        return None if await _is_deleted(services, tenant, name) else found
+    if history is not None:
+        return None if await _is_deleted(services, tenant, name) else history
     forgotten = services.histories.forgotten
     try:
         row = await services.store.read_response_name(tenant, name)
@@ -195,10 +195,10 @@ async def find_history(services: Services, tenant: str, name: str) -> KnownHisto
         services.metrics.internal_errors_total.labels(where="chain").inc()
         return None
     is_known = row.is_known and exchange.answer is not None and len(messages) > 0
-    found = KnownHistory(row.session, tuple(messages), is_known, row.is_whole, row.at_provider)
+    history = KnownHistory(row.session, tuple(messages), is_known, row.is_whole, row.at_provider)
     if forgotten == services.histories.forgotten:  # else the name may have been deleted since it was read
-        services.histories.put(tenant, name, found)
-    return found
+        services.histories.put(tenant, name, history)
+    return history
 
 
 async def _is_deleted(services: Services, tenant: str, name: str) -> bool:

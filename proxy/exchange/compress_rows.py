@@ -196,17 +196,15 @@ async def retrieve_original(services: Services, incoming: Incoming, name: str) -
         prefix = b""
     if not MIN_HASH_CHARS <= len(name) <= MAX_HASH_CHARS or len(prefix) != len(name) // 2:
         raise NotFound("this is no hash of a message", hint="A hash has 16 hexadecimal digits; copy it exactly.")
-    found = await services.store.find_returned_message(tenant, prefix)
-    if found is None or not found.key.hex().startswith(name):
+    row = await services.store.find_returned_message(tenant, prefix)
+    if row is None or not row.key.hex().startswith(name):
         raise NotFound("no message has this hash", hint="It was given to another tenant, or has been removed.")
-    message = read_message(found.body)
+    message = read_message(row.body)
     fields = {
         "hash": name,
         "original_content": message.text,
-        "original_tokens": found.tokens,
+        "original_tokens": row.tokens,
         "role": message.role,
         "tool_call_id": message.call_id,
     }
-    return CompressAnswer(
-        msgspec.json.encode(fields), [(b"x-context-session", found.session.encode("utf-8", "replace"))]
-    )
+    return CompressAnswer(msgspec.json.encode(fields), [(b"x-context-session", row.session.encode("utf-8", "replace"))])

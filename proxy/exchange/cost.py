@@ -400,7 +400,7 @@ def predict_bill(model: Model, meter: Meter) -> Prediction | None:
 def price_refetched(model: Model, meter: Meter) -> float:
     """Return the predicted dollars of the client's own prompt as it came, with what was fetched again. 0 where there is
     no bill."""
-    whole = msgspec.structs.replace(
+    with_refetched = msgspec.structs.replace(
         meter,
         before=meter.before + meter.refetched,
         held=meter.held + meter.refetched,
@@ -408,7 +408,7 @@ def price_refetched(model: Model, meter: Meter) -> float:
         refetched=0,
         fetching=0,
     )
-    predicted = predict_bill(model, whole if meter.refetched else meter)
+    predicted = predict_bill(model, with_refetched if meter.refetched else meter)
     return predicted.own if predicted is not None else 0.0
 
 

@@ -34,38 +34,38 @@ async def load_vectors(
     the headers of the client's request, used if the upstream has no key in the settings."""
     settings = services.settings.embeddings
     target = next((t for t in services.client.targets if t.name == settings.upstream), None)
-    wanted = {form: text[:MAX_CHARS] for form, text in texts_by_form.items() if text.strip()}
-    if not settings.enabled or target is None or not wanted:
+    texts = {form: text[:MAX_CHARS] for form, text in texts_by_form.items() if text.strip()}
+    if not settings.enabled or target is None or not texts:
         return {}
     try:
-        stored = await services.store.read_embeddings(tenant, session, settings.model, list(wanted))
+        stored = await services.store.read_embeddings(tenant, session, settings.model, list(texts))
     except StoreUnavailable:
         _count(services, "store")
         return {}
-    found = {form: _unpack(raw) for form, raw in stored.items()}
-    missing = [form for form in wanted if form not in found]
+    vectors = {form: _unpack(raw) for form, raw in stored.items()}
+    missing = [form for form in texts if form not in vectors]
     breaker = services.embeddings_breaker
     if missing and (breaker.is_open(tenant) or breaker.open_calls >= services.settings.helper.concurrency):
         _count(services, "resting" if breaker.is_open(tenant) else "queue_full")
-        return found
+        return vectors
     breaker.open_calls += 1
     try:
         for at in range(0, len(missing), settings.batch):
             batch = missing[at : at + settings.batch]
-            made = await _embed_batch(services, tenant, target, [wanted[form] for form in batch], headers or [])
-            breaker.record_call(made.outcome, tenant)
-            if made.outcome != "answered":
+            answer = await _embed_batch(services, tenant, target, [texts[form] for form in batch], headers or [])
+            breaker.record_call(answer.outcome, tenant)
+            if answer.outcome != "answered":
                 break  # the next batch would fare no better, and nobody should wait for it
             # Unpack the stored form, so that a relevance does not depend on the process that made the vector.
-            packed = {form: _pack(vector) for form, vector in zip(batch, made.vectors, strict=True)}
-            found.update((form, _unpack(raw)) for form, raw in packed.items())
+            packed = {form: _pack(vector) for form, vector in zip(batch, answer.vectors, strict=True)}
+            vectors.update((form, _unpack(raw)) for form, raw in packed.items())
             now = services.now()
             services.store.put(
                 [EmbeddingRow(tenant, session, settings.model, form, raw, now) for form, raw in packed.items()]
             )
     finally:
         breaker.open_calls -= 1
-    return found
+    return vectors
 
 
 async def _embed_batch(
@@ -81,24 +81,24 @@ async def _embed_batch(
             return _count_answer(services, EmbeddingAnswer("over_budget"))
     except StoreUnavailable:
         return _count_answer(services, EmbeddingAnswer("store"))
-    made = EmbeddingAnswer("cancelled", dollars=worst)
+    answer = EmbeddingAnswer("cancelled", dollars=worst)
     try:
         shown = [] if target.key is not None else pick_credential_headers(headers)
         endpoint = HelperEndpoint(services.client, target, services.settings.helper.timeout_s)
-        made = await embed_texts(endpoint, name, model, texts, shown)
+        answer = await embed_texts(endpoint, name, model, texts, shown)
     finally:
         services.store.put(
-            services.helper_budget.settle_reserve(tenant, KIND, worst, (made.prompt_tokens, 0), made.dollars)
+            services.helper_budget.settle_reserve(tenant, KIND, worst, (answer.prompt_tokens, 0), answer.dollars)
         )
-        _count_answer(services, made)
-    return made
+        _count_answer(services, answer)
+    return answer
 
 
-def _count_answer(services: Services, made: EmbeddingAnswer) -> EmbeddingAnswer:
-    _count(services, "kept" if made.outcome == "answered" else made.outcome)
-    services.metrics.helper_dollars_total.labels(kind=KIND).inc(made.dollars)
-    services.metrics.helper_tokens_total.labels(kind=KIND).inc(made.prompt_tokens)
-    return made
+def _count_answer(services: Services, answer: EmbeddingAnswer) -> EmbeddingAnswer:
+    _count(services, "kept" if answer.outcome == "answered" else answer.outcome)
+    services.metrics.helper_dollars_total.labels(kind=KIND).inc(answer.dollars)
+    services.metrics.helper_tokens_total.labels(kind=KIND).inc(answer.prompt_tokens)
+    return answer
 
 
 def _count(services: Services, outcome: str) -> None:

@@ -240,13 +240,13 @@ def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> Me
     """Add the rows of new messages. The request is its branch's last one from here."""
     branch, live_session = turn.located.branch, turn.located.branch.live_session
     before = branch.last_request
-    found = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), live_session.serial)
-    other = found.other
+    added = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), live_session.serial)
+    other = added.other
     gap, whole = _find_gap(turn)
     changed = [(n, form.hex()) for n, form in other.items() if before.other_forms.get(n) != form]
     changed += [(n, "") for n in before.other_forms if n not in other]
     branch.last_request = LastRequest(turn.tip_key, exchange=turn.id, other_forms=other)
-    return MessageForms(found.system, changed, gap, whole, before.exchange)
+    return MessageForms(added.system, changed, gap, whole, before.exchange)
 
 
 def _add_message_rows(
@@ -460,12 +460,12 @@ def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
     messages = turn.request.messages
     raws = {m.form: m.raw for m, k in zip(messages, turn.keys, strict=True) if k in removed and not m.is_system}
     start, end = turn.request.spans["messages"]
-    whole = chain.compute_form(turn.request.body[start:end])
+    all_messages_form = chain.compute_form(turn.request.body[start:end])
     positions = {at for at, n in enumerate(turn.request.find_chained_indices()) if messages[n].form in raws}
     for n, row in enumerate(turn.pending.rows):
         if isinstance(row, FormRow) and row.form in raws:
             turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form]))
-        elif isinstance(row, FormRow) and row.form == whole:
+        elif isinstance(row, FormRow) and row.form == all_messages_form:
             turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_in_array(row.body, positions))
 
 

@@ -326,15 +326,15 @@ async def _relay_body(
         await _relay_unread(services, turn, reply, out, "too long to be stored")
         return
     if not reply.is_readable:
-        made: _ClientBody | None = _ClientBody(turn, body)
+        client_body: _ClientBody | None = _ClientBody(turn, body)
     elif turn.request.stream and begins_stream(body):
         reply.give_again(body)  # a stream under another media type
         await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
         return
     else:
-        made = await _make_client_body(services, turn, body, tool_loop)
-    if made is not None:
-        await _record_and_respond(services, made, reply, out, first_byte_ms, changed=made.visible != body)
+        client_body = await _make_client_body(services, turn, body, tool_loop)
+    if client_body is not None:
+        await _record_and_respond(services, client_body, reply, out, first_byte_ms, changed=client_body.visible != body)
     elif tool_loop is not None:
         await _answer_with_original(services, tool_loop.turn, tool_loop, out, first_byte_ms)
 
@@ -376,17 +376,23 @@ async def _make_client_body(
 
 
 async def _record_and_respond(
-    services: Services, made: _ClientBody, reply: Reply, out: ResponseWriter, first_byte_ms: float, *, changed: bool
+    services: Services,
+    client_body: _ClientBody,
+    reply: Reply,
+    out: ResponseWriter,
+    first_byte_ms: float,
+    *,
+    changed: bool,
 ) -> None:
     """Store the exchange and send its body. changed: the body differs from the one that came."""
-    turn, answer = made.turn, made.answer
+    turn, answer = client_body.turn, client_body.answer
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
-    reflections = [block.body for block in made.blocks if block.heading != state_block.HEADING]
+    reflections = [block.body for block in client_body.blocks if block.heading != state_block.HEADING]
     outcome = Outcome(
         "complete" if complete else _find_status_without_answer(reply.status),
         reply.status,
         answer,
-        [block.body for block in made.blocks if block.heading == state_block.HEADING],
+        [block.body for block in client_body.blocks if block.heading == state_block.HEADING],
         reflections,
         first_byte_ms,
         None if complete else f"http {reply.status}",
@@ -396,10 +402,10 @@ async def _record_and_respond(
         rows += _make_iteration_rows(services, turn, reflections)
     headers = _make_response_headers(turn, reply, changed=changed)
     if changed:
-        headers.append((b"content-length", b"%d" % len(made.visible)))
+        headers.append((b"content-length", b"%d" % len(client_body.visible)))
     if not await record_outcome.store_and_wait(services, turn, rows):
         headers.append((b"x-context-persist", b"deferred"))
-    await out.respond(reply.status, headers, made.visible)
+    await out.respond(reply.status, headers, client_body.visible)
 
 
 def _shows_state(turn: Turn, withheld: tuple[str, ...]) -> bool:

@@ -33,16 +33,16 @@ def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tupl
         "reflect": get_args(ReflectionMode),
         "pin": (*YES, *(word for word in NO if word)),
     }
-    found = []
+    warnings = []
     for name, words in allowed.items():
         given = options.get(name, "")
         value = given if name == "policy" else given.lower()
         if value and value not in words:
-            found.append(f"x-context-{name}: {_render_value(given)} is none of {', '.join(words)}")
+            warnings.append(f"x-context-{name}: {_render_value(given)} is none of {', '.join(words)}")
     given = options.get("max-iterations", "")
     if given and not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) > 0):
-        found.append(f"x-context-max-iterations: {_render_value(given)} is no number from 1 on")
-    return tuple(found)
+        warnings.append(f"x-context-max-iterations: {_render_value(given)} is no number from 1 on")
+    return tuple(warnings)
 
 
 def report(warnings: Iterable[str], logged: set[str], metrics: Metrics) -> None:

@@ -76,7 +76,7 @@ def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
     """Convert Gemini's contents to chat messages. Gemini's calls have no ids: a result belongs to the oldest open call
     of its name."""
     waiting: dict[str, deque[str]] = defaultdict(deque)
-    made: list[bytes] = []
+    chat_messages: list[bytes] = []
     count = 0
     for raw in contents:
         message = gemini.read_message(raw)
@@ -91,8 +91,8 @@ def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
         if message.role == "tool" and message.call_id is not None:
             known = waiting[message.call_id]
             fields["tool_call_id"] = known.popleft() if known else message.call_id
-        made.append(msgspec.json.encode(fields))
-    return made
+        chat_messages.append(msgspec.json.encode(fields))
+    return chat_messages
 
 
 async def import_conversation(services: Services, tenant: str, conversation: ImportedConversation) -> int:

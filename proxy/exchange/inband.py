@@ -156,11 +156,11 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
     keys = chain.compute_keys(tenant, extracted.messages)
     session = ""
     try:
-        found = await locate.find_session_and_branch(services.live_sessions, tenant, named, extracted.messages, keys)
-        if found is None:
+        place = await locate.find_session_and_branch(services.live_sessions, tenant, named, extracted.messages, keys)
+        if place is None:
             text = f"{REPLY_MARK} Nothing was said in this conversation yet."
         else:
-            session, branch = found
+            session, branch = place
             is_shared = named is None and not await _owns_session(services, tenant, session, branch)
             text = await services.run_command(
                 services, tenant, session, extracted.command_line, branch=branch, is_shared=is_shared

@@ -25,14 +25,14 @@ async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes
     branch = turn.located.branch
     if not (turn.located.explicit and _starts_new_history(turn)) or branch.state.states:
         return
-    found = await _find_newest_state(services, turn, dropped)
-    if found is None:
+    newest = await _find_newest_state(services, turn, dropped)
+    if newest is None:
         return
     at = next((k for k, m in zip(turn.keys, turn.request.messages, strict=True) if not m.is_system), turn.keys[-1])
-    is_operators = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
+    is_operators = len(newest[0]) > DIGEST_BYTES and not newest[0].endswith(MODEL_STATE_SUFFIX)
     name = at + (OPERATOR_STATE_SUFFIX if is_operators else MODEL_STATE_SUFFIX)
-    branch.state = msgspec.structs.replace(branch.state, states=((name, found[1]),))
-    turn.pending.rows.append(StateRow(turn.tenant, branch.session, branch.name, name, found[1], turn.started_at))
+    branch.state = msgspec.structs.replace(branch.state, states=((name, newest[1]),))
+    turn.pending.rows.append(StateRow(turn.tenant, branch.session, branch.name, name, newest[1], turn.started_at))
 
 
 def _starts_new_history(turn: Turn) -> bool:
@@ -51,10 +51,8 @@ def _starts_new_history(turn: Turn) -> bool:
 async def _find_newest_state(services: Services, turn: Turn, dropped: Container[bytes]) -> tuple[bytes, str] | None:
     branch = turn.located.branch
     rows = await services.store.read_newest_states(turn.tenant, branch.session, branch.system, MAX_STORED_STATES)
-    found = [(row.key, row.text) for row in rows if row.branch != branch.name]
-    if not found:  # a state that is on its way to the store
-        others = [
-            one for one in branch.live_session.branches.values() if one.kind != "side" and one.system == branch.system
-        ]
-        found = [state for one in reversed(others) for state in reversed(one.state.states)]
-    return next((one for one in found if one[0][:DIGEST_BYTES] not in dropped), None)
+    states = [(row.key, row.text) for row in rows if row.branch != branch.name]
+    if not states:  # a state that is on its way to the store
+        others = [b for b in branch.live_session.branches.values() if b.kind != "side" and b.system == branch.system]
+        states = [state for other in reversed(others) for state in reversed(other.state.states)]
+    return next((state for state in states if state[0][:DIGEST_BYTES] not in dropped), None)

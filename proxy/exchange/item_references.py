@@ -38,15 +38,15 @@ def remember_items(services: Services, tenant: str, session: str, answers: Itera
 async def resolve_references(services: Services, tenant: str, body: bytes) -> bytes | None:
     """Return the request with the items in the place of the references to them; None if one of them is not known.
     Raises ValueError if the body cannot be changed."""
-    found: dict[str, bytes] = {}
+    items: dict[str, bytes] = {}
     for name in reversed(chained.list_references(body)):  # with the newest one, the store gives all before it
         if services.items.get(tenant, name) is None:
             await _load_items(services, tenant, name)
         item = services.items.get(tenant, name)
         if item is None:
             return None
-        found[name] = item
-    return chained.replace_references(body, found)
+        items[name] = item
+    return chained.replace_references(body, items)
 
 
 async def _load_items(services: Services, tenant: str, name: str) -> None:

@@ -66,19 +66,19 @@ async def read_iterations(store: Store, branch_id: BranchId) -> list[IterationRe
     came after it and before the next. StoreUnavailable passes through."""
     rows = await store.read_iterations(*branch_id)
     notes = [note for note in await store.read_notes(*branch_id) if note.kind == "feedback"]
-    made = []
+    reports = []
     for n, row in enumerate(rows):
-        one = msgspec.json.decode(row.body, type=IterationReport)
+        report = msgspec.json.decode(row.body, type=IterationReport)
         if row.reflection is not None:
-            one = reflection.add_reflection(one, row.reflection)
+            report = reflection.add_reflection(report, row.reflection)
         until = rows[n + 1].created_at if n + 1 < len(rows) else float("inf")
         since = row.created_at if n else 0.0
         texts = [note.text for note in notes if since <= note.created_at < until]
         if texts:
-            texts = [one.user_feedback, *texts] if one.user_feedback else texts
-            one = msgspec.structs.replace(one, user_feedback="\n".join(texts))
-        made.append(one)
-    return made
+            texts = [report.user_feedback, *texts] if report.user_feedback else texts
+            report = msgspec.structs.replace(report, user_feedback="\n".join(texts))
+        reports.append(report)
+    return reports
 
 
 def _make_reflection_rows(services: Services, turn: Turn, written: list[str]) -> list[Row]:
@@ -132,11 +132,11 @@ def _make_record_rows(turn: Turn, injection: Reflect) -> list[Row]:
 def _rank_results(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
     """Rank the results of these steps by their relevance to the goal, by words and compared with each other."""
     messages = turn.request.messages
-    found = [one for step in steps for one in call_batches.find_answered_calls(messages, step)]
-    wanted = call_batches.find_goal(turn.located.branch.state.state, messages)
+    answered_calls = [answered for step in steps for answered in call_batches.find_answered_calls(messages, step)]
+    goal = call_batches.find_goal(turn.located.branch.state.state, messages)
     return {
-        one.result_index: rank
-        for one, rank in zip(found, call_batches.rank_calls(wanted, messages, found), strict=True)
+        answered.result_index: rank
+        for answered, rank in zip(answered_calls, call_batches.rank_calls(goal, messages, answered_calls), strict=True)
     }
 
 
@@ -149,11 +149,11 @@ def _make_row(
     prompt = group.find_last_user(messages[: step.start])
     number = sum(messages[n].role == "assistant" for n in range(prompt + 1, step.start + 1))
     finished_calls = []
-    for one in call_batches.find_answered_calls(messages, step):
-        n, result = one.result_index, messages[one.result_index]
-        outcome = call_batches.read_call_outcome(one.call, result)
+    for answered in call_batches.find_answered_calls(messages, step):
+        n, result = answered.result_index, messages[answered.result_index]
+        outcome = call_batches.read_call_outcome(answered.call, result)
         finished_calls.append(
-            FinishedCall(one.call, result, public_id(keys[n]), ranks.get(n), places.get(n, 0), outcome)
+            FinishedCall(answered.call, result, public_id(keys[n]), ranks.get(n), places.get(n, 0), outcome)
         )
     record = reflection.build_report(
         number,

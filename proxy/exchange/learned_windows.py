@@ -56,26 +56,26 @@ async def load_windows(services: Services) -> None:
 def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
     """Remember the window of the turn's model that an error names. True if the error says that the prompt is too
     long."""
-    found = read_overflow(body)
-    if found is None:
+    overflow = read_overflow(body)
+    if overflow is None:
         return False
     sent = max(1, turn.prompt.sent_tokens)
     now, key = services.now(), turn.model_key
-    if found.window_tokens is None:
+    if overflow.window_tokens is None:
         known = find_window(services, key)
         if known is None or known > sent:  # so many tokens are too many; the real limit is not reported
             _remember(services.learned_windows, key, LearnedWindow(sent, now - WINDOW_TTL_S + GUESSED_WINDOW_TTL_S))
         return True
-    if found.window_tokens > MAX_RATIO * (sent + (turn.request.max_tokens or 0)):
+    if overflow.window_tokens > MAX_RATIO * (sent + (turn.request.max_tokens or 0)):
         return False
     before = services.learned_windows.get(key)
-    ratio = min(MAX_RATIO, max(1.0, (found.prompt_tokens or 0) / sent, before.ratio if before is not None else 1.0))
-    _remember(services.learned_windows, key, LearnedWindow(found.window_tokens, now, ratio))
-    if before is None or before.tokens != found.window_tokens:
+    ratio = min(MAX_RATIO, max(1.0, (overflow.prompt_tokens or 0) / sent, before.ratio if before is not None else 1.0))
+    _remember(services.learned_windows, key, LearnedWindow(overflow.window_tokens, now, ratio))
+    if before is None or before.tokens != overflow.window_tokens:
         log.info(
-            "upstream %s names a window of %d tokens for %r", turn.upstream, found.window_tokens, turn.request.model
+            "upstream %s names a window of %d tokens for %r", turn.upstream, overflow.window_tokens, turn.request.model
         )
-    services.store.put_deferred([ContextWindowRow(key[0], NO_SESSION, *key[1:], found.window_tokens, now)])
+    services.store.put_deferred([ContextWindowRow(key[0], NO_SESSION, *key[1:], overflow.window_tokens, now)])
     return True
 
 

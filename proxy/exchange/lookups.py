@@ -76,12 +76,12 @@ def look_up_model(services: Services, name: str) -> Model:
     remembered."""
     if len(name) > MAX_MODEL_CHARS:
         return find_model(services.models, name)
-    found = services.models_by_name.get(name)
-    if found is None:
+    model = services.models_by_name.get(name)
+    if model is None:
         if len(services.models_by_name) >= MAX_NAMES:
             services.models_by_name.clear()
-        found = services.models_by_name[name] = find_model(services.models, name)
-    return found
+        model = services.models_by_name[name] = find_model(services.models, name)
+    return model
 
 
 def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
@@ -198,13 +198,13 @@ async def _find_nearness(
     branch = turn.located.branch
     texts = {task.form: identifiers.read_all_text(task), **missing}
     vectors = await embeddings.load_vectors(services, turn.tenant, branch.session, texts, headers)
-    wanted = vectors.get(task.form)
+    task_vector = vectors.get(task.form)
     relevance = branch.lookups.relevance
-    if wanted is None or relevance is None or relevance.task_form != task.form:
+    if task_vector is None or relevance is None or relevance.task_form != task.form:
         return
     # Off the loop: a thousand vectors of 1,536 numbers are some 100 ms of work.
     near = await asyncio.to_thread(
-        lambda: {f: bm25.cosine_similarity(v, wanted) for f, v in vectors.items() if f in missing}
+        lambda: {f: bm25.cosine_similarity(v, task_vector) for f, v in vectors.items() if f in missing}
     )
     relevance.nearness.update(near)
 

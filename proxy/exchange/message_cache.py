@@ -159,15 +159,15 @@ class MessageCache:
 
     def get_message(self, raw: bytes) -> Message:
         """Return the message in these bytes. Raises NotManaged as `read_message` does."""
-        found = self._find_or_read(raw)
+        message = self._find_or_read(raw)
         with self._lock:
             self._uses += 1
             if raw not in self._messages:
                 self._messages_size += _count_message_bytes(raw)
-            self._messages[raw] = found, self._uses
+            self._messages[raw] = message, self._uses
             self._messages.move_to_end(raw)
             self._shrink()
-        return found
+        return message
 
     def _shrink(self) -> None:
         """Forget what was not used for longest, until all of it is within the limits."""
@@ -189,12 +189,12 @@ class MessageCache:
 
     def _find_or_read(self, raw: bytes) -> Message:
         """Return the same message, without a reference in this cache that keeps it."""
-        found = self._live_messages.get(raw)
-        if found is None:
-            found = read_message(raw)
+        message = self._live_messages.get(raw)
+        if message is None:
+            message = read_message(raw)
             with self._lock:
-                found = self._live_messages.setdefault(raw, found)
-        return found
+                message = self._live_messages.setdefault(raw, message)
+        return message
 
     def get_request(self, body: bytes) -> tuple[Request, PrefixCache | None]:
         """Return the request in this body and, for a large body, its beginning as remembered. Raises NotManaged."""
@@ -210,7 +210,7 @@ class MessageCache:
             return read_request(body, self.get_message, limits=limits), None
         known = old.value if old is not None else None
         counted = (len(known.body_prefix), known.value_count) if known is not None else ()
-        whole = limits.check_body(body, *counted) if limits is not None else 0
+        value_count = limits.check_body(body, *counted) if limits is not None else 0
         read = self._find_or_read
         if canonical:
             own = {raw: raw for raw in canonical[len(known.messages) if known is not None else 0 :]}
@@ -218,7 +218,9 @@ class MessageCache:
         request = read_request(body, read, known, is_prefix_checked=known is not None, limits=limits)
         prefix_cache = build_prefix_cache(request)
         # Nothing is remembered of the text behind the messages: it is counted with each request.
-        prefix_cache.value_count = max(1, whole - count_marks(body[len(prefix_cache.body_prefix) :])) if whole else 0
+        prefix_cache.value_count = (
+            max(1, value_count - count_marks(body[len(prefix_cache.body_prefix) :])) if value_count else 0
+        )
         if known is not None and request.known_messages:
             prefix_cache.tenant_keys = known.tenant_keys
             prefix_cache.separator = known.separator

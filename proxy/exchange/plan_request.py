@@ -165,9 +165,9 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     late = turn.enriched.first_edit_offer
     coming = late or turn.enriched.tool_offer
     tool_tokens = turn.token_counter.count_tools(coming.definitions) if late is not None and late.names else 0
-    (times, strategies), found = lookups.find_origins(turn), turn.located.branch.lookups.search_hits
+    (times, strategies), stored_texts = lookups.find_origins(turn), turn.located.branch.lookups.search_hits
     dropped = state.decisions.dropped if state.decisions is not None else {}
-    hits = tuple(one for one in found.texts if one.key not in dropped) if found is not None else ()
+    hits = tuple(one for one in stored_texts.texts if one.key not in dropped) if stored_texts is not None else ()
     notes = lookups.find_prompt_notes(turn)
     agent = services.known_agents.find(turn.tenant, turn.request)
     agent_faults = agent.sum_other_faults(turn.located.branch.live_session.session)

@@ -206,12 +206,12 @@ def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
 
 def _strip(turn: Turn, body: bytes, tokens: Sequence[str], run: Sequence[str]) -> tuple[bytes, tuple[str, ...]] | None:
     """(the body without a run of tokens, these tokens); all tokens leave if the run cannot. None if nothing can."""
-    for wanted in (tuple(run), tuple(tokens)):
+    for stripped_tokens in (tuple(run), tuple(tokens)):
         try:
-            stripped = turn.dialect.reasoning.strip(body, frozenset(wanted))
+            stripped = turn.dialect.reasoning.strip(body, frozenset(stripped_tokens))
         except UNREADABLE:
             continue
-        return None if stripped == body else (stripped, wanted)
+        return None if stripped == body else (stripped, stripped_tokens)
     return None
 
 
@@ -224,13 +224,13 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
     body = bound_reasoning.leave_out_refused(turn, body)
     try:
         own = trace_body(turn, turn.original).bindings
-        left = trace_body(turn, body).bindings  # the first of them has lost the reasoning in front of it
+        remaining = trace_body(turn, body).bindings  # the first of them has lost the reasoning in front of it
     except UNREADABLE:
         return body, ()
-    broken = _find_ours(turn, find_broken(left, _find_stored(turn, left)), own)
+    broken = _find_ours(turn, find_broken(remaining, _find_stored(turn, remaining)), own)
     if not broken or turn.dialect.reasoning.drops_broken:
         return body, ()
-    return _strip(turn, body, tuple(left), find_run(tuple(left), broken)) or (body, ())
+    return _strip(turn, body, tuple(remaining), find_run(tuple(remaining), broken)) or (body, ())
 
 
 # After an answer.
@@ -254,21 +254,23 @@ def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:
         return []
     try:
         own: Mapping[str, Binding] = {}
-        found = turn.rounds.bindings
+        bindings = turn.rounds.bindings
         if is_bound_answer(message):
             own = turn.dialect.reasoning.trace_answer(trace_body(turn, turn.original), message)
-            found = found or turn.dialect.reasoning.trace_answer(trace_body(turn, turn.prompt.outgoing), message)
+            bindings = bindings or turn.dialect.reasoning.trace_answer(trace_body(turn, turn.prompt.outgoing), message)
     except UNREADABLE:
         return []
-    return _make_rows(services, turn, found, own)
+    return _make_rows(services, turn, bindings, own)
 
 
-def _make_rows(services: Services, turn: Turn, found: Mapping[str, Binding], own: Mapping[str, Binding]) -> list[Row]:
+def _make_rows(
+    services: Services, turn: Turn, bindings: Mapping[str, Binding], own: Mapping[str, Binding]
+) -> list[Row]:
     """The rows of new bindings; memory is updated. own: the bindings in front of the client's own prompt."""
     branch, now = turn.located.branch, services.now()
     known = branch.live_session.bindings.rows
     rows: list[Row] = []
-    for token, binding in found.items():
+    for token, binding in bindings.items():
         name = hash_token(token)
         if name in known:
             continue

@@ -147,12 +147,12 @@ def insert_messages(envelope: bytes, array: bytes) -> bytes:
 async def _find_other_forms(store: Store, row: ExchangeRecord, forms: MessageForms) -> dict[int, str]:
     """Return the forms of messages received in another form than the first stored one, by position. A position that
     this exchange does not list has the form of the exchange before it."""
-    found: dict[int, str] = {}
+    other_forms: dict[int, str] = {}
     while True:
         for position, form in forms.other:
-            found.setdefault(position, form)
+            other_forms.setdefault(position, form)
         if not forms.base:
-            return found
+            return other_forms
         base = await store.read_exchange(row.tenant, row.session, forms.base)
         if base is None:
             raise StoreUnavailable(f"the exchange {forms.base}, on which another one builds, is missing")

@@ -147,7 +147,7 @@ def _keep_answer(services: Services, turn: Turn, outcome: Outcome, rows: list[Ro
     answer, complete = outcome.answer, outcome.is_complete
     if answer is None or answer.is_capped or not (complete or outcome.status in ("partial", "client_gone")):
         return None
-    answer_key = _store_answers(services, turn, answer, rows, now, whole=complete)
+    answer_key = _store_answers(services, turn, answer, rows, now, is_complete=complete)
     if answer_key is not None and complete:
         branch = turn.located.branch
         rows += side_calls.mark_side_call(branch) if branch.may_become_side_call else []
@@ -228,17 +228,17 @@ def _make_note(turn: Turn, end: str | None, usage: Usage | None, answer: Assembl
 
 
 def _store_answers(
-    services: Services, turn: Turn, answer: AssembledAnswer, rows: list[Row], now: float, *, whole: bool
+    services: Services, turn: Turn, answer: AssembledAnswer, rows: list[Row], now: float, *, is_complete: bool
 ) -> bytes | None:
-    """Store each choice's message as the client will send it back; return the key of the first. whole: they are
-    complete."""
+    """Store each choice's message as the client will send it back; return the key of the first. is_complete: they
+    came whole."""
     branch, live_session, tip_key = turn.located.branch, turn.located.branch.live_session, turn.tip_key
     first = None
     position = len(turn.request.find_chained_indices())
     (group_id,) = list_group_ids(turn.request, turn.keys, turn.enriched.policy.observation, len(turn.keys) - 1)
     for index in sorted(answer.finish_reasons) or [0]:
         message = _read_choice(services, turn, answer, index, rows)
-        if message is None or not (whole or message.text or message.calls):
+        if message is None or not (is_complete or message.text or message.calls):
             continue  # it cannot be read, or nothing of it had come yet
         if message.calls:
             rows += side_calls.mark_working(branch)
@@ -254,7 +254,7 @@ def _store_answers(
                 given = GivenAnswer.remember(message)
                 branch.last_request = replace(branch.last_request, answer_key=chain_key, given_answer=given)
     if turn.chain is not None:
-        rows += chains.record_names(services, turn, answer, first, is_complete=whole)
+        rows += chains.record_names(services, turn, answer, first, is_complete=is_complete)
     return first
 
 

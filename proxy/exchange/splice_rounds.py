@@ -70,18 +70,20 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
             and _find_conversation_kind(turn) in services.conversations_with_edits
             else "first_edit"
         )
-    found = offers.choose_tools(services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit)
+    tool_offer = offers.choose_tools(
+        services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit
+    )
     if when != "never" and turn.is_kept_by_provider:
         # A client that continues from the stored answer sends no history. Its request is passed on, and would lose
         # these tools again.
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
     elif when == "first_request":
         is_elsewhere = bool(turn.request.find_indices("bound", is_bound))  # reasoning of a prompt without these tools
-        exchange_rows.add_offer_row(turn, found if first and not is_elsewhere else offers.NO_TOOLS)
+        exchange_rows.add_offer_row(turn, tool_offer if first and not is_elsewhere else offers.NO_TOOLS)
     elif when == "first_edit" and (_is_bound_by_answers(turn) or count_losses(turn.located.branch.state.edits)):
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)  # too late: an edited or bound prompt keeps its tools
     elif when == "first_edit":
-        return turn.with_lookups(first_edit_offer=found)
+        return turn.with_lookups(first_edit_offer=tool_offer)
     return turn
 
 
@@ -100,11 +102,11 @@ async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
         missing[turn.tip_key] = None  # a new answer to a known request must not hide the earlier ones
     if missing:
         rows = await services.store.read_hidden_rounds(turn.tenant, live_session.session, [*missing])
-        found: dict[bytes, tuple[HiddenRound, ...]] = dict.fromkeys(missing, ())
+        rounds_by_tip: dict[bytes, tuple[HiddenRound, ...]] = dict.fromkeys(missing, ())
         for row in rows:
-            if row.tip in found:
-                found[row.tip] += (decode_round(row.key, row.tip, row.body, row.created_at),)
-        for tip, known in found.items():
+            if row.tip in rounds_by_tip:
+                rounds_by_tip[row.tip] += (decode_round(row.key, row.tip, row.body, row.created_at),)
+        for tip, known in rounds_by_tip.items():
             if tip not in live_session.hidden_rounds:  # nobody else has read it meanwhile
                 live_session.put_rounds(tip, known)
     return live_session.hidden_rounds

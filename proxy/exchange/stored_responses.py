@@ -129,24 +129,24 @@ def _shows_proxy(row: ResponseNameRow, exchange: ExchangeRecord, question: Respo
     return row.is_known and bool(sent.inserts or sent.tools or sent.rounds)  # edits change the input alone
 
 
-async def answer_question(services: Services, found: StoredResponse, question: ResponseQuestion) -> bytes:
+async def answer_question(services: Services, stored: StoredResponse, question: ResponseQuestion) -> bytes:
     """Return the body of the answer. Raises BadRequest for what OpenAI refuses too, and StoreUnavailable."""
     if question.part == "/cancel":
         raise BadRequest("Cannot cancel a synchronous response.")
     if question.method == "DELETE":
-        await _delete(services, found.row, responses_items.make_items(found.answer, {}))
+        await _delete(services, stored.row, responses_items.make_items(stored.answer, {}))
         return msgspec.json.encode({"id": question.name, "object": "response", "deleted": True})
     if question.read("stream") == "true":
         raise BadRequest("Only a response that was made in the background can be streamed again.")
-    request, keys = await rebuild_request(services.store, found.exchange, services.message_cache.get_message)
+    request, keys = await rebuild_request(services.store, stored.exchange, services.message_cache.get_message)
     echo = ResponseEcho({}, hides_tokens=not question.shows_tokens)
-    begin = 1 if found.row.has_instructions else 0
+    begin = 1 if stored.row.has_instructions else 0
     if question.part:
         messages = [message.raw for message in request.messages][begin:]
         limit, order = _read_page(question)
         items = await run_in_worker(services, len(request.body), lambda: list_input(messages, keys[begin:]))
         return make_page(list(map(echo.hide_token, items)), limit, question.read("after"), is_reversed=order == "desc")
-    return echo.rewrite_body(make_response(found, request))
+    return echo.rewrite_body(make_response(stored, request))
 
 
 async def _delete(services: Services, row: ResponseNameRow, items: Sequence[bytes]) -> None:
@@ -162,12 +162,12 @@ async def _delete(services: Services, row: ResponseNameRow, items: Sequence[byte
         services.items.forget(row.tenant, name)
 
 
-def make_response(found: StoredResponse, request: Request) -> bytes:
+def make_response(stored: StoredResponse, request: Request) -> bytes:
     """Return the response object, with all that the store has of it. Members that it does not have are left out."""
-    exchange = found.exchange
+    exchange = stored.exchange
     reason = _FINISHES.get(exchange.finish or "")
-    made: dict[str, Any] = {
-        "id": found.row.name,
+    response: dict[str, Any] = {
+        "id": stored.row.name,
         "object": "response",
         "created_at": int(exchange.started_at),
         "status": "incomplete" if reason else "completed",
@@ -176,7 +176,7 @@ def make_response(found: StoredResponse, request: Request) -> bytes:
         "incomplete_details": {"reason": reason} if reason else None,
         "instructions": None,
         "model": exchange.model,
-        "output": msgspec.Raw(b"[" + b",".join(responses_items.make_items(found.answer, {})) + b"]"),
+        "output": msgspec.Raw(b"[" + b",".join(responses_items.make_items(stored.answer, {})) + b"]"),
         "parallel_tool_calls": True,
         "store": True,
         "tool_choice": "auto",
@@ -184,17 +184,17 @@ def make_response(found: StoredResponse, request: Request) -> bytes:
         "usage": _make_usage(exchange),
     }
     if exchange.ended_at is not None and not reason:
-        made["completed_at"] = int(exchange.ended_at)
-    if found.row.has_instructions:
-        made["instructions"] = msgspec.json.decode(request.messages[0].raw)["content"]
+        response["completed_at"] = int(exchange.ended_at)
+    if stored.row.has_instructions:
+        response["instructions"] = msgspec.json.decode(request.messages[0].raw)["content"]
     asked = {"tools": "tools", "tool_choice": "tool_choice", "max_completion_tokens": "max_output_tokens"}
     for name, own in asked.items():
         raw = json_spans.read_value(request.body, name)
         if raw is not None:
             value = msgspec.json.decode(raw)
             tools = [responses_items.make_tool(tool) for tool in value] if name == "tools" else []
-            made[own] = tools or (responses_items.make_tool(value) if isinstance(value, dict) else value)
-    return msgspec.json.encode(made)
+            response[own] = tools or (responses_items.make_tool(value) if isinstance(value, dict) else value)
+    return msgspec.json.encode(response)
 
 
 def _make_usage(exchange: ExchangeRecord) -> dict[str, Any] | None:
@@ -212,24 +212,26 @@ def list_input(messages: Sequence[bytes], keys: Sequence[bytes]) -> list[bytes]:
     """Return the items of canonical messages, each with an id. An item that came without one has an id made from the
     chain key of its message, which is the same in every later response. Raises ValueError if a message cannot be
     written as items."""
-    made: list[bytes] = []
+    items_with_ids: list[bytes] = []
     call_types: dict[str, str] = {}
     for raw, key in zip(messages, keys, strict=True):
         items = chained.restore_items([raw], call_types)
         for n, item in enumerate(items):
             value = msgspec.json.decode(item, type=dict[str, Any])
             if isinstance(value.get("id"), str):
-                made.append(item)
+                items_with_ids.append(item)
                 continue
             value.pop("id", None)
             kind = responses_items.find_type(value)
             name = hashlib.blake2b(key + b"%d" % n, digest_size=24).hexdigest()
-            more: dict[str, Any] = {"status": "completed"} if kind in _WITH_STATUS else {}
+            members: dict[str, Any] = {"status": "completed"} if kind in _WITH_STATUS else {}
             if kind == "message" and isinstance(value.get("content"), str):
                 part = "output_text" if value.get("role") == "assistant" else "input_text"
-                more["content"] = [{"type": part, "text": value["content"]}]
-            made.append(msgspec.json.encode({"id": f"{_PREFIXES.get(kind, 'item')}_{name}", **value, **more}))
-    return made
+                members["content"] = [{"type": part, "text": value["content"]}]
+            items_with_ids.append(
+                msgspec.json.encode({"id": f"{_PREFIXES.get(kind, 'item')}_{name}", **value, **members})
+            )
+    return items_with_ids
 
 
 def _read_page(question: ResponseQuestion) -> tuple[int, str]:

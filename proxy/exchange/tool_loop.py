@@ -174,11 +174,11 @@ class ToolLoop:
         take(body)
         if not may_call(bodies[0], self.tool_names):
             return bodies[0], blocks
-        found = answers.read_round(body, self.tool_names, headings)
-        while found.goes_on and not self._without_tools and found.message is not None:
-            self._add_usage(found.usage)
+        round_answer = answers.read_round(body, self.tool_names, headings)
+        while round_answer.goes_on and not self._without_tools and round_answer.message is not None:
+            self._add_usage(round_answer.usage)
             try:
-                reply = await self._send_results(found.message, found.hidden_calls)
+                reply = await self._send_results(round_answer.message, round_answer.hidden_calls)
                 try:
                     limits = self._services.settings.limits
                     body = await reply.read_answer(limits.body_mb << 20, limits.values)
@@ -188,12 +188,12 @@ class ToolLoop:
                 self._give_up_body(None)
                 return None
             take(body)
-            found = answers.read_round(body, self.tool_names, headings)
-            if found.message is None:
-                self._give_up_body(found.usage)
+            round_answer = answers.read_round(body, self.tool_names, headings)
+            if round_answer.message is None:
+                self._give_up_body(round_answer.usage)
                 return None
         joined = answers.join_rounds(bodies, self.tool_names)
-        await self._keep_round(found.message, found.hidden_calls, answers.read(joined).build_message())
+        await self._keep_round(round_answer.message, round_answer.hidden_calls, answers.read(joined).build_message())
         return joined, blocks
 
     async def _send_results(self, message: bytes, calls: Sequence[HiddenCall]) -> Reply:
@@ -229,13 +229,13 @@ class ToolLoop:
         self._services.metrics.tool_rounds_total.labels(outcome=ended or "run").inc()
         if not ended:
             await self._wait_for_messages()
-        made = []
+        results = []
         for call in calls:
             text = make_error_result(LIMIT_RESULTS[ended]) if ended else await self._run_call(call, limits)
             # Messages and Gemini have a word for a call that failed; chat completions would refuse the member.
             failed = {"is_error": True} if self.turn.wire_request is not None and is_error_result(text) else {}
-            made.append(msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": text, **failed}))
-        return made
+            results.append(msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": text, **failed}))
+        return results
 
     async def _wait_for_messages(self) -> None:
         """Wait for the client's new messages to be in the store, where tools look for them; no longer than for any

@@ -239,14 +239,14 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
         """True if an answer in the request bears reasoning that is bound to its prompt."""
         return bool(self.request.find_indices("bound", is_bound))
 
-    def write_body(self, more: Sequence[bytes] = (), *, with_tools: bool = True) -> bytes:
+    def write_body(self, added_messages: Sequence[bytes] = (), *, with_tools: bool = True) -> bytes:
         """The bytes for upstream, with more chat messages at the end. with_tools: our tools are in them. Raises
         ValueError for a change that the dialect does not allow."""
         if self.wire_request is None:
             return self.prompt.chat_body
         messages = [
             *find_sources(self.enriched.spliced, self.request, self.prompt.plan),
-            *((None, raw) for raw in more),
+            *((None, raw) for raw in added_messages),
         ]
         kept: int | None = None
         clearing = self.dialect.clearing

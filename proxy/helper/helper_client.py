@@ -219,11 +219,11 @@ def _parse_vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ..
     rows = sorted(read.data, key=lambda row: row.index)
     if [row.index for row in rows] != list(range(count)):
         return None
-    found = tuple(tuple(row.embedding) for row in rows)
+    vectors = tuple(tuple(row.embedding) for row in rows)
     # The comparison excludes NaN too. A number that does not fit 32 bits could not be stored.
-    if len({len(vector) for vector in found}) != 1 or not all(abs(x) < FLOAT32_MAX for v in found for x in v):
+    if len({len(vector) for vector in vectors}) != 1 or not all(abs(x) < FLOAT32_MAX for v in vectors for x in v):
         return None
-    return (found, read.usage.prompt_tokens if read.usage else 0) if found[0] else None
+    return (vectors, read.usage.prompt_tokens if read.usage else 0) if vectors[0] else None
 
 
 async def read_at_most(response: httpx2.Response, limit: int) -> bytes | None:

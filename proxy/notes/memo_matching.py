@@ -132,14 +132,14 @@ def select_memos(
     """
     asked = frozenset(_list_words(text[:MAX_TOPIC_CHARS]))
     bags = [_find_memo_words(memo.content, memo.tags) for memo in memos]
-    found = Counter(word for words, tags in bags for word in asked & words.union(*tags))
+    memo_counts = Counter(word for words, tags in bags for word in asked & words.union(*tags))
     n = len(memos)
-    worth = {word: math.log(1 + n / often) for word, often in found.items() if often <= max(1.0, n / 2)}
+    worth = {word: math.log(1 + n / often) for word, often in memo_counts.items() if often <= max(1.0, n / 2)}
     scored = []
     for place, (words, tags) in enumerate(bags):
         tagged = [tag for tag in tags if tag and tag <= asked and tag & worth.keys()]
         shared = words & worth.keys()
-        if tagged or len(shared) >= min_words or any(_is_distinctive(word, found[word], n) for word in shared):
+        if tagged or len(shared) >= min_words or any(_is_distinctive(word, memo_counts[word], n) for word in shared):
             score = sum(worth[w] for w in shared) + TAG_WEIGHT * sum(worth.get(w, 0.0) for tag in tagged for w in tag)
             scored.append((-score, -memos[place].updated_at, place))
     return fit_memos([memos[place] for _, _, place in sorted(scored)][:max_memos], max_chars)

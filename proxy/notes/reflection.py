@@ -138,7 +138,7 @@ def parse_reflection(text: str) -> Reflection | None:
     if len(text) > MAX_CHARS or start < 0:
         return None
     try:
-        found = msgspec.json.decode(text[start : end + 1], type=Reflection)
+        decoded = msgspec.json.decode(text[start : end + 1], type=Reflection)
     except (ValueError, RecursionError):
         return None
     items = [
@@ -149,9 +149,9 @@ def parse_reflection(text: str) -> Reflection | None:
             next_suggested_actions=shorten_to_line(item.next_suggested_actions, MAX_FIELD_CHARS),
             tool_selection_rationale=shorten_to_line(item.tool_selection_rationale, MAX_FIELD_CHARS),
         )
-        for item in found.tool_calls
+        for item in decoded.tool_calls
     ]
-    return Reflection(items, shorten_to_line(found.synthesis, MAX_FIELD_CHARS), found.progress_assessment)
+    return Reflection(items, shorten_to_line(decoded.synthesis, MAX_FIELD_CHARS), decoded.progress_assessment)
 
 
 def render_call(call: Call, result: Message, item: CallReflection | None, outcome: QuotedOutcome) -> str:
@@ -196,21 +196,23 @@ def build_report(
     thought = replace_surrogates(assistant.text.strip() or assistant.reasoning.strip())
     calls = [
         CallRecord(
-            tool=replace_surrogates(one.call.name),
-            params=_read_parameters(one.call.arguments),
-            raw_output=replace_surrogates(one.result.text[:MAX_RESULT_CHARS]),
-            outcome=one.outcome.outcome,
+            tool=replace_surrogates(finished.call.name),
+            params=_read_parameters(finished.call.arguments),
+            raw_output=replace_surrogates(finished.result.text[:MAX_RESULT_CHARS]),
+            outcome=finished.outcome.outcome,
             execution_time=seconds,
             cost=CallCost(
-                token_counter(one.call.name) + token_counter(one.call.arguments) + token_counter(one.result.text),
+                token_counter(finished.call.name)
+                + token_counter(finished.call.arguments)
+                + token_counter(finished.result.text),
                 seconds,
             ),
             tool_selection_rationale=shorten_to_line(thought, MAX_FIELD_CHARS),
-            message=one.result_id,
-            relevance=one.relevance,
-            reflected=one.number,
+            message=finished.result_id,
+            relevance=finished.relevance,
+            reflected=finished.number,
         )
-        for one in finished_calls
+        for finished in finished_calls
     ]
     return IterationReport(
         number,
@@ -232,13 +234,13 @@ def _read_parameters(arguments: str) -> object:
 def add_reflection(iteration: IterationReport, text: str) -> IterationReport:
     """The iteration with its reflection added. A text that does not parse is stored as text and changes nothing
     else."""
-    found = parse_reflection(text)
-    if found is None:
+    parsed = parse_reflection(text)
+    if parsed is None:
         return msgspec.structs.replace(iteration, reflection=text)
-    items = {item.call: item for item in found.tool_calls}
+    items = {item.call: item for item in parsed.tool_calls}
     calls = [_add_call_reflection(call, items.get(call.reflected)) for call in iteration.tool_calls]
     return msgspec.structs.replace(
-        iteration, tool_calls=calls, synthesis=found.synthesis, progress_assessment=found.progress_assessment
+        iteration, tool_calls=calls, synthesis=parsed.synthesis, progress_assessment=parsed.progress_assessment
     )
 
 

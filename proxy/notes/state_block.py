@@ -163,11 +163,11 @@ def read_fence_opening(line: str) -> str:
     at = find_fence(line)
     if at is None:
         return ""
-    rest = line[at:]
-    info = rest.lstrip(rest[0])
-    if rest[0] == "`" and "`" in info:
+    opening = line[at:]
+    info = opening.lstrip(opening[0])
+    if opening[0] == "`" and "`" in info:
         return ""  # code in the line, no fence
-    return rest[: len(rest) - len(info)]
+    return opening[: len(opening) - len(info)]
 
 
 def is_fence_end(line: str, mark: str, length: int) -> bool:
@@ -222,11 +222,11 @@ def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None])
     if not named[last][1]:  # type: ignore[index]
         return False
     text = "\n".join(lines).rstrip()
-    whole = text.split("\n")
-    blank = next((n for n in range(len(whole) - 1, -1, -1) if not whole[n].strip()), -1)
+    text_lines = text.split("\n")
+    blank = next((n for n in range(len(text_lines) - 1, -1, -1) if not text_lines[n].strip()), -1)
     if blank <= last:
         return False
-    first = whole[blank + 1]
+    first = text_lines[blank + 1]
     return bool(_PROSE.match(first)) and not _LABEL.match(first) and text.endswith(_STOPS)
 
 
@@ -237,23 +237,23 @@ def find_blocks(
     was cut off there."""
     if not any(_WORD.search(text) if heading == HEADING else heading in text for heading in headings):
         return []
-    found = _find_sections(text, headings)
-    newest = next((n for n in range(len(found) - 1, -1, -1) if found[n].heading == HEADING), -1)
-    counts = newest >= 0 and is_complete and _ends_with_note(text, found[newest:], cut=is_cut_off)
+    blocks = _find_sections(text, headings)
+    newest = next((n for n in range(len(blocks) - 1, -1, -1) if blocks[n].heading == HEADING), -1)
+    counts = newest >= 0 and is_complete and _ends_with_note(text, blocks[newest:], cut=is_cut_off)
     return [
         block
-        for n, block in enumerate(found)
+        for n, block in enumerate(blocks)
         if (n == newest and counts if block.heading == HEADING else block.end - block.start <= MAX_BLOCK_CHARS)
     ]
 
 
-def _ends_with_note(text: str, found: Sequence[NoteBlock], *, cut: bool) -> bool:
+def _ends_with_note(text: str, blocks: Sequence[NoteBlock], *, cut: bool) -> bool:
     """True if the first of these blocks is a note, and only the other blocks follow it up to the end of the text."""
-    if len(text) - found[0].start > MAX_BLOCK_CHARS:
+    if len(text) - blocks[0].start > MAX_BLOCK_CHARS:
         return False
-    ends = [*(other.start for other in found[1:]), len(text)]
-    together = all(block.end == end for block, end in zip(found, ends, strict=True))
-    return together and is_note(found[0].body, is_cut_off=cut and len(found) == 1)
+    ends = [*(other.start for other in blocks[1:]), len(text)]
+    together = all(block.end == end for block, end in zip(blocks, ends, strict=True))
+    return together and is_note(blocks[0].body, is_cut_off=cut and len(blocks) == 1)
 
 
 def _find_sections(text: str, headings: tuple[str, ...]) -> list[NoteBlock]:

@@ -201,11 +201,11 @@ def _may_be_decided(selected: SelectedBranch, index: int) -> bool:
 def _complete_steps(selected: SelectedBranch, chosen: Sequence[int]) -> list[int]:
     """Return the chosen messages with the rest of their steps: a call never goes without its results, nor results
     without their call."""
-    wanted = set(chosen)
+    complete = set(chosen)
     for step in join_steps(selected.request, split_steps(selected.request.messages)):
-        if wanted & set(range(step.start, step.end)):
-            wanted |= set(range(step.start, step.end))
-    return sorted(wanted)
+        if complete & set(range(step.start, step.end)):
+            complete |= set(range(step.start, step.end))
+    return sorted(complete)
 
 
 def _make_rows(
@@ -221,13 +221,13 @@ def _make_rows(
     """Return one row for each message. versions: those of rows that are stored together with these."""
     known = {**selected.operator_decisions.versions, **(versions or {})}
     token_counter = services.find_token_counter(lookups.look_up_model(services, selected.exchange.model))
-    made = []
+    rows = []
     for n in chosen:
         k, size = selected.keys[n], token_counter(selected.request.messages[n])
-        left = 0 if action == "gone" else size
+        sent_size = 0 if action == "gone" else size
         place = (selected.record.tenant, selected.record.session, WHOLE_SESSION, k, known.get(k, 0) + 1)
-        made.append(EditRow(*place, stage, REASONS[why], action, None, size, left, "", services.now()))
-    return made
+        rows.append(EditRow(*place, stage, REASONS[why], action, None, size, sent_size, "", services.now()))
+    return rows
 
 
 async def _store_decision(

@@ -30,11 +30,11 @@ async def erase_messages(services: Services, selected: SelectedBranch, chosen: S
     keys = {selected.keys[n] for n in chosen}
     for row in await services.store.read_hidden_rounds(*place, sorted(keys)):
         if row.key in keys:
-            one = decode_round(row.key, row.tip, row.body, row.created_at)
+            hidden_round = decode_round(row.key, row.tip, row.body, row.created_at)
             silent = replace(
-                one,
-                replaces=tuple(erase_content(raw) for raw in one.replaces),
-                results=tuple(erase_content(raw) for raw in one.results),
+                hidden_round,
+                replaces=tuple(erase_content(raw) for raw in hidden_round.replaces),
+                results=tuple(erase_content(raw) for raw in hidden_round.results),
             )
             rows.append(EraseRoundRow(*place, row.key, encode_round(silent)))
     positions = {sum(not m.is_system for m in messages[:n]): messages[n].raw for n in chosen}
@@ -62,16 +62,18 @@ async def _erase_forms(services: Services, selected: SelectedBranch, positions: 
     """Return the rows that blank these positions of the conversation in the other forms that the branch's exchanges
     have."""
     place = (selected.record.tenant, selected.record.session)
-    made: dict[str, Row] = {}
-    async for one in iter_exchanges(services.store, *place):
-        if one.branch != selected.branch.name:
+    rows_by_form: dict[str, Row] = {}
+    async for exchange in iter_exchanges(services.store, *place):
+        if exchange.branch != selected.branch.name:
             continue
-        forms = msgspec.json.decode(one.forms, type=MessageForms)
+        forms = msgspec.json.decode(exchange.forms, type=MessageForms)
         for at, form in forms.other:
             if form and at in positions:
-                made[form] = EraseFormRow(*place, bytes.fromhex(form), erase_content(positions[at]))
-        if forms.whole and forms.whole not in made:
+                rows_by_form[form] = EraseFormRow(*place, bytes.fromhex(form), erase_content(positions[at]))
+        if forms.whole and forms.whole not in rows_by_form:
             array = await services.store.read_form(*place, bytes.fromhex(forms.whole))
             if array is not None:
-                made[forms.whole] = EraseFormRow(*place, bytes.fromhex(forms.whole), erase_in_array(array, positions))
-    return list(made.values())
+                rows_by_form[forms.whole] = EraseFormRow(
+                    *place, bytes.fromhex(forms.whole), erase_in_array(array, positions)
+                )
+    return list(rows_by_form.values())

@@ -102,12 +102,16 @@ async def measure_session(
 ) -> SessionMeasures | None:
     """Return the sums of these exchanges of a session, oldest first; None if they were in no arm."""
     tenant, session = item.tenant, item.session
-    arms = {msgspec.json.decode(one.inserts, type=SentTexts).arm for one in exchanges if b'"arm"' in one.inserts}
+    arms = {
+        msgspec.json.decode(exchange.inserts, type=SentTexts).arm
+        for exchange in exchanges
+        if b'"arm"' in exchange.inserts
+    }
     if not arms:
         return None
     arm = arms.pop() if len(arms) == 1 else "mixed"
     sums = _sum_exchanges(services, SessionMeasures(tenant, session, arm), exchanges)
-    tips = {one.branch: one.answer or one.tip for one in exchanges}
+    tips = {exchange.branch: exchange.answer or exchange.tip for exchange in exchanges}
     bodies = {
         message.key: message.body
         for tip in tips.values()
@@ -117,46 +121,48 @@ async def measure_session(
     return msgspec.structs.replace(sums, **counts._asdict())
 
 
-def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterable[ExchangeRecord]) -> SessionMeasures:
-    made = msgspec.structs.asdict(sums)
+def _sum_exchanges(
+    services: Services, measures: SessionMeasures, exchanges: Iterable[ExchangeRecord]
+) -> SessionMeasures:
+    sums = msgspec.structs.asdict(measures)
     previous: dict[str, ExchangeRecord] = {}
-    for one in exchanges:
-        texts = msgspec.json.decode(one.inserts, type=SentTexts)
-        if is_request(one):
-            made["requests"] += 1
-            made["turns"] += texts.prompted
-        made["refetched"] += sum(texts.refetched.values())
-        made["refused"] += one.http_status == 400
-        if one.first_byte_ms is not None:
-            made["first_byte_ms"] += one.first_byte_ms
-            made["timed"] += 1
-        if one.completion_tokens is not None and one.status == "complete":
-            made["answer_tokens"] += one.completion_tokens
-            made["answers"] += 1
-        if one.prompt_tokens is not None or one.meter is not None:
-            model = lookups.look_up_model(services, one.model)
-            meter = build_meter(one, model, count_sent_tokens(one), previous.get(one.branch))
+    for exchange in exchanges:
+        texts = msgspec.json.decode(exchange.inserts, type=SentTexts)
+        if is_request(exchange):
+            sums["requests"] += 1
+            sums["turns"] += texts.prompted
+        sums["refetched"] += sum(texts.refetched.values())
+        sums["refused"] += exchange.http_status == 400
+        if exchange.first_byte_ms is not None:
+            sums["first_byte_ms"] += exchange.first_byte_ms
+            sums["timed"] += 1
+        if exchange.completion_tokens is not None and exchange.status == "complete":
+            sums["answer_tokens"] += exchange.completion_tokens
+            sums["answers"] += 1
+        if exchange.prompt_tokens is not None or exchange.meter is not None:
+            model = lookups.look_up_model(services, exchange.model)
+            meter = build_meter(exchange, model, count_sent_tokens(exchange), previous.get(exchange.branch))
             bill, predicted = cost.compute_bill(model, meter), cost.predict_bill(model, meter)
             if bill is None or predicted is None:
-                made["unbilled"] += 1
+                sums["unbilled"] += 1
             else:
-                made["billed"] += 1
-                made["dollars"] += bill.paid
-                made["without"] += bill.without_proxy
-                made["own"] += predicted.own
-                made["sent"] += predicted.sent
-                made["rounds"] += predicted.rounds
+                sums["billed"] += 1
+                sums["dollars"] += bill.paid
+                sums["without"] += bill.without_proxy
+                sums["own"] += predicted.own
+                sums["sent"] += predicted.sent
+                sums["rounds"] += predicted.rounds
                 if meter.is_unchanged:  # what the cache lacks of such a prompt, it lacks without the proxy too
-                    made["offered"] += bill.paid - predicted.rounds - bill.without_proxy
+                    sums["offered"] += bill.paid - predicted.rounds - bill.without_proxy
                 else:
-                    made["missed"] += max(0.0, bill.paid - predicted.rounds - predicted.sent)
+                    sums["missed"] += max(0.0, bill.paid - predicted.rounds - predicted.sent)
                     again = cost.price_refetched(model, meter) - predicted.own
-                    made["refetching"] += again
-                    made["edits"] += predicted.sent - predicted.own - again
-        elif is_request(one) and one.status not in UNPAID_STATUSES:
-            made["unbilled"] += 1
-        previous[one.branch] = one
-    return SessionMeasures(**made)
+                    sums["refetching"] += again
+                    sums["edits"] += predicted.sent - predicted.own - again
+        elif is_request(exchange) and exchange.status not in UNPAID_STATUSES:
+            sums["unbilled"] += 1
+        previous[exchange.branch] = exchange
+    return SessionMeasures(**sums)
 
 
 class CallCounts(NamedTuple):
@@ -194,22 +200,22 @@ async def build_report(
     services: Services, cache: MeasureCache, tenant: str | None, since: float = 0.0
 ) -> ExperimentReport:
     """Compare the arms of the sessions that were used since then."""
-    found: list[SessionMeasures] = []
-    after, seen, more = None, 0, True
-    while more and seen < MAX_SESSIONS:
+    measured_sessions: list[SessionMeasures] = []
+    after, seen, has_more = None, 0, True
+    while has_more and seen < MAX_SESSIONS:
         page = await services.store.list_sessions(tenant, after, LIST_SIZE, SessionFilter("", since, None, ""))
         for item in page:
             measured = await cache.find(services, item)
             if measured is not None:
-                found.append(measured)
-        seen, more = seen + len(page), len(page) == LIST_SIZE
+                measured_sessions.append(measured)
+        seen, has_more = seen + len(page), len(page) == LIST_SIZE
         after = page[-1].cursor if page else after
-    return await asyncio.to_thread(_compare, services.settings.experiment.control, found, more)
+    return await asyncio.to_thread(_compare, services.settings.experiment.control, measured_sessions, has_more)
 
 
-def _compare(share: float, found: Sequence[SessionMeasures], more: bool) -> ExperimentReport:
-    control = [one for one in found if one.arm == "control"]
-    managed = [one for one in found if one.arm == "managed"]
+def _compare(share: float, sessions: Sequence[SessionMeasures], has_more: bool) -> ExperimentReport:
+    control = [one for one in sessions if one.arm == "control"]
+    managed = [one for one in sessions if one.arm == "managed"]
     billed = [[one for one in arm if one.own > 0] for arm in (control, managed)]
     figures = compare_arms(billed[0], billed[1])
     main, work = (next(one for one in figures if one.name == name) for name in (MAIN_FIGURE, WORK_FIGURE))
@@ -218,10 +224,10 @@ def _compare(share: float, found: Sequence[SessionMeasures], more: bool) -> Expe
         verdict=describe_verdict(main, work),
         control_sessions=len(control),
         managed_sessions=len(managed),
-        mixed=sum(one.arm == "mixed" for one in found),
+        mixed=sum(one.arm == "mixed" for one in sessions),
         unpriced=len(control) + len(managed) - sum(map(len, billed)),
         partly_billed=sum(one.unbilled > 0 for arm in billed for one in arm),
-        more=more,
+        more=has_more,
         figures=figures,
         predictions={
             name: PredictionError(sum(one.sent + one.rounds for one in arm), sum(one.dollars for one in arm))
@@ -240,13 +246,16 @@ def find_losses(managed: Iterable[SessionMeasures]) -> list[SessionLoss]:
     ]
 
 
-def explain_loss(one: SessionMeasures) -> list[LossCause]:
+def explain_loss(measures: SessionMeasures) -> list[LossCause]:
     """Return the reasons for which a session cost more than without the proxy, dearest first."""
     causes = [
-        LossCause("rounds of the proxy's own tools", one.rounds),
-        LossCause("tokens that the cache was expected to hold and did not", one.missed),
-        LossCause("edits that have not paid back what they cost the cache", one.edits),
-        LossCause("definitions of the proxy's own tools", one.offered),
-        LossCause(f"{one.refetched} cut results that were fetched again", one.refetching if one.refetched else None),
+        LossCause("rounds of the proxy's own tools", measures.rounds),
+        LossCause("tokens that the cache was expected to hold and did not", measures.missed),
+        LossCause("edits that have not paid back what they cost the cache", measures.edits),
+        LossCause("definitions of the proxy's own tools", measures.offered),
+        LossCause(
+            f"{measures.refetched} cut results that were fetched again",
+            measures.refetching if measures.refetched else None,
+        ),
     ]
     return sorted((cause for cause in causes if (cause.dollars or 0) > 0), key=lambda cause: -(cause.dollars or 0))

@@ -89,13 +89,13 @@ async def find_branch(services: Services, tenant: str, name: str, branch: str | 
 async def find_last_exchange(services: Services, record: SessionRecord, branch: str | None) -> ExchangeRecord:
     """Return the newest exchange of a branch, or of the newest branch; side calls count where there is nothing else.
     Raises NotFound."""
-    side = {one.branch for one in record.branches if one.kind == "side"}
+    side = {row.branch for row in record.branches if row.kind == "side"}
     side = side if len(side) < len(record.branches) else set()
-    if branch is not None and branch not in {one.branch for one in record.branches}:
+    if branch is not None and branch not in {row.branch for row in record.branches}:
         raise NotFound(f"session {record.session!r} has no branch {branch!r}", hint="List its branches.")
-    async for one in iter_exchanges(services.store, record.tenant, record.session):
-        if one.branch == branch or (branch is None and one.branch not in side):
-            return one
+    async for exchange in iter_exchanges(services.store, record.tenant, record.session):
+        if exchange.branch == branch or (branch is None and exchange.branch not in side):
+            return exchange
     raise NotFound(f"nothing was said in session {record.session!r} yet")
 
 
@@ -110,12 +110,12 @@ async def iter_exchanges(store: Store, tenant: str, session: str) -> AsyncIterat
 
 async def read_newest_exchanges(services: Services, tenant: str, session: str, limit: int) -> list[ExchangeRecord]:
     """Return a session's last exchanges, oldest first."""
-    found: list[ExchangeRecord] = []
-    async for one in iter_exchanges(services.store, tenant, session):
-        found.append(one)
-        if len(found) >= limit:
+    exchanges: list[ExchangeRecord] = []
+    async for exchange in iter_exchanges(services.store, tenant, session):
+        exchanges.append(exchange)
+        if len(exchanges) >= limit:
             break
-    return found[::-1]
+    return exchanges[::-1]
 
 
 async def parse_request(services: Services, body: bytes) -> Request:
@@ -138,11 +138,11 @@ async def _copy_branch(services: Services, record: SessionRecord, name: str, key
     )
     live = services.live_sessions.find_session(*place)
     # Another replica may have moved it on since this one has seen it.
-    found = None
+    branch = None
     if live is not None and name in live.branches:
-        found = await load_sessions.refresh_branch(services.live_sessions, live, name)
-    if found is None:
-        found = await load_sessions.load_branch(services.live_sessions, live_session, name)
-    if found is None:
+        branch = await load_sessions.refresh_branch(services.live_sessions, live, name)
+    if branch is None:
+        branch = await load_sessions.load_branch(services.live_sessions, live_session, name)
+    if branch is None:
         raise NotFound(f"session {record.session!r} has no branch {name!r}", hint="List its branches.")
-    return replace(found, live_session=live_session, store_position=found.store_position.copy())
+    return replace(branch, live_session=live_session, store_position=branch.store_position.copy())

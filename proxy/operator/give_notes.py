@@ -107,18 +107,18 @@ async def set_scratchpad(services: Services, tenant: str, session: str, text: st
     """Replace the scratchpad by a text. Raises Unprocessable if it is too long, Conflict if others keep writing."""
     await find_session.read_session(services, tenant, session)
     try:
-        made = pad.replace_text(text, services.settings.tools.scratchpad_chars)
+        new_text = pad.replace_text(text, services.settings.tools.scratchpad_chars)
     except pad.ScratchpadTooLong as problem:
         raise Unprocessable(str(problem)) from problem
     for _ in range(MAX_TRIES):
         known = await services.store.read_scratchpad(tenant, session)
         number = known.number + 1 if known is not None else 1
-        mine = ScratchpadRow(tenant, session, number, made, "operator", services.now())
+        mine = ScratchpadRow(tenant, session, number, new_text, "operator", services.now())
         await services.store.put([mine])
         stands = await services.store.read_scratchpad_versions(tenant, session, 1, number + 1)
         if stands and stands[0] == mine:
             forget_notes(services.live_sessions, tenant, session)
-            publish_events.publish_decision(services, tenant, session, "scratchpad", characters=len(made))
+            publish_events.publish_decision(services, tenant, session, "scratchpad", characters=len(new_text))
             return _describe_scratchpad(mine)
     raise Conflict("the scratchpad is being changed by others", hint="Read it and try again.")
 

@@ -66,14 +66,14 @@ def _match_words(name: str, form: Sequence[str], words: Sequence[str]) -> Inband
     if len(words) != len(form):
         return None
     group, number = "", 0
-    for wanted, word in zip(form, words, strict=True):
-        if wanted == "GID":
+    for expected, word in zip(form, words, strict=True):
+        if expected == "GID":
             group = word
-        elif wanted in ("N", "[N]"):
-            if not re.fullmatch("[0-9]{1,5}", word) or (wanted == "[N]" and not int(word)):
+        elif expected in ("N", "[N]"):
+            if not re.fullmatch("[0-9]{1,5}", word) or (expected == "[N]" and not int(word)):
                 return None
             number = int(word)
-        elif wanted != word:
+        elif expected != word:
             return None
     return InbandCommand(name, group, number)
 
@@ -125,12 +125,12 @@ def _render_change(changed: DecisionResult) -> str:
 
 
 def _render_list(lines: Sequence[GroupListItem]) -> str:
-    made = [
+    rows = [
         f"{line.id}  {line.status:<8} {line.sent:>7} of {line.tokens:>7} tokens"
         f"  {line.snapshot if line.snapshot is not None else '-':>8}  {line.title}"
         for line in lines
     ]
-    return "\n".join(["group       status      prompt    whole           reported  prompt", *made])
+    return "\n".join(["group       status      prompt    whole           reported  prompt", *rows])
 
 
 def _render_prompt(shown: PromptDetails) -> str:

@@ -135,7 +135,7 @@ def _make_segment(
     if message.is_system:
         return ChartSegment("system", size, size)
     edit = edits.get(chain_key)
-    made = ChartSegment(
+    segment = ChartSegment(
         kind=_classify_message(message),
         tokens=size,
         sent=size if edit is None else edit.after,
@@ -144,8 +144,8 @@ def _make_segment(
         pinned=chain_key in selected.operator_decisions.find_pins(selected.branch.state.pins),
     )
     if edit is None:
-        return made
-    return msgspec.structs.replace(made, stage=edit.stage, reason=edit.reason)
+        return segment
+    return msgspec.structs.replace(segment, stage=edit.stage, reason=edit.reason)
 
 
 def _classify_message(message: Message) -> str:

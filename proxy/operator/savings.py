@@ -50,41 +50,41 @@ class Savings(Struct):
 async def sum_savings(services: Services, tenant: str | None, since: float) -> Savings:
     """Add up the requests that began at `since` or later. tenant: None for all tenants."""
     rows = await services.store.list_sessions(tenant, None, MAX_SESSIONS + 1, SessionFilter("", since, None, ""))
-    made = Savings(since, more=len(rows) > MAX_SESSIONS)
+    savings = Savings(since, more=len(rows) > MAX_SESSIONS)
     unpriced: set[str] = set()
     for row in rows[:MAX_SESSIONS]:
         exchanges = await _read_since(services, row.tenant, row.session, since)
         points, _ = await run_off_loop(len(exchanges), partial(build_points, services, exchanges))
-        for one, point in zip(exchanges, points, strict=True):
-            if point.started_at < since or not is_request(one):
+        for exchange, point in zip(exchanges, points, strict=True):
+            if point.started_at < since or not is_request(exchange):
                 continue  # an earlier one is there for the cache that the next one found
-            made.requests += 1
-            made.tokens_before += point.tokens_before
-            made.tokens_after += point.tokens_after
-            made.cost += point.cost or 0.0
-            made.cost_without += point.cost_without or 0.0
+            savings.requests += 1
+            savings.tokens_before += point.tokens_before
+            savings.tokens_after += point.tokens_after
+            savings.cost += point.cost or 0.0
+            savings.cost_without += point.cost_without or 0.0
             if point.status == "open":
-                made.open_requests += 1
+                savings.open_requests += 1
             elif point.prompt_tokens is None and point.status in FAILED_STATUSES:
-                made.failed += 1
+                savings.failed += 1
             elif point.prompt_tokens is None:
-                made.without_usage += 1
+                savings.without_usage += 1
             elif point.cost is None:
-                made.unpriced += 1
-                unpriced.add(one.model)
-    made.unpriced_models = sorted(unpriced)
-    return made
+                savings.unpriced += 1
+                unpriced.add(exchange.model)
+    savings.unpriced_models = sorted(unpriced)
+    return savings
 
 
 async def _read_since(services: Services, tenant: str, session: str, since: float) -> list[ExchangeRecord]:
     """Return the exchanges since a moment, oldest first, with up to a page of those before it."""
-    found: list[ExchangeRecord] = []
+    exchanges: list[ExchangeRecord] = []
     before: float | None = None
-    while len(found) < MAX_EXCHANGES and (
+    while len(exchanges) < MAX_EXCHANGES and (
         page := await services.store.read_exchanges(tenant, session, PAGE_SIZE, before)
     ):
-        found += page
+        exchanges += page
         before = page[-1].started_at
         if before < since:
             break
-    return found[::-1]
+    return exchanges[::-1]

@@ -29,14 +29,14 @@ class SessionCache(Generic[T]):
     async def find(self, services: Services, item: SessionItem) -> T:
         """Return the value of a session, computed again if the session was used since."""
         name, stamp = (item.tenant, item.session), (item.last_at, item.exchanges)
-        found = self._known.get(name)
-        if found is None or found[0] != stamp:
+        stamped = self._known.get(name)
+        if stamped is None or stamped[0] != stamp:
             exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
-            found = stamp, await self._compute(services, item, exchanges)
+            stamped = stamp, await self._compute(services, item, exchanges)
             if exchanges and exchanges[-1].status == "open":
-                return found[1]  # the end of an open exchange changes the value, and not the stamp
-            self._known[name] = found
+                return stamped[1]  # the end of an open exchange changes the value, and not the stamp
+            self._known[name] = stamped
         self._known.move_to_end(name)
         while len(self._known) > self._limit:
             self._known.popitem(last=False)
-        return found[1]
+        return stamped[1]

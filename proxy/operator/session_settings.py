@@ -30,7 +30,7 @@ async def change_settings(services: Services, tenant: str, session: str, **chang
     """Set policy, schedule, window, max_iterations or urgency; None takes a setting back. Raises NotFound, and
     Unprocessable for an unknown setting or value."""
     known = await load_settings(services, tenant, session)
-    made: dict[str, object] = {}
+    new_values: dict[str, object] = {}
     for name, value in changes.items():
         allowed = _list_allowed_values(services).get(name)
         if allowed is None:
@@ -40,8 +40,8 @@ async def change_settings(services: Services, tenant: str, session: str, **chang
         fits, words = allowed
         if value is not None and not fits(value):
             raise Unprocessable(f"{name} = {value!r} is not usable", hint=f"Allowed: {words}")
-        made[name] = value if value is not None else _make_unset_value(name, known)
-    return await _store_settings(services, tenant, session, known, msgspec.structs.replace(known, **made))
+        new_values[name] = value if value is not None else _make_unset_value(name, known)
+    return await _store_settings(services, tenant, session, known, msgspec.structs.replace(known, **new_values))
 
 
 async def replace_settings(services: Services, tenant: str, session: str, **settings: object) -> SessionSettings:
@@ -102,7 +102,7 @@ async def request_state(services: Services, tenant: str, session: str) -> Sessio
 
 
 async def _set_one_time_action(
-    services: Services, tenant: str, session: str, made: Mapping[str, str]
+    services: Services, tenant: str, session: str, changes: Mapping[str, str]
 ) -> SessionSettings:
     record = await find_session.read_session(services, tenant, session)
     known = parse_settings(record.settings)
@@ -112,15 +112,15 @@ async def _set_one_time_action(
         raise Conflict(
             f"the policy {policy.name} changes nothing", hint="Set another policy for the session, or drop groups."
         )
-    return await _store_settings(services, tenant, session, known, msgspec.structs.replace(known, **made))
+    return await _store_settings(services, tenant, session, known, msgspec.structs.replace(known, **changes))
 
 
 async def _store_settings(
-    services: Services, tenant: str, session: str, known: SessionSettings, made: SessionSettings
+    services: Services, tenant: str, session: str, known: SessionSettings, new_settings: SessionSettings
 ) -> SessionSettings:
-    await services.store.put([make_settings_row(tenant, session, made)])
+    await services.store.put([make_settings_row(tenant, session, new_settings)])
     await load_sessions.reload_decisions(services.live_sessions, tenant, session)
-    before, after = msgspec.structs.asdict(known), msgspec.structs.asdict(made)
+    before, after = msgspec.structs.asdict(known), msgspec.structs.asdict(new_settings)
     changes = {name: value for name, value in after.items() if value != before[name]}
     publish_events.publish_decision(services, tenant, session, "settings", settings=changes)
-    return made
+    return new_settings

@@ -62,24 +62,26 @@ async def read_past_prompt(
     """Return a past exchange's prompt, exact to the byte. first, limit: a page of its messages, without the bodies.
     changed: the page begins at the next change. Raises NotFound; StoreUnavailable passes through, here and below."""
     await find_session.read_session(services, tenant, session)
-    found = await rebuild_prompt.rebuild_prompt(services.store, tenant, session, exchange)
-    if found is None:
+    rebuilt = await rebuild_prompt.rebuild_prompt(services.store, tenant, session, exchange)
+    if rebuilt is None:
         raise NotFound(f"session {session!r} has no exchange {exchange!r}", hint="List its requests.")
-    row = found.exchange
-    request = await find_session.parse_request(services, found.original_body)
+    row = rebuilt.exchange
+    request = await find_session.parse_request(services, rebuilt.original_body)
     token_counter = services.find_token_counter(lookups.look_up_model(services, row.model))
     since = {edit.key: edit for edit, _ in await services.store.read_edits(tenant, session, row.branch, row.edits)}
     known = await read_decisions(services.store, tenant, session)
     sent = msgspec.json.decode(row.inserts, type=SentTexts)
     is_original = sent.original or row.fallback == "upstream_reject"
-    edits = {} if is_original else dict(found.edits)
+    edits = {} if is_original else dict(rebuilt.edits)
     inserts = []
     for index, source, form in sent.inserts:
         text = await services.store.read_form(tenant, session, bytes.fromhex(form)) or b""
         inserts.append(PromptInsert(index, source, text.decode("utf-8", "replace")))
-    history = _EditedHistory(request, found.keys, edits, token_counter, known, since, services.policies.get(row.policy))
+    history = _EditedHistory(
+        request, rebuilt.keys, edits, token_counter, known, since, services.policies.get(row.policy)
+    )
     changes = history.find_changes(inserts)
-    page = _select_page(len(found.keys), first, limit, changes if changed else None)
+    page = _select_page(len(rebuilt.keys), first, limit, changes if changed else None)
     messages = await history.build_messages(page)
     shown = PromptDetails(
         session=session,
@@ -91,11 +93,11 @@ async def read_past_prompt(
         tokens_after=count_sent_tokens(row),
         messages=messages,
         inserts=inserts,
-        body=found.sent_body.decode("utf-8", "replace"),
-        original=found.original_body.decode("utf-8", "replace"),
+        body=rebuilt.sent_body.decode("utf-8", "replace"),
+        original=rebuilt.original_body.decode("utf-8", "replace"),
         refused=row.fallback or "",
-        count=len(found.keys),
-        changes=len(changes) + _count_own_messages(found.keys, inserts),
+        count=len(rebuilt.keys),
+        changes=len(changes) + _count_own_messages(rebuilt.keys, inserts),
     )
     return shown if limit is None and first == 0 and not changed else _cut_page(shown, page)
 
@@ -154,12 +156,12 @@ def _select_page(count: int, first: int, limit: int | None, changes: AbstractSet
     return range(start, count if limit is None else min(count, start + limit))
 
 
-def _cut_page(whole: PromptDetails, page: range) -> PromptDetails:
+def _cut_page(prompt: PromptDetails, page: range) -> PromptDetails:
     """Return the prompt with the inserts of a page only, and without the bodies. An insert that is a message of its own
     stands in the last page."""
-    is_last = page.stop == whole.count
-    inserts = [one for one in whole.inserts if one.index in page or (is_last and not 0 <= one.index < whole.count)]
-    return msgspec.structs.replace(whole, inserts=inserts, body="", original="", next=None if is_last else page.stop)
+    is_last = page.stop == prompt.count
+    inserts = [one for one in prompt.inserts if one.index in page or (is_last and not 0 <= one.index < prompt.count)]
+    return msgspec.structs.replace(prompt, inserts=inserts, body="", original="", next=None if is_last else page.stop)
 
 
 def _count_own_messages(keys: Sequence[bytes], inserts: Sequence[PromptInsert]) -> int:
@@ -201,8 +203,8 @@ async def read_group(
 ) -> list[PromptMessage]:
     """Return a group's messages in full. Raises NotFound."""
     selected = await find_branch(services, tenant, session, branch)
-    found = next((one for one in selected.groups if one.id == group), None)
-    if found is None:
+    selected_group = next((one for one in selected.groups if one.id == group), None)
+    if selected_group is None:
         raise NotFound(f"this branch has no group {group!r}", hint="List its groups.")
     preview = await preview_prompt(services, selected)
     since = await _read_edit_rows(services, selected)
@@ -211,17 +213,17 @@ async def read_group(
         selected.request, selected.keys, edits, turn.token_counter, selected.operator_decisions, since,
         turn.enriched.policy,
     )  # fmt: skip
-    return await history.build_messages(range(found.start, found.end))
+    return await history.build_messages(range(selected_group.start, selected_group.end))
 
 
 async def _read_edit_rows(services: Services, selected: SelectedBranch) -> EditRows:
     """Return the rows of the edits in force; the operator's row where there is one."""
     tenant, session = selected.record.tenant, selected.record.session
-    found = {row.key: row for row, _ in await services.store.read_edits(tenant, session, selected.branch.name)}
+    rows = {row.key: row for row, _ in await services.store.read_edits(tenant, session, selected.branch.name)}
     for row, _ in await services.store.read_edits(tenant, session, WHOLE_SESSION):
-        if row.action == "gone" and (row.key not in found or found[row.key].action != "gone"):
-            found[row.key] = row
-    return found
+        if row.action == "gone" and (row.key not in rows or rows[row.key].action != "gone"):
+            rows[row.key] = row
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,11 +327,11 @@ def _explain_edit(edit: Edit | None, chain_key: bytes, row: EditRow | None, stat
 
 async def read_reported_tokens(services: Services, selected: SelectedBranch) -> dict[bytes, int]:
     """Return tokens of prompt and answer as the provider reported them, by the key of the answer."""
-    found: dict[bytes, int] = {}
-    async for one in find_session.iter_exchanges(services.store, selected.record.tenant, selected.record.session):
-        if one.answer and one.prompt_tokens is not None:
-            found.setdefault(one.answer, one.prompt_tokens + (one.completion_tokens or 0))
-    return found
+    reported: dict[bytes, int] = {}
+    async for exchange in find_session.iter_exchanges(services.store, selected.record.tenant, selected.record.session):
+        if exchange.answer and exchange.prompt_tokens is not None:
+            reported.setdefault(exchange.answer, exchange.prompt_tokens + (exchange.completion_tokens or 0))
+    return reported
 
 
 def build_group_items(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> list[GroupListItem]:
@@ -341,27 +343,28 @@ def build_group_items(selected: SelectedBranch, preview: Preview, reported: Mapp
 
 def _build_group_item(
     selected: SelectedBranch,
-    one: Group,
+    group: Group,
     edits: Mapping[bytes, Edit],
     token_counter: TokenCounter,
     reported: Mapping[bytes, int],
 ) -> GroupListItem:
-    open_ = [n for n in range(one.start, one.end) if not selected.request.messages[n].is_system]
-    found = [edits.get(selected.keys[n]) for n in open_]
+    open_ = [n for n in range(group.start, group.end) if not selected.request.messages[n].is_system]
+    edits_of_group = [edits.get(selected.keys[n]) for n in open_]
     states = [
-        find_status(edit, selected.keys[n], selected.operator_decisions) for edit, n in zip(found, open_, strict=True)
+        find_status(edit, selected.keys[n], selected.operator_decisions)
+        for edit, n in zip(edits_of_group, open_, strict=True)
     ]
     same = set(states)
-    whole = [token_counter(selected.request.messages[n]) for n in open_]
+    sizes = [token_counter(selected.request.messages[n]) for n in open_]
     reported_tokens = [reported[selected.keys[n]] for n in open_ if selected.keys[n] in reported]
     pins = selected.operator_decisions.find_pins(selected.branch.state.pins)
     prompts = [selected.request.messages[n] for n in open_ if selected.request.messages[n].role == "user"]
     return GroupListItem(
-        id=one.id,
-        first=one.start,
+        id=group.id,
+        first=group.start,
         messages=len(open_),
-        tokens=sum(whole),
-        sent=sum(size if edit is None else edit.after for size, edit in zip(whole, found, strict=True)),
+        tokens=sum(sizes),
+        sent=sum(size if edit is None else edit.after for size, edit in zip(sizes, edits_of_group, strict=True)),
         status=states[0] if len(same) == 1 else "changed" if same else "in",
         pinned=bool(open_) and all(selected.keys[n] in pins for n in open_),
         snapshot=reported_tokens[-1] if reported_tokens else None,

@@ -95,36 +95,36 @@ class PeriodFigures(Struct):
     first_byte_ms: float = 0.0
     """Sum of the milliseconds until the first byte."""
 
-    def add(self, one: ExchangePoint | PeriodFigures) -> None:
+    def add(self, added: ExchangePoint | PeriodFigures) -> None:
         """Add one exchange, or all of another period."""
-        if isinstance(one, PeriodFigures):
-            self.observed += one.observed
-            self.errors += one.errors
-            self.prompt_tokens += one.prompt_tokens
-            self.answered += one.answered
-            self.first_byte_ms += one.first_byte_ms
-            self.exchanges += one.exchanges
-            self.unpriced += one.unpriced
-            self.loops += one.loops
-            self.fallbacks += one.fallbacks
+        if isinstance(added, PeriodFigures):
+            self.observed += added.observed
+            self.errors += added.errors
+            self.prompt_tokens += added.prompt_tokens
+            self.answered += added.answered
+            self.first_byte_ms += added.first_byte_ms
+            self.exchanges += added.exchanges
+            self.unpriced += added.unpriced
+            self.loops += added.loops
+            self.fallbacks += added.fallbacks
         else:
             self.exchanges += 1
-            self.observed += one.cost_planned is not None
-            self.errors += one.status in FAILED_STATUSES
-            self.prompt_tokens += (one.prompt_tokens or 0) if one.cached_tokens is not None else 0
-            self.answered += one.first_byte_ms is not None
-            self.first_byte_ms += one.first_byte_ms or 0.0
-            self.unpriced += one.cost is None
-            self.loops += one.loop
-            self.fallbacks += one.fallback is not None
-        self.tokens_before += one.tokens_before
-        self.tokens_after += one.tokens_after
-        if one.cached_tokens is not None:
-            self.predicted += one.predicted or 0
-            self.cached_tokens += one.cached_tokens
-        self.cost += one.cost or 0.0
-        self.cost_without += one.cost_without or 0.0
-        self.cost_planned += (one.cost if one.cost_planned is None else one.cost_planned) or 0.0
+            self.observed += added.cost_planned is not None
+            self.errors += added.status in FAILED_STATUSES
+            self.prompt_tokens += (added.prompt_tokens or 0) if added.cached_tokens is not None else 0
+            self.answered += added.first_byte_ms is not None
+            self.first_byte_ms += added.first_byte_ms or 0.0
+            self.unpriced += added.cost is None
+            self.loops += added.loop
+            self.fallbacks += added.fallback is not None
+        self.tokens_before += added.tokens_before
+        self.tokens_after += added.tokens_after
+        if added.cached_tokens is not None:
+            self.predicted += added.predicted or 0
+            self.cached_tokens += added.cached_tokens
+        self.cost += added.cost or 0.0
+        self.cost_without += added.cost_without or 0.0
+        self.cost_planned += (added.cost if added.cost_planned is None else added.cost_planned) or 0.0
 
 
 class SessionFigures(Struct, frozen=True):
@@ -195,40 +195,40 @@ async def _read_timeline(
 
 def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tuple[list[ExchangePoint], SessionTotals]:
     """Return a point for each of these exchanges, which come oldest first, and their sums."""
-    sums, made, edits = SessionTotals(), [], dict[str, int]()
-    for one in exchanges:
-        paid = sums.add_exchange(one, lookups.look_up_model(services, one.model))
+    sums, points, edits = SessionTotals(), [], dict[str, int]()
+    for exchange in exchanges:
+        paid = sums.add_exchange(exchange, lookups.look_up_model(services, exchange.model))
         meter = sums.meter
-        went = msgspec.json.decode(one.inserts, type=SentTexts)
-        sent = count_sent_tokens(one)
-        made.append(
+        sent_texts = msgspec.json.decode(exchange.inserts, type=SentTexts)
+        sent = count_sent_tokens(exchange)
+        points.append(
             ExchangePoint(
-                exchange=one.exchange,
-                branch=one.branch,
-                started_at=one.started_at,
-                status=one.status,
-                policy=one.policy,
-                tokens_before=one.tokens_before,
+                exchange=exchange.exchange,
+                branch=exchange.branch,
+                started_at=exchange.started_at,
+                status=exchange.status,
+                policy=exchange.policy,
+                tokens_before=exchange.tokens_before,
                 tokens_after=sent,
                 prompt_tokens=meter.prompt if meter is not None else None,
                 completion_tokens=meter.completion if meter is not None else None,
-                predicted=meter.predicted if meter is not None else one.predicted,
+                predicted=meter.predicted if meter is not None else exchange.predicted,
                 cached_tokens=meter.cached if meter is not None else None,
                 cost=paid.paid if paid is not None else None,
                 cost_without=paid.without_proxy if paid is not None else None,
                 cost_planned=paid.planned if paid is not None else None,
-                fallback=one.fallback,
-                loop=any(source == LOOP_SOURCE for _, source, _ in went.inserts),
-                edited=one.edits > edits.get(one.branch, 0),
-                over_budget=max(0, sent - went.limit) if went.limit else 0,
-                model=one.model,
-                messages=one.messages,
-                first_byte_ms=one.first_byte_ms,
-                total_ms=one.total_ms,
+                fallback=exchange.fallback,
+                loop=any(source == LOOP_SOURCE for _, source, _ in sent_texts.inserts),
+                edited=exchange.edits > edits.get(exchange.branch, 0),
+                over_budget=max(0, sent - sent_texts.limit) if sent_texts.limit else 0,
+                model=exchange.model,
+                messages=exchange.messages,
+                first_byte_ms=exchange.first_byte_ms,
+                total_ms=exchange.total_ms,
             )
         )
-        edits[one.branch] = one.edits
-    return made, sums
+        edits[exchange.branch] = exchange.edits
+    return points, sums
 
 
 def build_timeline(
@@ -236,14 +236,14 @@ def build_timeline(
 ) -> SessionTimeline:
     """Return the figures of a session with these exchanges, oldest first; there is at least one. side_calls: names of
     its branches that are side calls."""
-    made, sums = build_points(services, exchanges)
+    points, sums = build_points(services, exchanges)
     periods: dict[tuple[int, str, str], PeriodFigures] = {}
-    for one, point in zip(exchanges, made, strict=True):
-        if not is_request(one):
+    for exchange, point in zip(exchanges, points, strict=True):
+        if not is_request(exchange):
             continue
         at = int(point.started_at // PERIOD_S) * PERIOD_S
         periods.setdefault((at, point.policy, point.model), PeriodFigures(at)).add(point)
-    last = next((one for one in reversed(exchanges) if one.branch not in side_calls), exchanges[-1])
+    last = next((exchange for exchange in reversed(exchanges) if exchange.branch not in side_calls), exchanges[-1])
     sent = count_sent_tokens(last)
     policy = services.policies.get(last.policy)
     model = lookups.look_up_model(services, last.model)
@@ -264,9 +264,9 @@ def build_timeline(
         unbilled=sums.unbilled,
         cached_predicted=sums.cached_predicted,
         cached_reported=sums.cached_reported,
-        fallbacks=sum(point.fallback is not None for point in made),
-        loops=sum(point.loop for point in made),
-        over_budget=next(point.over_budget for point in reversed(made) if point.exchange == last.exchange),
+        fallbacks=sum(point.fallback is not None for point in points),
+        loops=sum(point.loop for point in points),
+        over_budget=next(point.over_budget for point in reversed(points) if point.exchange == last.exchange),
     )
     made_periods = [SessionPeriod(policy, model, added) for (_, policy, model), added in periods.items()]
     return SessionTimeline(figures, made_periods)

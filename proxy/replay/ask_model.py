@@ -47,24 +47,24 @@ class DecisionFile:
         lines = path.read_bytes().splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                one = msgspec.json.decode(line, type=Decision)
+                decision = msgspec.json.decode(line, type=Decision)
             except ValueError:
                 if number == len(lines):  # of a run that was killed
                     path.write_bytes(b"".join(known + b"\n" for known in lines[:-1]))
                     continue
                 raise ConfigError("--answers", str(path), f"answers of an earlier run (line {number})") from None
-            self._known[one.prompt, one.number] = one
+            self._known[decision.prompt, decision.number] = decision
 
     def find(self, prompt: str, number: int) -> Decision | None:
         """Return the answer to a question that was asked before."""
         return self._known.get((prompt, number))
 
-    def add(self, one: Decision) -> None:
+    def add(self, decision: Decision) -> None:
         """Remember an answer; it is on disk when this returns."""
-        self._known[one.prompt, one.number] = one
+        self._known[decision.prompt, decision.number] = decision
         if self._path is not None:
             with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(one) + b"\n")
+                file.write(msgspec.json.encode(decision) + b"\n")
 
 
 class ModelAsker:
@@ -83,10 +83,10 @@ class ModelAsker:
     async def ask_all(self, points: Sequence[DecisionPoint], advance: Callable[[], None]) -> DecisionReport:
         """Ask about each point, in order, until the budget is spent. advance: called after each point."""
         answers: dict[tuple[int, str], list[Decision]] = defaultdict(list)
-        left = 0
+        left_out = 0
         for n, point in enumerate(points):
-            if left or not self._can_afford(point):
-                left += 1
+            if left_out or not self._can_afford(point):
+                left_out += 1
                 continue
             questions = [(side, number) for side in SIDES for number in range(QUESTIONS_PER_PROMPT)]
             found = await asyncio.gather(*(self._ask(point.get_body(side), number) for side, number in questions))
@@ -94,7 +94,7 @@ class ModelAsker:
                 if one is not None:
                     answers[n, side].append(one)
             advance()
-        return compare_decisions(points, answers, left=left, failed=self._failures)
+        return compare_decisions(points, answers, left=left_out, failed=self._failures)
 
     def _can_afford(self, point: DecisionPoint) -> bool:
         price = 0.0
@@ -122,11 +122,11 @@ class ModelAsker:
         except ProxyError:
             self._failures += 1
             return None
-        found = read_action(text) if reply.status == 200 else None
-        if found is None:
+        parsed = read_action(text) if reply.status == 200 else None
+        if parsed is None:
             self._failures += 1
             return None
-        action, answer = found
+        action, answer = parsed
         dollars = 0.0
         if answer.usage is not None:
             usage = answer.usage

@@ -131,14 +131,14 @@ class WireTokenCounter:
 
     def count_text(self, text: str) -> int:
         """Return the tokens of a text."""
-        found = self._known.get(text)
-        if found is None:
+        size = self._known.get(text)
+        if size is None:
             self._size += len(text)
             if self._size > MAX_REMEMBERED_CHARS:
                 self._known.clear()
                 self._size = len(text)
-            found = self._known[text] = self._count(text)
-        return found
+            size = self._known[text] = self._count(text)
+        return size
 
     def __call__(self, message: Message) -> int:
         """Return the tokens of a message."""

@@ -39,12 +39,12 @@ def keep_half(messages: Sequence[Message], token_counter: TokenCounter, *, newes
     stay = {n for n, s in enumerate(steps) if messages[s.start].is_system or s.start == first} | {len(steps) - 1}
     # The last user message stays as well, as it does with every policy.
     stay |= {max((n for n, s in enumerate(steps) if messages[s.start].role == "user"), default=0)}
-    rest = [n for n in range(len(steps) - 1, -1, -1) if n not in stay]
+    others = [n for n in range(len(steps) - 1, -1, -1) if n not in stay]
     if not newest:
-        rest.sort(key=lambda n: hashlib.blake2b(b"%d/%d" % (n, len(messages)), digest_size=8).digest())
-    sizes = {n: sum(map(token_counter, messages[steps[n].start : steps[n].end])) for n in rest}
+        others.sort(key=lambda n: hashlib.blake2b(b"%d/%d" % (n, len(messages)), digest_size=8).digest())
+    sizes = {n: sum(map(token_counter, messages[steps[n].start : steps[n].end])) for n in others}
     budget = sum(sizes.values()) / 2
-    for n in rest:
+    for n in others:
         if sizes[n] > budget:
             if newest:
                 break

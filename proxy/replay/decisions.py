@@ -166,9 +166,9 @@ def _bootstrap_interval(conversations: Sequence[Sequence[tuple[float, float]]]) 
     if not conversations:
         return None, None
     chance = random.Random(0)  # no secret: the same draws for the same answers
-    found = []
+    differences = []
     for _ in range(DRAWS):
         drawn = chance.choices(conversations, k=len(conversations))
-        found.append(fmean(b - a for pairs in drawn for a, b in pairs))
-    found.sort()
-    return found[round(TAIL * (DRAWS - 1))], found[round((1 - TAIL) * (DRAWS - 1))]
+        differences.append(fmean(b - a for pairs in drawn for a, b in pairs))
+    differences.sort()
+    return differences[round(TAIL * (DRAWS - 1))], differences[round((1 - TAIL) * (DRAWS - 1))]

@@ -50,11 +50,11 @@ class Chat:
 def parse_documents(text: str) -> list[Any] | None:
     """Return the JSON values of a text: of one document, or of one document a line. None if it is neither."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         pass
     else:
-        return found if isinstance(found, list) else [found]
+        return document if isinstance(document, list) else [document]
     try:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
     except (ValueError, RecursionError):
@@ -85,35 +85,35 @@ def _read_claude_code(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
         name = str(line["sessionId"]) + (f" {side}" if side else "")
         chat = chats.setdefault(name, Chat(name))
         answer = str(line["message"].get("id") or "")
-        made = list(read_blocks(line["message"]))
-        for one in made:
+        messages = list(read_blocks(line["message"]))
+        for one in messages:
             if one["role"] == "assistant" and answer and last.get(name) == answer:
                 _append_block(chat.messages[-1], one)
             else:
                 chat.messages.append(one)
                 chat.times.append(_read_timestamp(line))
-        if made:
-            last[name] = answer if made[-1]["role"] == "assistant" else ""
+        if messages:
+            last[name] = answer if messages[-1]["role"] == "assistant" else ""
     return list(chats.values())
 
 
-def _append_block(message: Json, more: Json) -> None:
+def _append_block(message: Json, block: Json) -> None:
     """Add the text and calls of a further block to an answer."""
-    texts = [text for text in (message["content"], more["content"]) if text]
+    texts = [text for text in (message["content"], block["content"]) if text]
     message["content"] = "\n".join(texts) or None
-    if more.get("tool_calls"):
-        message.setdefault("tool_calls", []).extend(more["tool_calls"])
+    if block.get("tool_calls"):
+        message.setdefault("tool_calls", []).extend(block["tool_calls"])
 
 
 def _read_codex(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
-    lines = [one for one in objects if isinstance(one.get("payload"), Mapping) and "type" in one]
-    if not any(one["type"] == "response_item" for one in lines):
+    lines = [line for line in objects if isinstance(line.get("payload"), Mapping) and "type" in line]
+    if not any(line["type"] == "response_item" for line in lines):
         return None
-    meta: Mapping[str, Any] = next((one["payload"] for one in lines if one["type"] == "session_meta"), {})
+    meta: Mapping[str, Any] = next((line["payload"] for line in lines if line["type"] == "session_meta"), {})
     given = meta.get("instructions") or meta.get("base_instructions")
     text = given.get("text") if isinstance(given, Mapping) else given
     head = [{"role": "system", "content": str(text)}] if text else []
-    items = [(one["payload"], _read_timestamp(one)) for one in lines if one["type"] == "response_item"]
+    items = [(line["payload"], _read_timestamp(line)) for line in lines if line["type"] == "response_item"]
     timed = list(read_timed_items(items))
     tools = read_tools(meta.get("dynamic_tools"))
     messages, times = [message for message, _ in timed], [time for _, time in timed]
@@ -171,21 +171,21 @@ def _read_requests(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
     pairs: list[tuple[Any, Any]] = []
     batch: dict[str, int] = {}
     known = False
-    for one in objects:
-        if "custom_id" in one:
+    for entry in objects:
+        if "custom_id" in entry:
             known = True
-            answer = one.get("response")
+            answer = entry.get("response")
             answered = answer.get("body") if isinstance(answer, Mapping) else None
-            at = batch.setdefault(str(one["custom_id"]), len(pairs))
+            at = batch.setdefault(str(entry["custom_id"]), len(pairs))
             if at == len(pairs):
                 pairs.append((None, None))
-            pairs[at] = (_decode(one.get("body")) or pairs[at][0], answered or pairs[at][1])
+            pairs[at] = (_decode(entry.get("body")) or pairs[at][0], answered or pairs[at][1])
             continue
-        body = _decode(_take_first(one, "request", "request_body", "req", "kwargs"))
+        body = _decode(_take_first(entry, "request", "request_body", "req", "kwargs"))
         if not isinstance(body, Mapping):
             continue
         body = _decode(body["body"]) if "body" in body else body
-        answer = _decode(_take_first(one, "response", "response_body", "resp", "completion"))
+        answer = _decode(_take_first(entry, "response", "response_body", "resp", "completion"))
         answer = _decode(answer["body"]) if isinstance(answer, Mapping) and "body" in answer else answer
         known = True
         pairs.append((body, answer))
@@ -218,28 +218,35 @@ def _read_langsmith(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
 
 def _read_langfuse(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
     """Observations of a trace. Those of a model are generations."""
-    listed = [each for one in objects for each in one.get("observations") or (one,) if isinstance(each, Mapping)]
-    generations = [one for one in listed if one.get("type") == "GENERATION" and "input" in one]
+    listed = [
+        each
+        for observation in objects
+        for each in observation.get("observations") or (observation,)
+        if isinstance(each, Mapping)
+    ]
+    generations = [
+        observation for observation in listed if observation.get("type") == "GENERATION" and "input" in observation
+    ]
     if not generations:
         return None
     pairs = []
-    for one in generations:
-        given = _decode(one["input"])
+    for observation in generations:
+        given = _decode(observation["input"])
         body = given if isinstance(given, Mapping) else {"messages": given}
-        pairs.append((body, _decode(one.get("output"))))
+        pairs.append((body, _decode(observation.get("output"))))
     return _collect_conversations(pairs)
 
 
 def _read_sharegpt(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
-    talks = [one for one in objects if isinstance(one.get("conversations"), list)]
+    talks = [talk for talk in objects if isinstance(talk.get("conversations"), list)]
     if not talks:
         return None
-    made = []
-    for n, one in enumerate(talks, 1):
-        tools = read_tools(_decode(one.get("tools")))
-        system = [{"role": "system", "content": one["system"]}] if one.get("system") else []
-        made.append(Chat(str(one.get("id") or f"number {n}"), [*system, *read_turns(one["conversations"])], tools))
-    return made
+    chats = []
+    for n, talk in enumerate(talks, 1):
+        tools = read_tools(_decode(talk.get("tools")))
+        system = [{"role": "system", "content": talk["system"]}] if talk.get("system") else []
+        chats.append(Chat(str(talk.get("id") or f"number {n}"), [*system, *read_turns(talk["conversations"])], tools))
+    return chats
 
 
 def _read_messages(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
@@ -249,13 +256,13 @@ def _read_messages(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
     talks = [one for one in objects if isinstance(one.get("messages"), list)]
     if not talks:
         return None
-    made = []
+    chats = []
     for n, one in enumerate(talks, 1):
         messages, tools = read_request(one)
         name = one.get("id") or one.get("instance_id")
         name = name if isinstance(name, str | int) else f"number {n}"
-        made.append(Chat(str(name), messages, tools))
-    return made
+        chats.append(Chat(str(name), messages, tools))
+    return chats
 
 
 READERS: Final[tuple[Callable[[list[Mapping[str, Any]]], list[Chat] | None], ...]] = (

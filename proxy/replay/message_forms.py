@@ -61,20 +61,24 @@ def make_result(call_id: str, content: Any) -> Json:
 def read_chat(messages: Iterable[Any]) -> Iterator[Json]:
     """Yield the chat messages among these, with the keys that a request may have. Objects of LangChain become chat
     messages."""
-    for one in messages:
-        if not isinstance(one, Mapping):
+    for message in messages:
+        if not isinstance(message, Mapping):
             continue
-        if "role" not in one and ("kwargs" in one or one.get("type") in LANGCHAIN_ROLES):
-            yield from _read_langchain(one)
-        elif one.get("role") in CHAT_ROLES:
-            yield {key: one[key] for key in KEPT_KEYS if key in one and (one[key] is not None or key == "content")}
+        if "role" not in message and ("kwargs" in message or message.get("type") in LANGCHAIN_ROLES):
+            yield from _read_langchain(message)
+        elif message.get("role") in CHAT_ROLES:
+            yield {
+                key: message[key]
+                for key in KEPT_KEYS
+                if key in message and (message[key] is not None or key == "content")
+            }
 
 
-def _read_langchain(one: Mapping[str, Any]) -> Iterator[Json]:
+def _read_langchain(entry: Mapping[str, Any]) -> Iterator[Json]:
     """Yield a message of LangChain: `{"lc", "id": [..., "AIMessage"], "kwargs"}`, or `{"type": "ai", "data"}`."""
-    path = one.get("id")
-    kind = str(path[-1]) if isinstance(path, list) and path else str(one.get("type"))
-    fields = one.get("kwargs") or one.get("data") or one
+    path = entry.get("id")
+    kind = str(path[-1]) if isinstance(path, list) and path else str(entry.get("type"))
+    fields = entry.get("kwargs") or entry.get("data") or entry
     kind = str(fields.get("type", kind)) if kind not in LANGCHAIN_ROLES else kind
     role = LANGCHAIN_ROLES.get(kind)
     if role is None or not isinstance(fields, Mapping):
@@ -127,65 +131,65 @@ def read_timed_items(items: Iterable[tuple[Any, float]]) -> Iterator[tuple[Json,
     """Yield items of Responses with their times as chat messages with theirs, as `read_items` does. A message has the
     time of its first item."""
     answer: tuple[Json, float] | None = None
-    for one, time in items:
-        made = _read_item(one.get("type") or "message", one) if isinstance(one, Mapping) else None
-        if made is None:
+    for item, time in items:
+        message = _read_item(item.get("type") or "message", item) if isinstance(item, Mapping) else None
+        if message is None:
             continue
-        if answer is not None and made["role"] == "assistant" and made.get("tool_calls"):
-            answer[0].setdefault("tool_calls", []).extend(made["tool_calls"])
+        if answer is not None and message["role"] == "assistant" and message.get("tool_calls"):
+            answer[0].setdefault("tool_calls", []).extend(message["tool_calls"])
             continue
         if answer is not None:
             yield answer
             answer = None
-        if made["role"] == "assistant":
-            answer = made, time
+        if message["role"] == "assistant":
+            answer = message, time
         else:
-            yield made, time
+            yield message, time
     if answer is not None:
         yield answer
 
 
-def _read_item(kind: str, one: Mapping[str, Any]) -> Json | None:
-    call_id = str(one.get("call_id") or one.get("id") or "")
+def _read_item(kind: str, item: Mapping[str, Any]) -> Json | None:
+    call_id = str(item.get("call_id") or item.get("id") or "")
     if kind in ("function_call", "custom_tool_call", "local_shell_call"):
-        given = one.get("arguments", one.get("input", one.get("action", {})))
-        return make_assistant("", [make_call(call_id, str(one.get("name") or "shell"), given)])
+        given = item.get("arguments", item.get("input", item.get("action", {})))
+        return make_assistant("", [make_call(call_id, str(item.get("name") or "shell"), given)])
     if kind.endswith("_call_output"):
-        return make_result(call_id, one.get("output"))
-    if kind != "message" or one.get("role") not in CHAT_ROLES:
+        return make_result(call_id, item.get("output"))
+    if kind != "message" or item.get("role") not in CHAT_ROLES:
         return None
-    text = read_text(one.get("content"))
-    return make_assistant(text) if one["role"] == "assistant" else {"role": one["role"], "content": text}
+    text = read_text(item.get("content"))
+    return make_assistant(text) if item["role"] == "assistant" else {"role": item["role"], "content": text}
 
 
 def read_turns(turns: Iterable[Any]) -> list[Json]:
     """Return the turns of ShareGPT as chat messages. Its calls and results have no ids, so they get numbers. A call
     belongs to the text in front of it."""
-    made: list[Json] = []
+    chat_messages: list[Json] = []
     numbers = count(1)
     open_calls: list[str] = []
-    for one in turns:
-        if not isinstance(one, Mapping):
+    for turn in turns:
+        if not isinstance(turn, Mapping):
             continue
-        role = SHAREGPT_ROLES.get(str(one.get("from", one.get("role", ""))))
-        text = read_text(one.get("value", one.get("content", "")))
+        role = SHAREGPT_ROLES.get(str(turn.get("from", turn.get("role", ""))))
+        text = read_text(turn.get("value", turn.get("content", "")))
         if role == "call":
             calls = [
                 make_call(f"call_{next(numbers)}", str(each.get("name", "tool")), each.get("arguments", {}))
                 for each in _read_calls(text)
             ]
             open_calls += [each["id"] for each in calls]
-            if made and made[-1]["role"] == "assistant":
-                made[-1].setdefault("tool_calls", []).extend(calls)
+            if chat_messages and chat_messages[-1]["role"] == "assistant":
+                chat_messages[-1].setdefault("tool_calls", []).extend(calls)
             else:
-                made.append(make_assistant("", calls))
+                chat_messages.append(make_assistant("", calls))
         elif role == "tool":
-            made.append(make_result(open_calls.pop(0) if open_calls else "call_1", text))
+            chat_messages.append(make_result(open_calls.pop(0) if open_calls else "call_1", text))
         elif role == "assistant":
-            made.append(make_assistant(text))
+            chat_messages.append(make_assistant(text))
         elif role is not None:
-            made.append({"role": role, "content": text})
-    return made
+            chat_messages.append({"role": role, "content": text})
+    return chat_messages
 
 
 def _read_calls(text: str) -> list[Json]:
@@ -198,17 +202,17 @@ def _read_calls(text: str) -> list[Json]:
 
 def read_tools(tools: Any) -> list[Json]:
     """Return tool definitions of any format as those of chat completions."""
-    made = []
-    for one in tools if isinstance(tools, list) else ():
-        if not isinstance(one, Mapping):
+    definitions = []
+    for tool in tools if isinstance(tools, list) else ():
+        if not isinstance(tool, Mapping):
             continue
-        if isinstance(one.get("function"), Mapping):
-            made.append({"type": "function", "function": dict(one["function"])})
-        elif one.get("name"):
-            given = one.get("parameters") or one.get("input_schema") or {"type": "object"}
-            about = {"description": one["description"]} if one.get("description") else {}
-            made.append({"type": "function", "function": {"name": one["name"], **about, "parameters": given}})
-    return made
+        if isinstance(tool.get("function"), Mapping):
+            definitions.append({"type": "function", "function": dict(tool["function"])})
+        elif tool.get("name"):
+            given = tool.get("parameters") or tool.get("input_schema") or {"type": "object"}
+            about = {"description": tool["description"]} if tool.get("description") else {}
+            definitions.append({"type": "function", "function": {"name": tool["name"], **about, "parameters": given}})
+    return definitions
 
 
 def read_request(body: Mapping[str, Any]) -> tuple[list[Json], list[Json]]:

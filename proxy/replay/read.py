@@ -114,16 +114,16 @@ def _read_foreign(data: bytes, path: Path) -> Iterator[RecordedConversation]:
         documents = None
     if documents == []:
         raise ConfigError("FILE", str(path), "a file with something in it: this one is an empty list")
-    found = read_format(documents) if documents is not None else None
-    if found is None:
+    chats = read_format(documents) if documents is not None else None
+    if chats is None:
         start = data.lstrip()[:MAX_QUOTED_CHARS].decode("utf-8", "replace")
         what = "JSON: this is none. Readable are " if documents is None else "a recording. Readable are "
         raise ConfigError("line", start, what + READABLE, line=1, source=str(path))
-    if not found:
+    if not chats:
         raise ConfigError(
             "FILE", str(path), "a recording with messages: its format is known, and nothing was said in it"
         )
-    for chat in found:
+    for chat in chats:
         yield _read_chat(chat, path)
 
 

@@ -183,11 +183,11 @@ class ReportBuilder:
 
     def _build_rows(self, name: str) -> tuple[ReportRow, dict[str, ReportRow]]:
         nothing = self._totals.get(NOTHING, {})
-        made = {
+        rows = {
             source: build_row(totals, nothing.get(source), self._settings.price_scale)
             for source, totals in self._totals.get(name, {"": ReplayTotals()}).items()
         }
-        return made.pop(""), made
+        return rows.pop(""), rows
 
 
 def _bound_name(name: str) -> str:

@@ -29,14 +29,14 @@ StoredSession = tuple[str, str]
 async def find_sessions(store: Store, session_names: Collection[str]) -> list[StoredSession]:
     """Return the sessions of these names, or all if no name is given. Raises ConfigError if a name is not in the
     store."""
-    found: list[StoredSession] = []
-    while page := await store.read_session_names(found[-1] if found else ("", "")):
-        found += page
-    names = {session for _, session in found}
+    sessions: list[StoredSession] = []
+    while page := await store.read_session_names(sessions[-1] if sessions else ("", "")):
+        sessions += page
+    names = {session for _, session in sessions}
     for name in session_names:
         if name not in names:
             raise ConfigError("SESSION", name, "a session in the store" + ("" if names else ", which is empty"))
-    return [place for place in found if not session_names or place[1] in session_names]
+    return [place for place in sessions if not session_names or place[1] in session_names]
 
 
 async def read_branches(store: Store, session: StoredSession, source: str) -> AsyncIterator[RecordedConversation]:
@@ -55,14 +55,14 @@ async def read_branches(store: Store, session: StoredSession, source: str) -> As
 
 async def _read_newest_exchanges(store: Store, place: StoredSession) -> dict[str, ExchangeRecord]:
     """Return the newest exchange of each branch."""
-    found: dict[str, ExchangeRecord] = {}
+    newest: dict[str, ExchangeRecord] = {}
     before = None
     while True:
         page = await store.read_exchanges(*place, PAGE_SIZE, before)
         for exchange in page:
-            found.setdefault(exchange.branch, exchange)
+            newest.setdefault(exchange.branch, exchange)
         if len(page) < PAGE_SIZE:
-            return found
+            return newest
         before = page[-1].started_at
 
 

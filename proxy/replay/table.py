@@ -107,25 +107,25 @@ def _build_table(report: ReplayReport, title: str, columns: Sequence[ReportColum
 
 
 def _write_notes(report: ReplayReport) -> list[str]:
-    found = []
+    notes = []
     prices = report.prices[0]
     best = find_cheapest(report)
     if best is not None:
         cost = best.total.cost[prices].effective_relative
-        found.append(
+        notes.append(
             f"Least effective cost at {prices} with {MIN_LINES_KEPT:.0%} of the lines kept:"
             f" {best.name}, {_format_ratio(cost, 2)}."
         )
     elif report.entries and report.entries[0].kept_share is None:
-        found.append("No call refers back to anything that was said before: what a policy loses cannot be told here.")
+        notes.append("No call refers back to anything that was said before: what a policy loses cannot be told here.")
     for entry in report.entries:
         total = entry.total
         if total.refused or total.failed:
             reasons = "; ".join(f"{reason} ({count})" for reason, count in total.why.items())
-            found.append(f"{entry.name}: {total.refused} plans refused, {total.failed} failed: {reasons}")
+            notes.append(f"{entry.name}: {total.refused} plans refused, {total.failed} failed: {reasons}")
         if total.asks:
-            found.append(f"{entry.name}: {total.asks} questions to a helper model are neither asked nor counted.")
-    return found
+            notes.append(f"{entry.name}: {total.asks} questions to a helper model are neither asked nor counted.")
+    return notes
 
 
 def summarize(report: ReplayReport) -> str:
@@ -138,18 +138,18 @@ def summarize(report: ReplayReport) -> str:
     share = (before - after) / before if before else 0.0
     model = "a model whose price is not known" if report.input is None else report.model
     requests = "1 request" if report.requests == 1 else f"{report.requests:,} requests"
-    whole = f"The prompts of {requests}, {_format_tokens(nothing.total.prompt)} tokens, to {model}"
+    opening = f"The prompts of {requests}, {_format_tokens(nothing.total.prompt)} tokens, to {model}"
     dollars = [report.convert_to_dollars(cost) for cost in (before, after)]
     if dollars[0] is None or dollars[1] is None:
         costs, saved = "", f"{share:.0%} of their cost"
-        more = " Name the model with --model to see dollars." if report.model == "*" else ""
+        hint = " Name the model with --model to see dollars." if report.model == "*" else ""
     else:
         costs, saved = f" cost ${dollars[0]:,.2f} as they were.", f"${dollars[0] - dollars[1]:,.2f} ({share:.0%})"
-        more = ""
+        hint = ""
     if best is nothing:
         none = f"Nothing here is cheaper and keeps {MIN_LINES_KEPT:.0%} of what is used again."
-        return f"{whole}{costs or '.'} {none}{more}"
-    return f"{whole}{costs or '.'} With {best.name} you would save about {saved}.{more}"
+        return f"{opening}{costs or '.'} {none}{hint}"
+    return f"{opening}{costs or '.'} With {best.name} you would save about {saved}.{hint}"
 
 
 def find_cheapest(report: ReplayReport) -> ReportEntry | None:

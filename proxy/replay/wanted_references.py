@@ -52,15 +52,15 @@ class JoinedTexts:
     def find_texts(self, needle: str, *, is_whole_word: bool) -> list[int]:
         """Return the numbers of the texts that hold a needle, in order. is_whole_word: True for matches with no letter,
         digit or underscore on either side."""
-        found: list[int] = []
+        numbers: list[int] = []
         text, at = self._text, self._text.find(needle)
         while at >= 0:
             if is_whole_word and not atom_texts.is_whole_word(text, at, at + len(needle)):
                 at = text.find(needle, at + 1)
                 continue
-            found.append(bisect_right(self._ends, at))
-            at = text.find(needle, self._ends[found[-1]])
-        return found
+            numbers.append(bisect_right(self._ends, at))
+            at = text.find(needle, self._ends[numbers[-1]])
+        return numbers
 
 
 class WantedReferences:
@@ -120,14 +120,14 @@ class WantedReferences:
     def _find_atom_references(
         self, n: int, named: frozenset[str], seen: dict[str, list[int]], given: str
     ) -> list[Reference]:
-        found = []
+        references = []
         for atom in sorted(named):
             holders = self.find_atom(atom)
             before = bisect_left(holders, n)
             if before and not atom_texts.has_atom(atom, given):
                 last = _find_previous(seen.get(atom, ()), n)
-                found.append(Reference(atom, holders[before - 1], far=last is not None and last[1]))
-        return found
+                references.append(Reference(atom, holders[before - 1], far=last is not None and last[1]))
+        return references
 
     def find_atom(self, atom: str) -> list[int]:
         """Return the numbers of the messages that hold an atom, without system messages."""

@@ -68,17 +68,17 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
 _BODY = msgspec.json.Decoder(_Body)
 
 
-def encode_round(found: HiddenRound) -> bytes:
+def encode_round(hidden_round: HiddenRound) -> bytes:
     """Encode the part of a round that is stored as JSON."""
-    replaces, results = ([raw.decode() for raw in raws] for raws in (found.replaces, found.results))
-    return msgspec.json.encode(_Body(replaces, results, list(found.client_call_ids), found.without_tools))
+    replaces, results = ([raw.decode() for raw in raws] for raws in (hidden_round.replaces, hidden_round.results))
+    return msgspec.json.encode(_Body(replaces, results, list(hidden_round.client_call_ids), hidden_round.without_tools))
 
 
 def decode_round(chain_key: bytes, tip: bytes, body: bytes, at: float) -> HiddenRound:
     """Decode a stored round. Raises ValueError if it cannot be read."""
-    found = _BODY.decode(body)
-    replaces, results = (tuple(raw.encode() for raw in raws) for raws in (found.replaces, found.results))
-    return HiddenRound(chain_key, tip, replaces, results, tuple(found.calls), at, found.bare)
+    stored = _BODY.decode(body)
+    replaces, results = (tuple(raw.encode() for raw in raws) for raws in (stored.replaces, stored.results))
+    return HiddenRound(chain_key, tip, replaces, results, tuple(stored.calls), at, stored.bare)
 
 
 class SplicedRequest(msgspec.Struct, frozen=True, eq=False):
@@ -113,18 +113,18 @@ def splice_hidden_rounds(
 
     Return the request itself where there is nothing to add. Raises NotManaged if a stored message cannot be read.
     """
-    found = match_rounds(request, keys, rounds_by_tip) if any(rounds_by_tip.values()) else {}
-    if not found and not tools:
+    rounds_by_index = match_rounds(request, keys, rounds_by_tip) if any(rounds_by_tip.values()) else {}
+    if not rounds_by_index and not tools:
         return SplicedRequest(request, keys)
     messages, names, hidden = request.messages, keys, dict[bytes, float]()
-    if found:
+    if rounds_by_index:
         read = (lambda raw: message_reader(drop_wire(raw))) if is_plain else message_reader
-        made = _put_back(request.messages, keys, found, read)
-        messages, names, hidden = tuple(made.messages), made.keys, made.hidden_at
+        history = _put_back(request.messages, keys, rounds_by_index, read)
+        messages, names, hidden = tuple(history.messages), history.keys, history.hidden_at
     array = _add_tools(request, tools) if tools else request.tools
-    is_spliced = request.is_spliced or bool(found)
+    is_spliced = request.is_spliced or bool(rounds_by_index)
     spliced = replace(request, messages=messages, tools=array, known_messages=(), prefix_bytes=0, is_spliced=is_spliced)
-    return SplicedRequest(spliced, names, len(found), hidden, tools if array is not request.tools else b"")
+    return SplicedRequest(spliced, names, len(rounds_by_index), hidden, tools if array is not request.tools else b"")
 
 
 def _add_tools(request: Request, tools: bytes) -> bytes | None:
@@ -164,17 +164,18 @@ def match_rounds(request: Request, keys: Sequence[bytes], rounds_by_tip: RoundsB
     An answer is known by its chain key. If the client rewords it, the answer is known by its position and the ids of
     its calls.
     """
-    found = {}
+    rounds_by_index = {}
     for n, message in enumerate(request.messages):
         if message.role != "assistant" or not n:
             continue
-        for one in rounds_by_tip.get(keys[n - 1], ()):
-            if one.answer_key == keys[n] or (
-                one.client_call_ids and one.client_call_ids == tuple(call.id for call in message.calls)
+        for hidden_round in rounds_by_tip.get(keys[n - 1], ()):
+            if hidden_round.answer_key == keys[n] or (
+                hidden_round.client_call_ids
+                and hidden_round.client_call_ids == tuple(call.id for call in message.calls)
             ):
-                found[n] = one
+                rounds_by_index[n] = hidden_round
                 break
-    return found
+    return rounds_by_index
 
 
 class _SplicedHistory:
@@ -194,18 +195,18 @@ class _SplicedHistory:
         self.messages += messages
         self.keys += keys
 
-    def add_answer(self, found: HiddenRound, chain_key: bytes) -> Message:
+    def add_answer(self, hidden_round: HiddenRound, chain_key: bytes) -> Message:
         """Add what a round has in the place of the client's answer: hidden messages, then the answer, which is
         returned. chain_key: that of the client's answer, which it keeps."""
-        after = found.request_tip
-        for raw in found.replaces[:-1]:
-            after = self._hide(raw, after, found.stored_at)
-        answer = self._read(found.replaces[-1])
+        after = hidden_round.request_tip
+        for raw in hidden_round.replaces[:-1]:
+            after = self._hide(raw, after, hidden_round.stored_at)
+        answer = self._read(hidden_round.replaces[-1])
         self.add((answer,), (chain_key,))
         return answer
 
     def add_results(
-        self, found: HiddenRound, answer: Message, messages: Sequence[Message], keys: Sequence[bytes], begin: int
+        self, hidden_round: HiddenRound, answer: Message, messages: Sequence[Message], keys: Sequence[bytes], begin: int
     ) -> int:
         """Add the results of the answer's calls: ours, and those of the client, which begin at index `begin`. Return
         the index behind them.
@@ -213,18 +214,18 @@ class _SplicedHistory:
         Ours stand where their calls stand among all of the answer's, and the client's keep their own order.
         """
         places = {call.id: place for place, call in enumerate(answer.calls)}
-        placed = [(places.get(self._read(raw).call_id or "", 0), raw) for raw in found.results]
+        placed = [(places.get(self._read(raw).call_id or "", 0), raw) for raw in hidden_round.results]
         ours = deque(sorted(placed, key=itemgetter(0)))
-        after = found.answer_key
+        after = hidden_round.answer_key
         end = begin
         while end < len(messages) and messages[end].is_result:
             place = places.get(messages[end].call_id or "", -1)
             while ours and ours[0][0] < place:
-                after = self._hide(ours.popleft()[1], after, found.stored_at)
+                after = self._hide(ours.popleft()[1], after, hidden_round.stored_at)
             self.add((messages[end],), (keys[end],))
             end += 1
         for _, raw in ours:
-            after = self._hide(raw, after, found.stored_at)
+            after = self._hide(raw, after, hidden_round.stored_at)
         return end
 
     def _hide(self, raw: bytes, after: bytes, at: float) -> bytes:
@@ -238,19 +239,19 @@ class _SplicedHistory:
 
 
 def _put_back(
-    messages: Sequence[Message], keys: Sequence[bytes], found: Mapping[int, HiddenRound], read: MessageReader
+    messages: Sequence[Message], keys: Sequence[bytes], rounds_by_index: Mapping[int, HiddenRound], read: MessageReader
 ) -> _SplicedHistory:
-    """Put rounds back. found: the rounds by the index of the answer that they belong to."""
-    made = _SplicedHistory(read)
+    """Put rounds back. rounds_by_index: the rounds by the index of the answer that they belong to."""
+    history = _SplicedHistory(read)
     done = 0
-    for n, one in found.items():
+    for n, hidden_round in rounds_by_index.items():
         if n < done:
             continue
-        made.add(messages[done:n], keys[done:n])
-        answer = made.add_answer(one, keys[n])
-        done = made.add_results(one, answer, messages, keys, n + 1)
-    made.add(messages[done:], keys[done:])
-    return made
+        history.add(messages[done:n], keys[done:n])
+        answer = history.add_answer(hidden_round, keys[n])
+        done = history.add_results(hidden_round, answer, messages, keys, n + 1)
+    history.add(messages[done:], keys[done:])
+    return history
 
 
 def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:

@@ -61,15 +61,15 @@ class LiveSessions:
 
     def find_session(self, tenant: str, session: str) -> LiveSession | None:
         """Return the session if this process remembers it."""
-        found = self._sessions.get((tenant, session))
-        if found is not None:
+        live_session = self._sessions.get((tenant, session))
+        if live_session is not None:
             self._sessions.move_to_end((tenant, session))
-            if found in self._unpacked:
-                self._unpacked.move_to_end(found)
-            if found.packed is not None:
-                found.unpack()
-                self.update_size(found)
-        return found
+            if live_session in self._unpacked:
+                self._unpacked.move_to_end(live_session)
+            if live_session.packed is not None:
+                live_session.unpack()
+                self.update_size(live_session)
+        return live_session
 
     def find_branch(self, live_session: LiveSession, name: str) -> Branch | None:
         """Return the branch from memory, if no other process can have moved it on."""
@@ -117,11 +117,11 @@ class LiveSessions:
     def end_exchange(self, live_session: LiveSession) -> None:
         """Count the memory of a session whose request has ended. If the session has left meanwhile, other requests may
         have read it back without this answer and its hidden rounds and bindings: it is read back once more."""
-        found = self._sessions.get((live_session.tenant, live_session.session))
-        if found is live_session:
+        current = self._sessions.get((live_session.tenant, live_session.session))
+        if current is live_session:
             self.update_size(live_session)
-        elif found is not None:
-            self.forget_session(found)
+        elif current is not None:
+            self.forget_session(current)
 
     def _pack_oldest(self) -> None:
         """Pack the long session that was not used for longest."""
@@ -138,21 +138,21 @@ class LiveSessions:
         live_session.nodes[key] = node
         if node.reached and self._is_live(live_session):
             index = self._by_node.setdefault(live_session.tenant, {})
-            found = index.get(key)
-            if found is None:
+            names = index.get(key)
+            if names is None:
                 index[key] = live_session.session
             else:
-                index[key] = [*([found] if isinstance(found, str) else found), live_session.session]
+                index[key] = [*([names] if isinstance(names, str) else names), live_session.session]
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
         """The sessions that hold this node behind an answer of the proxy, newest last. Behind the others are those that
         have not gone on from it: conversations that begin alike keep a session each."""
-        found = self._by_node.get(tenant, {}).get(key)
-        if not found:
+        names = self._by_node.get(tenant, {}).get(key)
+        if not names:
             return []
-        if isinstance(found, str):
-            return [found]
-        return sorted(found, key=lambda session: self._ends_at(self._sessions[tenant, session], key))
+        if isinstance(names, str):
+            return [names]
+        return sorted(names, key=lambda session: self._ends_at(self._sessions[tenant, session], key))
 
     @staticmethod
     def _ends_at(live_session: LiveSession, key: bytes) -> bool:
@@ -217,11 +217,11 @@ class LiveSessions:
 
     def _remove_from_index(self, live_session: LiveSession, key: bytes) -> None:
         index = self._by_node.get(live_session.tenant, {})
-        found = index.get(key)
-        if isinstance(found, list) and live_session.session in found:
-            left = [session for session in found if session != live_session.session]
+        names = index.get(key)
+        if isinstance(names, list) and live_session.session in names:
+            left = [session for session in names if session != live_session.session]
             index[key] = left if len(left) > 1 else left[0]
-        elif found == live_session.session:
+        elif names == live_session.session:
             del index[key]
             if not index:
                 del self._by_node[live_session.tenant]

@@ -55,17 +55,17 @@ async def refresh_branch(live_sessions: LiveSessions, live_session: LiveSession,
         return branch
     try:
         async with asyncio.timeout(live_sessions.lookup_s):
-            found = await live_sessions.store.read_branch_position(*branch.id)
+            position = await live_sessions.store.read_branch_position(*branch.id)
     except (TimeoutError, StoreUnavailable):
         live_sessions.on_lookup_failed("standing")
         return branch
-    if found is None:
+    if position is None:
         if not branch.is_confirmed:
             return branch  # its rows are on their way to the store
         live_sessions.forget_session(live_session)
         return None
     branch.is_confirmed = True
-    if branch.is_at(found):
+    if branch.is_at(position):
         return branch
     if live_session.branches.get(name) is branch:
         live_sessions.remove_branch(branch)

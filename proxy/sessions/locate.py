@@ -128,13 +128,13 @@ def _lower_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _read_body_field(request: Request, path: str) -> str | None:
-    top, _, rest = path.partition(".")
+    top, _, inner = path.partition(".")
     span = request.spans.get(top)
     if span is None:
         return None
     raw: bytes | None = request.body[span[0] : span[1]]
-    if rest:
-        raw = json_spans.read_value(raw or b"", rest)
+    if inner:
+        raw = json_spans.read_value(raw or b"", inner)
     return json_spans.decode_string(raw) if raw else None
 
 
@@ -471,21 +471,21 @@ def _fork_branch(
 ) -> Branch:
     """Make a branch that branches off another: it inherits the edits on the messages that both share. length: messages
     of the request that begins it."""
-    made = _make_branch(live_sessions, branch.live_session, kind, system)
+    fork = _make_branch(live_sessions, branch.live_session, kind, system)
     nodes = branch.live_session.nodes
-    made.state = branch.state.fork(shared, nodes)
+    fork.state = branch.state.fork(shared, nodes)
     simulated = branch.unstored.simulated_state
-    made.unstored = UnstoredValues(
+    fork.unstored = UnstoredValues(
         counted=branch.unstored.counted,
         simulated_state=simulated.fork(shared, nodes) if simulated is not None else None,
     )
     if length < len(branch.state.sent_marks) or not branch.state.sent_marks:
         # The client seems to have compacted its history: the upstream may accept a prompt now that it refused before.
-        made.state = replace(made.state, stopped=None)
-    made.fork_point = ForkPoint(branch.name, shared[-1])
-    made.tool_offer = branch.tool_offer
-    made.refused_reasoning = branch.refused_reasoning
-    kept = {*made.state.edits, *(made.state.lasting_edits or ())}
+        fork.state = replace(fork.state, stopped=None)
+    fork.fork_point = ForkPoint(branch.name, shared[-1])
+    fork.tool_offer = branch.tool_offer
+    fork.refused_reasoning = branch.refused_reasoning
+    kept = {*fork.state.edits, *(fork.state.lasting_edits or ())}
     versions = branch.store_position.edit_versions
-    made.store_position.edit_versions = {k: v for k, v in versions.items() if k in kept}
-    return made
+    fork.store_position.edit_versions = {k: v for k, v in versions.items() if k in kept}
+    return fork

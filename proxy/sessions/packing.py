@@ -112,12 +112,12 @@ def pack_nodes(nodes: dict[bytes, Node], forms: set[bytes], tips: Iterable[bytes
 
 def unpack_nodes(packed: bytes) -> tuple[dict[bytes, Node], set[bytes], list[bytes]]:
     """Return what `pack_nodes` was given."""
-    found = _NODES.decode(zlib.decompress(packed))
+    decoded = _NODES.decode(zlib.decompress(packed))
     names: dict[str, str] = {}
-    for node in found.nodes.values():  # all nodes share the few names, as before
+    for node in decoded.nodes.values():  # all nodes share the few names, as before
         node.branch = names.setdefault(node.branch, node.branch)
         node.strategy = names.setdefault(node.strategy, node.strategy)
-    return found.nodes, found.forms, found.tips
+    return decoded.nodes, decoded.forms, decoded.tips
 
 
 def pack_state(state: BranchState, versions: dict[bytes, int], moves: Iterable[Move]) -> bytes:
@@ -128,9 +128,9 @@ def pack_state(state: BranchState, versions: dict[bytes, int], moves: Iterable[M
     return zlib.compress(_ENCODER.encode(parts), LEVEL)
 
 
-def unpack_state(packed: bytes, rest: BranchState) -> tuple[BranchState, dict[bytes, int], list[Move]]:
-    """Return what `pack_state` was given. rest: the other parts of the state."""
-    found = _STATE.decode(zlib.decompress(packed))
-    edits = {row[0]: Edit(*row) for row in found.edits}
-    state = msgspec.structs.replace(rest, edits=edits, sent_marks=found.marks, sent_sizes=found.sizes)
-    return state, found.versions, found.moves
+def unpack_state(packed: bytes, remaining_state: BranchState) -> tuple[BranchState, dict[bytes, int], list[Move]]:
+    """Return what `pack_state` was given. remaining_state: the other parts of the state."""
+    decoded = _STATE.decode(zlib.decompress(packed))
+    edits = {row[0]: Edit(*row) for row in decoded.edits}
+    state = msgspec.structs.replace(remaining_state, edits=edits, sent_marks=decoded.marks, sent_sizes=decoded.sizes)
+    return state, decoded.versions, decoded.moves

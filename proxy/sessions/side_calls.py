@@ -46,16 +46,16 @@ def classify_branch(
 async def read_branch_traits(store: Store, live_session: LiveSession) -> list[BranchTraits]:
     """Return the branches of a session, as they are in memory, else as they are stored. StoreUnavailable passes
     through."""
-    found: dict[str, BranchTraits] = {}
+    traits: dict[str, BranchTraits] = {}
     if live_session.partial:  # other branches of the session may be in the store alone
         rows = await store.read_branch_kinds(live_session.tenant, live_session.session)
-        found = {row.branch: BranchTraits(row.kind, row.system, row.works) for row in rows}
+        traits = {row.branch: BranchTraits(row.kind, row.system, row.works) for row in rows}
     for name, branch in live_session.branches.items():
-        stored = found.get(name)
-        found[name] = BranchTraits(
+        stored = traits.get(name)
+        traits[name] = BranchTraits(
             branch.kind, branch.system, branch.has_worked or (stored is not None and stored.works)
         )
-    return list(found.values())
+    return list(traits.values())
 
 
 def mark_continued(request: Request, branch: Branch) -> list[Row]:

@@ -254,11 +254,11 @@ def _read_own_models(file: Path) -> tuple[Model, ...]:
             allowed = 'tables [models."NAME"]'
             raise ConfigError(key, "(a table)" if isinstance(value, dict) else value, allowed,
                               line=find_line(text, (key,)), source=str(file))  # fmt: skip
-    found = read_models(
+    models = read_models(
         tree.get("models", {}), partial=True, source=str(file), find_line=lambda at: find_line(text, at)
     )
     # An entry for all models is less specific than one for some, wherever it stands in the file.
-    return tuple(sorted(found, key=lambda model: model.name == "*"))
+    return tuple(sorted(models, key=lambda model: model.name == "*"))
 
 
 def find_shipped_file(name: str) -> Path:
@@ -453,10 +453,10 @@ def _describe_allowed(error: ErrorDetails) -> str:
 def _check_environment(settings: Settings) -> Iterator[tuple[KeyPath, object, str]]:
     """Yield errors that no type finds: files that do not exist, variables that are not set."""
     policies = settings.find_policy_files()
-    wanted: list[tuple[KeyPath, str]] = [(("policy",), settings.policy)]
+    policy_names: list[tuple[KeyPath, str]] = [(("policy",), settings.policy)]
     for name, upstream in settings.upstreams.items():
         place = ("upstreams", name)
-        wanted.append(((*place, "policy"), upstream.policy))
+        policy_names.append(((*place, "policy"), upstream.policy))
         if upstream.api_key_env and not upstream.read_api_key():
             yield (*place, "api_key_env"), upstream.api_key_env, "the name of an environment variable that is set"
         for field in ("ca_bundle", "client_cert", "client_key"):
@@ -465,7 +465,7 @@ def _check_environment(settings: Settings) -> Iterator[tuple[KeyPath, object, st
                 yield (*place, field), file, "a PEM file that is there"
         if upstream.client_key and not upstream.client_cert:
             yield (*place, "client_cert"), "", "the PEM file of the certificate to which `client_key` belongs"
-    for path, policy in wanted:
+    for path, policy in policy_names:
         if policy and policy not in policies:
             yield path, policy, "one of " + ", ".join(sorted(policies))
     yield from _check_helper_upstreams(settings)

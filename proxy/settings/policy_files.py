@@ -59,15 +59,15 @@ def _read_shipped_policy(file: Path) -> Policy:
 
 def find_own_classes(policies: Iterable[Policy]) -> list[OwnClass]:
     """Return the classes of files beside the policies that these policies use, each once a policy."""
-    found: dict[OwnClass, None] = {}
+    own_classes: dict[OwnClass, None] = {}
     for policy in policies:
         for part in (*policy.stages, *policy.injections):
             kind = type(part)
             if kind.__module__.startswith(PACKAGE):
                 module = sys.modules[kind.__module__]
                 use = f"{kind.__module__.rpartition('.')[2]}:{kind.__qualname__}"
-                found[OwnClass(policy.name, use, Path(str(module.__file__)))] = None
-    return list(found)
+                own_classes[OwnClass(policy.name, use, Path(str(module.__file__)))] = None
+    return list(own_classes)
 
 
 def list_code_folders(policies: Iterable[Policy]) -> tuple[Path, ...]:
@@ -83,19 +83,19 @@ def open_code_folders(folders: Iterable[Path]) -> None:
 
 def _load_own_classes(file: Path, table: Mapping[str, Any]) -> dict[str, type]:
     """Return the classes by `module:Class` whose module is a file beside the policy's."""
-    made: dict[str, type] = {}
+    classes: dict[str, type] = {}
     for section, use in _find_uses(table):
         name, _, attribute = use.partition(":")
         code = file.parent / f"{name}.py"
-        if not (name.isidentifier() and code.is_file()) or use in made:
+        if not (name.isidentifier() and code.is_file()) or use in classes:
             continue
         if not code.resolve().is_relative_to(file.parent.resolve()):
             raise ConfigError(f"{section}.use", use, f"a file of {file.parent} itself, not a link", source=str(file))
         found = getattr(_load(code, f"{section}.use", use, str(file)), attribute, None)
         if not isinstance(found, type):
             raise ConfigError(f"{section}.use", use, f"the name of a class in {code}", source=str(file))
-        made[use] = found
-    return made
+        classes[use] = found
+    return classes
 
 
 def _find_uses(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

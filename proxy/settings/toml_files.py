@@ -43,14 +43,14 @@ def find_line(text: str, path: KeyPath) -> int | None:
             tree: Any = tomllib.loads("".join(lines[:end]))
         except tomllib.TOMLDecodeError:
             continue
-        found = 0
+        found_depth = 0
         for part in path:
             children = tree if isinstance(tree, dict) else dict(enumerate(tree)) if isinstance(tree, list) else {}
             if part not in children:
                 break
-            tree, found = children[part], found + 1
-        if found > depth:
-            best, depth = start + 1, found
+            tree, found_depth = children[part], found_depth + 1
+        if found_depth > depth:
+            best, depth = start + 1, found_depth
         start = end
     return best
 

@@ -40,11 +40,11 @@ def _make_store(
 ) -> Store:
     if db == ":memory:":
         return InMemoryStore()
-    scheme, found, rest = db.partition("://")
-    if not found:
+    scheme, has_scheme, address = db.partition("://")
+    if not has_scheme:
         return SqliteStore(db, durability=durability, spool_mb=spool_mb, read_s=read_s)
-    if scheme == "sqlite" and rest.startswith("/"):
-        return SqliteStore(rest[1:], durability=durability, spool_mb=spool_mb, read_s=read_s)
+    if scheme == "sqlite" and address.startswith("/"):
+        return SqliteStore(address[1:], durability=durability, spool_mb=spool_mb, read_s=read_s)
     if scheme in ("postgresql", "postgres"):
         return _create_postgres_store(db, durability, spool_mb, read_s, retention_days)
     raise StoreRefused(
@@ -70,14 +70,14 @@ def _create_postgres_store(
 
 async def open_for_reports(db: str) -> Store:
     """The store that `db` names, open for reading alone, beside the proxies that use it. Raises StoreRefused."""
-    found = create_store(db, read_s=REPORT_READ_S)
-    if isinstance(found, SqliteStore):
+    store = create_store(db, read_s=REPORT_READ_S)
+    if isinstance(store, SqliteStore):
         from proxy.store.readonly import ReadOnlyStore  # noqa: PLC0415  reports alone need it
 
-        found = ReadOnlyStore(found.path)
-        await found.open()
-    elif isinstance(found, InMemoryStore):
+        store = ReadOnlyStore(store.path)
+        await store.open()
+    elif isinstance(store, InMemoryStore):
         raise StoreRefused("a store in memory is gone with its proxy.", hint="Name a store with --db.")
     else:
-        await found.open_for_reports()  # type: ignore[attr-defined]  # of PostgresStore, which may not be installed
-    return found
+        await store.open_for_reports()  # type: ignore[attr-defined]  # of PostgresStore, which may not be installed
+    return store

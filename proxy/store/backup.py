@@ -70,13 +70,13 @@ def restore_file(source: Path, path: Path, heartbeat: Heartbeat = lambda _done, 
 
 def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:
     """Copy one database to a new file, check the copy, and put it on disk. Raises StoreRefused."""
-    made = target.with_name(f".{target.name}.{os.getpid()}.part")
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         uri = sqlite_files.build_read_uri(source, "Say which with --db.")
         with (
             closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as original,
-            closing(sqlite3.connect(made, isolation_level=None)) as copy,
+            closing(sqlite3.connect(unfinished, isolation_level=None)) as copy,
         ):
             original.execute("BEGIN")
             original.execute(
@@ -87,16 +87,16 @@ def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:
             [first, *_] = copy.execute("PRAGMA quick_check(1)").fetchall()
         if first[0] != "ok":
             raise StoreRefused(f"the copy of {source} is damaged: {first[0]}.", hint="Check the disk, and try again.")
-        with made.open("rb") as written:
+        with unfinished.open("rb") as written:
             os.fsync(written.fileno())
-        made.rename(target)
+        unfinished.rename(target)
         _sync_folder(target)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise StoreRefused(f"{source} cannot be copied to {target}: {reason}.") from error
     finally:
         for ending in ("", "-journal", "-wal", "-shm"):
-            made.with_name(made.name + ending).unlink(missing_ok=True)
+            unfinished.with_name(unfinished.name + ending).unlink(missing_ok=True)
 
 
 def _set_aside(path: Path) -> Path | None:
@@ -108,11 +108,11 @@ def _set_aside(path: Path) -> Path | None:
         # With an empty log, a kill between two of these moves parts nothing. A damaged store is moved as it is.
         with suppress(sqlite3.Error), closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    found = path.exists()
+    is_there = path.exists()
     for file in (path, *sqlite_files.list_wal_files(path), GapFile(path).path):
         with suppress(FileNotFoundError):
             file.rename(target.with_name(target.name + file.name.removeprefix(path.name)))
-    return target if found else None
+    return target if is_there else None
 
 
 def _sync_folder(file: Path) -> None:

@@ -167,25 +167,25 @@ def build_statements(rows: Sequence[Row], tips: BranchTips | None = None) -> lis
     tips: each `BranchTipRow` goes there instead of into the result. Of a transaction only a branch's last one counts,
     and no other statement depends on it.
     """
-    made: list[tuple[str, list[Args]]] = []
+    statements: list[tuple[str, list[Args]]] = []
     for kind, alike in groupby(rows, type):
         if kind is BranchTipRow and tips is not None:
             for row in cast("Iterator[BranchTipRow]", alike):
                 place = (row.tenant, row.session, row.branch)
                 if place in tips and tips[place].last_at > row.last_at:  # the clock was set back
-                    made.append((sql.TOUCH_SESSION, [_build_touch_args(tips[place])]))
+                    statements.append((sql.TOUCH_SESSION, [_build_touch_args(tips[place])]))
                 tips[place] = row
             continue
         if kind is RemovalStepRow:
-            made.extend(
+            statements.extend(
                 (removal.select_removal_statement(row), [removal.build_removal_args(row)])
                 for row in cast("Iterator[RemovalStepRow]", alike)
             )
             continue
         texts = STATEMENTS[kind]
         several = list(alike)
-        made.extend((text, [arguments(row) for row in several]) for text, arguments in texts)
-    return made
+        statements.extend((text, [arguments(row) for row in several]) for text, arguments in texts)
+    return statements
 
 
 def make_gap(rows: Sequence[Row], byte_count: int, reason: str) -> GapRow | None:

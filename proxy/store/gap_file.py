@@ -37,11 +37,11 @@ class GapFile:
         """Reserve the file's room, and return the gaps of the last process. Raises OSError."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "rb+") as file:
-            found = file.read()
-            file.write(b"\n" * (FILE_SIZE - len(found)))
+            written = file.read()
+            file.write(b"\n" * (FILE_SIZE - len(written)))
             os.fsync(descriptor)
         self._made = True
-        lines = [line for line in found.splitlines() if line]
+        lines = [line for line in written.splitlines() if line]
         rows = [row for row in map(_read, lines) if row is not None]
         if len(rows) < len(lines):
             log.warning("%d lines of the file of gaps %s cannot be read", len(lines) - len(rows), self.path)

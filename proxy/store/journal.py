@@ -248,7 +248,7 @@ def pack(items: Sequence[Sequence[Row]]) -> bytes | None:
     for rows in items:
         if not rows or is_erasing(rows) or count_bytes(rows) > MAX_ITEM_BYTES:
             return None
-        made: list[tuple[Any, ...]] = []
+        records: list[tuple[Any, ...]] = []
         for row in rows:
             number = _NUMBERS.get(type(row))
             if number is None:
@@ -258,13 +258,15 @@ def pack(items: Sequence[Sequence[Row]]) -> bytes | None:
                 return None
             if values[:2] != place:
                 place = values[:2]
-                made.append((_PLACE, *place))
-            made.append((number, *values[2:]))
-        packed.append(made)
+                records.append((_PLACE, *place))
+            records.append((number, *values[2:]))
+        packed.append(records)
     try:
         data = msgspec.msgpack.encode(packed)
     except UnicodeEncodeError:  # a lone surrogate, which JSON can carry
-        data = msgspec.msgpack.encode([[tuple(map(_encode_surrogates, values)) for values in made] for made in packed])
+        data = msgspec.msgpack.encode(
+            [[tuple(map(_encode_surrogates, values)) for values in records] for records in packed]
+        )
     data = len(data).to_bytes(4) + data
     return data if len(data) <= MAX_RECORD_SLOTS * SLOT_BYTES else None
 

@@ -46,11 +46,11 @@ def check_pages(path: Path) -> None:
         return
     try:
         with closing(_open_database(sqlite_files.build_read_uri(path, SAY_WHICH))) as there:
-            found = there.execute("PRAGMA quick_check(1)").fetchone()[0]
+            verdict = there.execute("PRAGMA quick_check(1)").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        found = str(error)
-    if found != "ok":
-        raise make_damage_error(path, found)
+        verdict = str(error)
+    if verdict != "ok":
+        raise make_damage_error(path, verdict)
 
 
 def migrate_file(path: Path) -> int:

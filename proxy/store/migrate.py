@@ -88,12 +88,12 @@ async def _run_migrations(connection: aiosqlite.Connection, path: Path, migratio
     return len(missing)
 
 
-def make_damage_error(path: Path, found: str) -> DamagedDatabase:
-    """Return the error for a damaged file, or for one that never was a database. found: the fault in SQLite's words."""
-    if found == NOT_A_DATABASE:
+def make_damage_error(path: Path, fault: str) -> DamagedDatabase:
+    """Return the error for a damaged file, or for one that never was a database. fault: the fault in SQLite's words."""
+    if fault == NOT_A_DATABASE:
         hint = "Give another path with --db. If it was the store, put a backup in its place."
         return DamagedDatabase(f"the file {path} is no SQLite database.", hint=hint)
-    return DamagedDatabase(f"the database {path} is damaged: {found}.", hint=DAMAGE_HINT)
+    return DamagedDatabase(f"the database {path} is damaged: {fault}.", hint=DAMAGE_HINT)
 
 
 async def _fetch_rows(connection: aiosqlite.Connection, text: str) -> list[Any]:

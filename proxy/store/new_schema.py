@@ -24,19 +24,19 @@ _SOURCE: Final = r"\b(?:UPDATE|FROM|JOIN)\s+(\w+)"
 def fold_renames(statements: Iterable[str]) -> list[str]:
     """Return the statements with the names that renames give later, and without these renames. They have the same
     effect on a database without tables."""
-    made: list[str] = []
+    kept: list[str] = []
     for statement in statements:
-        if re.match(_ROWS, statement) and _has_no_rows(statement, made):
+        if re.match(_ROWS, statement) and _has_no_rows(statement, kept):
             continue
         words = " ".join(statement.split())
         folded = None
-        if found := re.fullmatch(_RENAMED_COLUMN, words):
-            folded = _replace_word(made, *found.groups())
-        elif found := re.fullmatch(_RENAMED_TABLE, words):
-            table, new = found.groups()
-            folded = _replace_word(made, table, table, new)
-        made = [*made, statement] if folded is None else folded
-    return made
+        if renamed := re.fullmatch(_RENAMED_COLUMN, words):
+            folded = _replace_word(kept, *renamed.groups())
+        elif renamed := re.fullmatch(_RENAMED_TABLE, words):
+            table, new = renamed.groups()
+            folded = _replace_word(kept, table, table, new)
+        kept = [*kept, statement] if folded is None else folded
+    return kept
 
 
 def _has_no_rows(statement: str, made: Iterable[str]) -> bool:
@@ -46,13 +46,13 @@ def _has_no_rows(statement: str, made: Iterable[str]) -> bool:
     return not tables.isdisjoint(re.findall(_SOURCE, statement))
 
 
-def _replace_word(made: list[str], table: str, old: str, new: str) -> list[str] | None:
+def _replace_word(statements: list[str], table: str, old: str, new: str) -> list[str] | None:
     """Return the statements with a word replaced in those about a table. Return None if none of them makes the table,
     or if a view or another statement names both."""
-    if not any(re.match(rf"\s*CREATE TABLE {table}\b", statement) for statement in made):
+    if not any(re.match(rf"\s*CREATE TABLE {table}\b", statement) for statement in statements):
         return None
     replaced = []
-    for statement in made:
+    for statement in statements:
         subject = re.match(_SUBJECT, statement, re.DOTALL)
         if subject is None and re.search(rf"\b{table}\b", statement) and re.search(rf"\b{old}\b", statement):
             return None

@@ -118,11 +118,11 @@ async def update_index(connection: Any, tenant: str, session: str) -> None:
     await connection.execute(_DROP_EARLIER, tenant, session, INDEX_FORM)
     while True:
         rows = await connection.fetch(_NEW, tenant, session, _PAGE)
-        made = [
+        index_rows = [
             (tenant, session, *row[:4], INDEX_FORM, " ".join(extract_words(extract_text(row[0], row[4]))))
             for row in rows
         ]
-        await connection.executemany(_INSERT, made)
+        await connection.executemany(_INSERT, index_rows)
         if len(rows) < _PAGE:
             return
 

@@ -107,28 +107,28 @@ def list_migration_statements(now: float, days: int) -> tuple[str, ...]:
     """The statements that make partitioned tables of the plain ones. Rows stay where they are; each table is read
     once."""
     bound = find_id_start(find_next_bound(now, days))
-    made = ["DROP TRIGGER edits_out ON edits"]
+    statements = ["DROP TRIGGER edits_out ON edits"]
     for table in TABLES:
         name, first = table.name, f"{table.name}_first"
-        made += [
+        statements += [
             f"ALTER TABLE {name} RENAME TO {first}",
             f"ALTER INDEX {name}_pkey RENAME TO {first}_pkey",
             f"CREATE TABLE {name} (LIKE {first}) PARTITION BY RANGE ({table.id})",
         ]
         if table.index:
             index = re.findall(r"INDEX (\w+)", table.index)[0]
-            made += [f"ALTER INDEX {index} RENAME TO {index}_first", table.index]
-        made += [
+            statements += [f"ALTER INDEX {index} RENAME TO {index}_first", table.index]
+        statements += [
             f"ALTER TABLE {name} ADD PRIMARY KEY ({table.key})",
             f"CREATE TABLE {name}_default PARTITION OF {name} DEFAULT",
             # An id that was not made from the time may sort behind the bound.
             _MOVE_LATE.format(name=name, first=first, id=table.id, bound=bound),
             f"ALTER TABLE {name} ATTACH PARTITION {first} FOR VALUES FROM (MINVALUE) TO ('{bound}')",
         ]
-    made.append(
+    statements.append(
         "CREATE TRIGGER edits_out AFTER DELETE ON edits FOR EACH ROW EXECUTE FUNCTION context_proxy_edits_out()"
     )
-    return tuple(made)
+    return tuple(statements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def round_down(partitions: Sequence[Partition], before: float) -> tuple[float, s
 async def extend_partitions(connection: Any, now: float, days: int) -> int:
     """Make the partitions for the time ahead that are missing, and return their number. Of replicas that come together
     one makes them. connection: asyncpg's."""
-    made = 0
+    made_count = 0
     async with connection.transaction():
         await connection.execute(_LOCK_WAIT)
         if not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _LOCK):
@@ -191,15 +191,15 @@ async def extend_partitions(connection: Any, now: float, days: int) -> int:
         while begin < until:
             # After a long stop one partition has all of the time in which nothing was stored.
             end = find_next_bound(max(begin, now - days * DAY_S), days)
-            made += await _make_partitions(connection, begin, end)
+            made_count += await _make_partitions(connection, begin, end)
             begin = end
-    return made
+    return made_count
 
 
 async def _make_partitions(connection: Any, begin: float, end: float) -> int:
     """Make the partition of each table, unless the default partition has rows of its ids: those stay where they are."""
     start, stop = find_id_start(begin), find_id_start(end)
-    made = 0
+    made_count = 0
     for table in TABLES:
         taken = f"SELECT 1 FROM {table.name}_default WHERE {table.id} >= $1 AND {table.id} < $2 LIMIT 1"  # noqa: S608  # names of ours
         if await connection.fetchval(taken, start, stop):
@@ -210,8 +210,8 @@ async def _make_partitions(connection: Any, begin: float, end: float) -> int:
         await connection.execute(
             f"ALTER TABLE {table.name} ATTACH PARTITION {name} FOR VALUES FROM ('{start}') TO ('{stop}')"
         )
-        made += 1
-    return made
+        made_count += 1
+    return made_count
 
 
 async def drop_partitions(connection: Any, end: str, now: float) -> int:

@@ -137,31 +137,31 @@ def build_statement(sections: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 class ReadAhead:
     """The reads of one request. Made when they are announced; the first of them reads all."""
 
-    def __init__(self, wanted: ExpectedReads) -> None:
-        self._wanted = wanted
+    def __init__(self, expected: ExpectedReads) -> None:
+        self._wanted = expected
         self._is_open = True
         """True until the statement runs. A statement that fails or is too late is not tried again: each read is then
         made by itself."""
         self._rows: dict[tuple[str, tuple[Any, ...]], Rows] = {}
         self._known: dict[bytes, KnownMessage] | None = None
         self._rounds: list[HiddenRoundRow] | None = None
-        sections = [*(_ALWAYS if wanted.is_moved else _UNMOVED)]
-        if wanted.rounds:
+        sections = [*(_ALWAYS if expected.is_moved else _UNMOVED)]
+        if expected.rounds:
             sections.append("rounds")
-        if wanted.is_new:
+        if expected.is_new:
             sections += ["kinds", "newest_states"]
-        if wanted.scratchpad:
+        if expected.scratchpad:
             sections.append("scratchpad")
-        if wanted.memos:
+        if expected.memos:
             sections.append("memos")
         self._sections = tuple(sections)
         self._values: dict[str, Any] = {
-            "tenant": wanted.tenant, "session": wanted.session, "whole": WHOLE_SESSION, "guess": wanted.branch,
-            "branch": wanted.branch,
-            "keys": wanted.keys, "rounds": wanted.rounds, "moves": wanted.moves, "system": wanted.system,
-            "edits": wanted.edits, "states": wanted.states, "all": ALL_NUMBERS, "one": 1, "start": "",
+            "tenant": expected.tenant, "session": expected.session, "whole": WHOLE_SESSION, "guess": expected.branch,
+            "branch": expected.branch,
+            "keys": expected.keys, "rounds": expected.rounds, "moves": expected.moves, "system": expected.system,
+            "edits": expected.edits, "states": expected.states, "all": ALL_NUMBERS, "one": 1, "start": "",
             "answers": sql.MAX_HELPER_ANSWERS, "sixteen": MAX_STORED_STATES,
-            "project": wanted.project, "memos": wanted.memos,
+            "project": expected.project, "memos": expected.memos,
         }  # fmt: skip
 
     def drop(self) -> None:
@@ -215,23 +215,27 @@ class ReadAhead:
         self._is_open = False
         text, names = build_statement(self._sections)
         (arrays,) = await fetch(text, [self._values[name] for name in names])
-        found = {name: [tuple(row) for row in rows] for name, rows in zip(self._sections, arrays, strict=True)}
-        branch = found["place"][0][0] if self._wanted.is_moved else self._wanted.branch
+        rows_by_section = {
+            name: [tuple(row) for row in rows] for name, rows in zip(self._sections, arrays, strict=True)
+        }
+        branch = rows_by_section["place"][0][0] if self._wanted.is_moved else self._wanted.branch
         values = {**self._values, "branch": branch, "moved": branch}
-        if self._wanted.is_moved and not found["branch"] and branch == self._wanted.branch:
+        if self._wanted.is_moved and not rows_by_section["branch"] and branch == self._wanted.branch:
             for name in ("branch", "edits", "states", "answers"):  # memory has the branch, or there is none
-                del found[name]
-        for name, rows in found.items():
+                del rows_by_section[name]
+        for name, rows in rows_by_section.items():
             if name in _SHARED:
                 self._rows[_SHARED[name][0], tuple(values[argument] for argument in _SHARED[name][1])] = rows
-        for exchange, is_literal in found.get("literal", ()):
+        for exchange, is_literal in rows_by_section.get("literal", ()):
             place = (self._wanted.tenant, self._wanted.session, exchange)
             self._rows[sql.IS_LITERAL, place] = [] if is_literal is None else [(1,)]
-        for (body,) in found.get("offer", ()):
-            offer = found["branch"][0][12]
+        for (body,) in rows_by_section.get("offer", ()):
+            offer = rows_by_section["branch"][0][12]
             place = (self._wanted.tenant, self._wanted.session, bytes.fromhex(offer))
             self._rows[sql.FORM, place] = [(body,)]
-        if "known" in found:
-            self._known = {row[0]: KnownMessage(row[1], row[2], bool(row[3]), row[4], row[5]) for row in found["known"]}
-        rounds = [HiddenRoundRow(*row) for row in found.get("rounds", ())]
+        if "known" in rows_by_section:
+            self._known = {
+                row[0]: KnownMessage(row[1], row[2], bool(row[3]), row[4], row[5]) for row in rows_by_section["known"]
+            }
+        rounds = [HiddenRoundRow(*row) for row in rows_by_section.get("rounds", ())]
         self._rounds = sorted(rounds, key=lambda row: (row.created_at, row.key))

@@ -203,15 +203,15 @@ class RemovalSteps(RowReader):
     async def _erase(self, tenant: str, session: str, tables: list[str]) -> int:
         steps = 0
         for _ in range(_ROUNDS):
-            left = await self._find_remaining_tables(tenant, session)
-            if not any(left[table] for table in tables):
+            has_rows = await self._find_remaining_tables(tenant, session)
+            if not any(has_rows[table] for table in tables):
                 return steps
             for table in tables:
-                while left[table]:
+                while has_rows[table]:
                     await self.put([RemovalStepRow(tenant, session, table)])
                     steps += 1
                     await asyncio.sleep(_PAUSE_S)
-                    left = await self._find_remaining_tables(tenant, session)
+                    has_rows = await self._find_remaining_tables(tenant, session)
         raise StoreUnavailable("rows of what is to be removed keep coming.")
 
     async def _find_remaining_tables(self, tenant: str, session: str) -> dict[str, bool]:

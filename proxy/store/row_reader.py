@@ -25,13 +25,13 @@ def split_into_chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
     The middle size comes first: a conversation that goes on is recognised by its last few dozen messages.
     """
     small, middle, large = CHUNK_SIZES
-    left = list(reversed(keys))
-    made: list[list[bytes]] = []
-    while left:
-        size = small if len(left) <= small else middle if len(left) <= middle or not made else large
-        part, left = left[:size], left[size:]
-        made.append(part + part[-1:] * (size - len(part)))
-    return made
+    remaining = list(reversed(keys))
+    chunks: list[list[bytes]] = []
+    while remaining:
+        size = small if len(remaining) <= small else middle if len(remaining) <= middle or not chunks else large
+        part, remaining = remaining[:size], remaining[size:]
+        chunks.append(part + part[-1:] * (size - len(part)))
+    return chunks
 
 
 def expand_per_chunk(text: str) -> dict[int, str]:

@@ -196,11 +196,11 @@ class SessionListReads(RowReader):
     """The reading half of `SessionListStore`."""
 
     async def read_token_snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
-        found: dict[bytes, int] = {}
+        snapshots: dict[bytes, int] = {}
         for chunk in split_into_chunks(keys):
             args = (tenant, session, *chunk, tenant, session, tenant, session)
-            found.update(await self._fetch(TOKEN_SNAPSHOTS[len(chunk)], args))
-        return found
+            snapshots.update(await self._fetch(TOKEN_SNAPSHOTS[len(chunk)], args))
+        return snapshots
 
     async def list_sessions(
         self, tenant: str | None, after: SessionCursor | None = None, limit: int = 50, only: SessionFilter | None = None

@@ -290,11 +290,11 @@ class SessionNotesReads(RowReader):
     ) -> list[HiddenRoundRow]:
         if keys is None:
             return [HiddenRoundRow(*row) for row in await self._fetch(ALL_ROUNDS, (tenant, session))]
-        found: dict[bytes, HiddenRoundRow] = {}
+        rounds: dict[bytes, HiddenRoundRow] = {}
         for chunk in split_into_chunks(keys):
             args = (tenant, session, *chunk, tenant, session, *chunk)
-            found.update((row[2], HiddenRoundRow(*row)) for row in await self._fetch(ROUNDS[len(chunk)], args))
-        return sorted(found.values(), key=lambda row: (row.created_at, row.key))
+            rounds.update((row[2], HiddenRoundRow(*row)) for row in await self._fetch(ROUNDS[len(chunk)], args))
+        return sorted(rounds.values(), key=lambda row: (row.created_at, row.key))
 
     async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
         newest = await self.read_scratchpad_versions(tenant, session, 1)

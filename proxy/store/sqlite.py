@@ -118,14 +118,14 @@ class RecentAnswers:
 
     def add(self, rows: Sequence[Any]) -> None:
         """Add the answers among rows that are put."""
-        found = [row.key for row in rows if type(row) is MessageRow and row.answer]
-        if not found:
+        keys = [row.key for row in rows if type(row) is MessageRow and row.answer]
+        if not keys:
             return
         self.puts += 1
-        if len(self._keys) + len(found) > MAX_RECENT_ANSWERS:
+        if len(self._keys) + len(keys) > MAX_RECENT_ANSWERS:
             self._missed = self.puts
         else:
-            self._keys.update(dict.fromkeys(found, self.puts))
+            self._keys.update(dict.fromkeys(keys, self.puts))
 
     def has_none(self, args: Sequence[Any]) -> bool:
         """True if certainly none of these arguments of a statement is the key of such an answer."""
@@ -227,13 +227,13 @@ class SqliteStore(QueuedStore, StoreReads):
     def _take_gaps(self) -> None:
         """Store the gaps of the last process. The file of gaps stays unchanged until this process ends."""
         try:
-            found = self._gaps.open()
+            gaps = self._gaps.open()
         except OSError as error:
             log.warning("the file of gaps %s cannot be used: %s", self._gaps.path, error)
             return
-        if found:
-            log.warning("%d gaps that the last process could not store are recorded", len(found))
-            super().put(found)
+        if gaps:
+            log.warning("%d gaps that the last process could not store are recorded", len(gaps))
+            super().put(gaps)
 
     def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
         try:

@@ -192,10 +192,10 @@ class FileIdentity:
         Raises OSError if the path no longer leads to this file, or the file has become shorter: SQLite's writes would
         then be lost.
         """
-        found = path.stat()
-        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+        status = path.stat()
+        if (status.st_dev, status.st_ino) != (self.device, self.inode):
             raise OSError(f"the database {path} was replaced by another file")
-        if found.st_size < self.size:
+        if status.st_size < self.size:
             raise OSError(f"the database {path} was truncated")
-        if found.st_mode & _OTHERS:
+        if status.st_mode & _OTHERS:
             make_private(path)

@@ -155,21 +155,21 @@ class LongWrite:
     def _find_piece_end(self, begin: int) -> int:
         rows, size = self.item.rows, 0
         for n in range(begin, len(rows)):
-            more = count_bytes((rows[n],))
-            full = n - begin >= PIECE_ROWS * self._growth or size + more > PIECE_BYTES * self._growth
+            row_size = count_bytes((rows[n],))
+            full = n - begin >= PIECE_ROWS * self._growth or size + row_size > PIECE_BYTES * self._growth
             if n > begin and full and isinstance(rows[n], PIECE_START_TYPES):
                 return n
-            size += more
+            size += row_size
         return len(rows)
 
     def take_rest(self) -> list[WriteItem]:
         """The remaining pieces and the items queued behind them. Nothing is queued behind it afterwards."""
-        found = []
+        items = []
         while (piece := self.take_next_piece()) is not None:
-            found.append(piece)
-        found += self.waiting_items
+            items.append(piece)
+        items += self.waiting_items
         self.waiting_items = []
-        return found
+        return items
 
     def settle_piece(self, error: Exception | None) -> bool:
         """Record that a piece is on disk, or can never be. Return True if the long put is thereby complete or

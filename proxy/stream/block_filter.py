@@ -177,11 +177,11 @@ class BlockFilter:
 
     def _count_marks(self, piece: str) -> None:
         """Count fence characters, up to the first other character of the line."""
-        rest = piece.lstrip(self._fence_char)
-        self._fence_length += len(piece) - len(rest)
-        if rest:
+        behind_marks = piece.lstrip(self._fence_char)
+        self._fence_length += len(piece) - len(behind_marks)
+        if behind_marks:
             self._line_kind = _INFO
-            self._check_fence(rest)
+            self._check_fence(behind_marks)
 
     def _check_fence(self, rest: str) -> None:
         """Reject a fence: only spaces may follow a closing fence, and no backtick may follow an opening fence of
@@ -359,13 +359,13 @@ def remove_blocks(
     blocks: list[state_block.NoteBlock] = []
     for position, choice in enumerate(choices):
         text = choice.message.content if choice.message else None
-        visible, found = state_block.split_blocks(
+        visible, blocks_of_choice = state_block.split_blocks(
             text if isinstance(text, str) else "", headings, is_cut_off=_is_cut(choice.finish_reason)
         )
-        if found:
+        if blocks_of_choice:
             shown[position] = visible
             if choice.index == 0:
-                blocks += found
+                blocks += blocks_of_choice
     if not shown:
         return body, []
     return replace_texts(body, "message", shown), blocks
@@ -386,10 +386,10 @@ def _rewrite_decoded(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, lis
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(message, dict) or not isinstance(content, str):
             continue
-        message["content"], found = state_block.split_blocks(
+        message["content"], blocks_of_choice = state_block.split_blocks(
             content, headings, is_cut_off=_is_cut(choice.get("finish_reason"))
         )
-        changed = changed or bool(found)
+        changed = changed or bool(blocks_of_choice)
         if not choice.get("index"):
-            blocks += [replace(block, body=repair_surrogates(block.body)) for block in found]
+            blocks += [replace(block, body=repair_surrogates(block.body)) for block in blocks_of_choice]
     return (write_json(value), blocks) if changed else (body, [])

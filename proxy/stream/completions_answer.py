@@ -321,15 +321,15 @@ def _is_open_thinking(last: dict[str, Any], piece: dict[str, Any]) -> bool:
 
 
 def _build_calls(growing_calls: list[_GrowingCall]) -> list[dict[str, Any]]:
-    found = []
+    calls = []
     for growing in sorted(growing_calls, key=lambda one: one.index):
         call = {name: build_json_value(value) for name, value in growing.fields.items()}
         function = call.get("function")
         if isinstance(function, dict):
             call["function"] = {**function, "arguments": function.get("arguments", "")}
             call.setdefault("type", "function")
-        found.append(call)
-    return found
+        calls.append(call)
+    return calls
 
 
 def _read_call(call: dict[str, Any]) -> Call:
@@ -356,16 +356,20 @@ def _read_body(body: bytes) -> _Body | None:
     if value is None:
         return None
     choices = value.get("choices")
-    found = []
-    for one in choices if isinstance(choices, list) else ():
-        if isinstance(one, dict):
-            reason = one.get("finish_reason")
+    body_choices = []
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict):
+            reason = choice.get("finish_reason")
             reason = reason if isinstance(reason, str) else None
-            found.append(_BodyChoice(read_count(one.get("index")) or 0, Raw(write_json(one.get("message"))), reason))
+            body_choices.append(
+                _BodyChoice(read_count(choice.get("index")) or 0, Raw(write_json(choice.get("message"))), reason)
+            )
     names = [value.get(name) for name in ("id", "model", "object")]
     known = [name if isinstance(name, str) else None for name in names]
     usage, error = value.get("usage", UNSET), value.get("error", UNSET)
-    return _Body(known[0], known[1], found, usage, error, known[2], value.get("message"), value.get("service_tier"))
+    return _Body(
+        known[0], known[1], body_choices, usage, error, known[2], value.get("message"), value.get("service_tier")
+    )
 
 
 # Rules by which the fields of deltas add up to the fields of a message, unknown fields included.

@@ -169,27 +169,27 @@ def _find_first_message(body: bytes) -> tuple[int, int]:
 
 def _join_contents(contents: list[Any]) -> Any:
     """Join several contents into one: a text, or parts if one of them has parts; None if there is none at all."""
-    texts = [one for one in contents if one is not None]
-    if all(isinstance(one, str) for one in texts):
-        return "".join(texts) if texts else None
+    present = [content for content in contents if content is not None]
+    if all(isinstance(content, str) for content in present):
+        return "".join(present) if present else None
     parts: list[Any] = []
-    for one in texts:
-        if isinstance(one, list):
-            parts += one
-        elif one:
-            parts.append({"type": "text", "text": one})
+    for content in present:
+        if isinstance(content, list):
+            parts += content
+        elif content:
+            parts.append({"type": "text", "text": content})
     return parts
 
 
 def _make_call_ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
     """Return the ids of all calls. A hidden call gets a new id if it has none, or if its id is taken."""
     taken = {known for place, known in enumerate(ids) if place not in ours}
-    found = list(ids)
+    unique_ids = list(ids)
     for place in sorted(ours):
-        if not found[place] or found[place] in taken:
-            found[place] = make_call_id(seed, place)
-        taken.add(found[place])
-    return found
+        if not unique_ids[place] or unique_ids[place] in taken:
+            unique_ids[place] = make_call_id(seed, place)
+        taken.add(unique_ids[place])
+    return unique_ids
 
 
 def _with_ids(message: bytes, ids: dict[int, str]) -> bytes:

@@ -196,11 +196,11 @@ def set_response_head(data: bytes, head: dict[str, bytes]) -> bytes:
         value = read_json(data)
         if not isinstance(value, dict):
             return data
-        return write_json({key: read_json(head[key]) if key in head else one for key, one in value.items()})
-    for one in reversed(members):
-        new = head.get(one.key)
+        return write_json({key: read_json(head[key]) if key in head else member for key, member in value.items()})
+    for member in reversed(members):
+        new = head.get(member.key)
         if new is not None:
-            data = data[: one.start] + new + data[one.end :]
+            data = data[: member.start] + new + data[member.end :]
     return data
 
 
@@ -226,19 +226,19 @@ def add_spent_usage(usage: Any, spent: dict[str, Any]) -> Any:
     round's."""
     if not isinstance(usage, dict) or not spent:
         return usage
-    found = dict(usage)
+    total = dict(usage)
     before = spent.get("completion_tokens", 0)
     for name in ("completion_tokens", "total_tokens"):
-        own = read_count(found.get(name))
+        own = read_count(total.get(name))
         if own is not None:
-            found[name] = own + before
+            total[name] = own + before
     details = spent.get("completion_tokens_details")
     if details:
-        known = found.get("completion_tokens_details")
+        known = total.get("completion_tokens_details")
         known = known if isinstance(known, dict) else {}
         sums = {name: (read_count(known.get(name)) or 0) + size for name, size in details.items()}
-        found["completion_tokens_details"] = {**known, **sums}
-    return found
+        total["completion_tokens_details"] = {**known, **sums}
+    return total
 
 
 def sum_spent_usage(usage: Any, spent: dict[str, Any]) -> dict[str, Any]:

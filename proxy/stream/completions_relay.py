@@ -185,13 +185,13 @@ class CompletionsRelay(RewrittenStream):
         if self.has_ended:
             return b""
         self.has_ended = True
-        rest = self._parser.flush()
+        unfinished = self._parser.flush()
         if self._is_unedited:
-            out = self._end_unchanged(rest)
+            out = self._end_unchanged(unfinished)
         elif self._rewriter.round_answer is None:
-            out = self._end_edited(rest)
+            out = self._end_edited(unfinished)
         else:
-            out = self._end_round(rest)
+            out = self._end_round(unfinished)
         return b"".join(out)
 
     def end_answer(self) -> bytes:

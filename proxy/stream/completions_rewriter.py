@@ -161,20 +161,20 @@ class CompletionsRewriter:
         begin = len(out)
         for index, calls in self._calls.items():
             self._send_calls(index, calls.end() if complete else calls.withhold_open_calls(), out)
-        found = self._calls.get(0)
+        call_filter = self._calls.get(0)
         reason = of_round.finish_reasons.get(0)
         sound = complete and of_round.error is None and not of_round.is_capped and of_round.choice_count == 1
         if (
-            found is not None
-            and found.hidden_count
+            call_filter is not None
+            and call_filter.hidden_count
             and sound
-            and not found.capped
+            and not call_filter.capped
             and (reason is None or reason in RUNNABLE_REASONS)
         ):
-            of_round.add_chunk(Chunk(choices=[Choice(0, {"tool_calls": found.build_id_fragments()})]))
-            calls_made = [call for at, call in enumerate(of_round.calls) if found.is_hidden(at)]
+            of_round.add_chunk(Chunk(choices=[Choice(0, {"tool_calls": call_filter.build_id_fragments()})]))
+            calls_made = [call for at, call in enumerate(of_round.calls) if call_filter.is_hidden(at)]
             self.hidden_calls = [HiddenCall(call.id, call.name, call.arguments) for call in calls_made]
-            self.goes_on = not found.shown_count
+            self.goes_on = not call_filter.shown_count
         if not self.goes_on:
             self._release_texts(out, begin)
         if not self.goes_on and complete and of_round.error is None:
@@ -204,47 +204,47 @@ class CompletionsRewriter:
                 self._with_role.add(choice.index)
 
     def _rewrite_round_chunk(
-        self, of_round: AssembledAnswer, event: SseEvent, whole: Chunk, shown: dict[int, str], out: list[bytes]
+        self, of_round: AssembledAnswer, event: SseEvent, received: Chunk, shown: dict[int, str], out: list[bytes]
     ) -> bool:
         """Do the work of `rewrite_event` if calls are hidden or earlier rounds exist."""
         data = event.data or b""
-        if whole.has_failed:
-            of_round.add_chunk(whole)
-            self.answer.add_chunk(whole)
+        if received.has_failed:
+            of_round.add_chunk(received)
+            self.answer.add_chunk(received)
             out.append(event.raw)
             return False
-        if whole.usage:
-            self._usage = whole.usage
-        if self._template is None and whole.choices:
+        if received.usage:
+            self._usage = received.usage
+        if self._template is None and received.choices:
             self._template = event
             self._response_head = self._response_head or patch.read_response_head(data)
-        if not whole.choices and whole.usage and self._may_go_on():
-            of_round.add_chunk(whole)
+        if not received.choices and received.usage and self._may_go_on():
+            of_round.add_chunk(received)
             self._held_usage = event
             return True
         self._waiting = []
         begin = len(out)
-        chunk, changes = self._split_chunk(of_round, event, whole, shown, out)
+        chunk, changes = self._split_chunk(of_round, event, received, shown, out)
         if self._holds_text:
-            shown = self._hold_texts(event, whole, shown)
+            shown = self._hold_texts(event, received, shown)
             if self._has_shown_calls() or any(choice.finish_reason for choice in chunk.choices or ()):
                 self._release_texts(out, begin)
         self.answer.add_chunk(chunk, shown)
         if (changes or shown) and self._is_empty(chunk, shown):
-            parts = [len((choice.delta or {}).get("tool_calls") or ()) for choice in whole.choices or ()]
+            parts = [len((choice.delta or {}).get("tool_calls") or ()) for choice in received.choices or ()]
             if parts == [len(self._waiting)] == [1]:
                 self._waiting[0].is_alone = True
             return True
         self._record_roles(chunk)
-        if self._drop_usage and whole.usage and not whole.choices:
+        if self._drop_usage and received.usage and not received.choices:
             return True
         if changes:
             for position, text in shown.items():
                 changes.setdefault(position, patch.ChoicePatch()).text = text
             data = patch.patch_choices(data, "delta", changes)
         elif shown:
-            data = patch.replace_visible_text(data, whole.choices or [], shown)
-        data = self._with_head_and_usage(data, whole.usage, chunk.usage)
+            data = patch.replace_visible_text(data, received.choices or [], shown)
+        data = self._with_head_and_usage(data, received.usage, chunk.usage)
         out.append(event.raw if data is event.data else replace_data(event, data))
         return data is not event.data
 
@@ -280,12 +280,12 @@ class CompletionsRewriter:
         out[at:at] = late
 
     def _split_chunk(
-        self, of_round: AssembledAnswer, event: SseEvent, whole: Chunk, shown: dict[int, str], out: list[bytes]
+        self, of_round: AssembledAnswer, event: SseEvent, received: Chunk, shown: dict[int, str], out: list[bytes]
     ) -> tuple[Chunk, dict[int, patch.ChoicePatch]]:
         """Record a chunk as it is. Return the part of the chunk that the client gets, and the changes to its bytes."""
         changes: dict[int, patch.ChoicePatch] = {}
-        recorded, visible = list(whole.choices or ()), list(whole.choices or ())
-        for position, choice in enumerate(whole.choices or ()):
+        recorded, visible = list(received.choices or ()), list(received.choices or ())
+        for position, choice in enumerate(received.choices or ()):
             delta = choice.delta or {}
             parts = delta.get("tool_calls")
             parts = parts if isinstance(parts, list) else []
@@ -293,28 +293,28 @@ class CompletionsRewriter:
             if not parts and not again and not choice.finish_reason:
                 continue
             change = patch.ChoicePatch()
-            found = self._filter_fragments(choice, parts, event)
-            self._send_calls(choice.index, found.released, out)
-            left = {name: value for name, value in delta.items() if not (again and name == "role")}
+            fragments = self._filter_fragments(choice, parts, event)
+            self._send_calls(choice.index, fragments.released, out)
+            visible_delta = {name: value for name, value in delta.items() if not (again and name == "role")}
             if parts:
                 recorded[position] = Choice(
-                    choice.index, {**delta, "tool_calls": found.upstream_fragments}, choice.finish_reason
+                    choice.index, {**delta, "tool_calls": fragments.upstream_fragments}, choice.finish_reason
                 )
-                left["tool_calls"] = found.client_fragments or None
-            change.kept_calls = found.kept_places if found.changed else None
+                visible_delta["tool_calls"] = fragments.client_fragments or None
+            change.kept_calls = fragments.kept_places if fragments.changed else None
             change.removes_role = again
             reason = choice.finish_reason
             if reason in RUNNABLE_REASONS and choice.index == 0 and self._may_go_on():
                 self._held_finish = self._held_finish or (event, reason or "")
                 change.finish_json, reason = b"null", None
-            visible[position] = Choice(choice.index, left, reason)
+            visible[position] = Choice(choice.index, visible_delta, reason)
             if change != patch.ChoicePatch():
                 changes[position] = change
-        tier = whole.service_tier
-        of_round.add_chunk(Chunk(whole.id, whole.model, recorded, whole.usage, service_tier=tier), shown)
+        tier = received.service_tier
+        of_round.add_chunk(Chunk(received.id, received.model, recorded, received.usage, service_tier=tier), shown)
         held = any(change.finish_json for change in changes.values())
-        usage = UNSET if held and whole.usage else patch.add_spent_usage(whole.usage, self._spent)
-        return Chunk(whole.id, whole.model, visible, usage, service_tier=tier), changes
+        usage = UNSET if held and received.usage else patch.add_spent_usage(received.usage, self._spent)
+        return Chunk(received.id, received.model, visible, usage, service_tier=tier), changes
 
     def _filter_fragments(self, choice: Choice, parts: list[Any], event: SseEvent) -> SortedFragments:
         calls = self._calls.get(choice.index)

@@ -66,11 +66,11 @@ class GeminiAnswer(AssembledAnswer):
 
     def add_event(self, data: bytes) -> None:
         """Add the data of one event."""
-        found = read_response(data)
-        if found is None:
+        response = read_response(data)
+        if response is None:
             self.unparsed += 1
         else:
-            self.add_response(found)
+            self.add_response(response)
 
     def add_response(self, response: Mapping[str, Any]) -> None:
         """Add one response as received."""
@@ -144,19 +144,19 @@ class GeminiAnswer(AssembledAnswer):
 
     def _cut_parts(self, headings: tuple[str, ...]) -> list[dict[str, Any]]:
         """The parts without these blocks. Texts are one up to a part that is neither text nor thought."""
-        made: list[dict[str, Any]] = []
+        cut_parts: list[dict[str, Any]] = []
         block_filter, last = BlockFilter(headings), -1
         for part in [*self.parts, {}]:
             if isinstance(part.get("text"), str) and part.get("thought") is not True:
-                made.append({**part, "text": block_filter.feed(part["text"])})
-                last = len(made) - 1
+                cut_parts.append({**part, "text": block_filter.feed(part["text"])})
+                last = len(cut_parts) - 1
                 continue
             if last >= 0 and part.get("thought") is not True:
                 rest = block_filter.end(cut=not part and self.reason not in RUNNABLE_REASONS)
-                made[last]["text"] += rest
+                cut_parts[last]["text"] += rest
                 block_filter, last = BlockFilter(headings), -1
-            made.append(part)
-        return made[:-1]
+            cut_parts.append(part)
+        return cut_parts[:-1]
 
     @property
     def text(self) -> str:

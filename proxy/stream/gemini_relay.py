@@ -123,14 +123,14 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
 
     def take_event(self, event: SseEvent, out: list[bytes]) -> None:
         """Take one event of upstream, and put out the bytes that may go to the client now."""
-        found = None if event.data is None else read_response(event.data)
-        if found is None:
+        response = None if event.data is None else read_response(event.data)
+        if response is None:
             self._pass_unread(event, out)
             return
-        piece = _Piece(event, found, self._spent)
+        piece = _Piece(event, response, self._spent)
         if not self._is_unedited:
             self._edit_event(piece, out)
-        if self._last and not piece.reason and not list_parts(found):
+        if self._last and not piece.reason and not list_parts(response):
             self._last.append(piece)  # usage behind the end
             return
         self._send_last(out)
@@ -221,11 +221,11 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         """End the text that is being read: the part of it that waited goes into this event."""
         if self._filter is None:
             return
-        rest = self._filter.end(cut=is_cut)
+        held_text = self._filter.end(cut=is_cut)
         self._filter = None
-        if rest:
+        if held_text:
             piece.is_new = True
-            piece.parts.append(_set_text(_NO_TEXT, rest))
+            piece.parts.append(_set_text(_NO_TEXT, held_text))
 
     def _render(self, piece: _Piece, *, is_end: bool = False) -> bytes:
         """The bytes of a piece, which is then part of the answer."""

@@ -73,14 +73,16 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     rounds, input tokens the last round's. A last body that cannot be read is returned as it is.
     """
     last = bodies[-1]
-    values = [read_any_json(one) for one in bodies]
+    values = [read_any_json(body) for body in bodies]
     value = values[-1]
     if not isinstance(value, dict) or not isinstance(value.get("content"), list):
         return last
     own = _list_blocks(value)
     kept = [n for n, block in enumerate(own) if not _is_hidden(block, hidden_tools)]
     before = [
-        raw for one, found in zip(bodies[:-1], values[:-1], strict=True) for raw in _cut_shown(one, found, hidden_tools)
+        raw
+        for earlier_body, earlier_value in zip(bodies[:-1], values[:-1], strict=True)
+        for raw in _cut_shown(earlier_body, earlier_value, hidden_tools)
     ]
     if not before and len(kept) == len(own) and len(bodies) == 1:
         return last
@@ -92,8 +94,8 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     if len(bodies) == 1:
         return body
     spent: dict[str, Any] = {}
-    for one in values[:-1]:
-        usage = one.get("usage") if isinstance(one, dict) else None
+    for earlier in values[:-1]:
+        usage = earlier.get("usage") if isinstance(earlier, dict) else None
         spent = add_spent_usage(usage if isinstance(usage, dict) else {}, spent)
     if isinstance(value.get("usage"), dict):
         body = _set(body, "usage", add_spent_usage(value["usage"], spent), value["usage"])

@@ -59,11 +59,11 @@ def _set(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
         inner = json_spans.read_value(data, path[0])
         return json_spans.set_member(data, path[0], json_spans.set_member(inner or b"{}", path[1], value))
     except ValueError:
-        found = read_json(data)
-        if not isinstance(found, dict):
+        decoded = read_json(data)
+        if not isinstance(decoded, dict):
             return data
-        holder = found
+        holder = decoded
         for name in path[:-1]:
             holder = holder.setdefault(name, {})
         holder[path[-1]] = read_json(value)
-        return write_json(found)
+        return write_json(decoded)

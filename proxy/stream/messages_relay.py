@@ -168,24 +168,24 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             if self._is_unedited:
                 self.terminal += raw
             return
-        found = None if event.data is None else read_event(event.data)
-        if event.data is None or found is None:
+        parsed = None if event.data is None else read_event(event.data)
+        if event.data is None or parsed is None:
             self._pass_unread(event, raw, out)
-        elif found.type == "message_stop":
+        elif parsed.type == "message_stop":
             self._tail.append(event)
             self.has_ended = True
             self._end_round(out, is_complete=True)
             self.answer.is_done = not self.goes_on
-        elif found.type == "message_delta":
-            self._take_tail(event, found)
+        elif parsed.type == "message_delta":
+            self._take_tail(event, parsed)
         elif self._is_unedited:
-            if self._tail and found.type.startswith("content_block"):  # it goes on behind what looked like its end
+            if self._tail and parsed.type.startswith("content_block"):  # it goes on behind what looked like its end
                 out += [one.raw for one in self._tail]
                 self._tail = []
-            self.answer.add_parsed_event(found)
+            self.answer.add_parsed_event(parsed)
             (self._tail.append(event) if self._tail else out.append(raw))
         else:
-            self._edit_event(event, found, out)
+            self._edit_event(event, parsed, out)
 
     def _pass_unread(self, event: SseEvent, raw: bytes, out: list[bytes]) -> None:
         """Pass on bytes that hold no event. They may be part of an event that was too large to be read."""
@@ -206,29 +206,29 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         held = any(block.is_hidden or block.number < 0 for block in self._by_index.values())
         return held or self._previous is not None or bool(self._queue)
 
-    def _take_tail(self, event: SseEvent, found: MessagesEvent) -> None:
-        self.answer.add_cleared({FIELD: found.context_management})
+    def _take_tail(self, event: SseEvent, parsed: MessagesEvent) -> None:
+        self.answer.add_cleared({FIELD: parsed.context_management})
         if self._round is None:
-            self.answer.add_parsed_event(found)
+            self.answer.add_parsed_event(parsed)
         else:
-            self._round.add_parsed_event(found)
+            self._round.add_parsed_event(parsed)
             self._tail = []  # the newest one reports all
         self._tail.append(event)
 
-    def _edit_event(self, event: SseEvent, found: MessagesEvent, out: list[bytes]) -> None:
+    def _edit_event(self, event: SseEvent, parsed: MessagesEvent, out: list[bytes]) -> None:
         if self._round is not None:
-            self._round.add_parsed_event(found)
-        if found.type in ("content_block_delta", "content_block_stop"):
-            block = self._by_index.get(found.index or 0)
+            self._round.add_parsed_event(parsed)
+        if parsed.type in ("content_block_delta", "content_block_stop"):
+            block = self._by_index.get(parsed.index or 0)
             if block is None:
                 out.append(event.raw)
             elif not block.is_hidden:
-                self._continue_block(block, event, found, out)
-        elif found.type == "content_block_start":
+                self._continue_block(block, event, parsed, out)
+        elif parsed.type == "content_block_start":
             self._settle_text(out)
-            self._begin_block(event, found, out)
-        elif self._previous is None or found.type not in ("message_start", "ping"):  # else the client has had one
-            self.answer.add_parsed_event(found)
+            self._begin_block(event, parsed, out)
+        elif self._previous is None or parsed.type not in ("message_start", "ping"):  # else the client has had one
+            self.answer.add_parsed_event(parsed)
             self._pass_event(event, out)
 
     def _pass_event(self, event: SseEvent, out: list[bytes]) -> None:
@@ -316,12 +316,12 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             delta = {"type": "text_delta", "text": piece.text}
             return make_event("content_block_delta", {"index": block.number, "delta": delta})
         data = event.data or b""
-        found = read_event(data) or MessagesEvent()
-        if found.index != block.number:
+        parsed = read_event(data) or MessagesEvent()
+        if parsed.index != block.number:
             data = patch_index(data, block.number)
-        if piece.kind == "text" and (found.delta or {}).get("text") != piece.text:
+        if piece.kind == "text" and (parsed.delta or {}).get("text") != piece.text:
             data = patch_text(data, piece.text)
-        elif piece.kind == "start" and (found.content_block or {}).get("text") != block.fields.get("text"):
+        elif piece.kind == "start" and (parsed.content_block or {}).get("text") != block.fields.get("text"):
             data = patch_text(data, "", is_start=True)
         return event.raw if data is event.data else replace_data(event, data)
 

@@ -72,12 +72,12 @@ class ContextOverflow(NamedTuple):
 def read_overflow(body: bytes) -> ContextOverflow | None:
     """Return what an error's body says about the window; None if the error is about something else."""
     try:
-        found: Any = msgspec.json.decode(body)
+        error: Any = msgspec.json.decode(body)
     except (ValueError, RecursionError):
-        found = body.decode("utf-8", "replace")[:4000]
+        error = body.decode("utf-8", "replace")[:4000]
     texts: list[str] = []
     numbers: dict[str, int] = {}
-    for name, value in _list_values(found, MAX_DEPTH):
+    for name, value in _list_values(error, MAX_DEPTH):
         if isinstance(value, str):
             texts.append(value)
         elif name in ("n_ctx", "n_prompt_tokens"):
@@ -109,15 +109,15 @@ def _number(text: str) -> int:
     return int(text.replace(",", "").replace("_", "")[:12])
 
 
-def _list_values(found: Any, deep: int, name: str = "") -> Iterator[tuple[str, Any]]:
+def _list_values(error: Any, deep: int, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the texts and numbers of an error, with their names."""
-    if isinstance(found, dict) and deep:
-        for key, value in found.items():
+    if isinstance(error, dict) and deep:
+        for key, value in error.items():
             yield from _list_values(value, deep - 1, key)
-    elif isinstance(found, list) and deep:
-        for value in found[:20]:
+    elif isinstance(error, list) and deep:
+        for value in error[:20]:
             yield from _list_values(value, deep - 1, name)
-    elif isinstance(found, str):
-        yield name, found[:4000]
-    elif isinstance(found, int):
-        yield name, found
+    elif isinstance(error, str):
+        yield name, error[:4000]
+    elif isinstance(error, int):
+        yield name, error

@@ -121,11 +121,11 @@ class ResponsesRelay(RewrittenStream):
         if self.has_ended:
             return b""
         self.has_ended = True
-        rest = self._parser.flush()
+        unfinished = self._parser.flush()
         if self._is_unedited:
-            return self._end_unchanged(rest)
+            return self._end_unchanged(unfinished)
         out: list[bytes] = []
-        event = rest[0] if rest else None
+        event = unfinished[0] if unfinished else None
         if event is not None and event.data is not None and responses_stream.read_event(event.data) is not None:
             name = b"event: " + event.name + b"\n" if event.name else b""
             raw = name + b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
@@ -171,12 +171,12 @@ class ResponsesRelay(RewrittenStream):
     def _may_be_end(self, begun: bytearray) -> bool:
         return any(head.startswith(begun[: len(head)]) for head in _HEADS)
 
-    def _end_unchanged(self, rest: list[SseEvent]) -> bytes:
+    def _end_unchanged(self, unfinished: list[SseEvent]) -> bytes:
         kept, self._kept = self._kept, b""
-        if not rest:
+        if not unfinished:
             return b""
         self.is_unfinished = True
-        event = rest[0]
+        event = unfinished[0]
         if event.data is not None and self._take_event(event, []):
             self.terminal = kept and kept + b"\n"
             self.is_unfinished = not kept

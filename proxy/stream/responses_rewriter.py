@@ -322,11 +322,11 @@ class ResponsesRewriter:
 
     def _end_item(self, index: int, event: SseEvent, data: dict[str, Any], out: list[bytes]) -> None:
         item = self._items[index]
-        whole = data.get("item")
-        whole = whole if isinstance(whole, dict) else {}
-        raw = responses_stream.read_member(event.data or b"", "item", whole)
+        done_item = data.get("item")
+        done_item = done_item if isinstance(done_item, dict) else {}
+        raw = responses_stream.read_member(event.data or b"", "item", done_item)
         self.round_answer.put_item(index, raw)
-        item.item = whole or item.item
+        item.item = done_item or item.item
         if item.state == _OPEN:
             self._decide_visibility(item, is_ended=True)
         if item.state == _HIDDEN:
@@ -376,11 +376,11 @@ class ResponsesRewriter:
 
     def _add_blocks(self, blocks: responses_body.Blocks) -> None:
         """Record blocks of a text that came whole."""
-        found = BlockFilter(self._withheld)
+        block_filter = BlockFilter(self._withheld)
         for block in blocks:
             is_state = block.heading == responses_body.STATE_HEADING
-            (found.blocks if is_state else found.other_blocks).append(block.body)
-        self.block_filters.append(found)
+            (block_filter.blocks if is_state else block_filter.other_blocks).append(block.body)
+        self.block_filters.append(block_filter)
 
     def _send_event(self, item: _StreamItem, event: SseEvent, changes: Changes, out: list[bytes]) -> None:
         """Send an event of a visible item, or let it wait with the text in front of it."""
@@ -420,7 +420,7 @@ class ResponsesRewriter:
         """Append an event with its number among the client's events, and with these changes."""
         data, value = event.data or b"", self._read_data(event)
         number = read_count(value.get("sequence_number"))
-        new = {name: one for name, one in changes.items() if name in value and value[name] != one}
+        new = {name: member for name, member in changes.items() if name in value and value[name] != member}
         if number is not None:
             self._sequence = number if self._sequence is None else self._sequence + 1
             if number != self._sequence:
@@ -428,7 +428,7 @@ class ResponsesRewriter:
         if not new:
             out.append(event.raw)
             return
-        raws = {name: one if isinstance(one, bytes) else write_json(one) for name, one in new.items()}
+        raws = {name: member if isinstance(member, bytes) else write_json(member) for name, member in new.items()}
         out.append(replace_data(event, responses_body.set_members(data, raws)))
 
     def _release(self, out: list[bytes], *, has_calls: bool) -> None:

@@ -94,17 +94,17 @@ class SseParser:
     def flush(self) -> list[SseEvent]:
         """Return the rest as an event. Its data is that of its complete lines; a line that broke off counts only if it
         is [DONE]."""
-        rest = bytes(self.pending)
+        unfinished = bytes(self.pending)
         self.pending = bytearray()
-        if not rest:
+        if not unfinished:
             return []
         if self._drops_mark:
-            rest = rest.removeprefix(_BOM)
-        cut = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1
-        event = self._read_bounded(rest[:cut])
-        if event.data is None and rest[cut:].rstrip() in _DONE:
-            return [SseEvent(rest, b"[DONE]", event.name)]
-        return [SseEvent(rest, event.data, event.name)]
+            unfinished = unfinished.removeprefix(_BOM)
+        cut = max(unfinished.rfind(b"\n"), unfinished.rfind(b"\r")) + 1
+        event = self._read_bounded(unfinished[:cut])
+        if event.data is None and unfinished[cut:].rstrip() in _DONE:
+            return [SseEvent(unfinished, b"[DONE]", event.name)]
+        return [SseEvent(unfinished, event.data, event.name)]
 
     def _drop_mark(self, events: list[SseEvent]) -> None:
         """Leave the byte order mark out of the first event of the stream."""

@@ -113,32 +113,34 @@ class ToolCallFilter:
 
     def feed(self, parts: list[Any], event: SseEvent, *, ends: bool) -> SortedFragments:
         """Sort the fragments of one chunk. ends: it has the finish reason, so all names are known."""
-        found = SortedFragments()
+        fragments = SortedFragments()
         calls: list[_CallState | None] = []
         for part in parts:
             call = self._find_call(part) if isinstance(part, dict) else None
             calls.append(call)
             if call is not None:
-                found.upstream_fragments.append(self._record_fragment(call, part))
+                fragments.upstream_fragments.append(self._record_fragment(call, part))
         if ends:
             self._ended = True
-        found.released = self._number_calls()
+        fragments.released = self._number_calls()
         for place, (part, call) in enumerate(zip(parts, calls, strict=True)):
             if not isinstance(part, dict):
-                found.kept_places.append((place, None))
-                found.client_fragments.append(part)
+                fragments.kept_places.append((place, None))
+                fragments.client_fragments.append(part)
             elif call is not None and call.number >= 0:
                 own = read_count(part.get("index"))
-                found.kept_places.append((place, None if own is None or own == call.number else call.number))
-                found.client_fragments.append({**part, "index": call.number})
+                fragments.kept_places.append((place, None if own is None or own == call.number else call.number))
+                fragments.client_fragments.append({**part, "index": call.number})
             elif call is not None and call.kind != _HIDDEN and self._room_bytes > 0:
                 self._room_bytes -= len(event.raw)
                 call.held.append(HeldFragment(event, part, call))
-                found.waiting.append(call.held[-1])
+                fragments.waiting.append(call.held[-1])
         if self._room_bytes <= 0 and self._undecided < len(self._calls):
-            found.released += self.withhold_open_calls()
-        found.changed = len(found.kept_places) < len(parts) or any(index is not None for _, index in found.kept_places)
-        return found
+            fragments.released += self.withhold_open_calls()
+        fragments.changed = len(fragments.kept_places) < len(parts) or any(
+            index is not None for _, index in fragments.kept_places
+        )
+        return fragments
 
     def end(self) -> list[HeldFragment]:
         """End the calls: no more fragments come, so a call whose name is not a hidden tool's by now is the client's."""

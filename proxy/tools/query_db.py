@@ -61,17 +61,17 @@ def strip_fence(sql: str) -> str:
     return text[begin.end() :] if begin else text
 
 
-def format_result(found: QueryResult, most: int, note: str = "") -> str:
+def format_result(result: QueryResult, most: int, note: str = "") -> str:
     """Return a result as the model reads it. A single text stands as it is, any other result as a row a line, as JSON.
     Raises ToolRefused if one row is too long."""
-    if not found.rows:
+    if not result.rows:
         return f"[{note}no rows]"
-    if len(found.rows) == 1 and len(found.rows[0]) == 1 and isinstance(found.rows[0][0], str | dict):
-        return _render_single_value(found.columns[0], found.rows[0][0], most, note)
-    cell, lines = CELL_CHARS[0], _render_lines(found, CELL_CHARS[0])
+    if len(result.rows) == 1 and len(result.rows[0]) == 1 and isinstance(result.rows[0][0], str | dict):
+        return _render_single_value(result.columns[0], result.rows[0][0], most, note)
+    cell, lines = CELL_CHARS[0], _render_lines(result, CELL_CHARS[0])
     for smaller in CELL_CHARS[1:]:
         if sum(map(len, lines)) + len(lines) > most - HEADER_CHARS:
-            cell, lines = smaller, _render_lines(found, smaller)
+            cell, lines = smaller, _render_lines(result, smaller)
     kept, size = [], 0
     for line in lines:
         size += len(line) + 1
@@ -82,12 +82,12 @@ def format_result(found: QueryResult, most: int, note: str = "") -> str:
         raise ToolRefused(
             "one row is too long to show; select fewer columns, or substr(content, 1, 500).", limited=True
         )
-    has_more = found.more or len(kept) < len(found.rows)
+    has_more = result.more or len(kept) < len(result.rows)
     what = f"rows 1 to {len(kept)}" if has_more else f"{len(kept)} row{'s' * (len(kept) > 1)}"
-    rest = f"; more with OFFSET {len(kept)}" if has_more else ""
-    cut = "; long values end with [+N]: N more characters, by substr or recall" if _is_cut(found, cell) else ""
-    columns = ", ".join(found.columns)[: HEADER_CHARS // 2]
-    return "\n".join((f"[{note}{what}{rest}{cut}; columns: {columns}]", *kept))
+    next_page = f"; more with OFFSET {len(kept)}" if has_more else ""
+    cut = "; long values end with [+N]: N more characters, by substr or recall" if _is_cut(result, cell) else ""
+    columns = ", ".join(result.columns)[: HEADER_CHARS // 2]
+    return "\n".join((f"[{note}{what}{next_page}{cut}; columns: {columns}]", *kept))
 
 
 def _render_lines(found: QueryResult, cell: int) -> list[str]:

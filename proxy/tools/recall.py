@@ -29,27 +29,27 @@ async def recall_message(arguments: RecallArguments, context: ToolContext) -> st
 
 async def _render_page(arguments: RecallArguments, context: ToolContext) -> str:
     name = arguments.id.strip().strip("\"'<>[]").lower()
-    found = await stored_history.find_message(context, name)
-    if found is None:
+    message = await stored_history.find_message(context, name)
+    if message is None:
         raise ToolRefused(
             f"no message of this conversation has the id {arguments.id[:40]!r}.",
             hint="An id has 10 characters and stands in the mark of what was shortened or left out; copy it exactly.",
         )
-    role, text = found
+    role, text = message
     size = context.settings.tools.result_chars - HEADER_CHARS
     pages = max(1, -(-len(text) // size))
     if not 1 <= arguments.page <= pages:
         known = "one page" if pages == 1 else f"{pages} pages, from 1 on"
         raise ToolRefused(f"message {name} has {known}; there is no page {arguments.page}.")
     start = (arguments.page - 1) * size
-    more = f'; next: recall(id="{name}", page={arguments.page + 1})' if arguments.page < pages else ""
+    next_call = f'; next: recall(id="{name}", page={arguments.page + 1})' if arguments.page < pages else ""
     seen = await stored_history.load_provenance(context, name)
     origin = f"; {seen.describe_origin()}" if seen is not None else ""
     if seen is not None and seen.edits:
         origin += "; the old text follows"
     head = (
         f"[message {name} of role {role[:20]}, page {arguments.page} of {pages},"
-        f" {len(text)} characters in all{origin}{more}]"
+        f" {len(text)} characters in all{origin}{next_call}]"
     )
     return f"{head}\n{text[start : start + size]}"
 

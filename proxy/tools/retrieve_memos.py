@@ -32,23 +32,23 @@ async def find_memos(arguments: RetrieveMemosArguments, context: ToolContext) ->
     return the most frequent tags."""
     known = await stored_memos.load_memos(context)
     room = context.settings.tools.result_chars
-    found = await asyncio.to_thread(select_memos, known, stored_memos.split_tags(arguments.tags), arguments.query)
-    shown = memo_matching.fit_memos(found[:MAX_MEMOS], room - 100)
+    fitting = await asyncio.to_thread(select_memos, known, stored_memos.split_tags(arguments.tags), arguments.query)
+    shown = memo_matching.fit_memos(fitting[:MAX_MEMOS], room - 100)
     if not shown:
         often = Counter(tag for memo in known for tag in memo.tags).most_common(MAX_TAGS)
         named = f" Tags: {', '.join(tag for tag, _ in often)}." if often else ""
         return f"[none of {len(known)} memos fits.{named}]"[:room]
-    more = f"\n[{len(found) - len(shown)} more fit: name more tags]" if len(found) > len(shown) else ""
+    more = f"\n[{len(fitting) - len(shown)} more fit: name more tags]" if len(fitting) > len(shown) else ""
     return memo_matching.render_memos(shown) + more
 
 
 def select_memos(known: Sequence[Memo], tags: Sequence[str], query: str) -> list[Memo]:
     """Return the memos that fit; all, newest first, if neither tags nor words are given."""
-    wanted = set(memo_matching.normalize_tags(tags))
-    if not wanted and not query.strip():
+    asked_tags = set(memo_matching.normalize_tags(tags))
+    if not asked_tags and not query.strip():
         return sorted(known, key=lambda memo: -memo.updated_at)
-    tagged = [memo for memo in known if wanted.intersection(memo.tags)]
-    tagged.sort(key=lambda memo: (-len(wanted.intersection(memo.tags)), -memo.updated_at))
+    tagged = [memo for memo in known if asked_tags.intersection(memo.tags)]
+    tagged.sort(key=lambda memo: (-len(asked_tags.intersection(memo.tags)), -memo.updated_at))
     fitting = memo_matching.select_memos(known, " ".join((query, *tags)), MAX_MEMOS, 1 << 30, min_words=1)
     return [*tagged, *(memo for memo in fitting if memo not in tagged)]
 

@@ -168,33 +168,33 @@ def run_statement(database: sqlite3.Connection, statement: str) -> dict[str, Any
 
 def _fetch_rows(cursor: sqlite3.Cursor) -> tuple[list[list[Any]], bool]:
     rows: list[list[Any]] = []
-    left = OUTPUT_BYTES
+    room = OUTPUT_BYTES
     for row in cursor:
         if len(rows) == MAX_ROWS:
             return rows, True
         cells = []
         for value in row:
-            cell = _shorten_cell(value, left)
-            left -= len(json.dumps(cell)) + 1
+            cell = _shorten_cell(value, room)
+            room -= len(json.dumps(cell)) + 1
             cells.append(cell)
-            left = max(left, 0)
-        if not left and rows:
+            room = max(room, 0)
+        if not room and rows:
             return rows, True
         rows.append(cells)
-        if not left:
+        if not room:
             return rows, next(cursor, None) is not None
     return rows, False
 
 
-def _shorten_cell(value: Any, left: int) -> Any:
+def _shorten_cell(value: Any, room: int) -> Any:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if not isinstance(value, str) or len(json.dumps(value)) <= max(left, MIN_CELL_CHARS):
+    if not isinstance(value, str) or len(json.dumps(value)) <= max(room, MIN_CELL_CHARS):
         return value
-    part = value[: max(left, MIN_CELL_CHARS)]
-    while len(part) > MIN_CELL_CHARS and len(json.dumps(part)) > left:
+    part = value[: max(room, MIN_CELL_CHARS)]
+    while len(part) > MIN_CELL_CHARS and len(json.dumps(part)) > room:
         part = part[: len(part) * 9 // 10]
     return {"cut": part, "chars": len(value)}
 

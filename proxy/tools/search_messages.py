@@ -29,11 +29,11 @@ async def search_messages(arguments: SearchArguments, context: ToolContext) -> s
     if not arguments.query.strip():
         raise ToolRefused("search takes words as query.")
     async with context.read_slots.hold(context.tenant):
-        found = await context.store.search(context.tenant, context.session, arguments.query, arguments.limit)
+        matches = await context.store.search(context.tenant, context.session, arguments.query, arguments.limit)
         lines = [
             f"[message {chain.public_id(match.key)}, {match.role or match.kind}, {len(match.text)} characters] "
             + " ".join(match.text[:SHOWN_CHARS].split())
-            for match in found
+            for match in matches
         ]
     return "\n".join(lines) or "[no message of this conversation has one of these words]"
 

@@ -144,19 +144,19 @@ def _find_stored_origin(records: Sequence[MessageRecord], index: int) -> Provena
 async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -> tuple[list[MessageRecord], bool]:
     """Return (the session's messages that tools may read, newest first; True if these are all): as many as fit into
     `max_bytes` bytes."""
-    found: list[MessageRecord] = []
+    records: list[MessageRecord] = []
     own = context.readable_keys
     size, after = 0, 0
     while True:
         page = await context.store.read_messages(context.tenant, context.session, after, PAGE_SIZE, newest=True)
         for record in page:
             size += len(record.body) + 200
-            if size > max_bytes and found:
-                return found, False
+            if size > max_bytes and records:
+                return records, False
             if own is None or record.key in own:
-                found.append(record)
+                records.append(record)
         if is_last_page(page, PAGE_SIZE):
-            return found, True
+            return records, True
         after = page[-1].seq
 
 
@@ -197,7 +197,7 @@ def make_table_rows(
     Messages that the client never saw stand before the answer that they led to, under that answer's number.
     """
     behind = {row.key: row for row in rounds}
-    made: list[bytes] = []
+    table_rows: list[bytes] = []
     for n, record in enumerate(reversed(records)):
         if n % MESSAGES_PER_YIELD == 0:
             time.sleep(0)  # the event loop can then run before this thread's switch interval ends
@@ -212,14 +212,14 @@ def make_table_rows(
             kind = "tool_call" if message.calls else "completed"
             weight = len(message.raw) // 4
             kind = "dropped" if status == "dropped" else kind
-            made.append(
+            table_rows.append(
                 _make_table_row(
                     record, public, message.role, format_message(message), message.call_id, kind, weight, stands
                 )
             )
         cells = (format_stored_message(record.body), record.call_id, status, record.tokens, stands)
-        made.append(_make_table_row(record, name, record.role, *cells))
-    return made
+        table_rows.append(_make_table_row(record, name, record.role, *cells))
+    return table_rows
 
 
 def _make_table_row(

@@ -71,11 +71,11 @@ def find_demo_dialect(path: str) -> DemoDialect | None:
     if short in ("/responses", "/responses/input_tokens"):
         count = "input_tokens" if short.endswith("input_tokens") else ""
         return DemoDialect(_read_responses, write_response, write_response_events, count)
-    found = GEMINI_PATH.fullmatch(bare)
-    if found is None:
+    match = GEMINI_PATH.fullmatch(bare)
+    if match is None:
         return None
-    count = "totalTokens" if found["method"] == "countTokens" else ""
-    is_list = found["method"] == "streamGenerateContent" and "alt=sse" not in query
+    count = "totalTokens" if match["method"] == "countTokens" else ""
+    is_list = match["method"] == "streamGenerateContent" and "alt=sse" not in query
 
     def read(body: bytes) -> bytes:
         return read_gemini_request(body, None, path).chat_body
@@ -197,11 +197,11 @@ def write_response_events(answer: DemoAnswer) -> list[bytes]:
     for n, item in enumerate(response["output"]):
         events += _write_item_events(n, item, answer.words)
     events.append({"type": f"response.{response['status']}", "response": response})
-    made = []
+    written = []
     for n, event in enumerate(events):
         data = _encode_json({"type": event["type"], "sequence_number": n, **event})
-        made.append(b"event: " + event["type"].encode() + b"\ndata: " + data + b"\n\n")
-    return made
+        written.append(b"event: " + event["type"].encode() + b"\ndata: " + data + b"\n\n")
+    return written
 
 
 def _write_item_events(n: int, item: Json, words: Sequence[str]) -> Iterator[Json]:

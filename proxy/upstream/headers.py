@@ -195,12 +195,12 @@ class Redactor:
 
     def feed(self, piece: bytes) -> bytes:
         """Take a piece. Return the bytes that may go on now."""
-        found = self._redact(self._held + piece)
+        redacted = self._redact(self._held + piece)
         keep = 0
         for form in self._forms:
-            keep = max(keep, next((n for n in range(len(form) - 1, keep, -1) if found.endswith(form[:n])), 0))
-        self._held = found[len(found) - keep :]
-        return found[: len(found) - keep]
+            keep = max(keep, next((n for n in range(len(form) - 1, keep, -1) if redacted.endswith(form[:n])), 0))
+        self._held = redacted[len(redacted) - keep :]
+        return redacted[: len(redacted) - keep]
 
     def end(self) -> bytes:
         """Return the rest."""

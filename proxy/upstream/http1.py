@@ -124,13 +124,13 @@ def parse_response_head(block: bytes, method: str) -> ResponseHead:
     line = _STATUS.match(block)
     if line is None:
         raise MalformedResponse("it begins with no status line")
-    found = _parse_header_lines(block, line.end())
+    header_lines = _parse_header_lines(block, line.end())
     status = int(line[2])
     closes = line[1] == b"0"
     length: bytes | None = None
     chunked = False
     headers: Headers = []
-    for given, padded in found:
+    for given, padded in header_lines:
         name, value = given.lower(), padded.rstrip()
         if name in _FRAMING:
             if name == b"connection":
@@ -190,13 +190,13 @@ class FixedLengthBody:
         self.done = not length
 
     def feed(self, data: bytes, parts: list[bytes]) -> bytes:
-        left = self._left - len(data)
-        if left > 0:
-            self._left = left
+        remaining = self._left - len(data)
+        if remaining > 0:
+            self._left = remaining
             parts.append(data)
             return b""
         self.done = True
-        part, rest = (data, b"") if left == 0 else (data[: self._left], data[self._left :])
+        part, rest = (data, b"") if remaining == 0 else (data[: self._left], data[self._left :])
         self._left = 0
         if part:
             parts.append(part)

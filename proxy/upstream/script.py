@@ -294,13 +294,13 @@ class SchemaFiller:
         if schema.get("format") in ("date", "date-time") or lowered == "date":
             return "2026-01-01T00:00:00Z" if schema.get("format") == "date-time" else "2026-01-01"
         if "url" in lowered or schema.get("format") == "uri":
-            found = re.search(r"https?://[^\s\"'<>)\]]+", self._prompt)
-            return found[0] if found else "https://example.com/"
+            match = re.search(r"https?://[^\s\"'<>)\]]+", self._prompt)
+            return match[0] if match else "https://example.com/"
         if "dir" in lowered or lowered in ("folder", "cwd"):
             return "."
         if "path" in lowered or "file" in lowered:
-            found = _PATHLIKE.search(self._prompt)
-            return "demo.txt" if self._writes else found[0] if found else "README.md"
+            match = _PATHLIKE.search(self._prompt)
+            return "demo.txt" if self._writes else match[0] if match else "README.md"
         about = re.search(r"\b(?:in|of|for|about|named|called)\s+([^\n?!.:;]{2,60})", self._prompt)
         return (
             _find_quoted_text(self._prompt)
@@ -318,11 +318,11 @@ def _find_quoted_text(prompt: str) -> str:
 
 
 def _read_response_schema(request: Json) -> Json | None:
-    wanted = request.get("response_format")
-    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    response_format = request.get("response_format")
+    kind = response_format.get("type") if isinstance(response_format, dict) else None
     if kind == "json_object":
         return {}
-    inner = wanted.get("json_schema") if kind == "json_schema" and isinstance(wanted, dict) else None
+    inner = response_format.get("json_schema") if kind == "json_schema" and isinstance(response_format, dict) else None
     schema = inner.get("schema") if isinstance(inner, dict) else None
     return schema if isinstance(schema, dict) else {} if kind == "json_schema" else None
 

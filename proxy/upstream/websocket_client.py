@@ -139,7 +139,7 @@ async def open_websocket(
     address = parse_address(target)
     scheme = "wss" if address.scheme == b"https" else "ws"
     place = address.host_header.decode() + address.request_target(path, query).decode()
-    wanted = [one for one in subprotocols if target.key is None or not one.startswith(CREDENTIAL_SUBPROTOCOLS)]
+    offered = [one for one in subprotocols if target.key is None or not one.startswith(CREDENTIAL_SUBPROTOCOLS)]
     options: dict[str, Any] = {"ssl": create_client_context(target)} if scheme == "wss" else {}
     if not target.proxy:
         options["happy_eyeballs_delay"] = HAPPY_EYEBALLS_DELAY_S
@@ -148,7 +148,7 @@ async def open_websocket(
             f"{scheme}://{place}",
             additional_headers=WireHeaders(_read_headers(headers, target, address.host_header)),
             user_agent_header=None,
-            subprotocols=[Subprotocol(one) for one in wanted] or None,
+            subprotocols=[Subprotocol(one) for one in offered] or None,
             compression=None,
             proxy=target.proxy or None,
             open_timeout=connect_s,
@@ -179,11 +179,13 @@ async def open_websocket(
 def _read_headers(headers: Iterable[tuple[bytes, bytes]], target: Target, host: bytes) -> list[tuple[str, str]]:
     """The client's headers as the upstream gets them; those of the handshake itself are made again."""
     kept = [(name, value) for name, value in headers if not name.lower().startswith(b"sec-websocket-")]
-    made = build_request_headers(kept, host=host, key=target.key)
-    if not any(name == b"user-agent" for name, _ in made):
-        made.append((b"user-agent", USER_AGENT.encode()))
+    request_headers = build_request_headers(kept, host=host, key=target.key)
+    if not any(name == b"user-agent" for name, _ in request_headers):
+        request_headers.append((b"user-agent", USER_AGENT.encode()))
     left_out = (b"host", b"content-type", b"accept-encoding")
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in made if name not in left_out]
+    return [
+        (name.decode("latin-1"), value.decode("latin-1")) for name, value in request_headers if name not in left_out
+    ]
 
 
 def _build_headers(raw: Iterable[tuple[str, str]], key: str | None) -> Headers:

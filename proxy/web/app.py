@@ -126,7 +126,7 @@ def make_store(settings: Settings) -> Store:
 def make_policies(settings: Settings) -> dict[str, Policy]:
     """Return every policy that can be named, with the values that the settings replace."""
     patterns = compile_patterns(settings.groups.observation)
-    made = {}
+    policies = {}
     for name, path in settings.find_policy_files().items():
         policy = read_policy_file(path)
         if settings.state.ask != "policy":
@@ -135,9 +135,9 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
             policy = replace(policy, guidelines=settings.state.guidelines)
         if patterns is not None and policy.observation is None:
             policy = replace(policy, observation=patterns)
-        made[name] = policy
-    check_models(made, settings.load_models())
-    return made
+        policies[name] = policy
+    check_models(policies, settings.load_models())
+    return policies
 
 
 def make_services(settings: Settings, store: Store) -> Services:

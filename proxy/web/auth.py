@@ -87,12 +87,12 @@ class ApiKeys:
     def find_key(self, presented: bytes) -> ApiKeySettings | None:
         """Return the configured key that was presented; None if it is none."""
         digest = sha256(presented).digest()
-        found = self._by_digest.get(digest)
+        key = self._by_digest.get(digest)
         # A lookup by the hash alone would admit an attacker who can make dictionaries lie. The second check costs
         # nothing.
-        if found is None or not compare_digest(digest, bytes.fromhex(found.sha256)):
+        if key is None or not compare_digest(digest, bytes.fromhex(key.sha256)):
             return None
-        return found
+        return key
 
     def admit_caller(self, scope: Scope, planes: frozenset[str], *, from_authorization: bool = True) -> Caller:
         """Return the caller of something that is open to these planes. from_authorization: True if Authorization may

@@ -97,13 +97,13 @@ def _decode_deflate(body: bytes, limit: int, deadline: _Deadline) -> bytes:
 def _inflate_stream(body: bytes, at: int, wbits: int, room: int, deadline: _Deadline) -> tuple[bytes, int]:
     """Return (one stream from `at` on, or its first `room` bytes; the position of its end)."""
     reader = zlib.decompressobj(wbits)
-    whole = memoryview(body)
+    body_view = memoryview(body)
     parts: list[bytes] = []
     while room > 0 and not reader.eof:
-        if at >= len(whole):
+        if at >= len(body_view):
             raise EOFError("the body ends in the middle of a stream")
         deadline.check()
-        piece = whole[at : at + STEP_BYTES]
+        piece = body_view[at : at + STEP_BYTES]
         parts.append(reader.decompress(piece, room))
         room -= len(parts[-1])
         at += len(piece) - len(reader.unused_data)
@@ -132,16 +132,16 @@ def _decode_zstd(body: bytes, limit: int, deadline: _Deadline) -> bytes:
     if made is None:
         raise NotDecodedError("zstd, which this installation cannot read")
     reader, errors = made
-    found = bytearray()
+    decoded = bytearray()
     try:
-        while len(found) <= limit:
-            part = reader.read(min(STEP_BYTES, limit + 1 - len(found)))
+        while len(decoded) <= limit:
+            part = reader.read(min(STEP_BYTES, limit + 1 - len(decoded)))
             if not part:
                 break
-            found += part
+            decoded += part
     except errors as problem:
         raise ValueError("not zstd") from problem
-    return bytes(found)
+    return bytes(decoded)
 
 
 def _open_zstd_reader(source: _Source) -> tuple[Any, type[Exception]] | None:

@@ -387,7 +387,7 @@ class Connection(HttpToolsProtocol):
             self.transport.write(head % (status, len(body)) + body)
         self.transport.close()
 
-    def _decline_upgrade(self, rest: bytes) -> None:
+    def _decline_upgrade(self, unread: bytes) -> None:
         """Decline a protocol change. The parser has stopped behind a head that offers another protocol, and would take
         the body for that protocol. A new parser therefore reads the same head without the offer, and all that
         follows."""
@@ -403,17 +403,17 @@ class Connection(HttpToolsProtocol):
             return
         if method == b"GET" and any(name == b"sec-websocket-key" for name, _ in self.headers):
             if self.load_websocket_class is not None and not self._is_answering():
-                self._switch_to_websocket(rest)
+                self._switch_to_websocket(unread)
                 return
             # Codex goes to HTTP at once on this status, and tries for seven seconds on any other.
             self._close_with_error(426, "WebSocket is not served here; use HTTP.", code="upgrade_required")
             return
         line = b"%b %b HTTP/%b\r\n" % (method, self.url, self.parser.get_http_version().encode())
         self.parser = httptools.HttpRequestParser(self)
-        self.data_received(line + b"".join(b"%b: %b\r\n" % field for field in kept) + b"\r\n" + rest)
+        self.data_received(line + b"".join(b"%b: %b\r\n" % field for field in kept) + b"\r\n" + unread)
 
-    def _switch_to_websocket(self, rest: bytes) -> None:
-        """Give the connection to the class that speaks WebSocket. rest: the bytes behind the handshake."""
+    def _switch_to_websocket(self, unread: bytes) -> None:
+        """Give the connection to the class that speaks WebSocket. unread: the bytes behind the handshake."""
         if not self.connection_limit.has_room(self._address):
             self._close_with_error(503, "too many connections are open", code="unavailable")
             return
@@ -427,7 +427,7 @@ class Connection(HttpToolsProtocol):
         protocol.connection_made(self.transport)
         self.transport.set_protocol(protocol)
         head = b"GET %b HTTP/1.1\r\n" % self.url
-        protocol.data_received(head + b"".join(b"%b: %b\r\n" % field for field in self.headers) + b"\r\n" + rest)
+        protocol.data_received(head + b"".join(b"%b: %b\r\n" % field for field in self.headers) + b"\r\n" + unread)
 
     def _cancel_timers(self) -> None:
         for timer in (self._check_timer, self._hangup_timer, self._linger_timer, self._stop_timer):

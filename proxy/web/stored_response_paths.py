@@ -8,10 +8,10 @@ from proxy.web.asgi import Send, send_json
 
 
 async def serve_stored_response(
-    send: Send, services: Services, found: StoredResponse, question: ResponseQuestion
+    send: Send, services: Services, stored: StoredResponse, question: ResponseQuestion
 ) -> None:
     """Answer one question from the store."""
-    body = await answer_question(services, found, question)
-    session = found.row.session.encode("utf-8", "replace")
+    body = await answer_question(services, stored, question)
+    session = stored.row.session.encode("utf-8", "replace")
     headers = [(b"x-context-session", session), (b"x-context-chain", b"taken over")]
     await send_json(send, body, headers, services.settings.timeouts.idle_s)

@@ -81,16 +81,16 @@ def _list_records(edits: Mapping[bytes, Edit], view: View) -> list[tuple[int, by
 
     A record that a tool or a user has written looks the same. But it is in the message itself, and a stub quotes it.
     """
-    found = [
+    records = [
         (int(record[1]), k, record[0], record[0].split("\n", 3)[2])
         for k, edit in edits.items()
         if edit.action in ("append", "text") and edit.text and HEADING[:20] in edit.text
         for record in _RECORD.finditer(edit.text)
     ]
-    if not found:
+    if not records:
         return []
     texts = {k: message.text for k, message in zip(view.keys, view.messages, strict=True)}
-    return [(count, k, text) for count, k, text, heading in found if heading not in texts.get(k, "")]
+    return [(count, k, text) for count, k, text, heading in records if heading not in texts.get(k, "")]
 
 
 def _find_left_results(view: View, begin: int = 0) -> list[bool]:

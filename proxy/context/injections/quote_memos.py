@@ -27,14 +27,14 @@ class QuoteMemos(Injection):
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert with all memos, the best first; memos that do not fit the budget are left out."""
-        found = list(view.inputs.memos if view.literal else self._find_new_memos(view))
-        while found:
-            text = "\n\n" + memo_matching.render_memos(found)
+        memos = list(view.inputs.memos if view.literal else self._find_new_memos(view))
+        while memos:
+            text = "\n\n" + memo_matching.render_memos(memos)
             size = view.token_counter.count_text(text)
             if view.budget is None or (size <= self.share * view.budget and view.total + size <= view.budget):
                 yield Insert("tail", "memos", text, persistent=not view.literal)
                 return
-            found.pop()
+            memos.pop()
 
     def _find_new_memos(self, view: View) -> Iterable[memo_matching.Memo]:
         """Return the memos that are not in the prompt yet."""

@@ -66,22 +66,22 @@ class Reflect(ReflectionSettings, Injection):
     def _render_lines(self, view: View, looked: FoundReflections) -> list[str]:
         """Return the lines, high ranks first, in time order within a rank. Beyond `tokens`, the oldest lines of the
         lowest rank are left out, and a last line has their number."""
-        away = [one for one in looked.calls if _is_away(view, one.result_index)]
+        away = [answered for answered in looked.calls if _is_away(view, answered.result_index)]
         if not away:
             return []
         ranked = sorted(
             zip(call_batches.rank_by_relevance(view, away, looked), away, strict=True), key=_rank_newest_of_best
         )
-        newest = {sign_call(one.call): one.result_index for one in looked.calls}
-        left = self.tokens - view.token_counter.count_text(HEADING)
+        newest = {sign_call(answered.call): answered.result_index for answered in looked.calls}
+        room = self.tokens - view.token_counter.count_text(HEADING)
         kept: list[tuple[int, int, str]] = []
-        for rank, one in ranked:
-            text = "- " + call_batches.render_call(view, one, looked)
-            text += REPEATED if newest[sign_call(one.call)] > one.result_index else ""
-            left -= _count_tokens(view, one, text) + 1
-            if left < 0:
+        for rank, answered in ranked:
+            text = "- " + call_batches.render_call(view, answered, looked)
+            text += REPEATED if newest[sign_call(answered.call)] > answered.result_index else ""
+            room -= _count_tokens(view, answered, text) + 1
+            if room < 0:
                 break
-            kept.append((rank, one.result_index, text))
+            kept.append((rank, answered.result_index, text))
         omitted = [OMITTED.format(count=len(away) - len(kept))] if 0 < len(kept) < len(away) else []
         return [*(text for _, _, text in sorted(kept)), *omitted]
 

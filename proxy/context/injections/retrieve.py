@@ -257,11 +257,11 @@ def make_excerpt(text: str, query: bm25.TermCounts, limit: int) -> str:
 
 def _split_line(line: str, longest: int) -> list[str]:
     """Split a line that is too long into sentences, and sentences that are too long into clauses."""
-    found = [line]
+    pieces = [line]
     for ends in (_SENTENCE, _CLAUSE):
         if len(line) > longest:
-            found = [part for piece in found for part in (ends.split(piece) if len(piece) > longest else [piece])]
-    return [piece for part in found if (piece := part.strip())]
+            pieces = [part for piece in pieces for part in (ends.split(piece) if len(piece) > longest else [piece])]
+    return [piece for part in pieces if (piece := part.strip())]
 
 
 def render_quotation(quotation: Quotation) -> str:

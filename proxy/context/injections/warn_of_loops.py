@@ -130,13 +130,13 @@ def _is_agentic(view: View) -> bool:
 
 
 def select_loop(
-    found: Sequence[Loop], note_counts: Mapping[str, int], kinds: Sequence[str] = LOOP_KINDS
+    loops: Sequence[Loop], note_counts: Mapping[str, int], kinds: Sequence[str] = LOOP_KINDS
 ) -> Loop | None:
     """Return the loop to report: the first that no other loop covers, and that is new or has doubled since. None if
     there is none."""
-    found = [loop for loop in found if loop.kind in kinds]
-    seen = {loop.kind for loop in found}
-    for loop in found:
+    loops = [loop for loop in loops if loop.kind in kinds]
+    seen = {loop.kind for loop in loops}
+    for loop in loops:
         reported = note_counts.get(loop.kind)
         if not seen & _COVERED.get(loop.kind, frozenset()) and (reported is None or loop.total >= 2 * reported):
             return loop

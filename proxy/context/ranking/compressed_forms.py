@@ -96,13 +96,13 @@ class CompressionLadder:
 
     def build_proposals(self) -> list[Proposal]:
         """The proposals for all changes, oldest message first."""
-        made = []
+        proposals = []
         for n in sorted(self.changes):
             text, reason, since, needs = self.changes[n]
             action: Action = "gone" if text is None else "text"
             carrier = self._find_carrier_message(needs)
-            made.append(Proposal(n, action, STAGE, reason, self.tokens[n], text, since, needs_index=carrier))
-        return made
+            proposals.append(Proposal(n, action, STAGE, reason, self.tokens[n], text, since, needs_index=carrier))
+        return proposals
 
     def _find_carrier_message(self, needs: int | None) -> int | None:
         """The index of the message that holds a summary now, None if there is none. The first carrier may have left for

@@ -23,12 +23,12 @@ def render_step_reason(ladder: CompressionLadder, i: int, reason: str) -> str:
 
 def rank_steps(ladder: CompressionLadder, level: Level) -> list[int]:
     """The steps of a level that may change, lowest priority first, then oldest first."""
-    found = (
+    changeable = (
         i
         for i, at in enumerate(ladder.levels)
         if at is level and not ladder.layout.is_fixed[i] and ladder.count_step_tokens(i)
     )
-    return sorted(found, key=lambda i: (ladder.priorities[i], i))
+    return sorted(changeable, key=lambda i: (ladder.priorities[i], i))
 
 
 def find_blocks(ladder: CompressionLadder, group: int) -> list[StepBlock]:

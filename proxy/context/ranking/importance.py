@@ -95,14 +95,14 @@ def score_messages(messages: Sequence[Message], weights: ImportanceWeights = DEF
     by_itself = make_scorer(weights)
     others = sum(not message.is_system for message in messages)
     step = weights.recency / others if others else 0.0
-    found = []
+    scores = []
     position = 0
     for message in messages:
         recency = weights.recency
         if not message.is_system:
             recency = step * position
             position += 1
-        found.append(message.derive(by_itself) + recency)
+        scores.append(message.derive(by_itself) + recency)
     if messages and not messages[-1].is_system:
-        found[-1] = messages[-1].derive(by_itself) + weights.recency
-    return found
+        scores[-1] = messages[-1].derive(by_itself) + weights.recency
+    return scores

@@ -200,12 +200,12 @@ def _holds_pin(view: View, step: Step) -> bool:
 
 
 def _map_steps_to_groups(view: View, steps: Sequence[Step]) -> list[int]:
-    found, at = [], 0
+    group_numbers, at = [], 0
     for step in steps:
         while step.start >= view.groups[at].end:
             at += 1
-        found.append(at)
-    return found
+        group_numbers.append(at)
+    return group_numbers
 
 
 def _choose_level(view: View, step: Step, kind: StepKind, rules: LevelRules, *, new: bool) -> Level:
@@ -270,12 +270,12 @@ def compute_priorities(view: View, layout: StepLayout, weights: PriorityWeights 
         return [DEFAULT_PRIORITY] * len(layout.steps)
     mentioned = bm25.score_references([_hash_step_names(view, step) for step in layout.steps])
     relevant = _compute_relevance(view, layout)
-    now, times, found = view.now, view.inputs.times, []
+    now, times, priorities = view.now, view.inputs.times, []
     for i, step in enumerate(layout.steps):
         minutes = (now - times[step.end - 1]) / 60
         marked = layout.is_fixed[i] and layout.kinds[i] != "system" and _holds_pin(view, step)
-        found.append(compute_priority(minutes, mentioned[i], relevant[i], marked, weights))
-    return found
+        priorities.append(compute_priority(minutes, mentioned[i], relevant[i], marked, weights))
+    return priorities
 
 
 def _hash_step_names(view: View, step: Step) -> tuple[int, ...]:

@@ -72,13 +72,13 @@ def _find_alternating_units(messages: Sequence[Message], steps: Sequence[Step]) 
         else:
             answered = True
         runs[-1].append(step)
-    found: list[RemovableUnit] = systems
+    units: list[RemovableUnit] = systems
     for number, run in enumerate(runs):
         if run:
-            found += _run(messages, run, len(found), is_last=number == len(runs) - 1)
-    order = sorted(range(len(found)), key=lambda n: found[n].message_indexes[0])
+            units += _run(messages, run, len(units), is_last=number == len(runs) - 1)
+    order = sorted(range(len(units)), key=lambda n: units[n].message_indexes[0])
     place = {old: new for new, old in enumerate(order)}
-    return [RemovableUnit(found[n].message_indexes, place.get(found[n].required_unit, -1)) for n in order]
+    return [RemovableUnit(units[n].message_indexes, place.get(units[n].required_unit, -1)) for n in order]
 
 
 def _run(messages: Sequence[Message], run: Sequence[Step], at: int, *, is_last: bool) -> list[RemovableUnit]:
@@ -88,11 +88,11 @@ def _run(messages: Sequence[Message], run: Sequence[Step], at: int, *, is_last: 
     if not is_last:
         # If no answer ends the run, all of it is one unit: a smaller part could end next to a user message.
         head |= {len(run) - 1} if _is_final_answer(messages[run[-1].start]) else set(range(len(run)))
-    rest = [n for n in range(len(run)) if n not in head]
+    others = [n for n in range(len(run)) if n not in head]
     members = tuple(i for n in sorted(head) for i in range(run[n].start, run[n].end))
     if not members:
-        return [RemovableUnit(tuple(range(run[n].start, run[n].end))) for n in rest]
-    return [RemovableUnit(members), *(RemovableUnit(tuple(range(run[n].start, run[n].end)), at) for n in rest)]
+        return [RemovableUnit(tuple(range(run[n].start, run[n].end))) for n in others]
+    return [RemovableUnit(members), *(RemovableUnit(tuple(range(run[n].start, run[n].end)), at) for n in others)]
 
 
 def find_required(all_units: Sequence[RemovableUnit], wanted: Iterable[int]) -> set[int]:
@@ -122,14 +122,14 @@ def select_best(
     """
     kept = find_required(all_units, required)
     sizes = [sum(tokens[i] for i in unit.message_indexes) for unit in all_units]
-    left = budget - sum(sizes[n] for n in kept)
+    room = budget - sum(sizes[n] for n in kept)
     worth = [max(scores[i] for i in unit.message_indexes) for unit in all_units]
     for number in sorted(candidates, key=lambda n: (-worth[n], -n)):
         if number in kept:
             continue
-        more = find_required(all_units, (number,)) - kept
-        size = sum(sizes[n] for n in more)
-        if size <= left:
-            kept |= more
-            left -= size
+        added = find_required(all_units, (number,)) - kept
+        size = sum(sizes[n] for n in added)
+        if size <= room:
+            kept |= added
+            room -= size
     return kept

@@ -45,14 +45,14 @@ class DistilResults(ReflectionSettings, Stage):
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield proposals for every step older than the newest results."""
         looked = call_batches.find_reflections(view, self)
-        results = [one.result_index for one in looked.calls]
+        results = [answered.result_index for answered in looked.calls]
         if len(results) <= self.recent:
             return
         first = results[-self.recent] if self.recent else len(view.messages)
         since = dict(zip(results, results[self.recent :], strict=False))
         last = len(view.messages) - 1
         at_tail = self.place == "tail" and view.model.after_tool != "none"
-        by_result = {one.result_index: one for one in looked.calls}
+        by_result = {answered.result_index: answered for answered in looked.calls}
         for step in view.steps:
             if step.end - step.start == 1 or step.end > first or step.end > last:
                 continue

@@ -36,22 +36,22 @@ class DropUnimportant(ImportanceWeights, Stage):
         """Yield a proposal to leave out every message that does not stay: all of them apply, or none."""
         if view.budget is None or view.total <= view.budget:
             return
-        found = find_units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
+        units = find_units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
         stays = frozenset(_list_protected(view))
         must, among = [], []
-        for number, unit in enumerate(found):
+        for number, unit in enumerate(units):
             if any(i in stays for i in unit.message_indexes):
                 must.append(number)
             elif not _is_gone(view, unit):
                 among.append(number)
         worth = score_messages(view.messages, self)
         room = view.budget if view.literal else int(view.budget * self.low)
-        kept = select_best(found, view.tokens, worth, must, room - view.prefix_tokens, among)
+        kept = select_best(units, view.tokens, worth, must, room - view.prefix_tokens, among)
         last = len(view.messages) - 1
         for number in among:
             if number in kept:
                 continue
-            for i in found[number].message_indexes:
+            for i in units[number].message_indexes:
                 reason = f"scores {worth[i]:.0f} of 100, and better ones fill the budget of {room} tokens"
                 yield Proposal(i, "gone", NAME, reason, 0, since=last, joint=True)
 

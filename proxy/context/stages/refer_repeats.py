@@ -128,36 +128,36 @@ class ReferRepeats(Stage):
         """Return the newest texts that share enough lines with the result, newest first. The texts are earlier results
         and, for a listing, texts that the agent wrote in its calls."""
         mine = view.messages[n].derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
-        found: list[QuotedText] = []
+        sources: list[QuotedText] = []
         for other in reversed(earlier):
             message = view.messages[other]
             checkpoint()
             theirs = message.derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
             if not mine.isdisjoint(theirs) and len(mine & theirs) >= self.lines // 2:
-                whole = line_numbers.read_lines(message)
-                if whole.is_plain:
-                    found.append(QuotedText(other, None, "", _choose_compared(whole, lines), whole))
-                    if len(found) == MAX_SOURCES:
+                source_lines = line_numbers.read_lines(message)
+                if source_lines.is_plain:
+                    sources.append(QuotedText(other, None, "", _choose_compared(source_lines, lines), source_lines))
+                    if len(sources) == MAX_SOURCES:
                         break
         if lines.is_listing:
-            found += self._find_written_sources(view, n, mine)
-            found.sort(key=lambda source: -source.message_index)
-        return found
+            sources += self._find_written_sources(view, n, mine)
+            sources.sort(key=lambda source: -source.message_index)
+        return sources
 
     def _find_written_sources(self, view: View, n: int, mine: frozenset[int]) -> list[QuotedText]:
-        found: list[QuotedText] = []
+        sources: list[QuotedText] = []
         for at in reversed(_find_writing_messages(view, n)):
             edit = view.find_edit(at)
             if edit is not None and edit.action == "arguments":
                 continue
             for call, name, text, hashes in view.messages[at].derive(_read_written_texts):
                 if not mine.isdisjoint(hashes) and len(mine & hashes) >= self.lines // 2:
-                    whole = line_numbers.split_lines(text)
-                    if whole.is_plain:
-                        found.append(QuotedText(at, call, name, whole.whole, whole))
-            if len(found) >= MAX_SOURCES:
+                    source_lines = line_numbers.split_lines(text)
+                    if source_lines.is_plain:
+                        sources.append(QuotedText(at, call, name, source_lines.whole, source_lines))
+            if len(sources) >= MAX_SOURCES:
                 break
-        return found
+        return sources
 
     def _find_repeats(self, lines: Sequence[str], sources: Sequence[QuotedText]) -> Iterator[Repeat]:
         """Yield each run of lines that is long enough and stands in a source, in order: of several the longest, and of
@@ -217,8 +217,8 @@ def is_page_fault(view: View, n: int, again: int) -> bool:
 
     The earlier result of the same source is a stub, or has references and is at most `again` steps old.
     """
-    found = refetch.find_refetches(view)
-    at = found.get(n)
+    refetches = refetch.find_refetches(view)
+    at = refetches.get(n)
     while at is not None and (at.kind != "reread" or _do_overlap(view.messages[n], view.messages[at.earlier_index])):
         is_recent = view.request_counts[n] - view.request_counts[at.earlier_index] <= again
         edit = view.find_edit(at.earlier_index)
@@ -229,7 +229,7 @@ def is_page_fault(view: View, n: int, again: int) -> bool:
                 return True
         if not is_recent:
             return False
-        at = found.get(at.earlier_index)
+        at = refetches.get(at.earlier_index)
     return False
 
 
@@ -277,11 +277,11 @@ def _list_whole_results(view: View, end: int) -> list[int]:
     """Return the results before `end` that have text and are whole in the prompt."""
 
     def extend(begin: int, known: list[int] | None) -> list[int]:
-        found = known or []
-        return found + [n for n in range(begin, len(view.messages)) if _stands_whole(view, n)]
+        results = known or []
+        return results + [n for n in range(begin, len(view.messages)) if _stands_whole(view, n)]
 
-    found: list[int] = view.memo_edited("refer_repeats", extend)
-    return found[: bisect_left(found, end)]
+    results: list[int] = view.memo_edited("refer_repeats", extend)
+    return results[: bisect_left(results, end)]
 
 
 def _stands_whole(view: View, n: int) -> bool:
@@ -302,13 +302,13 @@ def _find_writing_messages(view: View, end: int) -> list[int]:
     """Return the messages before `end` in whose calls the agent wrote a long text."""
 
     def extend(begin: int, known: list[int] | None) -> list[int]:
-        found = known or []
-        return found + [
+        indexes = known or []
+        return indexes + [
             n for n in range(begin, len(view.messages)) if view.messages[n].calls and _has_long_text(view.messages[n])
         ]
 
-    found: list[int] = view.memo("written", extend)
-    return found[: bisect_left(found, end)]
+    indexes: list[int] = view.memo("written", extend)
+    return indexes[: bisect_left(indexes, end)]
 
 
 def _has_long_text(message: Message) -> bool:
@@ -317,7 +317,7 @@ def _has_long_text(message: Message) -> bool:
 
 def _read_written_texts(message: Message) -> tuple[tuple[Call, str, str, frozenset[int]], ...]:
     """Return (call, argument, text, hashes of its lines) of each long text in the message's calls."""
-    found = []
+    texts = []
     for call in message.calls:
         try:
             value = decode_embedded(call.arguments)
@@ -325,8 +325,8 @@ def _read_written_texts(message: Message) -> tuple[tuple[Call, str, str, frozens
             continue
         for name, text in value.items() if isinstance(value, dict) else ():
             if isinstance(text, str) and text.count("\n") >= 4:
-                found.append((call, name, text, _hash_lines(text.split("\n"))))
-    return tuple(found)
+                texts.append((call, name, text, _hash_lines(text.split("\n"))))
+    return tuple(texts)
 
 
 def _find_first_new_index(view: View) -> int:

@@ -64,19 +64,19 @@ class ShortenArguments(Stage):
                 continue
             if not message.derive(is_unsigned) or public_id(view.keys[n]) in referred:
                 continue
-            made = message.derive(partial(_shorten, dead=old, least=self.chars), (NAME, old, self.chars))
-            if made is None or (edit is not None and edit.text == made[0]):
+            shortened = message.derive(partial(_shorten, dead=old, least=self.chars), (NAME, old, self.chars))
+            if shortened is None or (edit is not None and edit.text == shortened[0]):
                 continue
             count = view.token_counter.count_text
             saved = sum(
                 count(call.arguments) - count(new)
-                for call, new in zip(message.calls, made[1], strict=True)
+                for call, new in zip(message.calls, shortened[1], strict=True)
                 if new is not None
             )
             after = view.original_tokens[n] - saved
             since = max(text.since for text in old)
             reason = "the text stands in no file any more"
-            yield Proposal(n, "arguments", NAME, reason, after, made[0], since=since)
+            yield Proposal(n, "arguments", NAME, reason, after, shortened[0], since=since)
 
 
 def is_unsigned(message: Message) -> bool:
@@ -103,15 +103,15 @@ def _is_known(value: object, members: frozenset[str]) -> bool:
 
 def _shorten(message: Message, dead: Sequence[DeadText], least: int) -> tuple[str, list[str | None]] | None:
     """Return (the text of the edit, the arguments of each call or None where they stay); None if nothing is saved."""
-    made: list[str | None] = [None] * len(message.calls)
+    arguments: list[str | None] = [None] * len(message.calls)
     for text in dead:
-        raw = (made[text.call] or message.calls[text.call].arguments).encode("utf-8", "surrogatepass")
+        raw = (arguments[text.call] or message.calls[text.call].arguments).encode("utf-8", "surrogatepass")
         new = _replace_text(raw, text.path, text.reason, least)
         if new is not None:
-            made[text.call] = new.decode("utf-8", "surrogatepass")
-    if not any(made):
+            arguments[text.call] = new.decode("utf-8", "surrogatepass")
+    if not any(arguments):
         return None
-    return msgspec.json.encode(made).decode(), made
+    return msgspec.json.encode(arguments).decode(), arguments
 
 
 def _replace_text(raw: bytes, path: JsonPath, reason: DeathReason, least: int) -> bytes | None:

@@ -95,11 +95,11 @@ class SummarizeOld(Stage):
     def _write_text(self, view: View, covered: Sequence[int], first: int) -> str | None:
         """Return the text on these messages: answers for the batches that have one, a count of the rest. None if the
         text would not be shorter than the messages."""
-        left = set(covered)
+        uncovered = set(covered)
         parts = []
         batches, rest = self._split_batches(view, first)
         for batch in (piece for one in [*batches, rest] for piece in _split_batch(view, one)):
-            if not left.isdisjoint(batch):
+            if not uncovered.isdisjoint(batch):
                 source = sum(summary.count_chars(view.messages[n]) for n in batch)
                 answer = (
                     summary.accept_summary(view.branch.helper_answers.get(_ask(view, batch).id), source)
@@ -108,9 +108,9 @@ class SummarizeOld(Stage):
                 )
                 if answer is not None:
                     parts.append(f"{summary.HEADING}\n{answer}")
-                    left.difference_update(batch)
-        if left:
-            parts.append(summary.render_count(view.messages[n] for n in sorted(left)))
+                    uncovered.difference_update(batch)
+        if uncovered:
+            parts.append(summary.render_count(view.messages[n] for n in sorted(uncovered)))
         text = "\n\n" + "\n\n".join(parts)
         return text if len(text) < sum(summary.count_chars(view.messages[n]) for n in covered) else None
 
@@ -179,11 +179,11 @@ def _find_old_messages(view: View, keep: int) -> _Old | None:
             stay.add(n)
         elif message.has_cache_mark:
             stay.update(find_kept_with_mark(view, n))
-    found = find_units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
+    units = find_units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
     kept = find_required(
-        found, (number for number, unit in enumerate(found) if not stay.isdisjoint(unit.message_indexes))
+        units, (number for number, unit in enumerate(units) if not stay.isdisjoint(unit.message_indexes))
     )
-    covered = sorted(n for number, unit in enumerate(found) if number not in kept for n in unit.message_indexes)
+    covered = sorted(n for number, unit in enumerate(units) if number not in kept for n in unit.message_indexes)
     return _Old(tuple(covered), frozenset(covered), bearer, first)
 
 

@@ -70,15 +70,15 @@ class WindowByIteration(Stage):
     def _keep_thoughts(self, view: View, kept: Streams, stay: set[int]) -> Iterator[int]:
         """Yield the indices of the thoughts and exchanges that stay besides the results, newest first, within
         `max_tokens`."""
-        left = self.max_tokens or view.total
+        room = self.max_tokens or view.total
         for n in reversed(kept.thoughts[-self.thoughts :] if self.thoughts else ()):
-            left -= 0 if n in stay else view.tokens[n]
-            if left < 0:
+            room -= 0 if n in stay else view.tokens[n]
+            if room < 0:
                 return
             yield from kept.find_step_positions(n) if n in kept.end_positions else (n,)
         for group in reversed(view.groups[:-1][-self.exchanges :] if self.exchanges else ()):
-            left -= sum(view.tokens[n] for n in range(group.start, group.end) if n not in stay)
-            if left < 0:
+            room -= sum(view.tokens[n] for n in range(group.start, group.end) if n not in stay)
+            if room < 0:
                 return
             yield from range(group.start, group.end)
 

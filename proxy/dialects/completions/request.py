@@ -125,17 +125,17 @@ def _digest_media_part(part: dict[str, Any]) -> bytes:
 
 
 def _read_calls(tool_calls: Any, function_call: Any) -> tuple[Call, ...]:
-    found = []
+    calls = []
     for call in tool_calls if isinstance(tool_calls, list) else ():
         inner = call.get("function") or call.get("custom") if isinstance(call, dict) else None
         if not isinstance(inner, dict):
             raise NotManaged("shape", "a tool call of an unknown kind")
         arguments = _to_text(inner.get("arguments", inner.get("input")))
-        found.append(Call(_to_text(call.get("id")), _to_text(inner.get("name")), arguments))
+        calls.append(Call(_to_text(call.get("id")), _to_text(inner.get("name")), arguments))
     if isinstance(function_call, dict):
         name = _to_text(function_call.get("name"))
-        found.append(Call(name, name, _to_text(function_call.get("arguments"))))
-    return tuple(found)
+        calls.append(Call(name, name, _to_text(function_call.get("arguments"))))
+    return tuple(calls)
 
 
 def _to_text(value: Any) -> str:
@@ -288,13 +288,13 @@ def _read_tools(raw: bytes | None, memo_values: dict[Hashable, Any]) -> tuple[by
 
 def _read_tool_names(tools: bytes) -> tuple[str, ...]:
     try:
-        found = _ANY.decode(tools)
+        definitions = _ANY.decode(tools)
     except (ValueError, RecursionError) as problem:
         raise NotManaged("unreadable", f"tools cannot be read: {problem}") from problem
-    if not isinstance(found, list):
+    if not isinstance(definitions, list):
         raise NotManaged("shape", "tools is no list")
     names = []
-    for tool in found:
+    for tool in definitions:
         inner = tool.get(tool.get("type")) if isinstance(tool, dict) and isinstance(tool.get("type"), str) else None
         if isinstance(inner, dict) and isinstance(inner.get("name"), str):
             names.append(inner["name"])
@@ -367,13 +367,13 @@ def replace_text(raw: bytes, text: str) -> bytes:
     last one with a cache mark, or else the first. Images and the like stay. Raises ValueError if the message has no
     text to replace.
     """
-    found = json_spans.find_member(raw, "content")
-    if found is None:
+    content_member = json_spans.find_member(raw, "content")
+    if content_member is None:
         raise ValueError("a message without content")
-    content = raw[found.start : found.end]
+    content = raw[content_member.start : content_member.end]
     new = msgspec.json.encode(text)
     if content[:1] == b'"':
-        return raw[: found.start] + new + raw[found.end :]
+        return raw[: content_member.start] + new + raw[content_member.end :]
     spans = json_spans.find_elements(content)
     if not spans:
         raise ValueError("content that holds no text")
@@ -386,7 +386,7 @@ def replace_text(raw: bytes, text: str) -> bytes:
     keep = marked[-1] if marked else holders[0]
     parts[keep] = json_spans.set_member(parts[keep], "text", new)
     kept = [part for n, part in enumerate(parts) if n == keep or n not in holders]
-    return raw[: found.start] + b"[" + b",".join(kept) + b"]" + raw[found.end :]
+    return raw[: content_member.start] + b"[" + b",".join(kept) + b"]" + raw[content_member.end :]
 
 
 def replace_images(raw: bytes, text: str) -> bytes:
@@ -413,19 +413,19 @@ def _copy_cache_marks(part: bytes, new: bytes) -> bytes:
 def append_text(raw: bytes, text: str) -> bytes:
     """The message with text added at its end: to the string, or as one more text part. Raises ValueError as
     `replace_text`."""
-    found = json_spans.find_member(raw, "content")
-    if found is None:
+    content_member = json_spans.find_member(raw, "content")
+    if content_member is None:
         raise ValueError("a message without content")
-    content = raw[found.start : found.end]
+    content = raw[content_member.start : content_member.end]
     if content[:1] == b'"':
         # Both are JSON strings: the end of one and the start of the other meet without decoding either.
-        return raw[: found.end - 1] + msgspec.json.encode(text)[1:] + raw[found.end :]
+        return raw[: content_member.end - 1] + msgspec.json.encode(text)[1:] + raw[content_member.end :]
     if content[:1] != b"[":
         raise ValueError("content that holds no text")
     part = msgspec.json.encode({"type": "text", "text": text})
     inside = content[: content.rindex(b"]")]
     comma = b"," if inside[1:].strip() else b""
-    return raw[: found.start] + inside + comma + part + b"]" + raw[found.end :]
+    return raw[: content_member.start] + inside + comma + part + b"]" + raw[content_member.end :]
 
 
 def extend_text(raw: bytes, text: str) -> bytes:
@@ -434,13 +434,13 @@ def extend_text(raw: bytes, text: str) -> bytes:
     Such a list and a string are one text to a provider. Clients turn one into the other when their cache mark moves,
     and reasoning behind the text is bound to it.
     """
-    found = json_spans.find_member(raw, "content")
-    content = raw[found.start : found.end] if found is not None else b""
+    content_member = json_spans.find_member(raw, "content")
+    content = raw[content_member.start : content_member.end] if content_member is not None else b""
     spans = json_spans.find_elements(content) if content[:1] == b"[" else None
     inner = json_spans.find_member(content[slice(*spans[0])], "text") if spans and len(spans) == 1 else None
-    if found is None or spans is None or inner is None:
+    if content_member is None or spans is None or inner is None:
         return append_text(raw, text)
-    end = found.start + spans[0][0] + inner.end
+    end = content_member.start + spans[0][0] + inner.end
     if raw[end - 1 : end] != b'"':
         return append_text(raw, text)
     return raw[: end - 1] + msgspec.json.encode(text)[1:] + raw[end:]
@@ -513,12 +513,12 @@ def erase_content(raw: bytes) -> bytes:
     """The message with `ERASED_TEXT` in place of its content. The role stays, and the ids and names of its calls or of
     the call that it answers."""
     message = read_message(raw)
-    made: dict[str, Any] = {"role": message.role, "content": ERASED_TEXT}
+    erased: dict[str, Any] = {"role": message.role, "content": ERASED_TEXT}
     if message.call_id is not None and message.role == "tool":
-        made["tool_call_id"] = message.call_id
+        erased["tool_call_id"] = message.call_id
     if message.calls:
-        made["tool_calls"] = [
+        erased["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": "{}"}}
             for call in message.calls
         ]
-    return msgspec.json.encode(made)
+    return msgspec.json.encode(erased)

@@ -34,13 +34,13 @@ answer since the newest prompt."""
 
 def read_tokens(message: Mapping[str, Any]) -> list[str]:
     """The tokens of the bound reasoning of one message, in their order."""
-    found: dict[str, None] = {}
+    tokens: dict[str, None] = {}
     for member in MEMBERS:
         entries = message.get(member)
         for entry in entries if isinstance(entries, list) else ():
             if token := _read_token(entry):
-                found[token] = None
-    return [*found]
+                tokens[token] = None
+    return [*tokens]
 
 
 def _read_token(entry: Any) -> str:
@@ -95,29 +95,29 @@ _TRACER: Final = HistoryTracer("messages", ("tools",), _begin_trace, _add_messag
 def _normalize_content(content: Any) -> list[Any]:
     """Content as it is compared: a string is one text part, cache marks do not count, and an empty text is nothing."""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    found = []
+    normalized = []
     for part in parts if isinstance(parts, list) else ():
         if not isinstance(part, dict):
-            found.append(part)
+            normalized.append(part)
         elif part.get("text") != "":
-            found.append({name: one for name, one in part.items() if name not in CACHE_MARKS})
-    return found
+            normalized.append({name: one for name, one in part.items() if name not in CACHE_MARKS})
+    return normalized
 
 
 def _normalize_calls(message: Mapping[str, Any]) -> list[Any]:
     """The calls as they are compared: arguments by their value."""
-    found = []
+    normalized = []
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         inner = call.get("function") or call.get("custom") if isinstance(call, dict) else None
         if not isinstance(inner, dict):
-            found.append(call)
+            normalized.append(call)
             continue
         arguments = inner.get("arguments", inner.get("input"))
         with suppress(ValueError):  # a text that is no JSON is compared as it is
             arguments = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
-        found.append([call.get("id"), inner.get("name"), arguments])
-    return [*found, message.get("function_call")]
+        normalized.append([call.get("id"), inner.get("name"), arguments])
+    return [*normalized, message.get("function_call")]
 
 
 def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:
@@ -143,21 +143,21 @@ def _strip_message(raw: bytes, tokens: Collection[str]) -> bytes | None:
     """One message without these tokens; None if it has none of them."""
     if not any(token.encode() in raw for token in tokens):
         return None
-    made = raw
+    stripped = raw
     for member in MEMBERS:
-        at = spans.read_members(made).get(member)
-        if at is None or made[at[0] : at[0] + 1] != b"[":
+        at = spans.read_members(stripped).get(member)
+        if at is None or stripped[at[0] : at[0] + 1] != b"[":
             continue
-        elements = spans.read_elements(made, at)
-        values = [(n, made[start:end]) for n, (start, end) in enumerate(elements)]
+        elements = spans.read_elements(stripped, at)
+        values = [(n, stripped[start:end]) for n, (start, end) in enumerate(elements)]
         kept = [(n, one) for n, one in values if _read_token(spans.read_any(one)) not in tokens]
         if len(kept) == len(values):
             continue
         if not any(_read_token(spans.read_any(one)) for _, one in kept):
-            made = json_spans.remove_member(made, member)  # what is left is text without its token
+            stripped = json_spans.remove_member(stripped, member)  # what is left is text without its token
         else:
-            made = made[: at[0]] + spans.rewrite_array(made, at, elements, kept) + made[at[1] :]
-    return None if made == raw else made
+            stripped = stripped[: at[0]] + spans.rewrite_array(stripped, at, elements, kept) + stripped[at[1] :]
+    return None if stripped == raw else stripped
 
 
 def _check_open_loop(body: bytes, messages: list[bytes], changed: list[bytes | None]) -> None:
@@ -180,7 +180,7 @@ def sign_calls(body: bytes) -> bytes:
     """
     if SIGNATURE not in body and b"gemini" not in (json_spans.scan_model_name(body) or b""):
         return body
-    made = b',"extra_content":{"google":{"%b":%b}}' % (SIGNATURE, UNSIGNED)
+    signature = b',"extra_content":{"google":{"%b":%b}}' % (SIGNATURE, UNSIGNED)
     unsigned: list[spans.Replacement] = []
     for start, end in spans.read_elements(body, spans.read_members(body)["messages"]):
         members = spans.read_members(body, (start, end))
@@ -190,5 +190,5 @@ def sign_calls(body: bytes) -> bytes:
         elif role == "assistant" and (calls := members.get("tool_calls")) is not None and body[calls[0]] == ord("["):
             for first in spans.read_elements(body, calls)[:1]:
                 if "extra_content" not in spans.read_members(body, first):
-                    unsigned.append((first[1] - 1, first[1] - 1, made))
+                    unsigned.append((first[1] - 1, first[1] - 1, signature))
     return spans.apply_replacements(body, unsigned)

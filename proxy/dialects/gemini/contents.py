@@ -99,7 +99,7 @@ def make_assistant_message(parts: Sequence[bytes]) -> Answer:
     reasoning: list[str] = []
     opaque: list[bytes] = []
     calls: list[WireCall] = []
-    made: list[bytes] = []
+    written_calls: list[bytes] = []
     counts: Counter[str] = Counter()
     is_plain, is_unsigned = True, False
     for raw in parts:
@@ -109,11 +109,11 @@ def make_assistant_message(parts: Sequence[bytes]) -> Answer:
         call = get_field(value, "functionCall")
         is_plain = is_plain and set(value) in _PLAIN
         if isinstance(call, dict):
-            found, written = _convert_call(raw, call, counts)
+            wire_call, written = _convert_call(raw, call, counts)
             is_unsigned = is_unsigned or (not calls and not get_field(value, "thoughtSignature"))
-            is_plain = is_plain and set(call) <= _CALL_MEMBERS and (found.wire_id or found.id) == found.id
-            calls.append(found)
-            made.append(written)
+            is_plain = is_plain and set(call) <= _CALL_MEMBERS and (wire_call.wire_id or wire_call.id) == wire_call.id
+            calls.append(wire_call)
+            written_calls.append(written)
         elif value.get("thought") is True and isinstance(value.get("text"), str):
             reasoning.append(value["text"])
         elif isinstance(value.get("text"), str):
@@ -125,14 +125,14 @@ def make_assistant_message(parts: Sequence[bytes]) -> Answer:
     content = literal if any(texts) or not calls else b"null"
     if opaque:
         content = b"[" + b",".join(([make_text_part(literal)] if any(texts) else []) + opaque) + b"]"
-    more: list[tuple[str, bytes]] = []
+    members: list[tuple[str, bytes]] = []
     if any(reasoning):
-        more.append(("reasoning_content", spans.encode_text("".join(reasoning))))
-    if made:
-        more.append(("tool_calls", b"[" + b",".join(made) + b"]"))
+        members.append(("reasoning_content", spans.encode_text("".join(reasoning))))
+    if written_calls:
+        members.append(("tool_calls", b"[" + b",".join(written_calls) + b"]"))
     if not is_plain:
-        more.append((WIRE, b"[" + b",".join(parts) + b"]"))
-    return Answer(make_message("assistant", content, *more), tuple(calls), is_unsigned)
+        members.append((WIRE, b"[" + b",".join(parts) + b"]"))
+    return Answer(make_message("assistant", content, *members), tuple(calls), is_unsigned)
 
 
 def _is_made(call_id: str) -> bool:
@@ -239,7 +239,7 @@ def _read_wire(wire: bytes) -> list[bytes] | None:
 
 def _make_plain_parts(chat: bytes, *, is_signed: bool) -> list[bytes]:
     message = read_message(chat)
-    made = [make_wire_text(spans.encode_text(message.text))] if message.text.strip() else []
+    parts = [make_wire_text(spans.encode_text(message.text))] if message.text.strip() else []
     for call in message.calls:
         arguments = call.arguments.strip() or "{}"
         if not isinstance(spans.read_any(arguments.encode()), dict):
@@ -247,8 +247,8 @@ def _make_plain_parts(chat: bytes, *, is_signed: bool) -> list[bytes]:
         named = b"" if _is_made(call.id) else b'"id":' + spans.encode_text(call.id) + b","
         inner = named + b'"name":' + spans.encode_text(call.name) + b',"args":' + arguments.encode()
         signed = b',"thoughtSignature":' + UNSIGNED if is_signed and call is message.calls[0] else b""
-        made.append(b'{"functionCall":{' + inner + b"}" + signed + b"}")
-    return made
+        parts.append(b'{"functionCall":{' + inner + b"}" + signed + b"}")
+    return parts
 
 
 def make_wire_text(literal: bytes) -> bytes:

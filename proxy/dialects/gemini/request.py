@@ -120,11 +120,11 @@ class Place:
 def read_place(path: str) -> Place:
     """Read a path, which may end with its query. Another path than `PATH` names no model."""
     path, _, query = path.partition("?")
-    found = PATH.search(unquote(path))
-    if found is None:
+    match = PATH.search(unquote(path))
+    if match is None:
         return Place("", is_stream=False)
-    wanted = dict(parse_qsl(query))
-    return Place(found["model"], found["method"] == "streamGenerateContent" and wanted.get("alt") == "sse")
+    parameters = dict(parse_qsl(query))
+    return Place(match["model"], match["method"] == "streamGenerateContent" and parameters.get("alt") == "sse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +269,12 @@ class _ContentReader:
         if not isinstance(value, dict) or not isinstance(value.get("name", ""), str):
             raise NotManaged("shape", "a function response of an unknown kind")
         wire_id, name = value.get("id"), value.get("name", "")
-        found = next((one for one in self._waiting if wire_id and one.wire_id == wire_id), None)
-        found = found or next((one for one in self._waiting if one.name == name), None)
-        if found is None:
+        call = next((one for one in self._waiting if wire_id and one.wire_id == wire_id), None)
+        call = call or next((one for one in self._waiting if one.name == name), None)
+        if call is None:
             return wire_id if isinstance(wire_id, str) and wire_id else name
-        self._waiting.remove(found)
-        return found.id
+        self._waiting.remove(call)
+        return call.id
 
 
 class _Values:
@@ -303,33 +303,35 @@ def _write_chat_body(values: _Values, place: Place, messages: Sequence[bytes], *
     tools = _convert_tools(values.get("tools"))
     if tools:
         pieces.append(b'"tools":' + msgspec.json.encode(tools))
-    more = _convert_choice(values.get("toolConfig"))
+    members = _convert_choice(values.get("toolConfig"))
     config = values.get("generationConfig")
-    more |= _convert_config(config) if isinstance(config, dict) else {}
+    members |= _convert_config(config) if isinstance(config, dict) else {}
     if ends_in_answer:
-        more["continue_final_message"] = True
-    pieces += [msgspec.json.encode(name) + b":" + msgspec.json.encode(value) for name, value in more.items()]
+        members["continue_final_message"] = True
+    pieces += [msgspec.json.encode(name) + b":" + msgspec.json.encode(value) for name, value in members.items()]
     return b",".join(pieces) + b"}"
 
 
 def _convert_tools(tools: Any) -> list[Any]:
     """The tools as chat definitions, [] without a function: the provider's own tools stand alone in older models."""
-    made: list[Any] = []
+    chat_tools: list[Any] = []
     count = 0
     for tool in tools if isinstance(tools, list) else ():
         declared = get_field(tool, "functionDeclarations") if isinstance(tool, dict) else None
         if not isinstance(declared, list):
-            made.append(tool)
+            chat_tools.append(tool)
             continue
-        for one in declared:
-            if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+        for declaration in declared:
+            if not isinstance(declaration, dict) or not isinstance(declaration.get("name"), str):
                 raise NotManaged("shape", "a function declaration without a name")
-            schema = get_field(one, "parametersJsonSchema")
-            schema = one.get("parameters") if schema is None else schema
-            function = {"name": one["name"], "description": one.get("description") or ""}
-            made.append({"type": "function", "function": {**function, "parameters": schema or {"type": "object"}}})
+            schema = get_field(declaration, "parametersJsonSchema")
+            schema = declaration.get("parameters") if schema is None else schema
+            function = {"name": declaration["name"], "description": declaration.get("description") or ""}
+            chat_tools.append(
+                {"type": "function", "function": {**function, "parameters": schema or {"type": "object"}}}
+            )
             count += 1
-    return made if count else []
+    return chat_tools if count else []
 
 
 def _convert_choice(config: Any) -> dict[str, Any]:
@@ -348,23 +350,23 @@ def _convert_choice(config: Any) -> dict[str, Any]:
 
 
 def _convert_config(config: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     limit = get_field(config, "maxOutputTokens")
     if isinstance(limit, int):
-        made["max_completion_tokens"] = limit
+        members["max_completion_tokens"] = limit
     schema = get_field(config, "responseJsonSchema") or get_field(config, "responseSchema")
     if get_field(config, "responseMimeType") == "application/json" or schema:
-        made["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema or {}}}
+        members["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema or {}}}
     count = get_field(config, "candidateCount")
     if isinstance(count, int) and count > 1:
-        made["n"] = count
+        members["n"] = count
     modalities = [str(one).lower() for one in get_field(config, "responseModalities") or ()]
     if modalities and modalities != ["text"]:
-        made["modalities"] = modalities
+        members["modalities"] = modalities
     if get_field(config, "responseLogprobs") is True:
-        made["logprobs"] = True
+        members["logprobs"] = True
     thinking = get_field(config, "thinkingConfig")
     level = get_field(thinking, "thinkingLevel") if isinstance(thinking, dict) else None
     if isinstance(level, str):
-        made["reasoning_effort"] = level.lower()
-    return made
+        members["reasoning_effort"] = level.lower()
+    return members

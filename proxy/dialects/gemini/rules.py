@@ -50,12 +50,12 @@ def find_added_violations(body: bytes, client_body: bytes) -> list[str]:
     that does not has unsigned calls of its own, so G8 is not judged there. Raises ValueError or RecursionError as
     `find_violations`.
     """
-    found = find_violations(body)
-    if not found:
+    violations = find_violations(body)
+    if not violations:
         return []
     allowed = find_violations(client_body)
     is_unsigned = any(line.startswith("G8 ") for line in allowed)
-    return select_added([line for line in found if not (is_unsigned and line.startswith("G8 "))], allowed)
+    return select_added([line for line in violations if not (is_unsigned and line.startswith("G8 "))], allowed)
 
 
 class _Turn:
@@ -75,13 +75,13 @@ def _find_role(content: dict[str, Any]) -> str:
 
 
 def _group_turns(contents: Sequence[dict[str, Any]]) -> list[_Turn]:
-    made = []
+    turns = []
     at = 0
     for role, group in groupby(contents, _find_role):
-        found = list(group)
-        made.append(_Turn(at, role, found))
-        at += len(found)
-    return made
+        contents_of_turn = list(group)
+        turns.append(_Turn(at, role, contents_of_turn))
+        at += len(contents_of_turn)
+    return turns
 
 
 def _judge_contents(contents: Sequence[dict[str, Any]]) -> Iterator[str]:

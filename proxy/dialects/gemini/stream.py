@@ -145,13 +145,13 @@ def add_spent_usage(usage: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[
     """
     if not spent:
         return dict(usage)
-    made = dict(usage)
+    total = dict(usage)
     for name in _SUMMED:
         if name in spent or name in usage:
-            made[name] = (read_count(spent.get(name)) or 0) + (read_count(usage.get(name)) or 0)
+            total[name] = (read_count(spent.get(name)) or 0) + (read_count(usage.get(name)) or 0)
     if "totalTokenCount" in usage:
-        made["totalTokenCount"] = sum(read_count(made.get(name)) or 0 for name in _TOTAL)
-    return made
+        total["totalTokenCount"] = sum(read_count(total.get(name)) or 0 for name in _TOTAL)
+    return total
 
 
 def make_error_body(message: str, code: str, status: int = 500) -> bytes:

@@ -152,19 +152,19 @@ def make_assistant_message(blocks: Sequence[bytes]) -> MessageUnit:
     content: bytes | None = b"[" + b",".join(parts) + b"]"
     if len(parts) <= texts <= 1:
         content = bytes(_OBJECT.decode(parts[0])["text"]) if texts else b"null"
-    more: list[tuple[str, bytes]] = []
+    members: list[tuple[str, bytes]] = []
     if any(reasoning):
-        more.append(("reasoning_content", spans.encode_text("\n\n".join(filter(None, reasoning)))))
+        members.append(("reasoning_content", spans.encode_text("\n\n".join(filter(None, reasoning)))))
     if calls:
-        more.append(("tool_calls", b"[" + b",".join(calls) + b"]"))
+        members.append(("tool_calls", b"[" + b",".join(calls) + b"]"))
     if mark and len(parts) <= texts <= 1:  # a list of parts shows the mark itself
-        more.append(("cache_control", mark))
+        members.append(("cache_control", mark))
     if continues:
-        more.append((CONTINUES, b"true"))
+        members.append((CONTINUES, b"true"))
     if not is_plain:
-        more.append((WIRE, b"[" + b",".join(blocks) + b"]"))
+        members.append((WIRE, b"[" + b",".join(blocks) + b"]"))
     bound = BOUND_SEPARATOR.join(filter(None, tokens))
-    chat = make_message("assistant", content or b'""', *more)
+    chat = make_message("assistant", content or b'""', *members)
     return MessageUnit(chat, tuple(range(len(blocks))), bound=bound or None)
 
 
@@ -237,18 +237,18 @@ def _read_wire(wire: bytes) -> list[bytes] | None:
 
 def _make_plain_blocks(chat: bytes) -> bytes:
     content = json_spans.read_value(chat, "content") or b"null"
-    made: list[bytes] = []
+    blocks: list[bytes] = []
     if content[:1] == b"[":
-        made += [_cut_span(content, one) for one in spans.read_elements(content)]
+        blocks += [_cut_span(content, one) for one in spans.read_elements(content)]
     elif content != b"null" and (spans.read_any(content) or "").strip():
-        made.append(make_text_part(content))
+        blocks.append(make_text_part(content))
     for call in read_message(chat).calls:
         value = spans.read_any(call.arguments.encode()) if call.arguments.strip() else {}
         if not isinstance(value, dict):
             raise ValueError("the arguments of a tool call are no object")
         head = b'{"type":"tool_use","id":' + spans.encode_text(call.id) + b',"name":' + spans.encode_text(call.name)
-        made.append(head + b',"input":' + (call.arguments.strip() or "{}").encode() + b"}")
-    return b"[" + b",".join(made) + b"]"
+        blocks.append(head + b',"input":' + (call.arguments.strip() or "{}").encode() + b"}")
+    return b"[" + b",".join(blocks) + b"]"
 
 
 def make_result_block(chat: bytes) -> bytes:

@@ -97,12 +97,12 @@ def _find_lifetime(body: bytes, place: spans.Span | None) -> str | None:
 def _list_marks(body: bytes) -> list[tuple[Order, str]]:
     """The marks in a body with their lifetimes."""
     value = spans.read_any(body)
-    found: list[tuple[Order, str]] = []
+    marks: list[tuple[Order, str]] = []
     for section, name in ((_TOOLS, "tools"), (_SYSTEM, "system")):
-        found += _list_outer_marks(section, value.get(name))
+        marks += _list_outer_marks(section, value.get(name))
     for n, message in enumerate(_read_list(value.get("messages"))):
-        found += _list_message_marks(n, message)
-    return found + [((_AUTOMATIC, 0, 0), ttl) for ttl in _read_ttl(value)]
+        marks += _list_message_marks(n, message)
+    return marks + [((_AUTOMATIC, 0, 0), ttl) for ttl in _read_ttl(value)]
 
 
 def _list_outer_marks(section: int, blocks: Any) -> list[tuple[Order, str]]:
@@ -110,11 +110,11 @@ def _list_outer_marks(section: int, blocks: Any) -> list[tuple[Order, str]]:
 
 
 def _list_message_marks(n: int, message: Any) -> list[tuple[Order, str]]:
-    found: list[tuple[Order, str]] = []
+    marks: list[tuple[Order, str]] = []
     for k, block in enumerate(_read_list(message.get("content") if isinstance(message, dict) else None)):
         inside = _read_list(block.get("content")) if isinstance(block, dict) else []
-        found += [((_MESSAGES, n, k), ttl) for one in (*inside, block) for ttl in _read_ttl(one)]
-    return found
+        marks += [((_MESSAGES, n, k), ttl) for one in (*inside, block) for ttl in _read_ttl(one)]
+    return marks
 
 
 def _read_list(value: Any) -> list[Any]:

@@ -45,12 +45,14 @@ def clear_results(body: bytes, kept: int) -> bytes:
     """The body with a request that all but so many of the newest tool uses are cleared. Raises ValueError if it cannot
     be read."""
     edit = {"type": CLEAR_TOOLS, "trigger": {"type": "tool_uses", "value": 1}}
-    made = msgspec.json.encode({**edit, "keep": {"type": "tool_uses", "value": kept}})
+    new_edit = msgspec.json.encode({**edit, "keep": {"type": "tool_uses", "value": kept}})
     value = json_spans.read_value(body, FIELD)
     edits = None if value in (None, b"null") else json_spans.read_value(value or b"", "edits")
     if edits in (None, b"null", b"[]"):
-        return json_spans.set_member(body, FIELD, b'{"edits":[' + made + b"]}")
-    longer = spans.apply_replacements(edits or b"", [spans.append_element(edits or b"", (0, len(edits or b"")), made)])
+        return json_spans.set_member(body, FIELD, b'{"edits":[' + new_edit + b"]}")
+    longer = spans.apply_replacements(
+        edits or b"", [spans.append_element(edits or b"", (0, len(edits or b"")), new_edit)]
+    )
     return json_spans.set_member(body, FIELD, json_spans.set_member(value or b"", "edits", longer))
 
 
@@ -58,12 +60,13 @@ def read_cleared(message: Mapping[str, Any]) -> ClearedResults | None:
     """The tool results that the provider has cleared, by an answer or the event at its end; None for none."""
     told = message.get(FIELD)
     edits = told.get("applied_edits") if isinstance(told, dict) else None
-    found = [
+    clearings = [
         one
         for one in (edits if isinstance(edits, list) else ())
         if isinstance(one, dict) and one.get("type") == CLEAR_TOOLS
     ]
     uses, tokens = (
-        sum(read_count(one.get(name)) or 0 for one in found) for name in ("cleared_tool_uses", "cleared_input_tokens")
+        sum(read_count(one.get(name)) or 0 for one in clearings)
+        for name in ("cleared_tool_uses", "cleared_input_tokens")
     )
     return ClearedResults(uses, tokens) if uses or tokens else None

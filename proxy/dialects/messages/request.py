@@ -113,18 +113,18 @@ def read_messages_request(
     """
     count = check_grown_body(body, limits, before)
     prefix_end, first_mark = (before.prefix_end, before.first_mark) if before is not None else (0, -1)
-    found = None
+    longer = None
     if before is not None and before.stable and not before.is_cut:
         kept = before.places[: before.stable]
-        found = spans.find_longer_history(body, "messages", before.members, kept, limits)
-    members, places = found or _find_places(body, limits)
+        longer = spans.find_longer_history(body, "messages", before.members, kept, limits)
+    members, places = longer or _find_places(body, limits)
     values = TopLevelFields(body, members)
     _check_history_is_here(values)
     system = values.raw("system")
     own = (_convert_system(system),) if system not in (None, b"null", b"[]", b'""') else ()
     first, memo, units = 0, HistoryMemo(), tuple([(SYSTEM_PLACE, unit) for unit in own])
     canonical, bound = tuple([unit.chat for unit in own]), tuple([unit.bound for unit in own])
-    if found is not None and before is not None:
+    if longer is not None and before is not None:
         first, memo = before.stable, before.memo.copy(before.stable)
         stays = slice(find_unit(before.units, 0), find_unit(before.units, first))
         units += before.units[stays]
@@ -198,20 +198,20 @@ def _read_frame(values: TopLevelFields, known: ChatFrame | None) -> ChatFrame:
     tools = values.raw("tools")
     if tools not in (None, b"null", b"[]"):
         pieces.append(b'"tools":[' + b",".join(_convert_definitions(tools or b"")) + b"]")
-    more: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     choice = values.get("tool_choice")
     if isinstance(choice, dict):
-        more["tool_choice"] = _convert_choice(choice)
+        members["tool_choice"] = _convert_choice(choice)
     limit = values.get("max_tokens")
     if isinstance(limit, int):
-        more["max_completion_tokens"] = limit
+        members["max_completion_tokens"] = limit
     config = values.get("output_config")
     config = config if isinstance(config, dict) else {}
     if isinstance(config.get("format"), dict):
-        more["response_format"] = {"type": "json_schema", "json_schema": {"schema": config["format"].get("schema")}}
+        members["response_format"] = {"type": "json_schema", "json_schema": {"schema": config["format"].get("schema")}}
     if isinstance(config.get("effort"), str):
-        more["reasoning_effort"] = config["effort"]
-    pieces += [msgspec.json.encode(name) + b":" + msgspec.json.encode(value) for name, value in more.items()]
+        members["reasoning_effort"] = config["effort"]
+    pieces += [msgspec.json.encode(name) + b":" + msgspec.json.encode(value) for name, value in members.items()]
     metadata = values.get("metadata")
     user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
     tail = b"".join([b"," + piece for piece in pieces])
@@ -220,26 +220,26 @@ def _read_frame(values: TopLevelFields, known: ChatFrame | None) -> ChatFrame:
 
 def _convert_definitions(tools: bytes) -> list[bytes]:
     """The tools as chat definitions. A tool of the provider's with a name is a function without parameters."""
-    made = []
+    definitions = []
     elements = json_spans.find_elements(tools)
     if elements is None:
         raise NotManaged("shape", "tools is no list")
     for start, end in elements:
         raw = tools[start:end]
-        members = json_spans.find_members(raw)
-        if members is None:
+        spans_of_tool = json_spans.find_members(raw)
+        if spans_of_tool is None:
             raise NotManaged("shape", "a tool that cannot be read")
-        found = {one.key: raw[one.start : one.end] for one in members}
-        if "name" not in found:
-            made.append(raw)
+        values = {one.key: raw[one.start : one.end] for one in spans_of_tool}
+        if "name" not in values:
+            definitions.append(raw)
             continue
-        function = [b'"name":' + found["name"]]
-        if "description" in found:
-            function.append(b'"description":' + found["description"])
-        if "input_schema" in found:
-            function.append(b'"parameters":' + found["input_schema"])
-        made.append(b'{"type":"function","function":{' + b",".join(function) + b"}}")
-    return made
+        function = [b'"name":' + values["name"]]
+        if "description" in values:
+            function.append(b'"description":' + values["description"])
+        if "input_schema" in values:
+            function.append(b'"parameters":' + values["input_schema"])
+        definitions.append(b'{"type":"function","function":{' + b",".join(function) + b"}}")
+    return definitions
 
 
 def _convert_choice(choice: dict[str, Any]) -> Any:

@@ -111,22 +111,22 @@ def find_violations(body: bytes, memo: PrefixMemo | None = None) -> list[str]:
     contents = [_read_blocks(one.get("content")) for one in values]
     messages = _Messages(values, contents, history.first - len(known.beside), known)
     begin = max(0, len(known.beside) - 1)
-    found = [] if isinstance(history.read_value("max_tokens"), int) else ["M2 max_tokens: a number is required"]
+    violations = [] if isinstance(history.read_value("max_tokens"), int) else ["M2 max_tokens: a number is required"]
     last = len(history.places) - CHANGING_TAIL  # the messages in front of it may be known to the next body
     kept: _Judged | None = None
     for n in range(begin, len(values)):
         if n and n + messages.skipped == last - 1 and last > history.first:
             kept = known.copy()
             kept.beside = tuple(values[max(0, n - 2) : n + 1])
-        found += _judge_message(messages, n)
-    found += _judge_ends(messages)
-    found += _judge_open_loop(history.read_value("thinking"), messages)
-    found += known.head.violations
-    found += _judge_marks(known, is_top_marked=history.read_value("cache_control") is not None)
-    found += _judge_choice(history.read_value("tool_choice"), known.head.names)
-    if memo is not None and kept is not None and not found and len(values) == len(known.beside) + len(history.new):
+        violations += _judge_message(messages, n)
+    violations += _judge_ends(messages)
+    violations += _judge_open_loop(history.read_value("thinking"), messages)
+    violations += known.head.violations
+    violations += _judge_marks(known, is_top_marked=history.read_value("cache_control") is not None)
+    violations += _judge_choice(history.read_value("tool_choice"), known.head.names)
+    if memo is not None and kept is not None and not violations and len(values) == len(known.beside) + len(history.new):
         history.remember(memo, JUDGED, last, kept)
-    return found
+    return violations
 
 
 def find_added_violations(body: bytes, client_body: bytes, memo: HistoryMemo | None = None) -> list[str]:
@@ -225,12 +225,12 @@ def _judge_results(messages: _Messages, n: int, kinds: Sequence[str]) -> Iterato
     results = [block.get("tool_use_id") for block in contents[n] if block.get("type") == "tool_result"]
     before = contents[n - 1] if n and _is_answer(values[n - 1]) else ()
     called = {block.get("id") for block in before if block.get("type") == "tool_use"}
-    for found in results:
-        if found not in called or values[n].get("role") != "user":
-            yield f"M9 {name}: a result of {found} without its call in the previous message"
-    for found, count in Counter(results).items() if len(results) > 1 else ():
+    for result_id in results:
+        if result_id not in called or values[n].get("role") != "user":
+            yield f"M9 {name}: a result of {result_id} without its call in the previous message"
+    for result_id, count in Counter(results).items() if len(results) > 1 else ():
         if count > 1:
-            yield f"M10 {name}: {count} results of {found}"
+            yield f"M10 {name}: {count} results of {result_id}"
     is_result = [kind == "tool_result" for kind in kinds]
     if is_result != sorted(is_result, reverse=True):
         yield f"M8 {name}: a result stands behind another block"
@@ -248,11 +248,11 @@ def _judge_calls(messages: _Messages, n: int) -> Iterator[str]:
 def _judge_hosted(messages: _Messages, n: int) -> Iterator[str]:
     """The provider's own calls have to be there: their results and the calls of their code name them. They stand in
     front, also in an earlier message where the provider has paused."""
-    made = messages.judged.code
+    server_calls = messages.judged.code
     for block in messages.contents[n]:
         if block.get("type") in SERVER_CALLS:
-            made.add(block.get("id"))
-        for missing in find_server_calls(block) - made:
+            server_calls.add(block.get("id"))
+        for missing in find_server_calls(block) - server_calls:
             yield f"M9 {messages.name(n)}: a {block.get('type')} without its call {missing}"
 
 
@@ -332,13 +332,13 @@ def _judge_head(history: BodyHistory[Any], known: _Head) -> _Head:
         return known
     tools = history.read_value("tools")
     names = [one["name"] for one in keep_objects(tools) if isinstance(one.get("name"), str)]
-    found = [f"M15 tools: {count} tools are named {name}" for name, count in Counter(names).items() if count > 1]
+    violations = [f"M15 tools: {count} tools are named {name}" for name, count in Counter(names).items() if count > 1]
     marks: list[tuple[str, Any]] = []
     for name, blocks in (("tools", tools), ("system", history.read_value("system"))):
-        more, violations = _list_marks(_walk(blocks), name)
-        marks += more
-        found += violations
-    return _Head(raw, frozenset(names), tuple(marks), tuple(found))
+        more_marks, more_violations = _list_marks(_walk(blocks), name)
+        marks += more_marks
+        violations += more_violations
+    return _Head(raw, frozenset(names), tuple(marks), tuple(violations))
 
 
 def _judge_choice(choice: Any, names: Collection[str]) -> Iterator[str]:

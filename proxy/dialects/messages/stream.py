@@ -57,11 +57,11 @@ def read_event(data: bytes) -> MessagesEvent | None:
         value = read_json(data)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None
-    found = {
+    objects = {
         name: one for name in ("content_block", "delta", "message", "usage") if isinstance(one := value.get(name), dict)
     }
-    more = {name: value.get(name) for name in ("context_management", "error")}
-    return MessagesEvent(type=value["type"], index=read_count(value.get("index")), **more, **found)
+    others = {name: value.get(name) for name in ("context_management", "error")}
+    return MessagesEvent(type=value["type"], index=read_count(value.get("index")), **others, **objects)
 
 
 class BlockBuilder:
@@ -118,13 +118,13 @@ class BlockBuilder:
 
     def build(self) -> bytes:
         """Return the block as JSON, as a client would send it back."""
-        made = dict(self.block)
+        block = dict(self.block)
         for name, pieces in self._texts.items():
-            first = made.get(name)
-            made[name] = repair_surrogates((first if isinstance(first, str) else "") + "".join(pieces))
+            first = block.get(name)
+            block[name] = repair_surrogates((first if isinstance(first, str) else "") + "".join(pieces))
         if self._input and "".join(self._input).strip():
-            made["input"] = _read_input("".join(self._input))
-        return write_json(made)
+            block["input"] = _read_input("".join(self._input))
+        return write_json(block)
 
 
 def _read_input(written: str) -> Any:

@@ -60,14 +60,14 @@ def read_chain_parameters(body: bytes, before: ResponsesRequest | None = None) -
         longer = None
         if before is not None and before.elements:
             longer = spans.find_longer_history(body, "input", before.members, before.elements, None)
-        found = longer[0] if longer is not None else spans.find_body_members(body, SizeLimits())
+        members = longer[0] if longer is not None else spans.find_body_members(body, SizeLimits())
     except NotManaged:  # too many keys, or an object that cannot be read
         return None
     names = ("previous_response_id", "conversation", "store", "background", "include")
     try:
         value = {
             name: spans.read_any(body[start:end])
-            for name, (start, end) in found.items()
+            for name, (start, end) in members.items()
             if name in names and end - start <= MAX_PARAMETER_BYTES
         }
     except (ValueError, RecursionError):
@@ -81,7 +81,7 @@ def read_chain_parameters(body: bytes, before: ResponsesRequest | None = None) -
         previous if isinstance(previous, str) else "",
         conversation if isinstance(conversation, str) else "",
         value.get("store") is not False,
-        not is_background and ("prompt" not in found or body[slice(*found["prompt"])] == b"null"),
+        not is_background and ("prompt" not in members or body[slice(*members["prompt"])] == b"null"),
         isinstance(include, list) and ENCRYPTED in include,
         is_background,
     )
@@ -92,17 +92,17 @@ def restore_items(messages: Sequence[bytes], call_types: dict[str, str] | None =
 
     call_types: the types of the calls in front, by their ids; those of these messages are added to it.
     """
-    made: list[bytes] = []
+    items: list[bytes] = []
     call_types = {} if call_types is None else call_types
     for raw in messages:
         message = _OBJECT.decode(raw)
         if message.get("role") == "assistant":
-            items = responses_items.make_items(raw, call_types)
-            call_types |= responses_items.find_call_types(items)
-            made += items
+            answer_items = responses_items.make_items(raw, call_types)
+            call_types |= responses_items.find_call_types(answer_items)
+            items += answer_items
         else:
-            made.append(msgspec.json.encode(_restore_item(message, call_types)))
-    return made
+            items.append(msgspec.json.encode(_restore_item(message, call_types)))
+    return items
 
 
 def _restore_item(message: Mapping[str, Any], call_types: Mapping[str, str]) -> dict[str, Any]:
@@ -124,22 +124,22 @@ def _restore_item(message: Mapping[str, Any], call_types: Mapping[str, str]) -> 
 
 def _restore_part(part: Mapping[str, Any]) -> dict[str, Any]:
     kind = str(part.get("type"))
-    made: dict[str, Any]
+    restored: dict[str, Any]
     if kind == "text":
-        made = {"type": "input_text", "text": part.get("text")}
+        restored = {"type": "input_text", "text": part.get("text")}
     elif kind == "image_url":
         image = part["image_url"]
-        made = {"type": "input_image", "image_url": image.get("url")}
-        made |= {"detail": image["detail"]} if "detail" in image else {}
+        restored = {"type": "input_image", "image_url": image.get("url")}
+        restored |= {"detail": image["detail"]} if "detail" in image else {}
     elif kind == "file":
-        made = {"type": "input_file", **part["file"]}
+        restored = {"type": "input_file", **part["file"]}
     elif isinstance(part.get(kind), dict):
-        made = {"type": kind, **part[kind]}
+        restored = {"type": kind, **part[kind]}
     else:
         raise ValueError(f"a part of the type {kind}")
     if part.get(responses_items.CACHE_MARK) is not None:
-        made[responses_items.CACHE_MARK] = part[responses_items.CACHE_MARK]
-    return made
+        restored[responses_items.CACHE_MARK] = part[responses_items.CACHE_MARK]
+    return restored
 
 
 def can_restore(body: bytes, history: Sequence[bytes] = ()) -> bool:

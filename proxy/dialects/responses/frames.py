@@ -92,11 +92,11 @@ def read_create(frame: bytes, carried: Iterable[Carried], max_values: int) -> Cr
     # A frame has to be decoded, so that there is no other way for one with too many values.
     if json_spans.has_more_values(frame, max_values):
         raise ValueError(f"the frame has more than {max_values} JSON values")
-    found = json_spans.find_members(frame)
-    if found is None:
+    frame_members = json_spans.find_members(frame)
+    if frame_members is None:
         raise ValueError("the frame is no JSON object")
     view = memoryview(frame)
-    raw = {one.key: view[one.start : one.end] for one in found}
+    raw = {one.key: view[one.start : one.end] for one in frame_members}
     values = {name: spans.read_any(raw[name]) for name in ("type", "generate", "previous_response_id", "model", "store")
               if name in raw}  # fmt: skip
     if values.get("type") != "response.create":
@@ -124,12 +124,12 @@ def read_create(frame: bytes, carried: Iterable[Carried], max_values: int) -> Cr
 def _read_headers(raw: memoryview | None) -> list[tuple[bytes, bytes]]:
     """The headers in `client_metadata`. Codex names them there, since a connection has headers only once."""
     metadata = None if raw is None else spans.read_any(raw)
-    found = []
+    headers = []
     for name, value in metadata.items() if isinstance(metadata, dict) else ():
         header = name.removeprefix(_HEADER_PREFIX).replace("_", "-").lower()
         if name.startswith(_HEADER_PREFIX) and isinstance(value, str) and _HEADER.fullmatch(header):
-            found.append((header.encode(), "".join(one for one in value if " " <= one <= "~").encode()))
-    return found
+            headers.append((header.encode(), "".join(one for one in value if " " <= one <= "~").encode()))
+    return headers
 
 
 def _read_items(raw: bytes) -> bytes:
@@ -244,11 +244,11 @@ def convert_event(event: bytes) -> bytes:
     and the end of the stream ends the response. A client of a connection goes by the status, and would wait."""
     if b'"error"' not in event or _read_path(event, "type") not in ("error", None):
         return event
-    found = _read_object(event)
-    error = found.get("error", found and {**found, "type": "server_error"})
+    value = _read_object(event)
+    error = value.get("error", value and {**value, "type": "server_error"})
     if not error:
         return event
-    numbers = (found.get("status"), found.get("code"), error.get("code") if isinstance(error, dict) else None)
+    numbers = (value.get("status"), value.get("code"), error.get("code") if isinstance(error, dict) else None)
     status = next((one for one in numbers if isinstance(one, int) and 400 <= one < 600), 500)
     return make_error_frame(status, msgspec.json.encode({"error": error}))
 

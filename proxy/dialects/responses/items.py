@@ -102,24 +102,24 @@ def find_answered_call(item: Mapping[str, Any]) -> str | None:
     if kind not in RESULTS:
         return None
     name = "approval_request_id" if kind == "mcp_approval_response" else "call_id"
-    found = item.get(name)
-    if kind == "local_shell_call_output" and not isinstance(found, str):
-        found = item.get("id")
-    if isinstance(found, str):
-        return found
+    call_id = item.get(name)
+    if kind == "local_shell_call_output" and not isinstance(call_id, str):
+        call_id = item.get("id")
+    if isinstance(call_id, str):
+        return call_id
     return None if kind == "tool_search_output" else ""
 
 
 def find_call_types(items: Iterable[bytes]) -> dict[str, str]:
     """The type of each call among these items, by its id."""
-    found: dict[str, str] = {}
+    call_types: dict[str, str] = {}
     for raw in items:
         if b"call" in raw:
             item = _RAW.decode(raw)
             call_id = find_call(item)
             if call_id:
-                found[call_id] = find_type(item)
-    return found
+                call_types[call_id] = find_type(item)
+    return call_types
 
 
 def find_call(item: Mapping[str, Any]) -> str | None:
@@ -128,14 +128,14 @@ def find_call(item: Mapping[str, Any]) -> str | None:
     if kind not in CALLS:
         return None
     if kind == "mcp_approval_request":
-        found = item.get("id")
+        call_id = item.get("id")
     else:
-        found = item.get("call_id")
-        if kind == "tool_search_call" and not isinstance(found, str):
+        call_id = item.get("call_id")
+        if kind == "tool_search_call" and not isinstance(call_id, str):
             return None  # the provider searches by itself
-        if not isinstance(found, str):
-            found = item.get("id")
-    return found if isinstance(found, str) else ""
+        if not isinstance(call_id, str):
+            call_id = item.get("id")
+    return call_id if isinstance(call_id, str) else ""
 
 
 def find_token(item: Mapping[str, Any]) -> str | None:
@@ -193,24 +193,24 @@ def _make_part(part: Any) -> dict[str, Any]:
     if not isinstance(part, dict):
         raise NotManaged("shape", "a content part that is no object")
     kind = str(part.get("type", "")) or "unknown"
-    made: dict[str, Any]
+    chat_part: dict[str, Any]
     if kind in _TEXT_PARTS and isinstance(part.get("text"), str):
-        made = {"type": "text", "text": part["text"]}
+        chat_part = {"type": "text", "text": part["text"]}
     elif kind == "refusal":
-        made = {"type": "refusal", "refusal": part.get("refusal")}
+        chat_part = {"type": "refusal", "refusal": part.get("refusal")}
     elif kind == "input_image" and isinstance(part.get("image_url"), str):
-        made = {"type": "image_url", "image_url": {"url": part["image_url"]}}
+        chat_part = {"type": "image_url", "image_url": {"url": part["image_url"]}}
         if isinstance(part.get("detail"), str):
-            made["image_url"]["detail"] = part["detail"]
+            chat_part["image_url"]["detail"] = part["detail"]
     elif kind == "input_file":
         names = ("filename", "file_data", "file_id", "file_url")
-        made = {"type": "file", "file": {name: part[name] for name in names if name in part}}
+        chat_part = {"type": "file", "file": {name: part[name] for name in names if name in part}}
     else:
         kind = "unknown" if kind in ("type", "text") else kind
-        made = {"type": kind, kind: {name: part[name] for name in part if name not in ("type", CACHE_MARK)}}
+        chat_part = {"type": kind, kind: {name: part[name] for name in part if name not in ("type", CACHE_MARK)}}
     if part.get(CACHE_MARK) is not None:
-        made[CACHE_MARK] = part[CACHE_MARK]
-    return made
+        chat_part[CACHE_MARK] = part[CACHE_MARK]
+    return chat_part
 
 
 def make_opaque_part(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,12 +231,14 @@ def make_assistant(items: Sequence[tuple[Mapping[str, Any], bytes]]) -> bytes:
     for item, _ in items:
         kind = find_type(item)
         if kind == "message":
-            made = _make_content(item.get("content"))
-            made = [{"type": "text", "text": made}] if isinstance(made, str) else made or []
-            text = "".join(part["text"] for part in made if part["type"] == "text")
+            content_parts = _make_content(item.get("content"))
+            content_parts = (
+                [{"type": "text", "text": content_parts}] if isinstance(content_parts, str) else content_parts or []
+            )
+            text = "".join(part["text"] for part in content_parts if part["type"] == "text")
             texts += [text] if text else []
-            parts += made
-            is_text = is_text and all(part["type"] == "text" and len(part) == 2 for part in made)
+            parts += content_parts
+            is_text = is_text and all(part["type"] == "text" and len(part) == 2 for part in content_parts)
         elif kind == "reasoning":
             reasoning += _read_reasoning(item)
         elif find_call(item) is not None:
@@ -316,19 +318,19 @@ def find_texts(raw: bytes, item: Mapping[str, Any]) -> tuple[list[tuple[int, int
     message, in order. The end is the position behind the last part, None if the item has no list that takes a text
     part."""
     kind = find_type(item)
-    found = json_spans.find_member(raw, "content" if kind == "message" else "output")
-    if found is None:
+    list_member = json_spans.find_member(raw, "content" if kind == "message" else "output")
+    if list_member is None:
         return [], None
-    if raw[found.start : found.start + 1] == b'"':
-        return [(found.start, found.end)], None
-    elements = json_spans.find_elements(raw[found.start : found.end])
+    if raw[list_member.start : list_member.start + 1] == b'"':
+        return [(list_member.start, list_member.end)], None
+    elements = json_spans.find_elements(raw[list_member.start : list_member.end])
     if elements is None:
         return [], None
     texts: list[tuple[int, int]] = []
     is_shell = kind == "shell_call_output"
     for start, end in elements:
-        part = raw[found.start + start : found.start + end]
-        at = found.start + start
+        part = raw[list_member.start + start : list_member.start + end]
+        at = list_member.start + start
         members = {one.key: one for one in json_spans.find_members(part) or ()}
         if is_shell:
             names = [name for name in SHELL_TEXTS if name in members]
@@ -338,7 +340,7 @@ def find_texts(raw: bytes, item: Mapping[str, Any]) -> tuple[list[tuple[int, int
             kind_span = members.get("type")
             if kind_span and json_spans.decode_string(part[kind_span.start : kind_span.end]) in _TEXT_PARTS:
                 texts.append((at + members["text"].start, at + members["text"].end))
-    end = found.start + elements[-1][1] if elements else found.start + 1
+    end = list_member.start + elements[-1][1] if elements else list_member.start + 1
     return texts, None if is_shell else end
 
 
@@ -357,11 +359,11 @@ def make_items(message: bytes, call_types: Mapping[str, str]) -> list[bytes]:
         output = content if isinstance(content, str) else _make_parts(content, "input_text")
         return [_encode({"type": kind, "call_id": call_id, "output": output})]
     if role == "assistant":
-        made: list[bytes] = []
+        items: list[bytes] = []
         if content:
             parts = _make_parts(content, "output_text")
-            made.append(_encode({"type": "message", "role": "assistant", "content": parts}))
-        return made + [_make_call_item(call) for call in _decode_field(fields, "tool_calls") or ()]
+            items.append(_encode({"type": "message", "role": "assistant", "content": parts}))
+        return items + [_make_call_item(call) for call in _decode_field(fields, "tool_calls") or ()]
     return [_encode({"type": "message", "role": "developer", "content": _make_parts(content, "input_text")})]
 
 

@@ -126,10 +126,10 @@ def read_wire_request(
     request may be read but not changed.
     """
     count = check_grown_body(body, limits, before)
-    found = None
+    longer = None
     if before is not None and before.elements and not before.is_cut and held is None:
-        found = spans.find_longer_history(body, "input", before.members, before.elements, limits)
-    members = spans.find_body_members(body, limits) if found is None else found[0]
+        longer = spans.find_longer_history(body, "input", before.members, before.elements, limits)
+    members = spans.find_body_members(body, limits) if longer is None else longer[0]
     plain = {name: _read_member(body, members, name) for name in members if name not in ("input", "tools")}
     tools = _convert_tools(body, members, before.tools if before is not None else (b"", b""))
     start, end = members.get("input", (0, 0))
@@ -147,8 +147,8 @@ def read_wire_request(
             raise NotManaged("shape", "no input, and nothing is known of the history")
     elif body[members["input"][0]] == _QUOTE:
         items.add(ItemMessage(_make_chat_message("user", _read_member(body, members, "input")), _TEXT_INPUT, 0))
-    elif found is not None and before is not None and before.has_instructions == bool(items.messages):
-        elements = found[1]
+    elif longer is not None and before is not None and before.has_instructions == bool(items.messages):
+        elements = longer[1]
         items.continue_from(before, elements)
         memo = before.memo.copy(len(before.elements))
     else:
@@ -271,26 +271,26 @@ def _make_chat_body(plain: Mapping[str, Any], tools: bytes, messages: Sequence[b
     """The chat-completions body. The members in front of `messages` do not change as a conversation grows. tools: chat
     definitions."""
     head = {"model": plain.get("model")} if isinstance(plain.get("model"), str) else {}
-    rest: dict[str, Any] = {"stream": plain.get("stream") is True}
-    if rest["stream"]:
-        rest["stream_options"] = {"include_usage": True}
+    tail: dict[str, Any] = {"stream": plain.get("stream") is True}
+    if tail["stream"]:
+        tail["stream_options"] = {"include_usage": True}
     if tools:
-        rest["tools"] = msgspec.Raw(tools)
+        tail["tools"] = msgspec.Raw(tools)
     choice = plain.get("tool_choice")
     if choice is not None:
         is_named = isinstance(choice, dict) and choice.get("type") in ("function", "custom")
-        rest["tool_choice"] = responses_items.make_chat_tool(choice) if is_named else choice
+        tail["tool_choice"] = responses_items.make_chat_tool(choice) if is_named else choice
     most = plain.get("max_output_tokens")
     if most is not None:
-        rest["max_completion_tokens"] = most
+        tail["max_completion_tokens"] = most
     text, reasoning = plain.get("text"), plain.get("reasoning")
     format_ = text.get("format") if isinstance(text, dict) else None
     if isinstance(format_, dict):
-        rest["response_format"] = _make_response_format(format_)
+        tail["response_format"] = _make_response_format(format_)
     if isinstance(reasoning, dict) and isinstance(reasoning.get("effort"), str):
-        rest["reasoning_effort"] = reasoning["effort"]
+        tail["reasoning_effort"] = reasoning["effort"]
     begin = msgspec.json.encode(head)[:-1] + (b"," if head else b"")
-    return b"".join((begin, b'"messages":', *list_array_pieces(messages), b",", msgspec.json.encode(rest)[1:]))
+    return b"".join((begin, b'"messages":', *list_array_pieces(messages), b",", msgspec.json.encode(tail)[1:]))
 
 
 def _make_response_format(format_: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,12 +397,12 @@ class _Changes:
 
     def _copy_calls(self, message: ItemMessage, arguments: Sequence[str | None]) -> None:
         """Add the items of an answer with other arguments in its calls; None for a call that stays as it is."""
-        request, left = self._request, list(arguments)
+        request, new_arguments = self._request, list(arguments)
         for n in range(message.start, message.end):
             start, end = request.elements[n]
             item = request.body[start:end]
             fields = _OBJECT.decode(item)
-            text = left.pop(0) if responses_items.find_call(fields) is not None else None
+            text = new_arguments.pop(0) if responses_items.find_call(fields) is not None else None
             if text is not None:
                 if responses_items.find_type(fields) != "function_call":
                     raise ValueError("a call without arguments")
@@ -442,10 +442,10 @@ def _add_tools(request: ResponsesRequest, tools: bytes) -> Replacement:
 
 def find_session_names(headers: Mapping[str, str], request: ResponsesRequest) -> list[str]:
     """The names that the client gives its session, the most specific one first. headers: by lower-case name."""
-    found = [headers.get(name, "").strip() for name in SESSION_HEADERS]
+    names = [headers.get(name, "").strip() for name in SESSION_HEADERS]
     for member, inner in (("conversation", "id"), ("client_metadata", "thread_id")):
         value = _read_member(request.body, request.members, member) if member in request.members else None
         if isinstance(value, dict):
             value = value.get(inner)
-        found.append(value if isinstance(value, str) else "")
-    return list(dict.fromkeys(one for one in found if one))
+        names.append(value if isinstance(value, str) else "")
+    return list(dict.fromkeys(one for one in names if one))

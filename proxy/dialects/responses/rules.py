@@ -106,7 +106,7 @@ def find_violations(
     known = history.state.copy() if history.state is not None else _Checked(is_stored=is_stored)
     items = [*known.beside, *keep_objects(history.new)]
     skipped = history.first - len(known.beside)
-    found = _check_top(history)
+    violations = _check_top(history)
     last = len(history.places) - CHANGING_TAIL  # the items in front of it may be known to the next body
     kept: _Checked | None = None
     for n, item in enumerate(items):
@@ -114,15 +114,15 @@ def find_violations(
             kept = known.copy()
             kept.beside = (item,)
         kind = responses_items.find_type(item)
-        found += _check_item(item, kind, n + skipped, known, is_last=n + 1 == len(items))
-        found += _check_pair(item, kind, n + skipped, known)
-        found += _check_reasoning(items, n, kind, n + skipped, known, partners or {})
+        violations += _check_item(item, kind, n + skipped, known, is_last=n + 1 == len(items))
+        violations += _check_pair(item, kind, n + skipped, known)
+        violations += _check_reasoning(items, n, kind, n + skipped, known, partners or {})
     # A line for each, so that a body with fewer than the client's own has no new one.
-    found += [f"R16 input: more than {MAX_MARKS} cache marks"] * (known.marks - MAX_MARKS)
-    found += _list_open_calls(known)
-    if memo is not None and kept is not None and not found and len(items) == len(known.beside) + len(history.new):
+    violations += [f"R16 input: more than {MAX_MARKS} cache marks"] * (known.marks - MAX_MARKS)
+    violations += _list_open_calls(known)
+    if memo is not None and kept is not None and not violations and len(items) == len(known.beside) + len(history.new):
         history.remember(memo, JUDGED, last, kept)
-    return found
+    return violations
 
 
 def find_added_violations(
@@ -137,12 +137,12 @@ def find_added_violations(
     if has_reasoning is None:
         has_reasoning = responses_items.REASONING_NAME in original
     partners = find_partners(original, own) if has_reasoning else {}
-    found = find_violations(body, partners, sent)
-    if not found:  # as nearly always: the client's body need not be read for that
+    violations = find_violations(body, partners, sent)
+    if not violations:  # as nearly always: the client's body need not be read for that
         return []
     before = Counter(_split_place(line) for line in find_violations(original))
     new = []
-    for line in found:
+    for line in violations:
         key = _split_place(line)
         if before[key]:
             before[key] -= 1
@@ -157,48 +157,48 @@ def _split_place(line: str) -> tuple[str, str]:
 
 
 def _check_top(history: BodyHistory[Any]) -> list[str]:
-    found = []
+    violations = []
     if not isinstance(history.read_value("model"), str):
-        found.append("R1 model: missing")
+        violations.append("R1 model: missing")
     names = ("input", "previous_response_id", "prompt", "conversation")
     if not any(map(history.has_value, names)):
-        found.append("R1 input: missing")
+        violations.append("R1 input: missing")
     if history.has_value("stream_options") and history.read_value("stream") is not True:
-        found.append("R2 stream_options: without stream")
+        violations.append("R2 stream_options: without stream")
     choice = history.read_value("tool_choice")
     if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
         tools = keep_objects(history.read_value("tools"))
         if all(tool.get("name") != choice.get("name") for tool in tools):
-            found.append(f"R2 tool_choice: names no tool {choice.get('name')}")
+            violations.append(f"R2 tool_choice: names no tool {choice.get('name')}")
     if history.has_value("previous_response_id") and history.has_value("conversation"):
-        found.append("R10 previous_response_id: together with conversation")
-    return found
+        violations.append("R10 previous_response_id: together with conversation")
+    return violations
 
 
 def _check_item(item: Item, kind: str, index: int, known: _Checked, *, is_last: bool) -> list[str]:
     """Check an item alone, and its id among all ids so far."""
     place = f"input.{index}"
-    found = [f"R3 {place}: {kind} without {name}" for name in REQUIRED_MEMBERS.get(kind, ()) if name not in item]
+    violations = [f"R3 {place}: {kind} without {name}" for name in REQUIRED_MEMBERS.get(kind, ()) if name not in item]
     own = item.get("id")
     if isinstance(own, str) and own:
         if own in known.ids and kind not in ("item_reference", "local_shell_call_output"):
-            found.append(f"R11 {place}: duplicate item {own}")
+            violations.append(f"R11 {place}: duplicate item {own}")
         known.ids.add(own)
-        wanted = "msg" if kind == "message" and item.get("role") == "assistant" else ID_PREFIXES.get(kind)
-        if wanted is not None and not own.startswith(wanted):
-            found.append(f"R12 {place}: the id {own} does not begin with {wanted}")
+        prefix = "msg" if kind == "message" and item.get("role") == "assistant" else ID_PREFIXES.get(kind)
+        if prefix is not None and not own.startswith(prefix):
+            violations.append(f"R12 {place}: the id {own} does not begin with {prefix}")
         if kind == "reasoning" and not known.is_stored and responses_items.is_id_alone(item):
-            found.append(f"R8 {place}: {own} is not stored and not encrypted")
+            violations.append(f"R8 {place}: {own} is not stored and not encrypted")
     call_id = item.get("call_id")
     if isinstance(call_id, str) and len(call_id) > MAX_CALL_ID:
-        found.append(f"R13 {place}: a call_id of {len(call_id)} characters")
+        violations.append(f"R13 {place}: a call_id of {len(call_id)} characters")
     contents = keep_objects(item.get("content"))
     known.marks += _count_marks(contents) + _count_marks(keep_objects(item.get("output")))
     if kind == "message":
-        found += _check_parts(item, contents, place)
+        violations += _check_parts(item, contents, place)
     if kind == "compaction_trigger" and not is_last:
-        found.append(f"R15 {place}: compaction_trigger is not the last item")
-    return found
+        violations.append(f"R15 {place}: compaction_trigger is not the last item")
+    return violations
 
 
 def _count_marks(parts: Sequence[Item]) -> int:
@@ -208,12 +208,12 @@ def _count_marks(parts: Sequence[Item]) -> int:
 def _check_parts(item: Mapping[str, Any], parts: Sequence[Item], place: str) -> list[str]:
     """Check the content of a message."""
     is_model = item.get("role") == "assistant"
-    found = []
+    violations = []
     for part in parts:
         part_kind = str(part.get("type"))
         if is_model != (part_kind in MODEL_PARTS) and part_kind.startswith(("input_", "output_", "refusal")):
-            found.append(f"R14 {place}: {part_kind} in a message of {item.get('role')}")
-    return found
+            violations.append(f"R14 {place}: {part_kind} in a message of {item.get('role')}")
+    return violations
 
 
 def _check_pair(item: Item, kind: str, index: int, known: _Checked) -> list[str]:
@@ -258,11 +258,11 @@ def _check_reasoning(
         if _is_orphan(items, n):
             return [f"R6 input.{index}: {known.reasoning} without the item that followed it"]
     elif isinstance(own, str):
-        wanted = partners.get(own, known.reasoning)
+        partner = partners.get(own, known.reasoning)
         # The client has the rounds of an answer as one. Where a hidden round was put back, an item of the next round is
         # no longer right behind the reasoning of the one before, and was not made after it.
-        if wanted != known.reasoning and wanted not in known.earlier:
-            return [f"R7 input.{index}: {own} without its reasoning {wanted}"]
+        if partner != known.reasoning and partner not in known.earlier:
+            return [f"R7 input.{index}: {own} without its reasoning {partner}"]
     return []
 
 

@@ -93,26 +93,26 @@ def add_spent_usage(usage: Any, earlier: Iterable[Any]) -> Any:
     in `earlier`. Input and cached tokens stay the last round's. A usage that is no object is returned as it is."""
     if not isinstance(usage, dict):
         return usage
-    found = dict(usage)
-    details = found.get("output_tokens_details")
+    total = dict(usage)
+    details = total.get("output_tokens_details")
     details = dict(details) if isinstance(details, dict) else None
-    for one in earlier:
-        if not isinstance(one, dict):
+    for spent in earlier:
+        if not isinstance(spent, dict):
             continue
-        found["output_tokens"] = (read_count(found.get("output_tokens")) or 0) + (
-            read_count(one.get("output_tokens")) or 0
+        total["output_tokens"] = (read_count(total.get("output_tokens")) or 0) + (
+            read_count(spent.get("output_tokens")) or 0
         )
-        more = one.get("output_tokens_details")
-        for name, size in (more if isinstance(more, dict) else {}).items():
+        spent_details = spent.get("output_tokens_details")
+        for name, size in (spent_details if isinstance(spent_details, dict) else {}).items():
             details = details or {}
             details[name] = (read_count(details.get(name)) or 0) + (read_count(size) or 0)
     if details is not None:
-        found["output_tokens_details"] = details
-    if "total_tokens" in found:
-        found["total_tokens"] = (read_count(found.get("input_tokens")) or 0) + (
-            read_count(found.get("output_tokens")) or 0
+        total["output_tokens_details"] = details
+    if "total_tokens" in total:
+        total["total_tokens"] = (read_count(total.get("input_tokens")) or 0) + (
+            read_count(total.get("output_tokens")) or 0
         )
-    return found
+    return total
 
 
 def make_error_event(message: str, code: str, sequence_number: int = 0) -> bytes:

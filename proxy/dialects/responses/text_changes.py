@@ -45,28 +45,28 @@ class TextChange:
     def apply(self, raw: bytes, texts: Sequence[Span], list_end: int | None) -> list[Replacement]:
         """The replacements in an item whose texts stand at these spans. list_end: the end of its list of parts; None if
         it has none. Raises ValueError if the item has no place for a text."""
-        made: list[Replacement] = []
+        replacements: list[Replacement] = []
         if self.text is not None:
             if self.kept >= len(texts):
                 raise ValueError("a message without this text")
             for n, (start, end) in enumerate(texts):
                 if n == self.kept:
-                    made.append((start, end, spans.encode_visible(self.text)))
+                    replacements.append((start, end, spans.encode_visible(self.text)))
                 elif raw[start + 1 : end - 1].strip():
-                    made.append((start, end, spans.encode_text(spans.EMPTY_STAND_IN)))
+                    replacements.append((start, end, spans.encode_text(spans.EMPTY_STAND_IN)))
         if not self.added:
-            return made
+            return replacements
         if list_end is not None:
             parts = b",".join([_make_input_part(text) for text in self.added])
             is_empty = raw[:list_end].endswith(b"[")
-            return [*made, (list_end, list_end, parts if is_empty else b"," + parts)]
+            return [*replacements, (list_end, list_end, parts if is_empty else b"," + parts)]
         if not texts:
             raise ValueError("a message that takes no text")
         start, end = texts[-1]
         ending = spans.encode_text("".join(self.added))[1:]  # the end of one string and the start of the other meet
-        if made and made[-1][:2] == (start, end):
-            return [*made[:-1], (start, end, made[-1][2][:-1] + ending)]
-        return [*made, (end - 1, end, ending)]
+        if replacements and replacements[-1][:2] == (start, end):
+            return [*replacements[:-1], (start, end, replacements[-1][2][:-1] + ending)]
+        return [*replacements, (end - 1, end, ending)]
 
 
 def _make_input_part(text: str) -> bytes:
@@ -105,17 +105,17 @@ def _compare_contents(old: Any, new: Any) -> TextChange:
         raise ValueError("content of another shape")
     images = _find_replaced_images(old, new)
     if images:
-        return TextChange(None, 0, tuple(str(one["text"]) for one in new[len(old) :]), images)
-    if [one for one in old if one["type"] != "text"] != [one for one in new if one.get("type") != "text"]:
+        return TextChange(None, 0, tuple(str(part["text"]) for part in new[len(old) :]), images)
+    if [part for part in old if part["type"] != "text"] != [part for part in new if part.get("type") != "text"]:
         raise ValueError("a change of a part that is no text")
-    holders = [one for one in old if one["type"] == "text"]
-    texts = [str(one["text"]) for one in new if one.get("type") == "text"]
-    if texts[: len(holders)] == [one["text"] for one in holders]:
+    holders = [part for part in old if part["type"] == "text"]
+    texts = [str(part["text"]) for part in new if part.get("type") == "text"]
+    if texts[: len(holders)] == [part["text"] for part in holders]:
         return TextChange(None, 0, tuple(texts[len(holders) :]))
     if not holders or not texts:
         raise ValueError("content that holds no text")
     # The part that stays is the one that `completions.replace_text` keeps: the last with a mark, or else the first.
-    marked = [n for n, one in enumerate(holders) if responses_items.CACHE_MARK in one]
+    marked = [n for n, part in enumerate(holders) if responses_items.CACHE_MARK in part]
     return TextChange(texts[0], marked[-1] if marked else 0, tuple(texts[1:]))
 
 

@@ -148,12 +148,12 @@ class ImportanceScores(BaseModel):
 async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
     """Drop the least important messages until the rest fits (`pruneContext`)."""
     models, token_counter = _find_model(admin, body.model_name)
-    made = await _run_in_thread(
+    pruned = await _run_in_thread(
         lambda: reploid.prune_context(
             body.context, body.max_tokens, body.model_name, models=models, token_counter=token_counter
         )
     )
-    return PruneResult.model_validate(made)
+    return PruneResult.model_validate(pruned)
 
 
 @router.post("/auto")

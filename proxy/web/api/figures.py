@@ -128,14 +128,14 @@ async def list_session_figures(
     rows = await admin.services.store.list_sessions(
         admin.tenant, after, limit + 1, SessionFilter(q, since, explicit, policy)
     )
-    made = []
+    items = []
     for row in rows[:limit]:
         found_timeline = await _get_timeline_cache(request).find(admin.services, row)
         figured = found_timeline.figures if found_timeline is not None else None
         title = await read_title(admin.services, row.tenant, row.session)
-        made.append({**describe_session(row).model_dump(), "figures": figured, "title": title})
-    more = pagination.write_cursor(rows[limit - 1].cursor) if len(rows) > limit else None
-    return json_answers.render({"items": made, "next": more})
+        items.append({**describe_session(row).model_dump(), "figures": figured, "title": title})
+    next_cursor = pagination.write_cursor(rows[limit - 1].cursor) if len(rows) > limit else None
+    return json_answers.render({"items": items, "next": next_cursor})
 
 
 @router.get("/sessions/{session}/points", openapi_extra=READ, response_model=POINTS)
@@ -167,15 +167,15 @@ async def show_costs(
     rows = await admin.services.store.list_sessions(
         admin.tenant, None, MAX_SESSIONS + 1, SessionFilter("", since, None, "")
     )
-    found: list[tuple[SessionItem, SessionTimeline]] = []
+    timelines: list[tuple[SessionItem, SessionTimeline]] = []
     for row in rows[:MAX_SESSIONS]:
         found_timeline = await _get_timeline_cache(request).find(admin.services, row)
         if found_timeline is not None:
-            found.append((row, found_timeline))
+            timelines.append((row, found_timeline))
     sums = await run_off_loop(
-        sum(len(found_timeline.periods) for _, found_timeline in found), partial(_add_up, found, since, step)
+        sum(len(found_timeline.periods) for _, found_timeline in timelines), partial(_add_up, timelines, since, step)
     )
-    spent = [(row, _sum_since(found_timeline, since)) for row, found_timeline in found]
+    spent = [(row, _sum_since(found_timeline, since)) for row, found_timeline in timelines]
     spenders = sorted(spent, key=lambda one: -(one[1].cost or 0.0))[:MAX_SPENDERS]
     return json_answers.render(
         {
@@ -196,11 +196,11 @@ async def show_savings(
     return json_answers.render(await savings.sum_savings(admin.services, admin.tenant, since))
 
 
-def _add_up(found: Sequence[tuple[SessionItem, SessionTimeline]], since: float, step: str) -> dict[str, Any]:
+def _add_up(timelines: Sequence[tuple[SessionItem, SessionTimeline]], since: float, step: str) -> dict[str, Any]:
     """Return the sums of the periods that ended after `since`, under the names of `CostReport`."""
     periods = [
         (row.tenant, one)
-        for row, found_timeline in found
+        for row, found_timeline in timelines
         for one in found_timeline.periods
         if one.figures.at + PERIOD_S > since
     ]
@@ -231,17 +231,17 @@ def _choose_step(span: int) -> int:
     return next((step for longest, step in steps if span <= longest), DAY_S)
 
 
-def _sum_since(found: SessionTimeline, since: float) -> SessionFigures:
+def _sum_since(session_timeline: SessionTimeline, since: float) -> SessionFigures:
     """Return the session's figures with the requests and dollars of the periods that ended after `since`."""
     if not since:
-        return found.figures
+        return session_timeline.figures
     sums = PeriodFigures(int(since))
-    for one in found.periods:
+    for one in session_timeline.periods:
         if one.figures.at + PERIOD_S > since:
             sums.add(one.figures)
     billed = sums.exchanges > sums.unpriced
     return msgspec.structs.replace(
-        found.figures,
+        session_timeline.figures,
         exchanges=sums.exchanges,
         cost=sums.cost if billed else None,
         cost_without=sums.cost_without if billed else None,

@@ -243,21 +243,21 @@ async def list_exchanges(
 ) -> Page[ExchangeDetails]:
     """List exchanges, newest first."""
     at = pagination.read_cursor(cursor, float)
-    found: list[ExchangeRecord] = []
+    matching: list[ExchangeRecord] = []
     before = at[0] if at else None
     # Filtered rows are skipped a page at a time, so that no read grows with the session.
     for _ in range(20):
         rows = await context.services.store.read_exchanges(context.tenant, context.session, limit + 1, before)
-        found += [r for r in rows if (not branch or r.branch == branch) and (not status or r.status == status)]
-        if len(found) > limit or len(rows) <= limit:
-            return pagination.make_page(found, limit, describe_exchange, lambda row: [row.started_at])
+        matching += [r for r in rows if (not branch or r.branch == branch) and (not status or r.status == status)]
+        if len(matching) > limit or len(rows) <= limit:
+            return pagination.make_page(matching, limit, describe_exchange, lambda row: [row.started_at])
         before = rows[-1].started_at
-    more = (
+    next_cursor = (
         pagination.write_cursor([before])
-        if len(found) <= limit
-        else pagination.write_cursor([found[limit - 1].started_at])
+        if len(matching) <= limit
+        else pagination.write_cursor([matching[limit - 1].started_at])
     )
-    return Page(items=[describe_exchange(row) for row in found[:limit]], next=more)
+    return Page(items=[describe_exchange(row) for row in matching[:limit]], next=next_cursor)
 
 
 @exchanges_router.get("/{exchange}", openapi_extra=READ)

@@ -113,16 +113,16 @@ async def list_memos(
 ) -> Response:
     """List a tenant's memos, in the order of their ids."""
     at = pagination.read_cursor(cursor, str)
-    found = []
+    memos = []
     tenant = await find_tenant(admin)
     async for memo in edit_memos.iterate_memos(
         admin.services, tenant, project=project, text=q, after=at[0] if at else ""
     ):
-        found.append(memo)
-        if len(found) > limit:
+        memos.append(memo)
+        if len(memos) > limit:
             break
-    more = pagination.write_cursor([found[limit - 1].memo]) if len(found) > limit else None
-    return json_answers.render({"items": found[:limit], "next": more})
+    next_cursor = pagination.write_cursor([memos[limit - 1].memo]) if len(memos) > limit else None
+    return json_answers.render({"items": memos[:limit], "next": next_cursor})
 
 
 @router.get(

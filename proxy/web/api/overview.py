@@ -169,12 +169,12 @@ def _estimate_added_ms(metrics: Metrics, share: float) -> float | None:
         for sample in family.samples
         if sample.name.endswith("_bucket") and sample.labels["route"] == "chat"
     ]
-    wanted = share * buckets[-1][1] if buckets else 0.0
+    rank = share * buckets[-1][1] if buckets else 0.0
     low, before = 0.0, 0.0
     for bound, count in buckets:
-        if wanted and count >= wanted:
+        if rank and count >= rank:
             high = bound if bound != math.inf else low
-            return round(1000 * (low + (high - low) * (wanted - before) / (count - before)), 2)
+            return round(1000 * (low + (high - low) * (rank - before) / (count - before)), 2)
         low, before = bound, count
     return None
 
@@ -185,7 +185,7 @@ REQUESTS = "context_proxy_requests"
 def _sum_counters(registry: Any) -> dict[str, float]:
     """Return counters summed over their labels, except `kind`: the cost paid and the cost avoided are two figures.
     Requests are those of clients: a look at these figures is none."""
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for metric in registry.collect():
         for sample in metric.samples:
             if sample.labels.get("route") == "api" and metric.name == REQUESTS:
@@ -193,8 +193,8 @@ def _sum_counters(registry: Any) -> dict[str, float]:
             if sample.name.endswith("_total"):
                 name = sample.name.removeprefix("context_proxy_").removesuffix("_total")
                 name += "." + sample.labels["kind"] if sample.labels.get("kind") else ""
-                found[name] = found.get(name, 0.0) + sample.value
-    return found
+                sums[name] = sums.get(name, 0.0) + sample.value
+    return sums
 
 
 @router.get("/tenants", openapi_extra=READ)

@@ -67,14 +67,16 @@ async def replay(context: SessionContextDep, body: ReplayBody, request: Request)
         if body.window is not None:
             model = replace(model, window=body.window)
         match = _make_replay_settings(context.services, body.policies, model)
-        found = [
-            one
-            async for one in stored.read_branches(context.services.store, (context.tenant, context.session), "store")
+        conversations = [
+            conversation
+            async for conversation in stored.read_branches(
+                context.services.store, (context.tenant, context.session), "store"
+            )
         ]
-        if sum(len(raw) for one in found for raw in one.messages) > MAX_BYTES:
+        if sum(len(raw) for conversation in conversations for raw in conversation.messages) > MAX_BYTES:
             raise Unprocessable("the session is too long to be played here", hint="Use `context-proxy replay`.")
         sums = ReportBuilder(match)
-        for played in await _play_conversations(found, match):
+        for played in await _play_conversations(conversations, match):
             sums.add_result(played)
     if not sums.request_count:
         raise Conflict("nothing in the session could be played")
@@ -82,28 +84,28 @@ async def replay(context: SessionContextDep, body: ReplayBody, request: Request)
 
 
 def _make_replay_settings(services: Services, wanted: Sequence[ReplayContender], model: Model) -> ReplaySettings:
-    found = {NOTHING: Contender(NOTHING)}
+    contenders = {NOTHING: Contender(NOTHING)}
     chosen = wanted or [ReplayContender(policy=name) for name, p in services.policies.items() if p.mode == "rewrite"]
-    for one in chosen:
-        policy = services.policies.get(one.policy)
-        if policy is None and one.policy not in BASELINES:
-            raise Unprocessable(f"there is no policy {one.policy!r}", hint="GET /api/policies lists them.")
+    for requested in chosen:
+        policy = services.policies.get(requested.policy)
+        if policy is None and requested.policy not in BASELINES:
+            raise Unprocessable(f"there is no policy {requested.policy!r}", hint="GET /api/policies lists them.")
         if policy is None:
-            found[one.policy] = Contender(one.policy, None, one.policy)
+            contenders[requested.policy] = Contender(requested.policy, None, requested.policy)
             continue
-        schedule = one.schedule or policy.schedule
-        label = one.policy if schedule == policy.schedule else f"{one.policy}:{schedule}"
-        found[label] = Contender(label, with_schedule(policy, schedule))
-    return ReplaySettings(tuple(found.values()), model, ((model.w, model.r),))
+        schedule = requested.schedule or policy.schedule
+        label = requested.policy if schedule == policy.schedule else f"{requested.policy}:{schedule}"
+        contenders[label] = Contender(label, with_schedule(policy, schedule))
+    return ReplaySettings(tuple(contenders.values()), model, ((model.w, model.r),))
 
 
-async def _play_conversations(found: list[RecordedConversation], match: ReplaySettings) -> list[Any]:
+async def _play_conversations(conversations: list[RecordedConversation], match: ReplaySettings) -> list[Any]:
     """Play in a separate process: the replay computes for seconds, and chat continues meanwhile."""
     pool = create_pool(1, match)
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(MAX_SECONDS):
-            return [await loop.run_in_executor(pool, play_conversation, one, match) for one in found]
+            return [await loop.run_in_executor(pool, play_conversation, one, match) for one in conversations]
     except TimeoutError:
         raise Unavailable("the replay took too long", hint="Use `context-proxy replay`, or fewer policies.") from None
     finally:

@@ -235,7 +235,7 @@ async def list_summaries(
     """List the summaries in force on a branch, and the answers of helper models in the session."""
     start = pagination.read_offset(cursor)
     row = await find_branch(context, branch)
-    made = [
+    summaries = [
         SummaryDetails(
             by=edit.stage, message=chain.public_id(edit.key), text=edit.text or "", tokens_before=edit.before,
             tokens_after=edit.after, exchange=edit.exchange, created_at=edit.created_at,
@@ -243,6 +243,6 @@ async def list_summaries(
         for edit, _ in row.edits
         if edit.stage in SUMMARIES and edit.text
     ]  # fmt: skip
-    made += [SummaryDetails(by="helper", message=None, text=text) for text in row.helper_answers.values()]
-    shown, more = pagination.slice_page(made, start, limit)
+    summaries += [SummaryDetails(by="helper", message=None, text=text) for text in row.helper_answers.values()]
+    shown, more = pagination.slice_page(summaries, start, limit)
     return Page(items=shown, next=more)

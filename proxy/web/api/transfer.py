@@ -74,12 +74,12 @@ async def _export_lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
         yield await asyncio.to_thread(_export_line, one, place[1])  # a long conversation takes a while
 
 
-def _export_line(one: Recorded, session: str) -> bytes:
-    head = msgspec.json.encode({"id": one.id, "session": session, "model": one.model})[:-1]
-    tools = b',"tools":' + one.tools if one.tools else b""
-    times = b',"times":' + msgspec.json.encode(one.times)
+def _export_line(recorded: Recorded, session: str) -> bytes:
+    head = msgspec.json.encode({"id": recorded.id, "session": session, "model": recorded.model})[:-1]
+    tools = b',"tools":' + recorded.tools if recorded.tools else b""
+    times = b',"times":' + msgspec.json.encode(recorded.times)
     # A message of several lines is still one line here: JSON's own line ends mean nothing between values.
-    raws = b",".join(raw.replace(b"\r", b" ").replace(b"\n", b" ") for raw in one.messages)
+    raws = b",".join(raw.replace(b"\r", b" ").replace(b"\n", b" ") for raw in recorded.messages)
     return b'%b,"messages":[%b]%b%b}\n' % (head, raws, tools.replace(b"\n", b" ").replace(b"\r", b" "), times)
 
 
@@ -109,16 +109,16 @@ async def import_lines(
     stored. An existing conversation stays unchanged and gives 409."""
     tenant = await find_tenant(admin)
     body = await request.body()
-    found = await asyncio.to_thread(lambda: list(_read_conversations(body, admin, first_line)))
-    if not found:
+    conversations = await asyncio.to_thread(lambda: list(_read_conversations(body, admin, first_line)))
+    if not conversations:
         raise BadRequest("there is no line to import")
     messages = 0
-    for conversation in found:
+    for conversation in conversations:
         messages += await import_conversations.import_conversation(admin.services, tenant, conversation)
     return ImportResult(
-        conversations=len(found),
+        conversations=len(conversations),
         messages=messages,
-        sessions=list(dict.fromkeys(one.session for one in found)),
+        sessions=list(dict.fromkeys(one.session for one in conversations)),
     )
 
 
