@@ -125,7 +125,9 @@ def _format_kib(size: int) -> str:
 LIMITS = (
     LimitRow("chat request body", "`limits.body_mb`", "413"),
     LimitRow(
-        "bodies of chat and of the admin API held at once, together", "`limits.bodies_mb`", "503 with Retry-After"
+        "bodies of chat, bodies and long answers of the admin API held at once, together",
+        "`limits.bodies_mb`",
+        "503 with Retry-After",
     ),
     LimitRow("those of one tenant, where there are keys of several", "half of that", "503 with Retry-After"),
     LimitRow(
@@ -233,7 +235,8 @@ LIMITS = (
         "wait, the tenants in turn; the newest ones",
     ),
     LimitRow(
-        "calls of `recall` and `search`, and lists of messages, at once; what a recall searches for later edits",
+        "calls of `recall` and `search`, and views of messages, prompts and whole histories, at once; what a recall"
+        " searches for later edits",
         f"{tool_context.MAX_MESSAGE_READS}; {stored_history.MAX_SEARCHED_BYTES >> 20} MiB of messages",
         "wait, the tenants in turn; not counted",
     ),

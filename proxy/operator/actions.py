@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.context.analysis.iteration import Urgency
 from proxy.context.policy import ScheduleName
+from proxy.exchange.services import Services
 from proxy.notes.memo_matching import MAX_BYTES
 from proxy.operator import (
     edit_memos,
@@ -176,6 +178,8 @@ class Action:
     """The line that the command prints, with arguments and fields of the result in braces; empty: the result."""
     confirm: str = ""
     """The question that the command asks first; empty: none."""
+    reads_history: bool = False
+    """True if it reads a whole history, and calls no model: it waits for its turn."""
 
     def __post_init__(self) -> None:
         if problem := self._find_contradiction():
@@ -208,6 +212,11 @@ class Action:
     def route_path(self) -> str:
         """The whole path of the route."""
         return ("/api/sessions/{session}" if self.scope == "session" else "/api") + self.path
+
+    def take_turn(self, services: Services, tenant: str) -> AbstractAsyncContextManager[None]:
+        """Hold one of the places for reads of many stored messages, where this is one. It is held until the result is
+        written: a view of 14 MB of messages takes 150 MB."""
+        return services.read_slots.hold(tenant) if self.reads_history else nullcontext()
 
     @property
     def is_body_optional(self) -> bool:
@@ -250,7 +259,7 @@ def _make_decision(
     planes = CHANGE | INBAND if inband is not None else CHANGE
     return Action(
         function.name, function, ("ids", "branch"), planes, "POST", DECISION_PATH, "groups", summary, (command,),
-        body=IdsBody, inband=inband, confirm=confirm,
+        body=IdsBody, inband=inband, confirm=confirm, reads_history=True,
     )  # fmt: skip
 
 
@@ -283,28 +292,30 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "GET", "/prompt", "groups",
         "Show the prompt that would go out now, with the reason for each message left out or shortened.",
         ("context show", "build"), inband=InbandForm("/context show", "the prompt as it would go out now"),
+        reads_history=True,
     ),
     Action(
         "show_past_prompt", show.read_past_prompt, ("exchange", "first", "limit", "changed"), READ, "GET",
         "/exchanges/{exchange}/prompt", "groups",
         "Show the exact prompt of a past exchange, with the reason for each message left out or shortened.",
-        ("context show",),
+        ("context show",), reads_history=True,
     ),
     Action(
         "list_groups", show.list_groups, ("last", "status", "branch"), READ | INBAND, "GET", "/groups", "groups",
         "List the groups of a branch, oldest first, with their tokens as received and as they would go out next.",
         ("groups list",), inband=InbandForm("/message list [N]", "the last N groups, with their tokens"),
+        reads_history=True,
     ),
     Action(
         "show_group", show.read_group, ("group", "branch"), READ | INBAND, "GET", "/groups/{group}", "groups",
         "Show a group's messages in full, as received and as they would go out next, with the reason for each"
         " difference.",
-        ("groups show",), inband=InbandForm("/message show GID", "a group in full"),
+        ("groups show",), inband=InbandForm("/message show GID", "a group in full"), reads_history=True,
     ),
     Action(
         "prune_prompt", prune.prune_next_prompt, (), CHANGE, "POST", "/prune", "operator",
         "Prune the next prompt as if its budget were smaller than its size. The removed messages stay out.",
-        ("context prune",), done="the next request is pruned",
+        ("context prune",), done="the next request is pruned", reads_history=True,
     ),
     Action(
         "compress_prompt", session_settings.request_compress, (), CHANGE, "POST", "/compress", "operator",
@@ -340,12 +351,12 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action(
         "show_stats", session_stats.compute_stats, ("branch",), READ, "GET", "/stats", "sessions",
         "Show the state of a session: the size of its next prompt, its cost, and its cost without the proxy.",
-        ("stats",),
+        ("stats",), reads_history=True,
     ),
     Action(
         "show_chart", prompt_chart.build_chart, ("branch",), READ, "GET", "/prompt_chart", "figures",
         "Show the next prompt of a branch. Each group is a bar of its messages: tokens, changes and their reasons.",
-        (),
+        (), reads_history=True,
     ),
     Action(
         "delete_session", erase.delete_session, (), CHANGE, "DELETE", "", "sessions",
@@ -354,12 +365,12 @@ ACTIONS: Final[tuple[Action, ...]] = (
     ),
     Action(
         "show_state", give_notes.read_state, ("branch",), READ, "GET", "/state", "notes",
-        "Show the state that the next prompt carries.", ("state show",),
+        "Show the state that the next prompt carries.", ("state show",), reads_history=True,
     ),
     Action(
         "set_state", give_notes.set_state, ("text", "branch"), CHANGE, "PUT", "/state", "notes",
         "Replace the model's own state.", ("state set",), body=StateBody,
-        done="state set: it stands in the next prompt",
+        done="state set: it stands in the next prompt", reads_history=True,
     ),
     Action(
         "show_scratchpad", give_notes.read_scratchpad, (), READ | INBAND, "GET", "/scratchpad", "notes",

@@ -84,19 +84,24 @@ async def remove(services: Services, selected: SelectedBranch, chosen: Sequence[
 
 async def undo(services: Services, tenant: str, session: str, *, branch: str | None = None) -> DecisionResult:
     """Drop the last group that is there. The state goes back to the one before the group, or is rebuilt."""
-    selected = await find_branch(services, tenant, session, branch)
+    async with services.read_slots.hold(tenant):  # and not while a model answers
+        selected = await find_branch(services, tenant, session, branch)
+        changed = await _undo_last_group(services, selected)
+        has_state = bool(selected.branch.state.states)
+        del selected
+    if not has_state:
+        return changed
+    rebuilt = await rebuild_state.rebuild(services, tenant, session, branch=changed.branch)
+    return msgspec.structs.replace(changed, note=f"state: {rebuilt.how}, {rebuilt.outcome}")
+
+
+async def _undo_last_group(services: Services, selected: SelectedBranch) -> DecisionResult:
     dropped = selected.operator_decisions.dropped
     for group in reversed(selected.groups):
         chosen = [n for n in range(group.start, group.end) if _may_be_decided(selected, n)]
         if chosen and not all(selected.keys[n] in dropped for n in chosen):
-            changed = await _take_out(services, selected, chosen, "undo", prompted=True)
-            break
-    else:
-        raise Conflict("there is no group left to undo")
-    if selected.branch.state.states:
-        rebuilt = await rebuild_state.rebuild(services, tenant, session, branch=selected.branch.name)
-        return msgspec.structs.replace(changed, note=f"state: {rebuilt.how}, {rebuilt.outcome}")
-    return changed
+            return await _take_out(services, selected, chosen, "undo", prompted=True)
+    raise Conflict("there is no group left to undo")
 
 
 @DecisionFunction

@@ -106,7 +106,8 @@ async def _run(
     typed = {"ids": [command.group], "group": command.group, "groups": command.number, "last": command.number,
              "branch": branch}  # fmt: skip
     given = {name: typed[name] for name in action.arguments if name in typed}
-    return REPLIES[action.result](await action.function(services, *place, **given))
+    async with action.take_turn(services, place[0]):
+        return REPLIES[action.result](await action.function(services, *place, **given))
 
 
 def _render_window(settings: SessionSettings) -> str:

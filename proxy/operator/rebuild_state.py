@@ -29,16 +29,15 @@ CONVERSATION_CHARS = 200_000
 
 async def rebuild(services: Services, tenant: str, session: str, *, branch: str | None = None) -> RebuildResult:
     """Rebuild the state of a branch. Raises NotFound; StoreUnavailable passes through."""
-    selected = await find_branch(services, tenant, session, branch)
-    name = selected.branch.name
-    found = _choose_client(services, selected)
+    async with services.read_slots.hold(tenant):  # and not while a model answers
+        selected = await find_branch(services, tenant, session, branch)
+        name = selected.branch.name
+        found = _choose_client(services, selected)
+        question = await _write_question(services, selected) if found is not None else ""
     outcome = "no helper, and no key of the upstream's own"
     if found is not None:
         asker, how = found
-        preview = await preview_prompt(services, selected)
-        out = {k for k, edit in preview.edits.items() if edit.action == "gone"}
-        left = [m for m, k in zip(selected.request.messages, selected.keys, strict=True) if m.is_system or k not in out]
-        answer = await _ask(services, tenant, asker, build_question(left), paid=how == "helper")
+        answer = await _ask(services, tenant, asker, question, paid=how == "helper")
         outcome = answer.outcome
         text = _read_state(answer.text, services.settings.state.max_chars) if outcome == "answered" else None
         if text is not None:
@@ -47,6 +46,13 @@ async def rebuild(services: Services, tenant: str, session: str, *, branch: str 
         outcome = "no state in the answer" if outcome == "answered" else outcome
     await session_settings.request_state(services, tenant, session)
     return RebuildResult(name, "next_request", None, outcome)
+
+
+async def _write_question(services: Services, selected: SelectedBranch) -> str:
+    preview = await preview_prompt(services, selected)
+    out = {k for k, edit in preview.edits.items() if edit.action == "gone"}
+    left = [m for m, k in zip(selected.request.messages, selected.keys, strict=True) if m.is_system or k not in out]
+    return build_question(left)
 
 
 def _choose_client(services: Services, selected: SelectedBranch) -> tuple[HelperClient, RebuildMethod] | None:

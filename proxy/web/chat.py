@@ -95,7 +95,7 @@ async def read_incoming(
     """Return the request with its whole body, decompressed. The arguments are those of `serve_chat`."""
     caller: Caller = scope[CALLER_KEY]  # set by `web.auth`; without it the request fails
     limit = services.settings.limits.body_mb << 20
-    body = await share.read_whole(read_body(receive, limit, read_content_length(scope), share.reserve))
+    body = await share.give_way_during(read_body(receive, limit, read_content_length(scope), share.reserve))
     incoming = Incoming(
         method=scope["method"],
         path=place.raw_path,

@@ -15,12 +15,14 @@ import re
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from proxy.errors import BadRequest, HeadersTooLarge, Unavailable
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.web.asgi import App, Receive, Scope, Send
+
+T = TypeVar("T")
 
 LINE_OVERHEAD: Final = 4
 """Bytes of a header line in addition to its name and value: colon, space, CR, LF."""
@@ -239,13 +241,13 @@ class BodyShare:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def read_whole(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
-        """Return the body as `reading` reads it; `reading` calls `reserve`. Raises any error of `reading`, and
+    async def give_way_during(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`, which reads or sends a body and calls `reserve`. Raises any error of `work`, and
         Unavailable if the body is dropped."""
         task = self._reading = asyncio.current_task()
         self._budget.begin_reading(self)
         try:
-            return await reading
+            return await work
         except asyncio.CancelledError as error:
             if task is None or not self._gave_way:
                 raise  # the server cancels this request (shutdown)

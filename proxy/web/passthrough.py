@@ -57,7 +57,7 @@ async def serve_passthrough(
         if share is None:
             body = await read_body(receive, PEEK_BYTES)
         else:
-            body = await share.read_whole(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
+            body = await share.give_way_during(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
     target = client.select_target(None if body is None else decode_model_name(body))
     if rules is not None and target.key is not None:
         rules.check(scope["method"], path)

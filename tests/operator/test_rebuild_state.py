@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from proxy.operator import edit_messages, give_notes, rebuild_state
+from proxy.sessions.operator_decisions import read_decisions
+from proxy.tools.tool_context import MAX_MESSAGE_READS
 from tests.conversations import make_messages, user
 from tests.operator.agent import make_helper_settings, run_conversation
 from tests.raw_upstream import run_upstream
@@ -85,3 +89,27 @@ def test_long_conversations_are_asked_about_from_the_end() -> None:
     assert "[user] 8 " in text
     assert "[user] 0 " not in text
     assert len(text) < rebuild_state.CONVERSATION_CHARS + 5000
+
+
+@pytest.mark.parametrize("action", [rebuild_state.rebuild, edit_messages.undo])
+async def test_a_turn_is_held_while_the_history_is_read_and_not_while_a_model_answers(action: Any) -> None:
+    free: list[int] = []
+
+    async def answer(request: Any, there: Any) -> None:
+        free.append(talk.parts.read_slots.free)
+        await ScriptedModel(STATE)(request, there)
+
+    async with (
+        run_upstream(ScriptedModel(answer)) as there,
+        run_conversation("thrifty", **make_helper_settings(there.port)) as talk,
+    ):
+        await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: first\nContext: none")
+        async with AsyncExitStack() as taken:
+            for _ in range(MAX_MESSAGE_READS):
+                await taken.enter_async_context(talk.parts.read_slots.hold("other"))
+            asked = asyncio.ensure_future(action(talk.parts, talk.tenant, "s"))
+            await asyncio.sleep(0.1)
+            assert (asked.done(), free) == (False, [])
+            assert not (await read_decisions(talk.parts.store, talk.tenant, "s")).dropped, "undo waits before it acts"
+        await asked
+        assert free == [MAX_MESSAGE_READS]

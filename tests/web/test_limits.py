@@ -170,7 +170,7 @@ async def test_the_body_that_has_been_coming_for_longest_gives_way(
             return b""
 
         try:
-            await share.read_whole(reading())
+            await share.give_way_during(reading())
         except Unavailable:
             ended.append(name)
 

@@ -28,6 +28,7 @@ from proxy.web.api import (
     tool_calls,
     transfer,
 )
+from proxy.web.api.answer_pieces import AnswerPieces
 from proxy.web.api.json_answers import register_error_handlers
 from proxy.web.asgi import App, Message, Receive, Scope, Send, read_body, read_content_length
 from proxy.web.error_responses import send_error
@@ -80,16 +81,17 @@ def _describe(app: FastAPI) -> bytes:
     return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def limit_bodies(api: App, limit: int, max_values: int) -> App:
+def limit_bodies(api: App, limit: int, max_values: int, idle_s: float) -> App:
     """Return `api` for bodies of at most `limit` bytes that a strict JSON reader accepts, with at most `max_values`
-    JSON values. Other bodies get the error."""
+    JSON values. Other bodies get the error. idle_s: the longest time for which a client may take nothing of its
+    answer."""
 
     async def read(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
                 raise BadRequest("a NUL in the path or the query: nothing is called so")  # no database stores it
             share: BodyShare = scope[BODY_SHARE_KEY]
-            body = await share.read_whole(read_body(receive, limit, read_content_length(scope), share.reserve))
+            body = await share.give_way_during(read_body(receive, limit, read_content_length(scope), share.reserve))
             if body:
                 _check_json(scope, body, max_values)
         except ProxyError as problem:
@@ -104,7 +106,7 @@ def limit_bodies(api: App, limit: int, max_values: int) -> App:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await api(scope, receive_again, send)
+        await api(scope, receive_again, AnswerPieces(send, share, idle_s))
 
     return read
 

@@ -42,7 +42,10 @@ class LazyAdminApp:
                 from proxy.web.api.admin_app import create_api, limit_bodies  # noqa: PLC0415
 
                 self._built = create_api(self._services)
-                self._limited = limit_bodies(self._built, self._body_limit, self._services.settings.limits.values)
+                settings = self._services.settings
+                self._limited = limit_bodies(
+                    self._built, self._body_limit, settings.limits.values, settings.timeouts.idle_s
+                )
                 self.on_built()
             return self._built
 

@@ -174,10 +174,12 @@ async def search_messages(
     limit: Annotated[int, Query(ge=1, le=50)] = 10,
 ) -> list[FoundMessage]:
     """Search the session for messages and summaries that have words of the query, best first."""
-    matches = await context.services.store.search(context.tenant, context.session, q, limit)
-    return [
-        FoundMessage(id=chain.public_id(m.key), kind=m.kind, text=stored_text.cut_excerpt(m.text, q)) for m in matches
-    ]
+    async with context.services.read_slots.hold(context.tenant):
+        matches = await context.services.store.search(context.tenant, context.session, q, limit)
+        return [
+            FoundMessage(id=chain.public_id(m.key), kind=m.kind, text=stored_text.cut_excerpt(m.text, q))
+            for m in matches
+        ]
 
 
 # `/api/sessions/{session}/exchanges`: every request that was answered, with its plan and its cost.
@@ -281,7 +283,8 @@ async def read_exchange_body(
 ) -> Response:
     """Return the exact bytes of a request, built again from the stored data."""
     await _find_exchange(context, exchange)
-    built = await rebuild_prompt.rebuild_prompt(context.services.store, context.tenant, context.session, exchange)
+    async with context.services.read_slots.hold(context.tenant):
+        built = await rebuild_prompt.rebuild_prompt(context.services.store, context.tenant, context.session, exchange)
     if built is None:
         raise Unavailable("a part of this exchange is missing in the store")
     return Response(built.sent_body if which == "sent" else built.original_body, media_type="application/json")

@@ -69,7 +69,8 @@ async def list_groups(
 ) -> Response:
     """List the groups of a branch, oldest first, with their tokens as received and as they would go out next."""
     at = pagination.read_cursor(cursor, int)
-    found = await show.list_groups(context.services, context.tenant, context.session, branch=branch, status=status)
+    async with ACTIONS_BY_NAME["list_groups"].take_turn(context.services, context.tenant):
+        found = await show.list_groups(context.services, context.tenant, context.session, branch=branch, status=status)
     rows = [one for one in found if at is None or one.first > at[0]]
     more = pagination.write_cursor([rows[limit - 1].first]) if len(rows) > limit else None
     return json_answers.render({"items": rows[:limit], "next": more})
@@ -98,8 +99,11 @@ async def decide_several(context: SessionContextDep, action: Decision, body: Ids
 async def _run_decision(
     context: SessionContext, action: str, ids: Sequence[str], branch: str | None, id_kind: IdKind
 ) -> Response:
-    decide = ACTIONS_BY_NAME[action].function
-    made = await decide(context.services, context.tenant, context.session, ids, branch=branch, id_kind=id_kind)
+    decision = ACTIONS_BY_NAME[action]
+    async with decision.take_turn(context.services, context.tenant):
+        made = await decision.function(
+            context.services, context.tenant, context.session, ids, branch=branch, id_kind=id_kind
+        )
     return json_answers.render(made)
 
 
@@ -189,8 +193,9 @@ def _make_endpoint(action: Action) -> Any:
     async def endpoint(context: Any, body: Any = None, **given: object) -> Response:
         arguments = given | (body.model_dump(exclude_unset=True) if body is not None else {})
         place = (context.tenant, context.session) if of_session else (await find_tenant(context),)
-        with _switches.shorten_interval():
-            return json_answers.render(await action.function(context.services, *place, **arguments))
+        async with action.take_turn(context.services, place[0]):
+            with _switches.shorten_interval():
+                return json_answers.render(await action.function(context.services, *place, **arguments))
 
     of_session = action.scope == "session"
     parameters: dict[str, tuple[Any, Any]] = {

@@ -15,11 +15,11 @@ from proxy.chat import chain, json_spans
 from proxy.errors import BadRequest, TooLarge, Unprocessable
 from proxy.exchange import import_conversations
 from proxy.exchange.import_conversations import ImportedConversation
+from proxy.exchange.services import Services
 from proxy.replay import stored
 from proxy.replay.read import RecordedConversation as Recorded
 from proxy.replay.stored import StoredSession as Stored
 from proxy.sessions import locate
-from proxy.store.base import Store
 from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, find_tenant, require_tenant
 from proxy.web.api.json_answers import ERROR_RESPONSES
 
@@ -49,29 +49,37 @@ class ImportResult(BaseModel):
 @router.get("/sessions/{session}/export", response_class=StreamingResponse, responses=NDJSON_RESPONSES)
 async def export_session(context: SessionContextDep) -> StreamingResponse:
     """Export every branch of a session, with all its messages as the client sent them."""
-    lines = _export_lines(context.services.store, (context.tenant, context.session))
+    lines = _export_lines(context.services, (context.tenant, context.session))
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 @router.get("/export", response_class=StreamingResponse, responses=NDJSON_RESPONSES)
 async def export_all(admin: AdminContextDep) -> StreamingResponse:
     """Export every session of a tenant, the one used last first."""
-    tenant, store = await require_tenant(admin), admin.services.store
+    tenant, services = await require_tenant(admin), admin.services
 
     async def render_sessions() -> AsyncIterator[bytes]:
         after = None
-        while page := await store.list_sessions(tenant, after, 50):
+        while page := await services.store.list_sessions(tenant, after, 50):
             for session in page:
-                async for line in _export_lines(store, (tenant, session.session)):
+                async for line in _export_lines(services, (tenant, session.session)):
                     yield line
             after = page[-1].cursor
 
     return StreamingResponse(render_sessions(), media_type="application/x-ndjson")
 
 
-async def _export_lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
-    async for one in stored.read_branches(store, place, "store"):
-        yield await asyncio.to_thread(_export_line, one, place[1])  # a long conversation takes a while
+async def _export_lines(services: Services, place: Stored) -> AsyncIterator[bytes]:
+    branches = stored.read_branches(services.store, place, "store")
+    while line := await _export_next(services, branches, place):
+        yield line
+
+
+async def _export_next(services: Services, branches: AsyncIterator[Recorded], place: Stored) -> bytes:
+    """Return the line of the next branch, b"" behind the last. No turn is held while the client takes the line."""
+    async with services.read_slots.hold(place[0]):
+        one = await anext(branches, None)
+        return b"" if one is None else await asyncio.to_thread(_export_line, one, place[1])
 
 
 def _export_line(recorded: Recorded, session: str) -> bytes:

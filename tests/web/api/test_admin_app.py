@@ -63,13 +63,16 @@ def test_nothing_is_there_but_the_routes(world: ProxyWithData) -> None:
     assert world.ask("PUT", "/api/sessions/talk/messages", {}).status == 405
 
 
-async def test_bodies_of_the_admin_api_share_the_memory_for_bodies() -> None:
-    """One that is held leaves no room for another, until it has its answer."""
+async def test_bodies_and_answers_of_the_admin_api_share_the_memory_for_bodies() -> None:
+    """A body that is held leaves no room for another, and none for a long answer, until it has its own."""
     body = json.dumps({"content": "a" * 700_000}).encode()
     whole = make_post("/api/context/estimate", body, b"content-type: application/json").replace(
         b"test", b"localhost", 1
     )
     async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, limits={"bodies_mb": 1}) as proxy:
+        said = {"model": "m", "messages": [{"role": "user", "content": "a" * 400_000}]}
+        assert (await proxy.post(said, b"x-context-session: long")).status == 200
+        assert len((await proxy.get("/api/sessions/long/prompt")).body) > 1_200_000
         assert parse_answer(await send_raw(proxy.port, whole)).status == 200
         client = await connect(proxy.port)
         await client.send(whole[:-1])
@@ -78,6 +81,9 @@ async def test_bodies_of_the_admin_api_share_the_memory_for_bodies() -> None:
                 await asyncio.sleep(0.01)
         refused = parse_answer(await send_raw(proxy.port, whole))
         assert (refused.status, refused.header("retry-after")) == (503, "1")
+        viewed = await proxy.get("/api/sessions/long/prompt")
+        assert (viewed.status, viewed.header("retry-after")) == (503, "1")
+        assert (await proxy.get("/api/sessions/long/stats")).status == 200
         await client.send(whole[-1:])
         assert parse_answer(await client.reader.read()).status == 200
         client.writer.close()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import msgspec
@@ -15,8 +16,12 @@ from fastapi.routing import APIRoute
 from proxy.operator import session_stats
 from proxy.operator.actions import ACTIONS, SettingsBody
 from proxy.operator.preview import preview_prompt
+from proxy.tools.tool_context import MAX_MESSAGE_READS
 from proxy.web.api.operator_actions import DECISIONS, WATCHED_SWITCH_S, FrequentSwitches, add_routes
 from tests.operator.test_actions import planted
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 from tests.web.api.conftest import ProxyWithData
 
 BODIES: dict[str, Any] = {
@@ -404,3 +409,47 @@ def test_a_view_of_a_session_lets_threads_take_turns_often(
     world.ask("GET", f"/api/sessions/{name}/stats")
     assert seen == [pytest.approx(WATCHED_SWITCH_S)]
     assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+WHOLE_VIEWS = ("groups", "groups/{group}", "prompt", "prompt_chart", "stats", "state", "exchanges/{exchange}/prompt",
+               "exchanges/{exchange}/body", "search?q=log", "messages", "export")  # fmt: skip
+
+
+async def test_everything_that_reads_a_whole_history_has_its_turns() -> None:
+    """Also in the conversation: a tenant's key of the plane data would do as well as one of the read plane."""
+    async with (
+        run_upstream(ScriptedModel("Well.")) as upstream,
+        run_proxy(upstream.port, commands={"in_band": True}) as proxy,
+    ):
+        messages = [{"role": "user", "content": "Read the log"}]
+        said = {"model": "m", "messages": messages}
+        assert (await proxy.post(said, b"x-context-session: a")).status == 200
+        (exchange,) = (await proxy.get("/api/sessions/a/exchanges")).json()["items"]
+        (group,) = (await proxy.get("/api/sessions/a/groups")).json()["items"]
+        places = [one.format(group=group["id"], exchange=exchange["exchange"]) for one in WHOLE_VIEWS]
+        whole = [await proxy.get("/api/sessions/a/" + place) for place in places]
+        assert {one.status for one in whole} == {200}
+        slots, typed = proxy.app.services.read_slots, {"role": "user", "content": "/message list"}
+        messages += [{"role": "assistant", "content": "Well."}, typed]
+        async with AsyncExitStack() as taken:
+            for _ in range(MAX_MESSAGE_READS):
+                await taken.enter_async_context(slots.hold("other"))
+            asked = [asyncio.ensure_future(proxy.get("/api/sessions/a/" + place)) for place in places]
+            asked.append(asyncio.ensure_future(proxy.post(said, b"x-context-session: a")))
+            quick = [await proxy.get("/api/sessions/a" + place) for place in ("", "/settings", "/scratchpad", "/notes")]
+            assert {one.status for one in quick} == {200}
+            await asyncio.sleep(0.2)
+            assert [one.done() for one in asked] == [False] * len(asked)
+        done = await asyncio.gather(*asked)
+        assert [one.body for one in done[:-1]] == [one.body for one in whole]
+        assert group["id"] in done[-1].body.decode()
+        assert slots.free == MAX_MESSAGE_READS
+
+
+def test_every_action_that_reads_a_history_says_so() -> None:
+    """The others are short, or ask a model, and hold a turn by themselves while they read."""
+    others = {one.name for one in ACTIONS if one.scope == "session" and not one.reads_history}
+    assert {name for name in others if name not in ("undo", "rebuild")} == {
+        "show_settings", "change_settings", "replace_settings", "set_window", "compress_prompt", "delete_session",
+        "show_scratchpad", "set_scratchpad", "list_notes", "add_note", "withdraw_note", "list_feedback", "add_feedback",
+    }  # fmt: skip

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from proxy.replay.read import read_conversations
+from proxy.tools.tool_context import MAX_MESSAGE_READS
 from proxy.web.api import transfer
-from tests.proxy_server import make_key, run_proxy_in_thread
+from tests.proxy_server import make_key, run_proxy, run_proxy_in_thread
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel
 from tests.web.api.conftest import ApiAnswer, ProxyWithData
 from tests.web.api.test_operator_actions import go_on, read_newest_exchange
 
@@ -152,3 +155,15 @@ def test_an_empty_store_with_keys_needs_the_tenant_of_an_import(tmp_path: Path) 
         got = bring(ProxyWithData(proxy), line, key="cp-all")
     assert got.status == 409
     assert "?tenant=" in got.json()["error"]["hint"]
+
+
+async def test_no_turn_is_held_while_a_client_takes_a_line() -> None:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
+        said = {"model": "m", "messages": [{"role": "user", "content": "Read the log"}]}
+        assert (await proxy.post(said, b"x-context-session: a")).status == 200
+        services = proxy.app.services
+        (place,) = await services.store.read_session_names()
+        lines = transfer._export_lines(services, place)
+        assert b"Read the log" in await anext(lines)
+        assert services.read_slots.free == MAX_MESSAGE_READS
+        assert [line async for line in lines] == []
