@@ -3,7 +3,7 @@
 An agent that works on a screen sees it again after each action, and needs the last few images. The loops that the
 makers of such models publish keep as many (Anthropic's computer-use demo 3, in batches; Google's computer-use preview
 3). Any other image stays until the same call has returned a newer one. A drawing that was read from a file is needed
-for as long as the agent works by it.
+for as long as the agent works by it, and another page or part of the file is another image.
 """
 
 from __future__ import annotations
@@ -30,23 +30,21 @@ _SCREEN = "screen"
 def find_replaced_images(view: View, results: Sequence[int], newest: int) -> Iterator[tuple[int, int]]:
     """Yield (index of a result whose images were replaced, index of the result that replaced them), the newest first.
 
-    results: indexes of results with images, in order. newest: number of screenshots that stay."""
-    sources = refetch.find_sources(view)
+    results: indexes of results with images, in order. newest: number of screenshots that stay. The newest images of all
+    stay too, and those that the model has not answered yet: one step may have returned many."""
+    sources, requests = refetch.find_sources(view), view.request_counts
+    shown = [n for n in reversed(results) if n in sources and find_images(view.messages[n])]
     newer: dict[str, list[int]] = defaultdict(list)
-    for n in reversed(results):
-        source = sources.get(n)
-        if source is None or not find_images(view.messages[n]):
-            continue
-        series = _name_series(source)
+    for count, n in enumerate(shown):
+        series = _name_series(sources[n])
         kept = newest if series == _SCREEN else 1
-        if len(newer[series]) >= kept:
-            yield n, newer[series][-kept]
+        if count >= newest and len(newer[series]) >= kept and requests[n] < requests[-1]:
+            yield n, max(newer[series][-kept], shown[count - newest])
         newer[series].append(n)
 
 
 def _name_series(source: ResultSource) -> str:
     """The name of the images of which each new one replaces an older one."""
-    if source.action == "shows" and source.path:
-        return f"file {source.path}"
     words = identifiers.split_tool_name(source.canonical_call.partition(" ")[0])
-    return _SCREEN if words & _SCREEN_WORDS else source.canonical_call
+    is_file = source.action == "shows" and source.path
+    return _SCREEN if words & _SCREEN_WORDS and not is_file else source.canonical_call

@@ -126,8 +126,8 @@ class ShortenResults(Stage):
     recalled_share: float = 0.15
     """The same share where the model has the tool recall, which returns the whole result."""
     screenshots: int = 3
-    """Newest images of a screen that stay in the prompt. A remark stands in for older ones, and for an image that an
-    equal call has returned again. 0: all images stay."""
+    """Newest results with an image that keep it. A remark stands in for the older images of a screen, and for an older
+    image that an equal call has returned again. 0: all images stay."""
     files: tuple[str, ...] = ()
     """Names of tools that show or change files, in addition to the tools that are recognised by the words of their
     names."""

@@ -53,6 +53,25 @@ def test_a_drawing_that_was_read_from_a_file_stays_until_the_file_is_read_again(
     assert find(*drawings, ("read_file", {"path": "design/1.png"})) == {4: 12}
 
 
+def test_another_page_of_a_file_replaces_none_of_its_images() -> None:
+    pages = [("read_file", {"path": "plan.pdf", "page": n}) for n in range(5)]
+    assert find(*pages) == {}
+    assert find(*pages, pages[0]) == {2: 12}
+
+
+def test_the_newest_images_stay_although_equal_calls_have_returned_them() -> None:
+    assert find(*[("go_back", {})] * 5) == {4: 10, 2: 8}
+    assert find(*[("go_back", {}), ("computer", {"n": 1})] * 3, newest=2) == {6: 10, 4: 12, 2: 6}
+
+
+def test_images_that_the_model_has_not_answered_stay_however_many_they_are() -> None:
+    calls = [call(f"c{n}", "browser_take_screenshot", json.dumps({"page": n})) for n in range(5)]
+    talk = [user("go"), {**assistant(None), "tool_calls": calls}, *[result(f"c{n}", show(n)) for n in range(5)]]
+    assert dict(find_replaced_images(build_view(talk), range(2, 7), 3)) == {}
+    talk.append(assistant("I see."))
+    assert dict(find_replaced_images(build_view(talk), range(2, 7), 3)) == {3: 6, 2: 5}
+
+
 def test_an_image_of_any_other_tool_stays_until_the_same_call_is_made_again() -> None:
     charts = [("plot", {"column": name}) for name in "abcde"]
     assert find(*charts) == {}
