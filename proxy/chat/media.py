@@ -45,7 +45,7 @@ _MEDIA = frozenset(
     }
 )
 """Types of the content parts that are an image, a sound, a video or a file, here or behind an address."""
-_IMAGES = frozenset({"image", "image_url"})
+IMAGES = frozenset({"image", "image_url"})
 """Those that are an image, and may be text instead. The output of OpenAI's computer tool may not."""
 _GEMINI_MEDIA = ("inlineData", "inline_data", "fileData", "file_data")
 _GEMINI_TYPES = ("mimeType", "mime_type")
@@ -82,7 +82,7 @@ def is_image(part: bytes) -> bool:
         data: dict[str, Any] = next((inner[name] for name in _GEMINI_MEDIA if isinstance(inner.get(name), dict)), {})
         return any(str(data.get(name)).startswith("image/") for name in _GEMINI_TYPES)
     kind = value.get("type")
-    return isinstance(kind, str) and kind in _IMAGES and not isinstance(value.get("text"), str)
+    return isinstance(kind, str) and kind in IMAGES and not isinstance(value.get("text"), str)
 
 
 def find_images(message: Message) -> Sequence[bytes]:

@@ -60,7 +60,7 @@ def edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple
         block = make_text_part(spans.encode_visible(spans.read_any(content)))
         return [block if not n else None for n in range(len(old))], [] if old else [block]
     new = read_parts(chat)
-    taken = _match_equal(old, new)
+    taken = _match_places(old, new) or _match_equal(old, new)
     found: list[bytes | None] = [None] * len(old)
     appended: list[bytes] = []
     low = 0
@@ -104,6 +104,14 @@ def rewrite_parts(
             items.append((n, part))
         items += [(None, more) for after, more in inserted if after == n]
     return spans.rewrite_array(raw, span, elements, items) if items else b""
+
+
+def _match_places(old: Sequence[bytes], new: Sequence[bytes]) -> dict[int, int]:
+    """As `_match_equal` where texts have taken the place of images and no other old part has changed; empty elsewhere.
+    Such a text may be equal to a part behind it."""
+    same = {n: n for n, (was, now) in enumerate(zip(old, new, strict=False)) if was == now}
+    others = (n for n in range(len(old)) if n not in same)
+    return same if len(new) >= len(old) > len(same) and all(is_image(old[n]) for n in others) else {}
 
 
 def _match_equal(old: Sequence[bytes], new: Sequence[bytes]) -> dict[int, int]:

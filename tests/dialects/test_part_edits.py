@@ -36,6 +36,16 @@ def test_an_edit_is_told_part_by_part() -> None:
     assert clear_text(text("a")) == text("[removed]")
 
 
+def test_a_text_in_place_of_an_image_may_be_equal_to_a_text_behind_it() -> None:
+    gone = text("[gone]")
+    for old in ([IMAGE, gone], [IMAGE, text("a"), gone], [gone, IMAGE, IMAGE, gone, gone]):
+        new = [gone if part == IMAGE else part for part in old]
+        assert edit_parts(old, chat(*new), is_appended=False) == (new, [])
+        assert edit_parts(old, chat(*new, gone), is_appended=False) == (new, [gone])
+        with pytest.raises(ValueError, match="never edited"):
+            edit_parts(old, chat(*new), is_appended=True)
+
+
 @pytest.mark.parametrize(
     ("new", "is_appended"),
     [

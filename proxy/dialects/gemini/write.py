@@ -32,6 +32,8 @@ from proxy.dialects.written_history import OutgoingMessage
 SYSTEM: Final = -1
 """Place of the canonical message that was read from `systemInstruction`."""
 _SIGNATURES: Final = (b'"thoughtSignature"', b'"thought_signature"')
+_SPOKEN: Final = frozenset({"error", "output", "result"})
+"""Members of a tool's answer that are a text for the model. A remark must not follow another one, as an address."""
 _LEFT_OUT: Final = "left_out"
 """Member of a tool's answer that says which media it has no more."""
 _UNKNOWN_TO_SCHEMAS: Final = frozenset({"additionalProperties", "$schema", "strict"})
@@ -343,12 +345,12 @@ def _edit_result(part: bytes, old: bytes, new: bytes) -> bytes:
         raise ValueError("text has become something else")
     literal = content if text.strip() else spans.encode_visible(text)
     span, _ = read_result_text(response)
-    if span is not None:
-        changed = response[: span[0]] + literal + response[span[1] :]
-    elif remarks and is_same_text:  # the tool's own answer is an object, and stays one
-        answer = json_spans.read_value(response, "response") or b"{}"
+    answer = json_spans.read_value(response, "response") or b"{}"
+    if remarks and is_same_text and not (span is not None and _SPOKEN & spans.read_members(answer).keys()):
         answer = json_spans.set_member(answer, _LEFT_OUT, spans.encode_text("\n".join(remarks.values())))
         changed = json_spans.set_member(response, "response", answer)
+    elif span is not None:
+        changed = response[: span[0]] + literal + response[span[1] :]
     else:
         changed = json_spans.set_member(response, "response", b'{"output":' + literal + b"}")
     name = "functionResponse" if json_spans.find_member(part, "functionResponse") else "function_response"

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat import json_spans
+from proxy.chat.media import IMAGES
 from proxy.dialects import spans
 from proxy.dialects.responses import items as responses_items
 from proxy.dialects.spans import Replacement, Span
@@ -122,7 +123,7 @@ def _compare_contents(old: Any, new: Any) -> TextChange:
 def _find_replaced_images(old: Sequence[Any], new: Sequence[Any]) -> dict[int, str]:
     """The texts that take the place of an image, by the index of the part; none if another part changed as well."""
     changed = [n for n, (was, now) in enumerate(zip(old, new, strict=False)) if was != now]
-    images = {n: str(new[n].get("text")) for n in changed if old[n]["type"] == "image_url"}
+    images = {n: str(new[n].get("text")) for n in changed if old[n]["type"] in IMAGES}
     is_text = all(part.get("type") == "text" for part in (*map(new.__getitem__, images), *new[len(old) :]))
     return images if is_text and len(images) == len(changed) and len(new) >= len(old) else {}
 
@@ -142,7 +143,8 @@ def _replace_images(raw: bytes, item: Mapping[str, Any], texts: Mapping[int, str
     none."""
     if responses_items.find_type(item) not in ("function_call_output", "custom_tool_call_output"):
         raise ValueError("an image outside of a tool's output has changed")
-    parts = spans.read_elements(raw, spans.read_members(raw)["output"])
+    output = spans.read_members(raw)["output"]
+    parts = spans.read_elements(raw, output) if raw[output[0] : output[0] + 1] == b"[" else [output]
     replacements: list[Replacement] = []
     for n, text in texts.items():
         part = _make_input_part(text)

@@ -267,6 +267,7 @@ SOUND: Json = {"inlineData": {"mimeType": "audio/wav", "data": "QQ=="}}
     ("response", "parts", "wanted_response", "wanted_parts"),
     [
         ({"output": "done"}, [SHOT], {"output": "done\n[gone]"}, None),
+        ({"url": "u"}, [SHOT], {"url": "u", "left_out": "[gone]"}, None),
         ({"url": "u", "n": 1.50}, [SHOT], {"url": "u", "n": 1.50, "left_out": "[gone]"}, None),
         ({"url": "u", "n": 1}, [SHOT, SOUND, SHOT], {"url": "u", "n": 1, "left_out": "[gone]\n[gone]"}, [SOUND]),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,16 @@ def test_a_remark_takes_the_place_of_an_image_in_a_tools_output(kind: str) -> No
     wanted = [output[0], REMARK, {**REMARK, "prompt_cache_breakpoint": {"x": 1}}, {**REMARK, "text": "more"}]
     assert json.loads(edited) == {**item, "output": wanted}
     assert b"1.5," in edited or edited.endswith(b"1.5}")
+
+
+@pytest.mark.parametrize("part", [{"type": "image", "data": "QQ=="}, {"type": "image_url", "image_url": {"url": "u"}}])
+def test_an_output_that_is_one_part_and_images_of_other_formats_get_their_remark(part: dict[str, Any]) -> None:
+    for output, wanted in ((part, REMARK), ([part, REMARK, part], [REMARK, REMARK, REMARK])):
+        item = {"type": "function_call_output", "call_id": "c", "output": output}
+        before = items.make_message(item)
+        change = text_changes.compare_messages(before, replace_images(before, "[gone]"))
+        edited = text_changes.edit_item(json.dumps(item).encode(), change)
+        assert json.loads(edited) == {**item, "output": wanted}
 
 
 def test_the_output_of_openais_computer_tool_has_no_image_that_may_leave() -> None:
