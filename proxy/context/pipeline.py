@@ -71,6 +71,11 @@ def rewrite(
         policy = operator_edits.apply_to_policy(policy, state.decisions)
     view = build_view(request, state, policy, model, now, inputs)
     ended = _find_expired_edits(view, policy) | _find_edits_of_kept_messages(view)
+    if policy.schedule != "append_only":  # there, what was sent stays as it was
+        made_by = view.edited_history.stages if view.edits else ()
+        for stage in policy.stages if made_by else ():
+            if _find_stage_name(stage) in made_by:
+                ended.update(stage.find_ended_edits(view))
     if state.decisions is not None:
         ended |= operator_edits.find_revoked_edits(view.edits, state.decisions)
     if ended:

@@ -46,6 +46,10 @@ class Stage(ABC):
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Proposals for messages of the view, in any order; no message twice."""
 
+    def find_ended_edits(self, view: View) -> Iterable[bytes]:  # noqa: ARG002  a hook
+        """Keys of edits of the stage whose reason has ended, as the client has gone back to an earlier message."""
+        return ()
+
     def asks(self, view: View) -> Iterable[Ask]:  # noqa: ARG002  a hook
         """Questions for a helper model. `view.branch.helper_answers` has the answers to earlier ones, by `Ask.id`."""
         return ()

@@ -17,7 +17,7 @@ from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
 from proxy.context.operator_edits import NAME
 from proxy.context.pins import has_pin_mark
-from proxy.context.plan import Edit
+from proxy.context.plan import WHOLE_TEXT_ACTIONS, Edit
 from proxy.context.policy import Policy
 from proxy.context.render import render_message
 from proxy.errors import NotFound
@@ -321,7 +321,7 @@ def _explain_edit(edit: Edit | None, chain_key: bytes, row: EditRow | None, stat
         tokens_after=edit.after,
         exchange=stored.exchange if stored is not None else "",
         since=stored.created_at if stored is not None else None,
-        find="" if status == "removed" or edit.action == "append" else f'recall(id="{public_id(chain_key)}")',
+        find="" if status == "removed" or edit.action in WHOLE_TEXT_ACTIONS else f'recall(id="{public_id(chain_key)}")',
     )
 
 

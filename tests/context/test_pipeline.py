@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 from msgspec.structs import fields
+from msgspec.structs import replace as replace_fields
 
 from proxy.chat import chain
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
@@ -160,6 +161,27 @@ def test_edits_of_a_branch_that_is_not_here_stay_remembered() -> None:
     other = Edit(b"o" * 16, "gone", None, "old", "", 9, 0)
     made, _ = plan(policy(propose(3, text="short")), remember(other))
     assert made.edits == {other.key: other, KEYS[3]: made.new_edits[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class Ends(Stage):
+    """Proposes nothing, and ends the edits of these messages."""
+
+    keys: tuple[bytes, ...] = ()
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        return ()
+
+    def find_ended_edits(self, view: View) -> Iterable[bytes]:
+        return self.keys
+
+
+def test_an_edit_is_withdrawn_once_its_stage_says_that_its_reason_has_ended() -> None:
+    state = remember(*[replace_fields(edit(n, text="short"), stage="test_pipeline") for n in (3, 4)])
+    for schedule, ended in (("when_it_pays", TALK[3]), ("append_only", result("1", "short"))):
+        _, out = plan(replace(policy(schedule=schedule), stages=(Ends((KEYS[3],)),)), state)
+        assert out == [*TALK[:3], ended, result("2", "short"), *TALK[5:]]
 
 
 def test_literal_policies_withdraw_what_they_do_not_propose_again() -> None:

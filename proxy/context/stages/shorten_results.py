@@ -184,6 +184,17 @@ class ShortenResults(Stage):
                 waits_for_rent=stub.waits_for_rent,
             )
 
+    def find_ended_edits(self, view: View) -> Iterable[bytes]:
+        """Keys of the results whose images left, and which have no newer ones any more behind them."""
+        if not self.screenshots:
+            return ()
+        shown = view.memo("results with media", partial(_find_media_results, view))
+        edited = [n for n in shown if (edit := view.find_edit(n)) is not None and edit.action == "images"]
+        if not edited:
+            return ()
+        replaced = {n for n, _ in screenshots.find_replaced_images(view, shown, self.screenshots)}
+        return [view.keys[n] for n in edited if n not in replaced]
+
     def _leave_out_images(self, view: View, shown: Sequence[int]) -> Iterator[Proposal]:
         """Yield a proposal for each result whose images were replaced by newer ones. shown: the results with media."""
         for n, newer in screenshots.find_replaced_images(view, shown, self.screenshots):

@@ -405,6 +405,32 @@ def test_all_but_the_newest_screenshots_are_proposed_from_the_time_at_which_they
     assert sorted(shortened(view, ShortenResults(screenshots=1))) == [2, 4, 6, 8, 10]
 
 
+def leave_out_images(values: list[Json], *indexes: int) -> BranchState:
+    view = build_view(values)
+    remark = "[older image left out]"
+    edits = [Edit(view.keys[n], "images", remark, "shorten_results", "", view.tokens[n], 40) for n in indexes]
+    return BranchState(edits={edit.key: edit for edit in edits})
+
+
+def test_images_come_back_where_the_client_has_gone_back_to_them() -> None:
+    values, left = show_screens(9), (2, 4, 6, 8)
+    state = leave_out_images(values, *left)
+    for length, ended in ((19, []), (15, []), (13, [8]), (11, [6, 8]), (9, [4, 6, 8]), (8, [2, 4, 6]), (3, [2])):
+        view = build_view(values[:length], state=state)
+        assert list(ShortenResults().find_ended_edits(view)) == [view.keys[n] for n in ended]
+    assert list(ShortenResults(screenshots=0).find_ended_edits(build_view(values[:9], state=state))) == []
+    view = build_view(values)
+    gone = BranchState(edits={view.keys[2]: Edit(view.keys[2], "gone", None, "fit", "", 40, 0)})
+    assert list(ShortenResults().find_ended_edits(build_view(values[:3], state=gone))) == []
+
+
+def test_an_image_that_is_out_of_the_prompt_replaces_none() -> None:
+    values = show_screens(6)
+    key = build_view(values).keys[12]
+    gone = Edit(key, "gone", None, "operator", "", 40, 0)
+    assert sorted(shortened(build_view(values, state=BranchState(edits={key: gone})))) == [2, 4]
+
+
 def test_a_result_whose_images_have_left_is_not_proposed_again() -> None:
     values = show_screens(6)
     view = build_view(values)
