@@ -24,8 +24,12 @@ MOST_PER_IMAGE = 3000
 _IMAGE_DATA = re.compile(rb'[",](iVBORw0KGgo|\\?/9j\\?/|R0lGOD|UklGR)')
 """The beginning of a PNG, a JPEG, a GIF or a WebP in Base64, in a JSON string."""
 _LOW = re.compile(rb'"detail"\s*:\s*"low"')
-_HEAD_CHARS = 96_000
-"""Characters of Base64 in which the size of an image stands: 72 KB, as a JPEG may have a preview of 64 KB first."""
+_SEARCHED_BYTES = 4096
+"""Bytes of a part in which the data of an image begins. A whole video would take a tenth of a second."""
+_HEAD_CHARS = 64
+"""Characters of Base64 in which the size of an image stands."""
+_JPEG_HEAD_CHARS = 96_000
+"""The same of a JPEG: 72 KB, as it may have a preview of 64 KB first."""
 _DETAIL_BYTES = 200
 """Bytes at each end of a part in which `detail` is looked for."""
 
@@ -111,10 +115,11 @@ def estimate_tokens(part: bytes) -> int:
 
 def _read_image_size(part: bytes) -> tuple[int, int]:
     """(width, height) in pixels of an image that a part has in Base64; (0, 0) if there is none that can be read."""
-    begin = _IMAGE_DATA.search(part)
+    begin = _IMAGE_DATA.search(part, 0, _SEARCHED_BYTES)
     if begin is None:
         return 0, 0
-    encoded = part[begin.start(1) : begin.start(1) + _HEAD_CHARS].replace(b"\\/", b"/").partition(b'"')[0]
+    chars = _JPEG_HEAD_CHARS if begin[1].endswith(b"/") else _HEAD_CHARS
+    encoded = part[begin.start(1) : begin.start(1) + chars].replace(b"\\/", b"/").partition(b'"')[0]
     try:
         head = binascii.a2b_base64(encoded[: len(encoded) // 4 * 4])
         read_size = next(read for magic, read in _SIZE_READERS.items() if head.startswith(magic))

@@ -115,6 +115,9 @@ def test_a_small_image_has_few_tokens_and_a_large_one_is_scaled_down() -> None:
     assert count(8000, 8000) == 3000
     assert count(1920, 1080, detail="low") == 85
     assert count(0, 10) == PER_MEDIUM
+    assert count(1920, 1080, a="b" * 5000) == 2765  # behind the data
+    data = base64.b64encode(png(1920, 1080)).decode()
+    assert estimate_tokens(json.dumps({"type": "image", "a": "b" * 5000, "data": data}).encode()) == PER_MEDIUM
 
 
 @pytest.mark.parametrize(

@@ -405,7 +405,8 @@ def replace_images(raw: bytes, text: str) -> bytes:
 
 def _copy_cache_marks(part: bytes, new: bytes) -> bytes:
     for mark in CACHE_MARKS:
-        if (value := json_spans.read_value(part, mark)) is not None:
+        # To read the members of an image takes longer than to look for the name.
+        if mark.encode() in part and (value := json_spans.read_value(part, mark)) is not None:
             new = json_spans.set_member(new, mark, value)
     return new
 
