@@ -131,8 +131,6 @@ class View(msgspec.Struct, frozen=True, eq=False):
     """True for tool results, and for user messages that are really tool output."""
     steps: Sequence[Step]
     groups: Sequence[Group]
-    active_start: int
-    """The index at which the active group begins."""
     history: History
     """Facts about the messages alone, taken over from the request before."""
     edits: Mapping[bytes, Edit]
@@ -141,8 +139,6 @@ class View(msgspec.Struct, frozen=True, eq=False):
     """Tokens of each message as it would go out, 0 if it is gone."""
     edited_history: EditedHistory
     """Facts about the messages with the edits in force, taken over from the request before."""
-    guarded_keys: frozenset[bytes]
-    """Chain keys of messages that no stage may edit."""
 
     prefix_tokens: int
     """Tokens in front of the messages (tools)."""
@@ -169,18 +165,18 @@ class View(msgspec.Struct, frozen=True, eq=False):
     """The things that came with the request. `times` and `strategies` have one entry for each message."""
     branch: BranchMemory
     faults: FaultCounts
-    _made: dict[object, Any] = {}
+    _computed: dict[object, Any] = {}
 
     def __post_init__(self) -> None:
-        force_setattr(self, "_made", {})  # a changed copy of a View computes its own
+        force_setattr(self, "_computed", {})  # a changed copy of a View computes its own
 
     def compute_once(self, name: object, compute: Callable[[], T]) -> T:
         """Return the value of `compute`, computed once for a View. A stage and its asks and notes share it. The value
         does not refer to the View, which would make a cycle. name: hashable."""
-        if name not in self._made:
-            self._made[name] = compute()
-        made: T = self._made[name]
-        return made
+        if name not in self._computed:
+            self._computed[name] = compute()
+        value: T = self._computed[name]
+        return value
 
     def memo(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
         """Return a value that `compute` computes from the messages alone, incrementally.
@@ -198,6 +194,11 @@ class View(msgspec.Struct, frozen=True, eq=False):
         if applied.edits is self.edits and applied.tokens is self.tokens:
             return _extend_memo(applied.memo_values, name, len(self.messages), compute, owner)
         return compute(0, None)
+
+    @property
+    def active_start(self) -> int:
+        """The index at which the newest group begins."""
+        return self.groups[-1].start if self.groups else 0
 
     @property
     def total(self) -> int:
