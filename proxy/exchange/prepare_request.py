@@ -53,9 +53,10 @@ MAX_NEW_OBJECTS = 1000
 
 
 async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
-    """Prepare everything up to the bytes that go upstream, stored as far as it must be.
+    """Prepare everything up to the bytes that go upstream, and store what has to be on disk before.
 
-    Raises NotManaged if the request has to go on as received, StoreUnavailable if the store cannot tell its session.
+    Raises NotManaged if the request has to go on as received, StoreUnavailable if the store cannot be asked for its
+    session.
     """
     headers = locate.decode_headers(incoming.headers)
     turn, target = await _locate(services, incoming, headers)
@@ -136,7 +137,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
 
 
 def _look_up_model(services: Services, dialect: Dialect, name: str) -> Model:
-    """The entry of the model, as far as the wire format allows what it says."""
+    """The entry of the model, with the order of messages that the wire format demands."""
     model = lookups.look_up_model(services, name)
     return with_user_first(model, system_between=dialect.is_system_between) if dialect.is_user_first else model
 
@@ -293,8 +294,8 @@ async def _enrich(
 
 
 def _adapt_policy(services: Services, turn: Turn, policy: Policy, requested: str) -> tuple[Policy, Arm, str]:
-    """(the policy, or what the chain, experiment, provider and wire format allow; the arm; a warning or "").
-    requested: the policy that the request names."""
+    """Return (the policy that the chain, the experiment, the provider and the wire format allow; the arm; a warning or
+    ""). requested: the policy that the request names."""
     arm: Arm = ""
     warning = ""
     if turn.chain is not None and turn.chain.unchanged_reason:

@@ -1,4 +1,4 @@
-"""The end of an exchange: state learned from the answer, rows to store, metrics, and the wait of the client.
+"""The end of an exchange: state learned from the answer, rows to store, metrics, and the client's wait for the store.
 
 The client sees the end of an answer when it is on disk. After `limits.commit_wait_ms` the client gets it with a note
 that it is not on disk yet. So an acknowledged turn survives a crash (docs/concepts/durability.md).
