@@ -1,8 +1,9 @@
 """Texts added to a prompt that are no part of the history: guidelines, the model's own state, the request for a state.
 
-Literal policies put these texts behind the system prompt, and make them again for each request, as their source does.
-All other policies put them at the tail, where they cost only their own tokens. A text that is to stay (the model's note
-to itself) is written at the tail once and kept there. An insert that moves is paid for with every request.
+Literal policies put these texts behind the system prompt, and make them again for each request, as the programs do from
+which these policies are taken. All other policies put them at the tail, where they cost only their own tokens. A text
+that is to stay (the model's note to itself) is written at the tail once and kept there. An insert that moves is paid
+for with every request.
 """
 
 from __future__ import annotations

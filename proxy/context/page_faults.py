@@ -70,10 +70,11 @@ FILE_LOSS_CHANCE = 0.4
 all of it again, until its cuts have saved as much."""
 
 IN_PART = " in part"
-"""The end of a second key of each sort: cut results of which a part was fetched again, and the tokens of all cut ones.
-The more text a result has, the more often a part is wanted. A part is short, so it costs a turn alone."""
+"""Suffix of a second key for each sort. Under this key `refetched` counts the cut results of which a part was fetched
+again, and `exposed` the tokens of all cut ones. The more text a result has, the more often a part of it is wanted. A
+part is short, so it costs a turn alone."""
 TIME_FACTOR = 3
-"""Weight of such a turn: it is cheap, and takes as long as any other."""
+"""Weight of a turn that fetches a part: it is cheap, but takes as long as any other."""
 REFERENCE_SORT = "reference"
 """The sort of results whose text was replaced by references to an earlier message."""
 

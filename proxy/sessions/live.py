@@ -145,8 +145,8 @@ class LiveSessions:
                 index[key] = [*([names] if isinstance(names, str) else names), live_session.session]
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
-        """The sessions that hold this node behind an answer of the proxy, newest last. Behind the others are those that
-        have not gone on from it: conversations that begin alike keep a session each."""
+        """The sessions that hold this node behind an answer of the proxy, newest last. Sessions that have not gone on
+        from it come after all others: conversations that begin alike keep a session each."""
         names = self._by_node.get(tenant, {}).get(key)
         if not names:
             return []

@@ -324,20 +324,20 @@ class CompletionsRewriter:
             seed = f"{self._response_head} {self._round_number} {choice.index}"
             first = self._shown_before if choice.index == 0 else 0
             calls = self._calls[choice.index] = ToolCallFilter(self._hidden, first, self._limit, seed)
-        found = calls.feed(parts, event, ends=bool(choice.finish_reason))
-        self._waiting += found.waiting
-        return found
+        fragments = calls.feed(parts, event, ends=bool(choice.finish_reason))
+        self._waiting += fragments.waiting
+        return fragments
 
     def _may_go_on(self) -> bool:
         calls = self._calls.get(0)
         return calls is not None and calls.hidden_count > 0 and not calls.shown_count
 
-    def _with_head_and_usage(self, data: bytes, came: Any, goes: Any) -> bytes:
-        """Return the chunk with the answer's head and usage. came, goes: the usage that it had, and must have."""
-        if came is None and self._drop_usage:
+    def _with_head_and_usage(self, data: bytes, received: Any, sent: Any) -> bytes:
+        """Return the chunk with the answer's head and usage. received, sent: the usage that it had, and that it must have."""
+        if received is None and self._drop_usage:
             data = patch.remove_null_usage(data)
-        elif goes is not came:
-            data = patch.remove_usage(data) if goes is UNSET else patch.set_usage(data, goes)
+        elif sent is not received:
+            data = patch.remove_usage(data) if sent is UNSET else patch.set_usage(data, sent)
         return patch.set_response_head(data, self._response_head) if self._round_number else data
 
     def _send_calls(self, index: int, late: list[HeldFragment], out: list[bytes]) -> None:
