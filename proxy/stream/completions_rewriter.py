@@ -333,7 +333,7 @@ class CompletionsRewriter:
         return calls is not None and calls.hidden_count > 0 and not calls.shown_count
 
     def _with_head_and_usage(self, data: bytes, received: Any, sent: Any) -> bytes:
-        """Return the chunk with the answer's head and usage. received, sent: the usage that it had, and that it must have."""
+        """Return the chunk with the answer's head and usage. received, sent: the usage that it has, and must have."""
         if received is None and self._drop_usage:
             data = patch.remove_null_usage(data)
         elif sent is not received:
