@@ -344,8 +344,8 @@ def _print_notes(notes: Any, empty: str) -> None:
     print_table(notes, columns, empty=empty)
 
 
-def _print_messages(found: Any) -> None:
-    print_paged(Text("\n").join(prompt.render_message(one) for one in found))
+def _print_messages(messages: Any) -> None:
+    print_paged(Text("\n").join(prompt.render_message(one) for one in messages))
 
 
 def _print_memo(memo: Any) -> None:

@@ -375,16 +375,18 @@ def keep_edited_history(edited: View, branch_edits: Mapping[bytes, Edit]) -> Non
     applied.edits = {key: edited.edits[key] for key in edited.keys if key in edited.edits}
 
 
-def _extend_edited_history(history: History, given: Mapping[bytes, Edit], known: EditedHistory | None) -> EditedHistory:
+def _extend_edited_history(
+    history: History, branch_edits: Mapping[bytes, Edit], known: EditedHistory | None
+) -> EditedHistory:
     begin = known.message_count if known else 0
     tokens = [*known.tokens] if known else []
     marks = [*known.marks] if known else []
     sizes = [*known.sizes] if known else []
     new: dict[bytes, Edit] = {}
-    messages, keys, whole = history.messages, history.keys, history.original_tokens
+    messages, keys, original_tokens = history.messages, history.keys, history.original_tokens
     for n in range(begin, len(messages)):
-        message, size = messages[n], whole[n]
-        edit = given.get(keys[n]) if given and not message.is_system else None
+        message, size = messages[n], original_tokens[n]
+        edit = branch_edits.get(keys[n]) if branch_edits and not message.is_system else None
         if edit is not None:
             new[keys[n]] = edit
             size = edit.after
@@ -395,8 +397,8 @@ def _extend_edited_history(history: History, given: Mapping[bytes, Edit], known:
     stages = known.stages if known else frozenset()
     return EditedHistory(
         message_count=len(messages),
-        branch_edits=given,
-        branch_edit_count=len(given),
+        branch_edits=branch_edits,
+        branch_edit_count=len(branch_edits),
         edits={**known.edits, **new} if known and new else known.edits if known else new,
         tokens=tokens,
         marks=marks,

@@ -327,8 +327,8 @@ def _find_required_fields(kind: type) -> tuple[int, ...]:
     return tuple(n for n, field in enumerate(fields) if not _takes_none(field.type))
 
 
-def _takes_none(found: msgspec.inspect.Type) -> bool:
-    several = found.types if isinstance(found, msgspec.inspect.UnionType) else (found,)
+def _takes_none(column_type: msgspec.inspect.Type) -> bool:
+    several = column_type.types if isinstance(column_type, msgspec.inspect.UnionType) else (column_type,)
     return any(isinstance(one, msgspec.inspect.NoneType) for one in several)
 
 

@@ -248,10 +248,10 @@ class CompletionsRewriter:
         out.append(event.raw if data is event.data else replace_data(event, data))
         return data is not event.data
 
-    def _hold_texts(self, event: SseEvent, whole: Chunk, shown: dict[int, str]) -> dict[int, str]:
+    def _hold_texts(self, event: SseEvent, received: Chunk, shown: dict[int, str]) -> dict[int, str]:
         """Return, by position, the texts for the client while the texts of the round wait for the end of the round."""
         shown = dict(shown)
-        for position, choice in enumerate(whole.choices or ()):
+        for position, choice in enumerate(received.choices or ()):
             text = shown.get(position, (choice.delta or {}).get("content"))
             if isinstance(text, str) and text:
                 self._held_texts.setdefault(choice.index, []).append(text)
@@ -340,9 +340,9 @@ class CompletionsRewriter:
             data = patch.remove_usage(data) if sent is UNSET else patch.set_usage(data, sent)
         return patch.set_response_head(data, self._response_head) if self._round_number else data
 
-    def _send_calls(self, index: int, late: list[HeldFragment], out: list[bytes]) -> None:
+    def _send_calls(self, index: int, held_fragments: list[HeldFragment], out: list[bytes]) -> None:
         """Append fragments that have waited for their name. Each is in a chunk like the chunk in which it came."""
-        for held in late:
+        for held in held_fragments:
             number, own = held.call_state.number, read_count(held.fragment.get("index"))
             part = held.fragment if own is None or own == number else {**held.fragment, "index": number}
             self.answer.add_chunk(Chunk(choices=[Choice(index, {"tool_calls": [{**part, "index": number}]})]))

@@ -44,10 +44,10 @@ async def query_messages(arguments: QueryDbArguments, context: ToolContext) -> s
         return await asyncio.to_thread(stored_history.make_table_rows, records, rounds, membership)
 
     sql = strip_fence(arguments.sql)
-    found = await context.sandbox.query(load_rows, sql, search=_SEARCH.search(sql) is not None, tenant=context.tenant)
-    if found.error is not None:
-        raise ToolRefused(found.error)
-    return format_result(found, context.settings.tools.result_chars, note)
+    result = await context.sandbox.query(load_rows, sql, search=_SEARCH.search(sql) is not None, tenant=context.tenant)
+    if result.error is not None:
+        raise ToolRefused(result.error)
+    return format_result(result, context.settings.tools.result_chars, note)
 
 
 def strip_fence(sql: str) -> str:
@@ -90,8 +90,8 @@ def format_result(result: QueryResult, most: int, note: str = "") -> str:
     return "\n".join((f"[{note}{what}{next_page}{cut}; columns: {columns}]", *kept))
 
 
-def _render_lines(found: QueryResult, cell: int) -> list[str]:
-    return [json.dumps([_shorten_cell(value, cell) for value in row], ensure_ascii=False) for row in found.rows]
+def _render_lines(result: QueryResult, cell: int) -> list[str]:
+    return [json.dumps([_shorten_cell(value, cell) for value in row], ensure_ascii=False) for row in result.rows]
 
 
 def _render_single_value(column: str, value: str | dict[str, Any], most: int, note: str) -> str:
@@ -111,8 +111,8 @@ def _shorten_cell(value: Any, most: int) -> Any:
     return f"{text[:most]}[+{max(chars, len(text)) - min(most, len(text))}]"
 
 
-def _is_cut(found: QueryResult, most: int) -> bool:
-    return any(isinstance(v, dict) or (isinstance(v, str) and len(v) > most) for row in found.rows for v in row)
+def _is_cut(result: QueryResult, most: int) -> bool:
+    return any(isinstance(v, dict) or (isinstance(v, str) and len(v) > most) for row in result.rows for v in row)
 
 
 QUERY_DB = Tool(
