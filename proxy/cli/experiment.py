@@ -16,7 +16,7 @@ DAY_S = 86_400
 @remote_command
 def report(
     command: RemoteCommand,
-    days: Annotated[float, typer.Option(min=0.01, help="Sessions used in so many days.")] = 90.0,
+    days: Annotated[float, typer.Option(min=0.01, help="Sessions used within this number of days.")] = 90.0,
 ) -> None:
     """Compare the sessions of the control arm with all others: dollars, requests, latency (`experiment.control`)."""
     command.show(

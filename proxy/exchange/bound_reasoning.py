@@ -111,14 +111,14 @@ def count_left_out(services: Services, turn: Turn, count: int) -> None:
 
 
 def _count_dollars(services: Services, turn: Turn, count: int) -> None:
-    """Count the price of thinking so many pieces of reasoning again, for a model with a price."""
+    """Count the price of thinking `count` pieces of reasoning again, for a model with a price."""
     if turn.model.output:
         dollars = estimate_tokens(turn, count) * turn.model.output / 1e6
         services.metrics.dropped_reasoning_dollars_total.inc(dollars)
 
 
 def estimate_tokens(turn: Turn, count: int) -> int:
-    """The tokens of so many pieces of the reasoning in a request, by their average size."""
+    """The tokens of `count` pieces of the reasoning in a request, by their average size."""
     sizes = [len(token) for _, trace in turn.traces.values() for token in trace.bindings]
     if not sizes and turn.wire_request is not None:
         sizes = [len(token) for bound in turn.wire_request.bound if bound for token in bound.split()]

@@ -265,7 +265,8 @@ def count_expected_cached(turn: Turn) -> int:
 
 
 def count_cacheable(model: Model, tokens: int) -> int:
-    """Tokens that a provider's cache holds of a prefix of so many tokens: whole blocks, 0 below the model's minimum."""
+    """Tokens that a provider's cache holds of a prefix of `tokens` tokens: whole blocks, 0 below the model's
+    minimum."""
     held = tokens // model.block * model.block
     return held if held >= model.min and model.cache != "none" else 0
 

@@ -110,7 +110,7 @@ _SURROGATES: Final = 1
 
 @cache
 def _write_slots(count: int) -> str:
-    """The statement that writes so many slots, at most MAX_RECORD_SLOTS."""
+    """The statement that writes `count` slots, at most MAX_RECORD_SLOTS."""
     places = ", ".join(["(?, ?, ?, ?)"] * count)
     return f"""
 INSERT INTO journal (slot, batch, part, data) VALUES {places}
