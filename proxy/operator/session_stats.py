@@ -85,8 +85,8 @@ class SessionTotals:
         return self.observed_cost if self.has_observed_plans and self.cost is not None else None
 
     def add_exchange(self, exchange: ExchangeRecord, model: Model) -> Bill | None:
-        """Add one exchange, oldest first; return its cost, None where that is not known. What was no request of a
-        client adds nothing."""
+        """Add one exchange, oldest first; return its cost, None where that is not known. An exchange that is no request
+        of a client adds nothing."""
         self.meter = None
         if not is_request(exchange):
             return None
