@@ -283,10 +283,10 @@ def check_store(settings: Settings) -> Finding:
     free = shutil.disk_usage(folder).free
     if free < FULL_BYTES:
         return Finding("store", "fault", f"the disk of {path} is full: new requests are not stored", "Make room.")
-    found = _check_file(path)
-    if found.status == "good" and free < FREE_BYTES:
+    finding = _check_file(path)
+    if finding.status == "good" and free < FREE_BYTES:
         return Finding("store", "loss", f"the disk of {path} has {free / 1e6:,.0f} MB left", "Make room.")
-    return found
+    return finding
 
 
 async def _check_postgres(url: str, store: Any) -> Finding:
@@ -395,10 +395,10 @@ def print_findings(findings: list[Finding]) -> None:
     print_table(findings, COLUMNS)
 
 
-def _render_finding(one: Finding) -> Text:
-    text = Text(escape_controls(one.text))
-    if one.remedy:
-        text.append(f"\n-> {escape_controls(one.remedy)}", "dim")
+def _render_finding(finding: Finding) -> Text:
+    text = Text(escape_controls(finding.text))
+    if finding.remedy:
+        text.append(f"\n-> {escape_controls(finding.remedy)}", "dim")
     return text
 
 
@@ -416,10 +416,10 @@ COLUMNS: Final = (
 
 def _summarize_findings(findings: list[Finding], *, sent: bool) -> str:
     """Return the sentence for the end."""
-    faults = [one.about for one in findings if one.status == "fault"]
-    losses = sum(one.status == "loss" for one in findings)
-    edits = [one for one in findings if one.about.startswith("edits for ")]
-    can = bool(edits) and all(one.status != "fault" for one in edits)
+    faults = [finding.about for finding in findings if finding.status == "fault"]
+    losses = sum(finding.status == "loss" for finding in findings)
+    edits = [finding for finding in findings if finding.about.startswith("edits for ")]
+    can = bool(edits) and all(finding.status != "fault" for finding in edits)
     lines = ["Edits can happen." if can else "No edit can happen as it is now."]
     lines.append(f"To mend: {', '.join(faults)}." if faults else "No fault was found.")
     if losses:

@@ -16,7 +16,7 @@ DAY_S = 86_400
 @remote_command
 def report(
     command: RemoteCommand,
-    days: Annotated[float, typer.Option(min=0.01, help="Sessions used in so many days.")] = 90.0,
+    days: Annotated[float, typer.Option(min=0.01, help="Sessions used within this number of days.")] = 90.0,
 ) -> None:
     """Compare the sessions of the control arm with all others: dollars, requests, latency (`experiment.control`)."""
     command.show(
@@ -78,10 +78,12 @@ def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _format_interval(one: Any) -> str:
-    if one["low"] is None:
-        return _format_number(one["value"])
-    return f"{_format_number(one['value'])} [{_format_number(one['low'])}, {_format_number(one['high'])}]"
+def _format_interval(interval: Any) -> str:
+    if interval["low"] is None:
+        return _format_number(interval["value"])
+    return (
+        f"{_format_number(interval['value'])} [{_format_number(interval['low'])}, {_format_number(interval['high'])}]"
+    )
 
 
 def _render_difference(figure: Any) -> str:

@@ -115,10 +115,10 @@ def _make_empty_app() -> typer.Typer:
     return app
 
 
-def _add_command(app: typer.Typer, one: CommandModule) -> None:
-    settings = {"allow_interspersed_args": False} if one.takes_foreign_options else None
-    function = getattr(import_module(one.module), one.function)
-    app.command(one.name, rich_help_panel=one.title, context_settings=settings)(function)
+def _add_command(app: typer.Typer, command: CommandModule) -> None:
+    settings = {"allow_interspersed_args": False} if command.takes_foreign_options else None
+    function = getattr(import_module(command.module), command.function)
+    app.command(command.name, rich_help_panel=command.title, context_settings=settings)(function)
 
 
 def _add_actions(app: typer.Typer) -> None:

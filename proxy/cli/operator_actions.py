@@ -153,7 +153,7 @@ def show_prompt(
     request: Annotated[str | None, typer.Option("--request", help="That of a past request, by its id.")] = None,
     branch: Branch = None,
     brief: Annotated[bool, typer.Option("--brief", help="A line a message.")] = False,
-    first: Annotated[int, typer.Option(help="The message to begin with; negative: so many from the end.")] = 0,
+    first: Annotated[int, typer.Option(help="The message to begin with; negative: counted from the end.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, max=1000, help="Messages to show; without it all.")] = None,
     body: Annotated[bool, typer.Option("--body", help="The exact bytes, and nothing else.")] = False,
 ) -> None:
@@ -208,7 +208,9 @@ GROUP_COLUMNS: Final = (
 def list_groups(
     command: RemoteCommand,
     session: Session,
-    last: Annotated[int | None, typer.Argument(min=1, help="The last so many; without it all.")] = None,
+    last: Annotated[
+        int | None, typer.Argument(min=1, help="The number of the newest groups to list; without it all.")
+    ] = None,
     status: Annotated[str, typer.Option(help="in, changed, out, dropped or removed.")] = "",
     branch: Branch = None,
 ) -> None:
@@ -344,8 +346,8 @@ def _print_notes(notes: Any, empty: str) -> None:
     print_table(notes, columns, empty=empty)
 
 
-def _print_messages(found: Any) -> None:
-    print_paged(Text("\n").join(prompt.render_message(one) for one in found))
+def _print_messages(messages: Any) -> None:
+    print_paged(Text("\n").join(prompt.render_message(one) for one in messages))
 
 
 def _print_memo(memo: Any) -> None:

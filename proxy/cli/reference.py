@@ -68,7 +68,7 @@ RESPONSE_HEADERS = (
     ("x-context-arm: ARM", "While an experiment is under way: the arm of the session, `control` or `managed`."),
     (
         "x-context-over-budget: TOKENS",
-        ("The prompt that was sent is over its budget by so many tokens, with everything out that may go."),
+        ("The prompt that was sent is over its budget by this number of tokens, with everything out that may go."),
     ),
     (
         "x-context-policy-used: NAME, SCHEDULE",

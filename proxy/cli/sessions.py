@@ -59,7 +59,7 @@ def list_sessions(
     command: RemoteCommand,
     limit: Limit = 50,
     policy: Annotated[str, typer.Option(help="Those with this policy in their newest request.")] = "",
-    days: Annotated[float | None, typer.Option(min=0, help="Used in so many days.")] = None,
+    days: Annotated[float | None, typer.Option(min=0, help="Used within this number of days.")] = None,
 ) -> None:
     """List sessions, the last used one first."""
     _list_sessions(command, limit, policy=policy, since=_find_since(days))

@@ -33,7 +33,7 @@ def tail(
     session: Annotated[str, typer.Option("--session", "-s", help="Of this session alone.")] = "",
     kind: Annotated[list[str] | None, typer.Option(help="Of this kind alone (`context:*`); several times.")] = None,
     after: Annotated[int | None, typer.Option(min=0, help="Those behind the event of this id first.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this number of events.")] = None,
 ) -> None:
     """Show events as they happen, until Ctrl-C. With --json: one JSON object per line."""
     if session == "-":

@@ -92,6 +92,14 @@ class BranchState(msgspec.Struct, frozen=True):
     """Notes that had no place in the last prompt. They are given in the next prompt that has one."""
     lasting_edits: Mapping[bytes, Edit] | None = None
     """While a literal policy's edits are in force: the edits that are in force under any other policy; else None."""
+    refetched: Mapping[str, int] = {}
+    """Cut results that were fetched again, by sort (see `page_faults`)."""
+    refetched_keys: frozenset[bytes] = frozenset()
+    """Chain keys of the results that fetched a cut result again: without the proxy they would not be there."""
+    exposed: Mapping[str, int] = {}
+    """Cut results in the session's requests, summed over these requests, by sort."""
+    counted_messages: int = 0
+    """Number of messages of the history when these were last counted."""
 
     def for_policy(self, *, literal: bool) -> BranchState:
         """The state as a policy sees it. Edits of literal policies do not concern other policies."""
@@ -109,15 +117,6 @@ class BranchState(msgspec.Struct, frozen=True):
         if not plan.literal:
             return None
         return self.edits if self.lasting_edits is None else self.lasting_edits
-
-    refetched: Mapping[str, int] = {}
-    """Cut results that were fetched again, by sort (see `page_faults`)."""
-    refetched_keys: frozenset[bytes] = frozenset()
-    """Chain keys of the results that fetched a cut result again: without the proxy they would not be there."""
-    exposed: Mapping[str, int] = {}
-    """Cut results in the session's requests, summed over these requests, by sort."""
-    counted_messages: int = 0
-    """Number of messages of the history when these were last counted."""
 
     @property
     def state(self) -> str | None:
@@ -175,16 +174,16 @@ class BranchState(msgspec.Struct, frozen=True):
         cached: None if the upstream reported no count, which proves nothing. answered_tip: the chain key of the
         request's newest message, if the model was asked for its state and has answered with text. An answer with calls
         alone leaves the question open."""
-        drift = self.cache_miss_streak
+        streak = self.cache_miss_streak
         if cached is not None and (predicted > 0 or cached > 0):
-            drift = drift + 1 if cached < predicted // 2 else 0
+            streak = streak + 1 if cached < predicted // 2 else 0
         hit_seen = self.cache_hit_seen or bool(cached)
-        is_same = drift == self.cache_miss_streak and hit_seen == self.cache_hit_seen
+        is_same = streak == self.cache_miss_streak and hit_seen == self.cache_hit_seen
         if is_same and state is None and answered_tip is None:
             return self  # as after most answers
         return replace(
             self,
-            cache_miss_streak=drift,
+            cache_miss_streak=streak,
             cache_hit_seen=hit_seen,
             states=(*self.states, state) if state else self.states,
             last_state_request=self.last_state_request

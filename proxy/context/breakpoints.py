@@ -51,10 +51,10 @@ def choose_breakpoints(
     return Breakpoints(follows or view.request.tools is not None, tuple(dict.fromkeys(counts)))
 
 
-def _count_answers(made: Rendering, index: int) -> int:
+def _count_answers(rendering: Rendering, index: int) -> int:
     """Number of answers that go out up to messages[index]."""
     count = 0
-    for out, place in zip(made.outs, made.places, strict=True):
+    for out, place in zip(rendering.outs, rendering.places, strict=True):
         if place > index:
             break
         count += out.message is not None and out.message.role == "assistant"

@@ -1,8 +1,9 @@
 """Texts added to a prompt that are no part of the history: guidelines, the model's own state, the request for a state.
 
-Literal policies put these texts behind the system prompt, and make them again for each request, as their source does.
-All other policies put them at the tail, where they cost only their own tokens. A text that is to stay (the model's note
-to itself) is written at the tail once and kept there. An insert that moves is paid for with every request.
+Literal policies put these texts behind the system prompt, and make them again for each request, as the programs do from
+which these policies are taken. All other policies put them at the tail, where they cost only their own tokens. A text
+that is to stay (the model's note to itself) is written at the tail once and kept there. An insert that moves is paid
+for with every request.
 """
 
 from __future__ import annotations
@@ -132,15 +133,17 @@ def make_system_inserts(
 
     lossy_edits: how many edits in force have taken something out.
     """
-    found: list[Insert] = []
+    system_inserts: list[Insert] = []
     asked = may_ask(request) and is_state_wanted(policy, state, lossy_edits)
     if asked or policy.ask == "always":
-        found.append(Insert("system", "guidelines", "\n\n" + (policy.guidelines or state_block.get_guidelines())))
+        system_inserts.append(
+            Insert("system", "guidelines", "\n\n" + (policy.guidelines or state_block.get_guidelines()))
+        )
     if state.state:
-        found.append(Insert("system", "state", "\n\n" + state_block.render_anchor(state.state)))
+        system_inserts.append(Insert("system", "state", "\n\n" + state_block.render_anchor(state.state)))
     if asked:
-        found.append(Insert("system", "ask", "\n\n" + state_block.build_prompt()))
-    return found, asked
+        system_inserts.append(Insert("system", "ask", "\n\n" + state_block.build_prompt()))
+    return system_inserts, asked
 
 
 def make_system_texts(request: Request, state: BranchState, policy: Policy) -> list[str]:

@@ -50,7 +50,8 @@ class Model:
     r: Price = 0.1
     """Price of a cached input token, in units of `input`."""
     steps: tuple[tuple[Tokens, Price, Price], ...] = ()
-    """(tokens, factor of input, factor of output): a prompt above so many tokens has all its prices multiplied."""
+    """(tokens, factor of input, factor of output): all prices of a prompt above this number of tokens are
+    multiplied."""
     tiers: tuple[tuple[str, Price], ...] = ()
     """(name, factor): all prices of an answer are multiplied where the answer names this service tier, speed or place
     of inference."""
@@ -95,7 +96,7 @@ class Model:
         return self.w * (prompt - cached) + self.r * cached
 
     def find_step(self, prompt: int) -> tuple[float, float]:
-        """The factors of the prices of input and of output for a prompt of so many tokens."""
+        """The factors of the prices of input and of output for a prompt of `prompt` tokens."""
         passed = [step for step in self.steps if prompt > step[0]]
         return max(passed)[1:] if passed else (1.0, 1.0)
 

@@ -70,10 +70,11 @@ FILE_LOSS_CHANCE = 0.4
 all of it again, until its cuts have saved as much."""
 
 IN_PART = " in part"
-"""The end of a second key of each sort: cut results of which a part was fetched again, and the tokens of all cut ones.
-The more text a result has, the more often a part is wanted. A part is short, so it costs a turn alone."""
+"""Suffix of a second key for each sort. Under this key `refetched` counts the cut results of which a part was fetched
+again, and `exposed` the tokens of all cut ones. The more text a result has, the more often a part of it is wanted. A
+part is short, so it costs a turn alone."""
 TIME_FACTOR = 3
-"""Weight of such a turn: it is cheap, and takes as long as any other."""
+"""Weight of a turn that fetches a part: it is cheap, but takes as long as any other."""
 REFERENCE_SORT = "reference"
 """The sort of results whose text was replaced by references to an earlier message."""
 
@@ -222,7 +223,9 @@ def _find_excerpt(view: View, n: int, call: Call) -> Refetch | None:
     if new.action == "writes":
         return None
     # A run after a change is no second sight of an older result.
-    changed = [k for k, one in sources.items() if k < n and one.action == "writes"] if new.action == "runs" else ()
+    changed = (
+        [k for k, source in sources.items() if k < n and source.action == "writes"] if new.action == "runs" else ()
+    )
     oldest = max(changed, default=-1)
     arguments = identifiers.read_argument_texts(call.arguments)
     samples = _sample_result(view.messages[n], arguments)
@@ -232,7 +235,7 @@ def _find_excerpt(view: View, n: int, call: Call) -> Refetch | None:
         text, stub = view.messages[k].text, _read_sent_text(view, k)
         again = [sample for sample in samples if sample in text and sample not in stub]
         if 2 * len(again) > len(samples):
-            missing = [one for one in again if not any(one in _read_sent_text(view, m) for m in range(n))]
+            missing = [sample for sample in again if not any(sample in _read_sent_text(view, m) for m in range(n))]
             steps = view.request_counts[n] - view.request_counts[k]
             return Refetch("excerpt", n, k, steps, 0) if 2 * len(missing) > len(samples) else None
     return None
@@ -264,10 +267,10 @@ def _read_sent_text(view: View, n: int) -> str:
     return view.messages[n].text if whole or edit is None else edit.text or ""
 
 
-def list_refetched_keys(view: View, found: Sequence[tuple[Refetch, str]]) -> frozenset[bytes]:
+def list_refetched_keys(view: View, faults: Sequence[tuple[Refetch, str]]) -> frozenset[bytes]:
     """Return the chain keys of the results of these page faults, and of the messages whose calls fetched nothing
     else."""
-    again, known = {one.index for one, _ in found}, find_result_lookups(view).by_result
+    again, known = {fault.index for fault, _ in faults}, find_result_lookups(view).by_result
     calling = {known[n].call_index for n in again if n in known} - {-1}
     whole = (n for n in calling if again.issuperset(range(n + 1, n + 1 + len(view.messages[n].calls))))
     return frozenset(view.keys[n] for n in (*again, *whole))

@@ -36,9 +36,9 @@ def is_pinned(view: View, index: int) -> bool:
     comes as a user message.
     """
     message = view.messages[index]
-    if (view.branch.pins or view.guarded_keys) and not message.is_system:
+    if (view.branch.pins or view.inputs.guarded_keys) and not message.is_system:
         k = view.keys[index]
-        if k in view.branch.pins or k in view.guarded_keys:
+        if k in view.branch.pins or k in view.inputs.guarded_keys:
             return True
     return not view.is_result[index] and has_pin_mark(view.messages, index)
 

@@ -70,16 +70,16 @@ def rewrite(
     if state.decisions is not None:
         policy = operator_edits.apply_to_policy(policy, state.decisions)
     view = build_view(request, state, policy, model, now, inputs)
-    ended = _find_expired_edits(view, policy) | _find_edits_of_kept_messages(view)
+    withdrawn = _find_expired_edits(view, policy) | _find_edits_of_kept_messages(view)
     if policy.schedule != "append_only":  # there, what was sent stays as it was
         made_by = view.edited_history.stages if view.edits else ()
         for stage in policy.stages if made_by else ():
             if _find_stage_name(stage) in made_by:
-                ended.update(stage.find_ended_edits(view))
+                withdrawn.update(stage.find_ended_edits(view))
     if state.decisions is not None:
-        ended |= operator_edits.find_revoked_edits(view.edits, state.decisions)
-    if ended:
-        state = replace(state, edits={k: e for k, e in state.edits.items() if k not in ended})
+        withdrawn |= operator_edits.find_revoked_edits(view.edits, state.decisions)
+    if withdrawn:
+        state = replace(state, edits={k: e for k, e in state.edits.items() if k not in withdrawn})
         view = build_view(request, state, policy, model, now, inputs)
     force = state.decisions.forced_action if state.decisions is not None else ""
     if force == "prune":
@@ -97,7 +97,8 @@ def _guard_sent_messages(view: View, sent_count: int) -> View:
 
     Reasoning of the model may be bound to these messages. An upstream refuses such reasoning behind another prompt.
     """
-    return replace(view, guarded_keys=view.guarded_keys | {*view.keys[:sent_count]}, budget=None)
+    guarded_keys = view.inputs.guarded_keys | {*view.keys[:sent_count]}
+    return replace(view, inputs=replace(view.inputs, guarded_keys=guarded_keys), budget=None)
 
 
 def _count_new_faults(view: View, state: BranchState) -> tuple[View, list[Note]]:
@@ -132,18 +133,22 @@ def _limit_to_last_resort(state: BranchState, policy: Policy) -> tuple[BranchSta
 class _Draft(msgspec.Struct, frozen=True):
     """The decisions of a plan."""
 
-    before: Mapping[bytes, Edit]
+    edits_without_inserts: Mapping[bytes, Edit]
     """The edits, without the inserts that stay where they are put."""
     edits: Mapping[bytes, Edit]
     edited: View
     """The view with `edits` in force."""
-    wanted: Sequence[Insert]
-    by_index: Mapping[int, list[Insert]]
-    after: Sequence[Insert]
-    asked: bool
+    inserts: Sequence[Insert]
+    """All inserts of the plan, those without a place too."""
+    inserts_by_index: Mapping[int, list[Insert]]
+    """The inserts that are appended to a message, by its index."""
+    own_inserts: Sequence[Insert]
+    """The inserts that make a message of the proxy behind all others."""
+    asks_for_state: bool
+    """True if one of the inserts asks the model for a STATE block."""
     tokens: int
     """Tokens of everything that would be sent."""
-    extra: int
+    insert_tokens: int
     """Tokens of the inserts among `tokens`."""
 
 
@@ -151,16 +156,16 @@ def _rewrite_view(view: View, state: BranchState, policy: Policy, notes: list[No
     """The plan for the view. notes: the notes made so far."""
     draft = _draft_plan(view, state, policy, frozen=frozen)
     for _ in range(MAX_FIT_PASSES):
-        if view.budget is None or draft.tokens <= view.budget or draft.extra <= view.insert_tokens:
+        if view.budget is None or draft.tokens <= view.budget or draft.insert_tokens <= view.insert_tokens:
             break
-        view = replace(view, insert_tokens=draft.extra)  # the messages have to make room for what is inserted
+        view = replace(view, insert_tokens=draft.insert_tokens)  # the messages have to make room for what is inserted
         draft = _draft_plan(view, state, policy, frozen=frozen)
-    if view.limit is not None and draft.tokens > view.limit and draft.extra:
+    if view.limit is not None and draft.tokens > view.limit and draft.insert_tokens:
         draft = _without_inserts(view, draft, view.limit, notes)
     try:
         # Edits of a literal policy are made again with every request, so that nothing is kept of them.
         shown = view if policy.literal else draft.edited
-        rendering = render.render_prompt(shown, draft.edits, draft.by_index, draft.after)
+        rendering = render.render_prompt(shown, draft.edits, draft.inserts_by_index, draft.own_inserts)
     except RuleBroken as broken:
         return _make_refused_plan(view, state, policy, broken.rule, broken.message)
     except ValueError as problem:
@@ -172,46 +177,46 @@ def _draft_plan(view: View, state: BranchState, policy: Policy, *, frozen: bool)
     """The draft of a plan: removed messages, shortened messages, and inserts."""
     edits = _decide_edits(view, state, policy, frozen=frozen)
     edited = view if edits is view.edits else with_edits(view, edits)
-    proposed: list[Insert] = []
+    wanted: list[Insert] = []
     asked = False
     if state.stopped is None:
         count = view.edited_history.lossy_edit_count if edits is view.edits else count_losses(edits)
-        proposed, asked = inserts.make_inserts(view, state, policy, count)
+        wanted, asked = inserts.make_inserts(view, state, policy, count)
         if policy.injections:
-            proposed += [insert for injection in policy.injections for insert in injection(edited)]
+            wanted += [insert for injection in policy.injections for insert in injection(edited)]
             deferred = {insert.source for insert in state.deferred_inserts}  # an injection gives one note at a time
-            proposed = [i for i in proposed if not (i.note_count and i.source in deferred)] + list(
-                state.deferred_inserts
-            )
+            wanted = [i for i in wanted if not (i.note_count and i.source in deferred)] + list(state.deferred_inserts)
     if policy.schedule == "append_only":  # a text that leaves again would change the prompt behind which answers follow
-        proposed, asked = [insert for insert in proposed if insert.persistent], False
-    return _draft_with_inserts(view, edited, proposed, asked=asked)
+        wanted, asked = [insert for insert in wanted if insert.persistent], False
+    return _draft_with_inserts(view, edited, wanted, asked=asked)
 
 
 def _draft_with_inserts(view: View, edited: View, wanted: Sequence[Insert], *, asked: bool) -> _Draft:
     """The draft with these inserts in their places. edited: the view with the edits of the draft."""
     before = edited.edits
-    by_index, after, edits = _place_inserts(view, wanted, before)
-    added = sum(view.token_counter.count_text(i.text) for found in by_index.values() for i in found)
-    added += PER_MESSAGE + view.token_counter.count_text(join_inserts(after)) if after else 0
+    by_index, own_inserts, edits = _place_inserts(view, wanted, before)
+    added = sum(view.token_counter.count_text(i.text) for placed in by_index.values() for i in placed)
+    added += PER_MESSAGE + view.token_counter.count_text(join_inserts(own_inserts)) if own_inserts else 0
     without_inserts = fit.count_total_tokens(view, before) - view.insert_tokens
     tokens = added + (without_inserts if edits is before else fit.count_total_tokens(view, edits) - view.insert_tokens)
-    extra = tokens - without_inserts
+    insert_tokens = tokens - without_inserts
     if edits is not before:
         edited = with_edits(view, edits)
-    return _Draft(before, edits, edited, wanted, by_index, after, asked, tokens, extra)
+    return _Draft(before, edits, edited, wanted, by_index, own_inserts, asked, tokens, insert_tokens)
 
 
 def _without_inserts(view: View, draft: _Draft, limit: int, notes: list[Note]) -> _Draft:
     """The draft with as many inserts as fit the window: the first ones, and the operator's notes."""
-    kept, left_out = list(draft.wanted), []
-    for insert in reversed(draft.wanted):
+    kept, left_out = list(draft.inserts), []
+    for insert in reversed(draft.inserts):
         if draft.tokens <= limit:
             break
         if insert.source != operator_edits.NAME:
             kept.remove(insert)
             left_out.append(insert.source)
-            draft = _draft_with_inserts(view, with_edits(view, draft.before), kept, asked=draft.asked)
+            draft = _draft_with_inserts(
+                view, with_edits(view, draft.edits_without_inserts), kept, asked=draft.asks_for_state
+            )
     notes.append(Note("inserts_left_out", f"no room in the window for {', '.join(left_out)}"))
     return draft
 
@@ -278,12 +283,13 @@ def _find_expired_edits(view: View, policy: Policy) -> set[bytes]:
     """
     if not view.edits:
         return set()
-    made = {_find_stage_name(stage) for stage in _list_immediate_stages(policy)}
-    if made.isdisjoint(view.edited_history.stages):
+    stages = _list_immediate_stages(policy)
+    names = {_find_stage_name(stage) for stage in stages}
+    if names.isdisjoint(view.edited_history.stages):
         return set()
-    held = {k for k, e in view.edits.items() if e.stage in made}
-    plain = replace(view, edits={k: e for k, e in view.edits.items() if k not in held})
-    return held - {view.keys[p.index] for p in schedule.collect(plain, _list_immediate_stages(policy))}
+    immediate = {k for k, e in view.edits.items() if e.stage in names}
+    without = replace(view, edits={k: e for k, e in view.edits.items() if k not in immediate})
+    return immediate - {view.keys[p.index] for p in schedule.collect(without, stages)}
 
 
 def _find_edits_of_kept_messages(view: View) -> set[bytes]:
@@ -293,8 +299,10 @@ def _find_edits_of_kept_messages(view: View) -> set[bytes]:
     """
     if not view.edits:
         return set()
-    newest, prompt = len(view.messages) - 1, view.history.last_user_index
-    kept = [n for n in (newest, prompt) if n >= 0 and (edit := view.find_edit(n)) is not None and edit.action == "gone"]
+    newest, last_prompt = len(view.messages) - 1, view.history.last_user_index
+    kept = [
+        n for n in (newest, last_prompt) if n >= 0 and (edit := view.find_edit(n)) is not None and edit.action == "gone"
+    ]
     if newest in kept:
         step = join_steps(view.request, view.steps)[-1]
         kept += range(step.start, step.end)
@@ -382,11 +390,11 @@ def _place_inserts(
     Return (inserts by index of the message, inserts for a message of the proxy, edits).
     """
     by_index: dict[int, list[Insert]] = {}
-    after: list[Insert] = []
+    own_inserts: list[Insert] = []
     if not wanted:
-        return by_index, after, edits
+        return by_index, own_inserts, edits
     system = inserts.find_system_target(view)
-    tail, own = inserts.find_tail_target(view)
+    tail, needs_own_message = inserts.find_tail_target(view)
     for insert in wanted:
         place = system if insert.place == "system" else None
         if place is not None:
@@ -397,16 +405,16 @@ def _place_inserts(
             continue  # the breakpoint at the prompt's end would not be found again behind a text that leaves
         elif tail is not None:
             by_index.setdefault(tail, []).append(replace(insert, place="tail"))
-        elif own or (insert.may_stand_alone and inserts.may_add_user_message(view)):
-            after.append(insert)
-    return by_index, after, edits
+        elif needs_own_message or (insert.may_stand_alone and inserts.may_add_user_message(view)):
+            own_inserts.append(insert)
+    return by_index, own_inserts, edits
 
 
 def _append_insert(view: View, index: int, insert: Insert, old: Edit | None) -> Edit:
     size = view.token_counter.count_text(insert.text)
     if old is None or old.text is None:
-        whole = view.original_tokens[index]
-        return Edit(view.keys[index], "append", insert.text, insert.source, "kept at the tail", whole, whole + size)
+        before = view.original_tokens[index]
+        return Edit(view.keys[index], "append", insert.text, insert.source, "kept at the tail", before, before + size)
     return replace(old, text=old.text + insert.text, after=old.after + size)
 
 
@@ -415,11 +423,12 @@ def _make_plan(
 ) -> Plan:
     old = state.edits
     edits = schedule.keep_first_reasons(draft.edits, old) if policy.literal else draft.edits
-    placed = [(n, i) for n, found in sorted(draft.by_index.items()) for i in found] + [(-1, i) for i in draft.after]
+    placed = [(n, insert) for n, appended in sorted(draft.inserts_by_index.items()) for insert in appended]
+    placed += [(-1, insert) for insert in draft.own_inserts]
     same = edits is view.edits and not policy.literal  # then all of them are the branch's
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
-    if draft.wanted:
-        notes += inserts.make_quote_notes(draft.wanted, placed, edits)
+    if draft.inserts:
+        notes += inserts.make_quote_notes(draft.inserts, placed, edits)
     asks: list[Ask] = []
     for stage in policy.reporting_stages:
         notes += stage.notes(view, edits, new)
@@ -451,8 +460,8 @@ def _make_plan(
         predicted=render.predict_cached_tokens(
             view, state, rendering, tools_added=bool(view.tool_tokens and count_losses(edits))
         ),
-        asks_for_state=draft.asked and any(i.source == "ask" for _, i in placed),
-        deferred_inserts=_find_deferred_inserts(draft.wanted, placed),
+        asks_for_state=draft.asks_for_state and any(i.source == "ask" for _, i in placed),
+        deferred_inserts=_find_deferred_inserts(draft.inserts, placed),
         literal=policy.literal,
         limit=limit,
         refetched=view.faults.refetched,

@@ -131,8 +131,6 @@ class View(msgspec.Struct, frozen=True, eq=False):
     """True for tool results, and for user messages that are really tool output."""
     steps: Sequence[Step]
     groups: Sequence[Group]
-    active_start: int
-    """The index at which the active group begins."""
     history: History
     """Facts about the messages alone, taken over from the request before."""
     edits: Mapping[bytes, Edit]
@@ -141,8 +139,6 @@ class View(msgspec.Struct, frozen=True, eq=False):
     """Tokens of each message as it would go out, 0 if it is gone."""
     edited_history: EditedHistory
     """Facts about the messages with the edits in force, taken over from the request before."""
-    guarded_keys: frozenset[bytes]
-    """Chain keys of messages that no stage may edit."""
 
     prefix_tokens: int
     """Tokens in front of the messages (tools)."""
@@ -169,18 +165,18 @@ class View(msgspec.Struct, frozen=True, eq=False):
     """The things that came with the request. `times` and `strategies` have one entry for each message."""
     branch: BranchMemory
     faults: FaultCounts
-    _made: dict[object, Any] = {}
+    _computed: dict[object, Any] = {}
 
     def __post_init__(self) -> None:
-        force_setattr(self, "_made", {})  # a changed copy of a View computes its own
+        force_setattr(self, "_computed", {})  # a changed copy of a View computes its own
 
     def compute_once(self, name: object, compute: Callable[[], T]) -> T:
         """Return the value of `compute`, computed once for a View. A stage and its asks and notes share it. The value
         does not refer to the View, which would make a cycle. name: hashable."""
-        if name not in self._made:
-            self._made[name] = compute()
-        made: T = self._made[name]
-        return made
+        if name not in self._computed:
+            self._computed[name] = compute()
+        value: T = self._computed[name]
+        return value
 
     def memo(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
         """Return a value that `compute` computes from the messages alone, incrementally.
@@ -198,6 +194,11 @@ class View(msgspec.Struct, frozen=True, eq=False):
         if applied.edits is self.edits and applied.tokens is self.tokens:
             return _extend_memo(applied.memo_values, name, len(self.messages), compute, owner)
         return compute(0, None)
+
+    @property
+    def active_start(self) -> int:
+        """The index at which the newest group begins."""
+        return self.groups[-1].start if self.groups else 0
 
     @property
     def total(self) -> int:
@@ -374,16 +375,18 @@ def keep_edited_history(edited: View, branch_edits: Mapping[bytes, Edit]) -> Non
     applied.edits = {key: edited.edits[key] for key in edited.keys if key in edited.edits}
 
 
-def _extend_edited_history(history: History, given: Mapping[bytes, Edit], known: EditedHistory | None) -> EditedHistory:
+def _extend_edited_history(
+    history: History, branch_edits: Mapping[bytes, Edit], known: EditedHistory | None
+) -> EditedHistory:
     begin = known.message_count if known else 0
     tokens = [*known.tokens] if known else []
     marks = [*known.marks] if known else []
     sizes = [*known.sizes] if known else []
     new: dict[bytes, Edit] = {}
-    messages, keys, whole = history.messages, history.keys, history.original_tokens
+    messages, keys, original_tokens = history.messages, history.keys, history.original_tokens
     for n in range(begin, len(messages)):
-        message, size = messages[n], whole[n]
-        edit = given.get(keys[n]) if given and not message.is_system else None
+        message, size = messages[n], original_tokens[n]
+        edit = branch_edits.get(keys[n]) if branch_edits and not message.is_system else None
         if edit is not None:
             new[keys[n]] = edit
             size = edit.after
@@ -394,8 +397,8 @@ def _extend_edited_history(history: History, given: Mapping[bytes, Edit], known:
     stages = known.stages if known else frozenset()
     return EditedHistory(
         message_count=len(messages),
-        branch_edits=given,
-        branch_edit_count=len(given),
+        branch_edits=branch_edits,
+        branch_edit_count=len(branch_edits),
         edits={**known.edits, **new} if known and new else known.edits if known else new,
         tokens=tokens,
         marks=marks,

@@ -211,10 +211,10 @@ class ChainHash:
         return self._hash.digest()
 
 
-def select_added(found: Sequence[str], allowed: Sequence[str]) -> list[str]:
+def select_added(violations: Sequence[str], allowed: Sequence[str]) -> list[str]:
     """Those of the violations found whose rule, the first word, is broken more often than among the allowed ones."""
-    before, now = (Counter(line.split()[0] for line in lines) for lines in (allowed, found))
-    return [line for line in found if now[line.split()[0]] > before[line.split()[0]]]
+    before, now = (Counter(line.split()[0] for line in lines) for lines in (allowed, violations))
+    return [line for line in violations if now[line.split()[0]] > before[line.split()[0]]]
 
 
 class BindingTrace:

@@ -46,10 +46,10 @@ def read_elements(raw: bytes, span: Span | None = None) -> list[Span]:
 def find_body_members(body: bytes, limits: SizeLimits | None) -> dict[str, Span]:
     """The spans of the values of a request body, by key. Raises NotManaged: `unreadable` if its members cannot be
     distinguished, `size` over the limits."""
-    found = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
-    if found is None:
+    members = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
+    if members is None:
         raise NotManaged("unreadable", "the body's members cannot be told apart")
-    return {one.key: (one.start, one.end) for one in found}
+    return {one.key: (one.start, one.end) for one in members}
 
 
 def find_history(body: bytes, span: Span, limits: SizeLimits | None, problem: str) -> tuple[Span, ...]:

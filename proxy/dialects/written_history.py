@@ -61,16 +61,16 @@ class WrittenHistory:
         return WrittenHistory(self.array[: kept[-1].end], outgoing[:begin], kept, self.stable)
 
     def limit_stable(self, stable: int) -> WrittenHistory:
-        """The same for a history that begins with no more than so many of the client's elements."""
+        """The same for a history that begins with at most `stable` of the client's elements."""
         return self if self.stable <= stable else replace(self, stable=stable)
 
     def _is_stable(self, count: int) -> bool:
-        """True if the last of the client's elements among so many is one that stays."""
+        """True if the last of the client's elements among the first `count` is one that stays."""
         places = (one.place for one in reversed(self.elements[:count]))
         return next((place for place in places if place is not None), -1) < self.stable
 
     def _is_message_end(self, count: int) -> bool:
-        """True if the element behind so many is of another message: an answer may be several elements."""
+        """True if the element behind the first `count` is of another message: an answer may be several elements."""
         return self.elements[count - 1].first < self.elements[count].first
 
     @property

@@ -41,14 +41,14 @@ async def is_refusal(reply: Reply) -> bool:
 
 
 def may_be_ours(turn: Turn) -> bool:
-    """True if reasoning may be bound to a prompt of the proxy. An earlier prompt of the branch was another than the
-    client's, or the store has not seen how the reasoning was made."""
+    """True if reasoning may be bound to a prompt of the proxy. Then an earlier prompt of the branch differed from the
+    client's own, or nothing is stored of the prompt that the reasoning was made behind."""
     is_foreign = turn.located.branch.live_session.bindings.has_foreign and turn.enriched.policy.mode == "rewrite"
     return is_foreign or has_changed_prompts(turn)
 
 
 def has_changed_prompts(turn: Turn) -> bool:
-    """True if earlier prompts of the branch were others than the client's."""
+    """True if an earlier prompt of the branch differed from the client's own."""
     branch = turn.located.branch
     return bool(branch.state.edits or branch.refused_reasoning) or branch.offers_tools
 
@@ -69,7 +69,8 @@ def strip_all(turn: Turn, body: bytes) -> bytes | None:
 
 
 def leave_out_refused(turn: Turn, body: bytes) -> bytes:
-    """The body without reasoning that the upstream has refused before, as in the request that it took then."""
+    """The body without reasoning that the upstream has refused before. It is left out as in the request that was
+    accepted then."""
     refused, reasoning = turn.located.branch.refused_reasoning, turn.dialect.reasoning
     if not refused:
         return body
@@ -110,14 +111,14 @@ def count_left_out(services: Services, turn: Turn, count: int) -> None:
 
 
 def _count_dollars(services: Services, turn: Turn, count: int) -> None:
-    """Count the price of thinking so many pieces of reasoning again, for a model with a price."""
+    """Count the price of thinking `count` pieces of reasoning again, for a model with a price."""
     if turn.model.output:
         dollars = estimate_tokens(turn, count) * turn.model.output / 1e6
         services.metrics.dropped_reasoning_dollars_total.inc(dollars)
 
 
 def estimate_tokens(turn: Turn, count: int) -> int:
-    """The tokens of so many pieces of the reasoning in a request, by their average size."""
+    """The tokens of `count` pieces of the reasoning in a request, by their average size."""
     sizes = [len(token) for _, trace in turn.traces.values() for token in trace.bindings]
     if not sizes and turn.wire_request is not None:
         sizes = [len(token) for bound in turn.wire_request.bound if bound for token in bound.split()]

@@ -12,9 +12,11 @@ from proxy.exchange.services import TURN_BYTES, Headers, ResponseWriter
 from proxy.upstream.client import Reply
 
 KEEPALIVE_S = 10.0
-"""Seconds of silence after which a stream gets a comment: some clients, and proxies before them, give up on silence."""
+"""Seconds of silence after which a stream gets a comment: some clients, and proxies in front of them, give up on a
+silent connection."""
 REST_S = 0.1
-"""Seconds for which the rest of a stream is read behind the end of its answer. The end of the answer waits for it."""
+"""Seconds at most for which the rest of a stream is read once its answer has ended. The client gets the end of the
+answer after that."""
 
 
 async def relay_to_client(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
@@ -61,7 +63,7 @@ async def _read_rest(reply: Reply, relay: AnswerRelay) -> None:
 
 
 class _KeepaliveWriter(ResponseWriter):
-    """A client with one writer at a time, and the time of its last bytes."""
+    """The way back to a client: one write at a time, and the time of the last one is kept."""
 
     def __init__(self, out: ResponseWriter, keepalive: bytes) -> None:
         self._out = out
@@ -98,7 +100,8 @@ class _KeepaliveWriter(ResponseWriter):
 
 @asynccontextmanager
 async def keep_alive(out: ResponseWriter, *, has_comments: bool = True) -> AsyncIterator[ResponseWriter]:
-    """Wrap the client's stream: while it is silent, comments are sent, or blank lines to clients that fail at them."""
+    """Wrap the client's stream: while it is silent, comments are sent, or blank lines to clients that cannot skip
+    comments."""
     writer = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")
     task = asyncio.create_task(writer.send_keepalives())
     try:

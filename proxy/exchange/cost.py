@@ -67,7 +67,8 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     refetched: int = 0
     """Tokens of the client's prompt that were fetched again because the proxy had cut them, with their calls."""
     fetching: int = 0
-    """Tokens of the newest calls if these have brought nothing else: without the proxy there were no such request."""
+    """Tokens of the newest calls if these have brought nothing else: without the proxy there would be no such
+    request."""
     own: int = 0
     """`before` by the count of the provider, 0 where no earlier prompt of the branch was counted."""
     asked: int = 0
@@ -264,7 +265,8 @@ def count_expected_cached(turn: Turn) -> int:
 
 
 def count_cacheable(model: Model, tokens: int) -> int:
-    """Tokens that a provider's cache holds of a prefix of so many tokens: whole blocks, 0 below the model's minimum."""
+    """Tokens that a provider's cache holds of a prefix of `tokens` tokens: whole blocks, 0 below the model's
+    minimum."""
     held = tokens // model.block * model.block
     return held if held >= model.min and model.cache != "none" else 0
 

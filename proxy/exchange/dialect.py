@@ -158,7 +158,7 @@ class ResultClearing:
     may_clear: Callable[[bytes], bool]
     """True if the provider may be asked to clear results of this body."""
     ask: Callable[[bytes, int], bytes]
-    """A body that asks the provider to clear all but so many of the newest tool results."""
+    """A body that asks the provider to clear all tool results but the newest ones, whose number is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,10 +186,10 @@ def clear_one_time_settings(turn: Turn) -> None:
     known = live_session.stored_decisions
     if known is None or turn.located.branch.kind == "side" or plan.refusal is not None or turn.prompt.observed:
         return
-    left = msgspec.structs.replace(known.settings, force="", ask=known.settings.ask and not plan.asks_for_state)
-    if left != known.settings:
-        live_session.stored_decisions = replace(known, settings=left)
-        turn.pending.rows.append(make_settings_row(turn.tenant, live_session.session, left))
+    remaining = msgspec.structs.replace(known.settings, force="", ask=known.settings.ask and not plan.asks_for_state)
+    if remaining != known.settings:
+        live_session.stored_decisions = replace(known, settings=remaining)
+        turn.pending.rows.append(make_settings_row(turn.tenant, live_session.session, remaining))
 
 
 def add_pin_row(turn: Turn, chain_key: bytes, size: int, now: float) -> None:
@@ -242,11 +242,11 @@ def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> Me
     before = branch.last_request
     added = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), live_session.serial)
     other = added.other
-    gap, whole = _find_gap(turn)
+    gap, array_form = _find_gap(turn)
     changed = [(n, form.hex()) for n, form in other.items() if before.other_forms.get(n) != form]
     changed += [(n, "") for n in before.other_forms if n not in other]
     branch.last_request = LastRequest(turn.tip_key, exchange=turn.id, other_forms=other)
-    return MessageForms(added.system, changed, gap, whole, before.exchange)
+    return MessageForms(added.system, changed, gap, array_form, before.exchange)
 
 
 def _add_message_rows(

@@ -47,7 +47,7 @@ class FallbackReason(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> FallbackReason | None:
-        """A word of somebody's own stage counts as an error."""
+        """A reason that a third-party stage has made up counts as an error."""
         return cls.ERROR if isinstance(value, str) else None
 
 

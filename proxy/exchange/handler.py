@@ -162,21 +162,22 @@ async def _send_and_relay(
     sent_at = services.now()
     with _record_no_reply(services, turn):
         turn, reply = await send_prompt(services, turn, target, incoming)
-    waited = services.now() - sent_at
+    first_byte_s = services.now() - sent_at
     publish_events.publish_plan(services, turn)
     upstream = services.metrics.limit_label("upstream", target.name)
-    services.metrics.first_token_seconds.labels(upstream=upstream).observe(waited)
+    services.metrics.first_token_seconds.labels(upstream=upstream).observe(first_byte_s)
+    first_byte_ms = 1000 * first_byte_s
     tool_loop = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
         if reply.encoding and reply.status < 400:
             await _relay_unread(services, turn, reply, out, f"compressed with {reply.encoding[:MAX_NOTE_ERROR_CHARS]}")
         elif not (reply.is_stream and reply.is_readable):
-            await _relay_body(services, turn, reply, out, waited * 1000, tool_loop)
+            await _relay_body(services, turn, reply, out, first_byte_ms, tool_loop)
         elif tool_loop is None:
-            await _relay_stream(services, turn, reply, out, waited * 1000)
+            await _relay_stream(services, turn, reply, out, first_byte_ms)
         else:
             async with keep_alive(out, has_comments=turn.dialect.answers.has_comments) as writer:
-                await _relay_stream(services, turn, reply, writer, waited * 1000, tool_loop)
+                await _relay_stream(services, turn, reply, writer, first_byte_ms, tool_loop)
     finally:
         await reply.close()
     return turn
@@ -242,8 +243,8 @@ async def _relay_stream(
             relay, broken = await tool_loop.run_stream(relay, out, make)
             turn = tool_loop.turn
     except (asyncio.CancelledError, ClientGone):
-        gone = turn if tool_loop is None else tool_loop.turn
-        _record_client_gone(services, gone, relay.answer, relay.blocks)
+        newest_turn = turn if tool_loop is None else tool_loop.turn
+        _record_client_gone(services, newest_turn, relay.answer, relay.blocks)
         raise
     answer, blocks = relay.answer, relay.blocks
     if _shows_state(turn, withheld):
@@ -286,7 +287,7 @@ async def _end_broken_stream(
 
 def _make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:
     """Return the rows of the iteration that this exchange ends; none for policies that do not reflect."""
-    reflect = next((one for one in turn.enriched.policy.injections if isinstance(one, Reflect)), None)
+    reflect = next((each for each in turn.enriched.policy.injections if isinstance(each, Reflect)), None)
     return iteration_records.make_iteration_rows(services, turn, reflect, reflections) if reflect is not None else []
 
 

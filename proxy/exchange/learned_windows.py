@@ -35,10 +35,10 @@ factor was not named because of this prompt."""
 
 def find_window(services: Services, key: ModelKey) -> int | None:
     """The window that an upstream has named to a tenant for a model, in tokens of our count; None where it has not."""
-    found = services.learned_windows.get(key)
-    if found is None or services.now() - found.seen_at > WINDOW_TTL_S:
+    window = services.learned_windows.get(key)
+    if window is None or services.now() - window.seen_at > WINDOW_TTL_S:
         return None
-    return int(found.tokens / found.ratio)
+    return int(window.tokens / window.ratio)
 
 
 async def load_windows(services: Services) -> None:

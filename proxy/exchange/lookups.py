@@ -228,10 +228,10 @@ class PromptNotes(TypedDict):
 
 def find_prompt_notes(turn: Turn) -> PromptNotes:
     """Return the notes that are known for the turn."""
-    found = turn.located.branch.lookups.notes
-    if found is None or not find_wanted_notes(turn.enriched.policy):
+    notes = turn.located.branch.lookups.notes
+    if notes is None or not find_wanted_notes(turn.enriched.policy):
         return {"scratchpad": "", "memos": ()}
-    return {"scratchpad": found.scratchpad if turn.located.has_scratchpad else "", "memos": found.memos}
+    return {"scratchpad": notes.scratchpad if turn.located.has_scratchpad else "", "memos": notes.memos}
 
 
 def find_wanted_notes(policy: Policy) -> frozenset[str]:
@@ -289,7 +289,7 @@ async def load_notes(services: Services, turn: Turn, task: Task | None, project:
     branch.lookups = msgspec.structs.replace(branch.lookups, notes=LoadedNotes(prompt, calls, pad, fitting))
 
 
-async def _load_fitting_memos(services: Services, turn: Turn, about: Message, project: str) -> tuple[Memo, ...]:
+async def _load_fitting_memos(services: Services, turn: Turn, message: Message, project: str) -> tuple[Memo, ...]:
     """Return the memos that fit the message."""
     limits = services.settings.memos
     if not limits.most:
@@ -299,5 +299,5 @@ async def _load_fitting_memos(services: Services, turn: Turn, about: Message, pr
         return ()
     most, chars = limits.most, limits.max_chars
     if len(kept) < MAX_LOOP_MEMOS:
-        return tuple(memo_matching.select_memos(kept, about.text, most, chars))
-    return tuple(await asyncio.to_thread(memo_matching.select_memos, kept, about.text, most, chars))
+        return tuple(memo_matching.select_memos(kept, message.text, most, chars))
+    return tuple(await asyncio.to_thread(memo_matching.select_memos, kept, message.text, most, chars))

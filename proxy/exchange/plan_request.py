@@ -70,14 +70,14 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
     body goes out as received, and the turn is stored like any other."""
     state = find_current_state(services, turn)
     # A stopped branch goes out as received while it fits its window: edits or `include_usage` may have been refused.
-    stopped = state.stopped is not None
+    is_stopped = state.stopped is not None
     fallback: str | None = None
     plan: Plan | None = None
     try:
         if turn.enriched.policy.mode != "passthrough":
             plan = await make_plan(services, turn, state, frozen=frozen)
-            if turn.enriched.policy.mode == "rewrite" and not (stopped and plan.messages is None):
-                return _repair_outgoing(_write_prompt(services, turn, plan, is_stopped=stopped))
+            if turn.enriched.policy.mode == "rewrite" and not (is_stopped and plan.messages is None):
+                return _repair_outgoing(_write_prompt(services, turn, plan, is_stopped=is_stopped))
     except Exception as problem:  # promise P4: a stage may be third-party code. Counted; the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
         if isinstance(problem, NotManaged):
@@ -91,9 +91,9 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
         fallback = FallbackReason(turn.chain.unchanged_reason)
     if fallback is not None and not turn.is_preview:  # nothing of a preview goes out
         count_fallback(services, fallback)
-    room = compute_token_budget(turn.request, turn.enriched.policy, turn.model, state.learned_window)
+    token_budget = compute_token_budget(turn.request, turn.enriched.policy, turn.model, state.learned_window)
     prompt = Prompt(
-        plan=msgspec.structs.replace(plan, limit=room.limit if room is not None else None),
+        plan=msgspec.structs.replace(plan, limit=token_budget.limit if token_budget is not None else None),
         chat_body=turn.request.body,
         outgoing=turn.original,
         fallback=fallback,
@@ -137,11 +137,11 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         return turn.with_prompt(outgoing=turn.original)
     try:
         outgoing = turn.write_body()
-        broken = turn.dialect.find_added_violations(outgoing, turn.wire_request)
+        violations = turn.dialect.find_added_violations(outgoing, turn.wire_request)
     except (ValueError, TypeError) as problem:  # the client's values may have types that no provider takes
         raise NotManaged("dialect", f"the dialect does not allow this prompt: {problem}") from problem
-    if broken:
-        raise NotManaged("dialect", f"the dialect does not allow this prompt: {broken[0]}")
+    if violations:
+        raise NotManaged("dialect", f"the dialect does not allow this prompt: {violations[0]}")
     return turn.with_prompt(outgoing=outgoing)
 
 
@@ -162,49 +162,50 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
 async def make_plan(services: Services, turn: Turn, state: BranchState, *, frozen: bool) -> Plan:
     """Return the plan of a turn at its time; the state is not changed. Raises NotManaged if it takes too long."""
     spliced = turn.enriched.spliced
-    late = turn.enriched.first_edit_offer
-    coming = late or turn.enriched.tool_offer
-    tool_tokens = turn.token_counter.count_tools(coming.definitions) if late is not None and late.names else 0
-    (times, strategies), stored_texts = lookups.find_origins(turn), turn.located.branch.lookups.search_hits
+    late_offer = turn.enriched.first_edit_offer
+    offer = late_offer or turn.enriched.tool_offer
+    late_tokens = turn.token_counter.count_tools(offer.definitions) if late_offer is not None and offer.names else 0
+    times, strategies = lookups.find_origins(turn)
     dropped = state.decisions.dropped if state.decisions is not None else {}
-    hits = tuple(one for one in stored_texts.texts if one.key not in dropped) if stored_texts is not None else ()
+    search_hits = turn.located.branch.lookups.search_hits
+    retrieved = tuple(hit for hit in search_hits.texts if hit.key not in dropped) if search_hits is not None else ()
     notes = lookups.find_prompt_notes(turn)
     agent = services.known_agents.find(turn.tenant, turn.request)
     agent_faults = agent.sum_other_faults(turn.located.branch.live_session.session)
     lengths = agent.list_lengths() if turn.enriched.policy.predicted_rent else ()
     inputs = RewriteInputs(
         token_counter=turn.token_counter, keys=spliced.keys, strategy=turn.strategy, strategies=strategies,
-        times=times, frozen=frozen, offered_tools=frozenset(coming.names), tool_tokens=tool_tokens,
+        times=times, frozen=frozen, offered_tools=frozenset(offer.names), tool_tokens=late_tokens,
         sent_count=_count_sent(turn), hidden_keys=spliced.hidden_at,
         guarded_keys=splice_rounds.find_guarded_results(turn) if spliced.hidden_at else frozenset(),
-        options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
+        options=turn.options, retrieved_texts=retrieved, relevance=turn.enriched.relevance,
         agent_faults=agent_faults, conversation_lengths=lengths, **notes,
     )  # fmt: skip
     conversation = (spliced.request, state, turn.enriched.policy, turn.model, turn.started_at, inputs)
 
-    def plan() -> Plan:
-        made = rewrite_remaining(*conversation) if dropped else rewrite(*conversation)
+    def compute() -> Plan:
+        plan = rewrite_remaining(*conversation) if dropped else rewrite(*conversation)
         if not spliced.added_tools and not spliced.hidden_at:
-            return made
-        own = cost.count_own_tokens(turn)
-        return msgspec.structs.replace(made, before=own, after=own if made.refusal else made.after)
+            return plan
+        own_tokens = cost.count_own_tokens(turn)
+        return msgspec.structs.replace(plan, before=own_tokens, after=own_tokens if plan.refusal else plan.after)
 
     if not _takes_long(turn):
         try:
-            return _plan_on_loop(plan, is_short=_count_new_bytes(turn) <= MAX_UNCHECKED_BYTES)
+            return _plan_on_loop(compute, is_short=_count_new_bytes(turn) <= MAX_UNCHECKED_BYTES)
         except _TakesLong:
             pass  # the facts that it has found are remembered with the messages
-    return await _plan_in_time(services, plan, is_preview=turn.is_preview)
+    return await _plan_in_time(services, compute, is_preview=turn.is_preview)
 
 
 class _TakesLong(Exception):
     """A plan on the event loop takes longer than `MAX_LOOP_S`."""
 
 
-def _plan_on_loop(plan: Callable[[], Plan], *, is_short: bool) -> Plan:
+def _plan_on_loop(compute: Callable[[], Plan], *, is_short: bool) -> Plan:
     """Make the plan on the event loop. Raises _TakesLong where it holds the loop for too long; is_short: it cannot."""
     if is_short:
-        return plan()
+        return compute()
     until = monotonic() + MAX_LOOP_S
 
     def check() -> None:
@@ -212,19 +213,19 @@ def _plan_on_loop(plan: Callable[[], Plan], *, is_short: bool) -> Plan:
             raise _TakesLong
 
     with cancellation_check(check):
-        return plan()
+        return compute()
 
 
 def _count_sent(turn: Turn) -> int:
     """Number of the planned messages that were sent before, hidden ones included."""
-    sent = count_sent_messages(turn.request, turn.located.known_until)
-    if not turn.enriched.spliced.hidden_at or sent == 0:
-        return sent
-    last = turn.keys[sent - 1]
-    return max(n for n, key in enumerate(turn.enriched.spliced.keys) if key == last) + 1
+    count = count_sent_messages(turn.request, turn.located.known_until)
+    if not turn.enriched.spliced.hidden_at or count == 0:
+        return count
+    last_key = turn.keys[count - 1]
+    return max(n for n, key in enumerate(turn.enriched.spliced.keys) if key == last_key) + 1
 
 
-async def _plan_in_time(services: Services, plan: Callable[[], Plan], *, is_preview: bool) -> Plan:
+async def _plan_in_time(services: Services, compute: Callable[[], Plan], *, is_preview: bool) -> Plan:
     """Make the plan in a worker thread. Raises NotManaged if it takes too long: then the thread stops at its next
     checkpoint, since others wait for it. Facts that it has found until then are remembered with the messages.
     is_preview: a person looks at the plan, so it pauses from its beginning, and may take twice the time."""
@@ -234,7 +235,7 @@ async def _plan_in_time(services: Services, plan: Callable[[], Plan], *, is_prev
         timer.start()
         try:
             with cancellation_check(timer.check):
-                return plan()
+                return compute()
         except NotManaged:
             services.metrics.plans_stopped_total.inc()
             raise
@@ -250,10 +251,10 @@ async def _plan_in_time(services: Services, plan: Callable[[], Plan], *, is_prev
 
 def _takes_long(turn: Turn) -> bool:
     """True if planning might hold the loop for longer than 20 ms."""
-    before = turn.located.branch.unstored
-    new = _count_new_bytes(turn)
+    sent_bytes, new_bytes = turn.located.branch.unstored.sent_bytes, _count_new_bytes(turn)
     new_messages = len(turn.keys) - turn.located.known_until
-    return before.sent_bytes + new > MAX_PLANNED_BYTES or new > MAX_NEW_BYTES or new_messages > MAX_NEW_MESSAGES
+    is_large = sent_bytes + new_bytes > MAX_PLANNED_BYTES or new_bytes > MAX_NEW_BYTES
+    return is_large or new_messages > MAX_NEW_MESSAGES
 
 
 def _count_new_bytes(turn: Turn) -> int:

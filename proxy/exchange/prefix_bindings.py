@@ -99,10 +99,10 @@ async def _trace(services: Services, turn: Turn, body: bytes) -> BindingTrace:
 
 def trace_body(turn: Turn, body: bytes) -> BindingTrace:
     """The bindings in a body, read once for each. Raises one of `UNREADABLE`."""
-    found = turn.traces.get(id(body))
-    if found is None or found[0] is not body:
-        found = turn.traces[id(body)] = (body, turn.dialect.reasoning.trace_prompt(body, _find_memo(turn, body)))
-    return found[1]
+    traced = turn.traces.get(id(body))
+    if traced is None or traced[0] is not body:
+        traced = turn.traces[id(body)] = (body, turn.dialect.reasoning.trace_prompt(body, _find_memo(turn, body)))
+    return traced[1]
 
 
 def _find_memo(turn: Turn, body: bytes) -> PrefixMemo | None:
@@ -242,10 +242,10 @@ def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
     if message is None or not is_bound_answer(message):
         return turn
     try:
-        found = turn.dialect.reasoning.trace_answer(trace_body(turn, body), message)
+        bindings = turn.dialect.reasoning.trace_answer(trace_body(turn, body), message)
     except UNREADABLE:
         return turn
-    return turn.with_rounds(bindings={**turn.rounds.bindings, **found})
+    return turn.with_rounds(bindings={**turn.rounds.bindings, **bindings})
 
 
 def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:

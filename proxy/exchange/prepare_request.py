@@ -53,9 +53,10 @@ MAX_NEW_OBJECTS = 1000
 
 
 async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
-    """Prepare everything up to the bytes that go upstream, stored as far as it must be.
+    """Prepare everything up to the bytes that go upstream, and store what has to be on disk before.
 
-    Raises NotManaged if the request has to go on as received, StoreUnavailable if the store cannot tell its session.
+    Raises NotManaged if the request has to go on as received, StoreUnavailable if the store cannot be asked for its
+    session.
     """
     headers = locate.decode_headers(incoming.headers)
     turn, target = await _locate(services, incoming, headers)
@@ -94,17 +95,18 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     if (trace := CURRENT_TRACE.get()) is not None:
         trace.model = request.model
     target, model = services.client.select_target(request.model), _look_up_model(services, dialect, request.model)
-    named = find_session_name(services, incoming, headers, request, wire_request)
+    session_name = find_session_name(services, incoming, headers, request, wire_request)
     token_counter = services.find_token_counter(model)
-    query = locate.SessionQuery(tenant, named, request, keys)
+    query = locate.SessionQuery(tenant, session_name, request, keys)
     await _count_tokens(services, token_counter, query)
-    known_session = incoming.chain.history.session or None if incoming.chain is not None else None
-    retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     policy = lookups.find_policy(services, headers, target, dialect)
-    notes = lookups.expect_notes(services, policy, headers, is_named=bool(named))
     warnings = _report_warnings(services, options) if options else ()
     located = await locate.locate_request(
-        services.live_sessions, query, retry=retry, known_session=known_session, notes=notes
+        services.live_sessions,
+        query,
+        retry=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+        known_session=(incoming.chain.history.session or None) if incoming.chain is not None else None,
+        notes=lookups.expect_notes(services, policy, headers, is_named=bool(session_name)),
     )
     turn = Turn(
         id=locate.make_id(),
@@ -135,7 +137,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
 
 
 def _look_up_model(services: Services, dialect: Dialect, name: str) -> Model:
-    """The entry of the model, as far as the wire format allows what it says."""
+    """The entry of the model, with the order of messages that the wire format demands."""
     model = lookups.look_up_model(services, name)
     return with_user_first(model, system_between=dialect.is_system_between) if dialect.is_user_first else model
 
@@ -153,21 +155,23 @@ async def read_wire_request(services: Services, dialect: Dialect, incoming: Inco
     reader = dialect.reader
     if reader is None:
         return None
-    chain, body, cache = incoming.chain, incoming.body, services.message_cache
+    place_in_chain, body, cache = incoming.chain, incoming.body, services.message_cache
     read: Callable[[], WireRequest]
-    new = len(body)
-    if chain is not None and chain.is_held and reader.read_held is not None:
-        read = partial(reader.read_held, body, cache.limits, chain.history.messages)
+    new_bytes = len(body)
+    if place_in_chain is not None and place_in_chain.is_held and reader.read_held is not None:
+        read = partial(reader.read_held, body, cache.limits, place_in_chain.history.messages)
     elif reader.takes_path:
         address = f"{incoming.path}?{incoming.query.decode('latin-1')}"
         read = partial(reader.read, body, cache.limits, address)
     elif reader.continues_earlier:
         old = cache.find_prefix(body, dialect.name)
         read = partial(cache.read_wire_with_prefix, dialect.name, body, old, reader.read)
-        new -= len(old or ())
+        new_bytes -= len(old or ())
     else:
         read = partial(reader.read, body, cache.limits)
-    return read() if new < MAX_NEW_BYTES else await asyncio.get_running_loop().run_in_executor(services.workers, read)
+    if new_bytes < MAX_NEW_BYTES:
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(services.workers, read)
 
 
 async def _read_request(
@@ -186,11 +190,11 @@ async def _read_request(
         prefix_cache.tenant_keys = tenant, keys
         return request, prefix_cache, keys
 
-    new = len(body) - len(old or ())
+    new_bytes = len(body) - len(old or ())
     # Each message has a bracket, and one character is counted in a third of the time of a word.
-    if new < MAX_NEW_BYTES or (
-        new < LARGE_BODY_BYTES
-        and (body.count(b"{", -new) < MAX_NEW_OBJECTS or body.count(b'"role"', -new) < MAX_NEW_OBJECTS)
+    if new_bytes < MAX_NEW_BYTES or (
+        new_bytes < LARGE_BODY_BYTES
+        and (body.count(b"{", -new_bytes) < MAX_NEW_OBJECTS or body.count(b'"role"', -new_bytes) < MAX_NEW_OBJECTS)
     ):
         return read()
     return await asyncio.get_running_loop().run_in_executor(services.workers, read)
@@ -201,11 +205,12 @@ async def _count_tokens(services: Services, token_counter: TokenCounter, query: 
     first. A count that the session has is reused, even if the messages were dropped from the cache meanwhile."""
     request, keys = query.request, query.keys
     begin, _ = request.read_memo("counted", id(token_counter))
-    new = token_counter.find_uncounted(request.messages, begin)
-    live_session = locate.find_live_session(services.live_sessions, query) if new else None
+    indexes = token_counter.find_uncounted(request.messages, begin)
+    live_session = locate.find_live_session(services.live_sessions, query) if indexes else None
     if live_session is not None:
-        new = [n for n in new if not live_session.restore_token_count(keys[n], request.messages[n], token_counter)]
-    uncounted = [request.messages[n] for n in new]
+        restore = live_session.restore_token_count
+        indexes = [n for n in indexes if not restore(keys[n], request.messages[n], token_counter)]
+    uncounted = [request.messages[n] for n in indexes]
     if uncounted and (
         id(token_counter) not in services.warm_counters or sum(len(m.raw) for m in uncounted) > MAX_UNCOUNTED_CHARS
     ):
@@ -223,19 +228,19 @@ def find_session_name(
     wire_request: WireRequest | None,
 ) -> str | None:
     """The session that the client names: as all clients may name it, else as clients of its wire format do."""
-    named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
-    if named is None and wire_request is not None:
-        given = DIALECTS[incoming.dialect].find_session_names(headers, wire_request)
-        named = next(filter(None, map(locate.clean_session_name, given)), None)
-    return named
+    name = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
+    if name is None and wire_request is not None:
+        candidates = DIALECTS[incoming.dialect].find_session_names(headers, wire_request)
+        name = next(filter(None, map(locate.clean_session_name, candidates)), None)
+    return name
 
 
 def read_options(headers: Mapping[str, str]) -> dict[str, str]:
     """The x-context-* headers of a request, by the rest of their names. Headers that name the key, session or user are
     left out."""
-    start = "x-context-"
-    own = {name.removeprefix(start): value.strip() for name, value in headers.items() if name.startswith(start)}
-    return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
+    prefix = "x-context-"
+    options = {name.removeprefix(prefix): value.strip() for name, value in headers.items() if name.startswith(prefix)}
+    return {name: value for name, value in options.items() if name not in ("key", "session", "user")}
 
 
 def _has_long_cache(turn: Turn) -> bool:
@@ -244,10 +249,10 @@ def _has_long_cache(turn: Turn) -> bool:
     Its last mark says so, unless the provider has reported a write for the shorter one. Without a mark in the request,
     the last reported write counts.
     """
-    known = turn.located.branch.unstored.has_long_cache
+    last_write_was_long = turn.located.branch.unstored.has_long_cache
     if not turn.client_marks.lifetime:
-        return known is True
-    return turn.client_marks.lifetime == LONG_LIFETIME and known is not False
+        return last_write_was_long is True
+    return turn.client_marks.lifetime == LONG_LIFETIME and last_write_was_long is not False
 
 
 async def _enrich(
@@ -289,8 +294,8 @@ async def _enrich(
 
 
 def _adapt_policy(services: Services, turn: Turn, policy: Policy, requested: str) -> tuple[Policy, Arm, str]:
-    """(the policy, or what the chain, experiment, provider and wire format allow; the arm; a warning or "").
-    requested: the policy that the request names."""
+    """Return (the policy that the chain, the experiment, the provider and the wire format allow; the arm; a warning or
+    ""). requested: the policy that the request names."""
     arm: Arm = ""
     warning = ""
     if turn.chain is not None and turn.chain.unchanged_reason:
@@ -349,56 +354,56 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:
     Raises StoreUnavailable if storing is required and does not succeed.
     """
     policy = turn.enriched.policy
-    new: tuple[Edit, ...] = ()
+    new_edits: tuple[Edit, ...] = ()
     if policy.mode == "rewrite":
-        new = turn.prompt.plan.new_edits
+        new_edits = turn.prompt.plan.new_edits
         exchange_rows.add_edit_rows(turn, turn.started_at)
     required = services.settings.store.persist == "required"
-    waits = required or (new and (services.store.shared or not policy.literal))
-    if waits and not await _store_edits(services, turn, new):
+    waits = required or (new_edits and (services.store.shared or not policy.literal))
+    if waits and not await _store_edits(services, turn, new_edits):
         if required:
             raise StoreUnavailable("what the request needs could not be stored in time")
         if not policy.literal:
-            turn = await _plan_without_edits(services, turn, new)
-            new = ()
-    if new:
-        _apply_edits(services, turn, new)
-        turn = await _adopt_stored_edits(services, turn, new)
+            turn = await _plan_without_edits(services, turn, new_edits)
+            new_edits = ()
+    if new_edits:
+        _apply_edits(services, turn, new_edits)
+        turn = await _adopt_stored_edits(services, turn, new_edits)
     # A row by itself: it has to say with which edits the request went out.
     exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
     _store_rows(services, turn)
     return turn
 
 
-async def _store_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> bool:
+async def _store_edits(services: Services, turn: Turn, new_edits: Sequence[Edit]) -> bool:
     """Store the known rows. Return True if they are durable in time."""
     written = _store_rows(services, turn, waited=True)
     try:
         return await wait_until_stored(services, written)
     except asyncio.CancelledError:
-        _apply_edits(services, turn, new)  # they are on their way to the store: a retry that waits has them too
+        _apply_edits(services, turn, new_edits)  # they are on their way to the store: a retry that waits has them too
         raise
 
 
-async def _plan_without_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> Turn:
+async def _plan_without_edits(services: Services, turn: Turn, new_edits: Sequence[Edit]) -> Turn:
     """Plan the turn without these new edits, which the store did not take in time."""
     services.metrics.replans_total.labels(reason="edits_not_stored").inc()
     turn = await plan_request(services, turn, frozen=True)
     turn = turn.with_prompt(fallback=turn.prompt.fallback or FallbackReason.STORE)
-    exchange_rows.add_undone_rows(turn, new, turn.started_at)
+    exchange_rows.add_undone_rows(turn, new_edits, turn.started_at)
     return turn
 
 
-def _apply_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
+def _apply_edits(services: Services, turn: Turn, new_edits: Sequence[Edit]) -> None:
     """Put the plan's edits in force: they are stored, or on their way."""
-    if not new:
+    if not new_edits:
         return
-    for stage, count in Counter(edit.stage for edit in new).items():
+    for stage, count in Counter(edit.stage for edit in new_edits).items():
         services.metrics.edits_total.labels(stage=stage).inc(count)
     turn.located.branch.state = turn.located.branch.state.with_edits(turn.prompt.plan)
 
 
-async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> Turn:
+async def _adopt_stored_edits(services: Services, turn: Turn, new_edits: Sequence[Edit]) -> Turn:
     """Use the edits that the store has, where other processes write to it too. Of two decisions on the same message at
     once, the first one counts."""
     if not services.store.shared:
@@ -410,8 +415,8 @@ async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit
     except (TimeoutError, StoreUnavailable):
         services.metrics.internal_errors_total.labels(where="edits").inc()
         return turn  # they are stored, and two replicas are hardly ever at the same message at once
-    mine = {edit.key: turn.prompt.plan.edits[edit.key] for edit in new if edit.key in turn.prompt.plan.edits}
-    if adopt_stored_edits(branch, stored, mine) and not turn.enriched.policy.literal:
+    own = {edit.key: turn.prompt.plan.edits[edit.key] for edit in new_edits if edit.key in turn.prompt.plan.edits}
+    if adopt_stored_edits(branch, stored, own) and not turn.enriched.policy.literal:
         services.metrics.replans_total.labels(reason="edited_elsewhere").inc()
         turn = await plan_request(services, turn, frozen=True)
         branch.state = branch.state.with_edits(turn.prompt.plan)

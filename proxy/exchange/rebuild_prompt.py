@@ -195,7 +195,7 @@ async def _render_sent_body(
 
 
 async def _load_form(store: Store, row: ExchangeRecord, form: bytes) -> bytes:
-    found = await store.read_form(row.tenant, row.session, form)
-    if found is None:
+    form_body = await store.read_form(row.tenant, row.session, form)
+    if form_body is None:
         raise StoreUnavailable(f"the form {form.hex()} of a stored exchange is missing")
-    return found
+    return form_body

@@ -1,4 +1,4 @@
-"""The end of an exchange: state learned from the answer, rows to store, metrics, and the wait of the client.
+"""The end of an exchange: state learned from the answer, rows to store, metrics, and the client's wait for the store.
 
 The client sees the end of an answer when it is on disk. After `limits.commit_wait_ms` the client gets it with a note
 that it is not on disk yet. So an acknowledged turn survives a crash (docs/concepts/durability.md).
@@ -117,27 +117,27 @@ def record_outcome(services: Services, turn: Turn, outcome: Outcome) -> list[Row
     branch, tip_key, now = turn.located.branch, turn.tip_key, services.now()
     answer, complete = outcome.answer, outcome.is_complete
     rows: list[Row] = []
-    answer_key = _keep_answer(services, turn, outcome, rows, now)
+    answer_key = _record_answer(services, turn, outcome, rows, now)
     # An answer of nothing but a withheld block leaves the client nothing to send back: the request is its place then.
     state_key = tip_key if answer_key is None and complete and outcome.blocks else answer_key
     branch.last_request = replace(branch.last_request, failed=state_key is None or not complete)
     usage = _read_usage(turn, answer)
     meter = _make_meter(services, turn, usage, outcome)
-    first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
+    first_usage = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
     state = None
     if answer is not None and state_key is not None and complete:
-        state = _learn_from_answer(services, turn, answer, outcome.blocks, state_key, first)
+        state = _learn_from_answer(services, turn, answer, outcome.blocks, state_key, first_usage)
         rows += [StateRow(turn.tenant, branch.session, branch.name, *state, now)] if state is not None else []
     rows.append(_make_outcome_row(turn, outcome, answer_key, usage, meter, now))
     if branch.last_request.tip_key == tip_key:
         rows.append(branch.record_move(tip_key, answer_key, now))
     services.live_sessions.end_exchange(branch.live_session)
     _record_metrics(services, turn, answer, meter)
-    publish_events.publish_answer(services, turn, first if complete else None, state)
+    publish_events.publish_answer(services, turn, first_usage if complete else None, state)
     return rows
 
 
-def _keep_answer(services: Services, turn: Turn, outcome: Outcome, rows: list[Row], now: float) -> bytes | None:
+def _record_answer(services: Services, turn: Turn, outcome: Outcome, rows: list[Row], now: float) -> bytes | None:
     """Add the rows of an answer's messages and of its hidden round; memory is updated. Return the answer's key, None
     for an answer that is no node of the chain.
 
@@ -147,7 +147,7 @@ def _keep_answer(services: Services, turn: Turn, outcome: Outcome, rows: list[Ro
     answer, complete = outcome.answer, outcome.is_complete
     if answer is None or answer.is_capped or not (complete or outcome.status in ("partial", "client_gone")):
         return None
-    answer_key = _store_answers(services, turn, answer, rows, now, is_complete=complete)
+    answer_key = _record_choices(services, turn, answer, rows, now, is_complete=complete)
     if answer_key is not None and complete:
         branch = turn.located.branch
         rows += side_calls.mark_side_call(branch) if branch.may_become_side_call else []
@@ -161,15 +161,15 @@ def _learn_from_answer(
     answer: AssembledAnswer,
     blocks: Sequence[str],
     state_key: bytes,
-    first: Usage | None,
+    first_usage: Usage | None,
 ) -> tuple[bytes, str] | None:
     """Update the branch's state by a whole answer. Return its state block as (key, text), None where it has none.
-    first: the usage of the first round."""
+    first_usage: the usage of the first round."""
     branch, state = turn.located.branch, _read_state(services, turn, answer, state_key, blocks)
     answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
     branch.state = branch.state.after_answer(
         predicted=0 if turn.prompt.observed else turn.prompt.plan.predicted,
-        cached=first.cached if first is not None else None,
+        cached=first_usage.cached if first_usage is not None else None,
         state=state,
         answered_tip=turn.tip_key if answered else None,
     )
@@ -199,16 +199,17 @@ def _read_usage(turn: Turn, answer: AssembledAnswer | None) -> Usage | None:
     if answer is None or usage is None or answer.finish_reasons:
         return usage
     count_text = turn.token_counter.count_text
-    came = count_text(answer.text) + sum(count_text(call.name) + count_text(call.arguments) for call in answer.calls)
-    return replace(usage, completion=max(usage.completion, came), total=usage.prompt + max(usage.completion, came))
+    counted = count_text(answer.text) + sum(count_text(call.name) + count_text(call.arguments) for call in answer.calls)
+    completion = max(usage.completion, counted)
+    return replace(usage, completion=completion, total=usage.prompt + completion)
 
 
 def _describe_rounds(turn: Turn, usage: Usage | None) -> str | None:
     """The usage of all rounds in words, where there were several: the client gets the last round's prompt only."""
     if not turn.rounds.usage:
         return None
-    spent = [*turn.rounds.usage, usage] if usage is not None else [*turn.rounds.usage]
-    prompt, cached = sum(one.prompt for one in spent), sum(one.cached or 0 for one in spent)
+    usages = [*turn.rounds.usage, usage] if usage is not None else [*turn.rounds.usage]
+    prompt, cached = sum(each.prompt for each in usages), sum(each.cached or 0 for each in usages)
     return f"{len(turn.rounds.usage) + 1} rounds, {prompt} prompt tokens in all, {cached} of them cached"
 
 
@@ -223,17 +224,17 @@ def _make_note(turn: Turn, end: str | None, usage: Usage | None, answer: Assembl
         dropped = bound_reasoning.describe_dropped(turn, answer)
     if answer is not None and answer.cleared_results is not None:
         cleared = result_clearing.describe_cleared(answer.cleared_results)
-    found = [end or _describe_rounds(turn, usage), turn.rounds.refusal, dropped, cleared, *over]
-    return "; ".join(one for one in found if one) or None
+    parts = [end or _describe_rounds(turn, usage), turn.rounds.refusal, dropped, cleared, *over]
+    return "; ".join(part for part in parts if part) or None
 
 
-def _store_answers(
+def _record_choices(
     services: Services, turn: Turn, answer: AssembledAnswer, rows: list[Row], now: float, *, is_complete: bool
 ) -> bytes | None:
-    """Store each choice's message as the client will send it back; return the key of the first. is_complete: they
-    came whole."""
+    """Add the rows of each choice's message as the client will send it back; memory is updated. Return the key of the
+    first. is_complete: they came whole."""
     branch, live_session, tip_key = turn.located.branch, turn.located.branch.live_session, turn.tip_key
-    first = None
+    first_key = None
     position = len(turn.request.find_chained_indices())
     (group_id,) = list_group_ids(turn.request, turn.keys, turn.enriched.policy.observation, len(turn.keys) - 1)
     for index in sorted(answer.finish_reasons) or [0]:
@@ -248,14 +249,14 @@ def _store_answers(
             row = exchange_rows.make_message_row(turn, message, place, now, answer=True, reached=True)
             rows.append(row)
             services.live_sessions.add_node(live_session, chain_key, exchange_rows.make_node(turn, row))
-        if first is None:
-            first = chain_key
+        if first_key is None:
+            first_key = chain_key
             if branch.last_request.tip_key == tip_key:
                 given = GivenAnswer.remember(message)
                 branch.last_request = replace(branch.last_request, answer_key=chain_key, given_answer=given)
     if turn.chain is not None:
-        rows += chains.record_names(services, turn, answer, first, is_complete=is_complete)
-    return first
+        rows += chains.record_names(services, turn, answer, first_key, is_complete=is_complete)
+    return first_key
 
 
 def _read_choice(
@@ -319,17 +320,17 @@ def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
 def _make_meter(services: Services, turn: Turn, usage: Usage | None, outcome: Outcome) -> Meter | None:
     """Return the meter of the exchange, None if it cannot be metered; the request log gets its figures."""
     meter = None
-    asked = [f"{state_block.HEADING}\n{body}" for body in outcome.blocks]
-    asked += [f"{reflection.HEADING}\n{body}" for body in outcome.reflections]
+    asked_texts = [f"{state_block.HEADING}\n{body}" for body in outcome.blocks]
+    asked_texts += [f"{reflection.HEADING}\n{body}" for body in outcome.reflections]
     if usage is not None and usage.cache_write:
         branch = turn.located.branch
         branch.unstored = replace(branch.unstored, has_long_cache=usage.cache_write_long > 0)
-    first = turn.rounds.usage[0] if turn.rounds.usage else usage
+    first_usage = turn.rounds.usage[0] if turn.rounds.usage else usage
     try:
-        if first is not None and first.prompt:
+        if first_usage is not None and first_usage.prompt:
             branch = turn.located.branch
-            branch.unstored = replace(branch.unstored, counted=cost.count_own_prompt(turn, first.prompt))
-        meter = cost.make_meter(turn, usage, sum(map(turn.token_counter.count_text, asked)))
+            branch.unstored = replace(branch.unstored, counted=cost.count_own_prompt(turn, first_usage.prompt))
+        meter = cost.make_meter(turn, usage, sum(map(turn.token_counter.count_text, asked_texts)))
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
         services.metrics.internal_errors_total.labels(where="counting").inc()
         log.exception("an exchange could not be metered")
@@ -349,7 +350,7 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
 def _count_exchange(services: Services, turn: Turn, answer: AssembledAnswer | None, meter: Meter | None) -> None:
     if (trace := CURRENT_TRACE.get()) is not None and meter is not None:
         outputs = meter.outputs or [meter.completion]
-        usages = [(prompt, cached, made) for (prompt, cached), made in zip(meter.rounds, outputs, strict=False)]
+        usages = [(prompt, cached, output) for (prompt, cached), output in zip(meter.rounds, outputs, strict=False)]
         trace.record_usage(usages, [*answer.finish_reasons.values()] if answer is not None else [])
     metrics = services.metrics
     metrics.tokens_before.observe(turn.prompt.plan.before)
@@ -371,12 +372,12 @@ def _count_exchange(services: Services, turn: Turn, answer: AssembledAnswer | No
         metrics.cached_tokens_total.labels(*labels, "predicted").inc(meter.predicted)
         metrics.cached_tokens_total.labels(*labels, "reported").inc(cached)
     # The turn's model may have the prices of the cache's longer lifetime; bills tell both apart.
-    owed = cost.compute_bill(services.models_by_name.get(turn.request.model, turn.model), meter)
-    if owed is not None:
-        metrics.cost_dollars_total.labels(*labels, "paid").inc(owed.paid)
-        metrics.cost_dollars_total.labels(*labels, "without").inc(owed.without_proxy)
-        if owed.planned is not None:
-            metrics.cost_dollars_total.labels(*labels, "planned").inc(owed.planned)
+    bill = cost.compute_bill(services.models_by_name.get(turn.request.model, turn.model), meter)
+    if bill is not None:
+        metrics.cost_dollars_total.labels(*labels, "paid").inc(bill.paid)
+        metrics.cost_dollars_total.labels(*labels, "without").inc(bill.without_proxy)
+        if bill.planned is not None:
+            metrics.cost_dollars_total.labels(*labels, "planned").inc(bill.planned)
 
 
 def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:

@@ -42,8 +42,8 @@ LARGE_BODY_BYTES = 256 * 1024
 ERROR_BODY_BYTES = 1 << 20
 """Bytes of an upstream's error that are read, so that the error can still be passed on."""
 TURN_BYTES = 16 * 1024
-"""Bytes of a stream that are read before other requests get their turn. An event may have two bytes, and a microsecond
-or five for each of them held everybody for 80 s with a stream of 60 MB in one body. Usual reads are shorter."""
+"""Bytes of a stream that are read before other requests get their turn. An event may have only two bytes, and takes 1
+to 5 us. A stream of 60 MB that came as one body held all requests for 80 s. Usual reads are shorter."""
 
 
 class Incoming(msgspec.Struct, frozen=True):

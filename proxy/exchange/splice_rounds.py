@@ -1,7 +1,8 @@
 """Splicing of a turn's request before it is planned: the hidden rounds behind its answers are put back, and our tools
 are added.
 
-Branches that offer no tools have no hidden rounds either, and no cost for both. `sessions.hidden_rounds` has the words.
+A branch that offers no tools has no hidden rounds either, and pays for neither. `sessions.hidden_rounds` explains the
+terms.
 """
 
 from __future__ import annotations

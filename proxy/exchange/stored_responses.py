@@ -85,11 +85,11 @@ class StoredResponse:
 def read_question(method: str, path: str, query: bytes) -> ResponseQuestion | None:
     """Return the question of a request; None if it is about no stored response. path: decoded, without the session's
     part."""
-    found = STORED_PATH.fullmatch(path)
-    part = (found["part"] or "") if found else ""
-    if found is None or (method, part) not in QUESTIONS or found["name"].startswith(ITEM_PREFIX):
+    match = STORED_PATH.fullmatch(path)
+    part = (match["part"] or "") if match else ""
+    if match is None or (method, part) not in QUESTIONS or match["name"].startswith(ITEM_PREFIX):
         return None
-    return ResponseQuestion(method, found["name"], part, parse_qs(query.decode("latin-1")))
+    return ResponseQuestion(method, match["name"], part, parse_qs(query.decode("latin-1")))
 
 
 async def find_stored_response(

@@ -166,8 +166,8 @@ class ToolLoop:
         bodies: list[bytes] = []
         blocks: list[NoteBlock] = []
 
-        def take(one: bytes) -> None:
-            visible, more = answers.remove_blocks(one, headings) if headings else (one, [])
+        def take(received: bytes) -> None:
+            visible, more = answers.remove_blocks(received, headings) if headings else (received, [])
             bodies.append(visible)
             blocks.extend(more)
 

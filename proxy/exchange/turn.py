@@ -40,7 +40,7 @@ class Enriched(msgspec.Struct, frozen=True, eq=False):
 
     policy: Policy
     spliced: SplicedRequest
-    """The request with its hidden rounds and our tools, which is planned: the client's own where it has neither."""
+    """The request that is planned: with its hidden rounds and our tools, or the client's own where it has neither."""
     tool_offer: ToolOffer = offers.NO_TOOLS
     """The tools of the proxy that are in `spliced`."""
     first_edit_offer: ToolOffer | None = None

@@ -71,7 +71,7 @@ class Budget:
         return int(self._now() // DAY_S)
 
     async def reserve(self, store: Store, tenant: str, dollars: float) -> bool:
-        """Reserve dollars until `settle_reserve`. True if so many are left, of the whole and for this tenant. Raises
+        """Reserve dollars until `settle_reserve`. True if that many are left, in all and for this tenant. Raises
         StoreUnavailable if the dollars spent today cannot be read."""
         async with self._reading:
             today, own = self.day, self._find_own(tenant)

@@ -163,9 +163,9 @@ def fit_memos(memos: Iterable[Memo], max_chars: int) -> list[Memo]:
     return kept
 
 
-def _is_distinctive(word: str, found: int, n: int) -> bool:
+def _is_distinctive(word: str, memo_count: int, n: int) -> bool:
     """True if a single common word is enough: a rare word that is long or has digits."""
-    return found <= max(1.0, n / 10) and (len(word) >= 7 or (len(word) >= 4 and not word.isalpha()))
+    return memo_count <= max(1.0, n / 10) and (len(word) >= 7 or (len(word) >= 4 and not word.isalpha()))
 
 
 def _list_words(text: str) -> list[str]:

@@ -44,7 +44,7 @@ class SessionMeasures(Struct, frozen=True):
     own: float = 0.0
     sent: float = 0.0
     without: float = 0.0
-    """Dollars without the proxy, as the statistics of the session tell them."""
+    """Dollars without the proxy, as in the statistics of the session."""
     rounds: float = 0.0
     """Dollars of hidden rounds after the first."""
     missed: float = 0.0

@@ -1,5 +1,5 @@
-"""Exchanges as lines of a table, for an analytics store: one line an exchange, with its tokens, dollars and times. What
-was no request of a client has no line.
+"""Exchanges as lines of a table, for an analytics store: one line an exchange, with its tokens, dollars and times. An
+exchange that is no request of a client has no line.
 
 Sessions are read in the order of their names, and each session's exchanges in the order of time, a page at a time. So
 the memory that is used depends on neither. Dollars are those that the session's statistics add up.

@@ -62,10 +62,10 @@ async def run_off_loop(messages: int, work: Callable[[], T]) -> T:
 
 async def read_session(services: Services, tenant: str, name: str) -> SessionRecord:
     """Return a session's record. Raises NotFound; StoreUnavailable passes through, here and below."""
-    found = await services.store.read_session(tenant, name)
-    if found is None:
+    record = await services.store.read_session(tenant, name)
+    if record is None:
         raise NotFound(f"there is no session {name!r}", hint="List the sessions that there are.")
-    return found
+    return record
 
 
 async def find_branch(services: Services, tenant: str, name: str, branch: str | None = None) -> SelectedBranch:

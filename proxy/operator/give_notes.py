@@ -83,13 +83,13 @@ def _find_anchor(selected: SelectedBranch) -> bytes:
 
     Raises Conflict if all are dropped: the next prompt would not have the state."""
     dropped = selected.operator_decisions.dropped
-    said = [k for k, m in zip(selected.keys, selected.request.messages, strict=True) if not m.is_system]
-    if said and all(k in dropped for k in said):
+    conversation_keys = [k for k, m in zip(selected.keys, selected.request.messages, strict=True) if not m.is_system]
+    if conversation_keys and all(k in dropped for k in conversation_keys):
         raise Conflict(
             "every message of the branch is dropped, and a state stands with a message that is not",
             hint="Restore a group first, or set the state after the next request.",
         )
-    return next((k for k in reversed(said) if k not in dropped), selected.keys[-1])
+    return next((k for k in reversed(conversation_keys) if k not in dropped), selected.keys[-1])
 
 
 async def read_scratchpad(services: Services, tenant: str, session: str) -> ScratchpadDetails:

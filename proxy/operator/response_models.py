@@ -15,8 +15,8 @@ RebuildMethod = Literal["helper", "upstream", "next_request"]
 
 
 class EditReason(Struct, frozen=True, omit_defaults=True):
-    """Reason why a message is left out or shortened, the exchange since which it is, and the call that gives its whole
-    text."""
+    """Reason why a message is left out or shortened, the first exchange that had it so, and the call that gives its
+    whole text."""
 
     stage: str
     reason: str

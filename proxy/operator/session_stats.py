@@ -85,8 +85,8 @@ class SessionTotals:
         return self.observed_cost if self.has_observed_plans and self.cost is not None else None
 
     def add_exchange(self, exchange: ExchangeRecord, model: Model) -> Bill | None:
-        """Add one exchange, oldest first; return its cost, None where that is not known. What was no request of a
-        client adds nothing."""
+        """Add one exchange, oldest first; return its cost, None where that is not known. An exchange that is no request
+        of a client adds nothing."""
         self.meter = None
         if not is_request(exchange):
             return None
@@ -161,10 +161,10 @@ async def compute_stats(services: Services, tenant: str, session: str, *, branch
     preview = await preview_prompt(services, selected)
     exchanges = await read_newest_exchanges(services, tenant, session, MAX_EXCHANGES)
     sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
-    made = _build_stats(services, selected, preview, sums)
+    stats = _build_stats(services, selected, preview, sums)
     prunable = await is_prunable(services, selected, preview)
     return msgspec.structs.replace(
-        made,
+        stats,
         planned_as=find_observed_policy(services, preview.turn.enriched.policy),
         prunable=prunable,
         more=selected.record.counts.get("exchanges", 0) > len(exchanges),

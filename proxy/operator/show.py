@@ -191,7 +191,8 @@ async def list_groups(
     status: PromptStatus | Literal[""] = "",
     last: int | None = None,
 ) -> list[GroupListItem]:
-    """Return the groups of a branch, oldest first, as they stand in the next prompt. last: so many of the newest."""
+    """Return the groups of a branch, oldest first, as they stand in the next prompt. last: the number of the newest
+    ones to return."""
     selected = await find_branch(services, tenant, session, branch)
     preview, reported = await preview_prompt(services, selected), await read_reported_tokens(services, selected)
     found = await find_session.run_off_loop(len(selected.keys), lambda: build_group_items(selected, preview, reported))

@@ -304,8 +304,8 @@ def _hash_prefixes(messages: list[Json]) -> Iterator[bytes]:
         yield link
 
 
-def _take_first(one: Mapping[str, Any], *names: str) -> Any:
-    return next((one[name] for name in names if one.get(name) is not None), None)
+def _take_first(entry: Mapping[str, Any], *names: str) -> Any:
+    return next((entry[name] for name in names if entry.get(name) is not None), None)
 
 
 def _decode(value: Any) -> Any:

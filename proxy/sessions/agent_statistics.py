@@ -58,7 +58,7 @@ class AgentStatistics:
         return sums
 
     def note_length(self, session: str, length: int) -> None:
-        """Note that a session has come to so many requests. Of its branches the longest counts."""
+        """Note that a session has come to `length` requests. Of its branches the longest counts."""
         key = hash(session)
         self._lengths[key] = max(length, _use_entry(self._lengths, key, int, MAX_LENGTHS))
 
@@ -84,14 +84,15 @@ def _hash_agent(tenant: str, request: Request) -> int:
     return hash((tenant, frozenset(request.tool_names), first.text[:AGENT_CHARS] if first.is_system else ""))
 
 
-def _use_entry(table: dict[K, V], key: K, make: Callable[[], V], most: int) -> V:
-    """Return the value of a key, made if there was none, as the last used one; above `most` the first one leaves.
+def _use_entry(table: dict[K, V], key: K, make: Callable[[], V], max_entries: int) -> V:
+    """Return the value of a key, made if there was none, as the last used one; above `max_entries` the first one
+    leaves.
 
     A plain dict keeps that order too. All lengths are read with each request, and an OrderedDict's linked list took 1 %
     of a small request for that.
     """
     value = table.pop(key) if key in table else make()
     table[key] = value
-    if len(table) > most:
+    if len(table) > max_entries:
         del table[next(iter(table))]
     return value

@@ -112,7 +112,8 @@ class LiveSession(Packable):
 
     @property
     def size(self) -> int:
-        """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
+        """Bytes of memory that the session takes, estimated. For conversations of agents the estimate is within a
+        tenth."""
         packed = self.packed  # a worker thread may unpack it meanwhile
         if packed is None:
             nodes = NODE_BYTES * len(self.nodes)

@@ -30,7 +30,8 @@ class GivenAnswer(NamedTuple):
     call_ids: frozenset[str]
     """The ids of its calls, without ids that may be counters."""
     head: str
-    """The first `REMEMBERED_CHARS` characters of its text; "" for a text that may be chance."""
+    """The first `REMEMBERED_CHARS` characters of its text; "" for a text that other conversations may have by
+    chance."""
     tail: str
     """The last ones."""
 

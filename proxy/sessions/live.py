@@ -83,10 +83,12 @@ class LiveSessions:
 
     def open_session(self, tenant: str, session: str, *, explicit: bool) -> LiveSession:
         """Return the session; it is made in memory where it is not there yet."""
-        found = self.find_session(tenant, session)
-        if found is None:
-            found = self._sessions[tenant, session] = LiveSession(tenant, session, explicit, partial=self.store.shared)
-        return found
+        live_session = self.find_session(tenant, session)
+        if live_session is None:
+            live_session = self._sessions[tenant, session] = LiveSession(
+                tenant, session, explicit, partial=self.store.shared
+            )
+        return live_session
 
     def add_branch(self, branch: Branch) -> Branch:
         """Remember a branch; the least recently used sessions leave when there are too many."""
@@ -145,8 +147,8 @@ class LiveSessions:
                 index[key] = [*([names] if isinstance(names, str) else names), live_session.session]
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
-        """The sessions that hold this node behind an answer of the proxy, newest last. Behind the others are those that
-        have not gone on from it: conversations that begin alike keep a session each."""
+        """The sessions that hold this node behind an answer of the proxy, newest last. Sessions that have not gone on
+        from it come after all others: conversations that begin alike keep a session each."""
         names = self._by_node.get(tenant, {}).get(key)
         if not names:
             return []

@@ -75,21 +75,21 @@ async def refresh_branch(live_sessions: LiveSessions, live_session: LiveSession,
     return again
 
 
-def _keep_unstored_values(branch: Branch, again: Branch) -> None:
+def _keep_unstored_values(branch: Branch, restored: Branch) -> None:
     """Keep the values of a branch that are not stored, for the same branch as it was read again.
 
     The values that this process has seen are better than none."""
     seen = branch.state
-    asked = max(again.state.last_state_request, seen.last_state_request, key=lambda one: one.lossy_edits)
-    again.state = replace(
-        again.state,
+    asked = max(restored.state.last_state_request, seen.last_state_request, key=lambda one: one.lossy_edits)
+    restored.state = replace(
+        restored.state,
         note_counts=seen.note_counts,
         cache_miss_streak=seen.cache_miss_streak,
         cache_hit_seen=seen.cache_hit_seen,
         last_state_request=asked,
     )
     known = branch.unstored
-    again.unstored = replace(again.unstored, counted=known.counted, simulated_state=known.simulated_state)
+    restored.unstored = replace(restored.unstored, counted=known.counted, simulated_state=known.simulated_state)
 
 
 async def is_gone(live_sessions: LiveSessions, live_session: LiveSession) -> bool:

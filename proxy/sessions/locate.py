@@ -176,7 +176,7 @@ def make_id() -> str:
 
 
 class ExpectedNotes(NamedTuple):
-    """The notes that a new prompt is given: its scratchpad, and so many memos of a project."""
+    """The notes that a new prompt is given: its scratchpad, and a number of memos of a project."""
 
     scratchpad: bool = False
     project: str = ""

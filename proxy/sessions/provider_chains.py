@@ -46,9 +46,9 @@ class _Memory(Generic[T]):
 
     __slots__ = ("_held", "_most", "forgotten", "size")
 
-    def __init__(self, most: int = MEMORY_BYTES) -> None:
-        """Start empty. most: bytes of all values."""
-        self._most = most
+    def __init__(self, max_bytes: int = MEMORY_BYTES) -> None:
+        """Start empty. max_bytes: limit on the bytes of all values."""
+        self._most = max_bytes
         self.forgotten = 0
         """Number of times that names were forgotten. What was read from the store before may be gone since."""
         self._held: OrderedDict[tuple[str, str], tuple[str, int, T]] = OrderedDict()

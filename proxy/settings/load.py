@@ -220,10 +220,10 @@ class Settings(SettingsSection):
     def read_policy_table(self, name: str) -> TomlTree:
         """Return a policy's TOML: the package's own, else one of `policies_dir`. Raises ConfigError if there is
         none."""
-        found = self.find_policy_files()
-        if name not in found:
-            raise ConfigError("policy", name, "one of " + ", ".join(sorted(found)))
-        return read_toml(found[name])[0]
+        files = self.find_policy_files()
+        if name not in files:
+            raise ConfigError("policy", name, "one of " + ", ".join(sorted(files)))
+        return read_toml(files[name])[0]
 
     def find_policy_files(self) -> dict[str, Path]:
         """Return every policy that can be named, with its file."""

@@ -54,10 +54,10 @@ class GapFile:
         while fits < len(lines) and taken + len(lines[fits]) <= FILE_SIZE - 1024:
             taken += len(lines[fits])
             fits += 1
-        rest = gaps[fits:]
-        if rest:
-            bytes_, items = sum(gap.bytes for gap in rest), sum(gap.items for gap in rest)
-            summed = GapRow("", "", "", bytes_, rest[0].reason[:200], rest[-1].created_at, items)
+        unwritten = gaps[fits:]
+        if unwritten:
+            bytes_, items = sum(gap.bytes for gap in unwritten), sum(gap.items for gap in unwritten)
+            summed = GapRow("", "", "", bytes_, unwritten[0].reason[:200], unwritten[-1].created_at, items)
             lines[fits:] = [msgspec.json.encode(summed) + b"\n"]
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -110,7 +110,7 @@ _SURROGATES: Final = 1
 
 @cache
 def _write_slots(count: int) -> str:
-    """The statement that writes so many slots, at most MAX_RECORD_SLOTS."""
+    """The statement that writes `count` slots, at most MAX_RECORD_SLOTS."""
     places = ", ".join(["(?, ?, ?, ?)"] * count)
     return f"""
 INSERT INTO journal (slot, batch, part, data) VALUES {places}
@@ -327,8 +327,8 @@ def _find_required_fields(kind: type) -> tuple[int, ...]:
     return tuple(n for n, field in enumerate(fields) if not _takes_none(field.type))
 
 
-def _takes_none(found: msgspec.inspect.Type) -> bool:
-    several = found.types if isinstance(found, msgspec.inspect.UnionType) else (found,)
+def _takes_none(column_type: msgspec.inspect.Type) -> bool:
+    several = column_type.types if isinstance(column_type, msgspec.inspect.UnionType) else (column_type,)
     return any(isinstance(one, msgspec.inspect.NoneType) for one in several)
 
 

@@ -39,10 +39,10 @@ def fold_renames(statements: Iterable[str]) -> list[str]:
     return kept
 
 
-def _has_no_rows(statement: str, made: Iterable[str]) -> bool:
+def _has_no_rows(statement: str, statements: Iterable[str]) -> bool:
     """Return True if a statement is about rows of the tables made so far: a new file has none. A statement that makes
     its rows of nothing, as that of the journal's slots does, is needed."""
-    tables = {subject[1] for one in made if (subject := re.match(_SUBJECT, one, re.DOTALL)) is not None}
+    tables = {subject[1] for each in statements if (subject := re.match(_SUBJECT, each, re.DOTALL)) is not None}
     return not tables.isdisjoint(re.findall(_SOURCE, statement))
 
 

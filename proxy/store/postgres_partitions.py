@@ -94,7 +94,7 @@ def read_id_start(start: str, near: float) -> float:
 
 
 def find_next_bound(seconds: float, days: int) -> float:
-    """The end of the period of so many days that a time is in."""
+    """The end of the period of `days` days that a time is in."""
     width = days * DAY_S
     return (math.floor(seconds / width) + 1) * width
 

@@ -132,7 +132,7 @@ class RecentAnswers:
         return not self._missed and self._keys.keys().isdisjoint(args)
 
     def forget(self, puts: int) -> None:
-        """Forget the answers of the first so many puts: they are in the tables."""
+        """Forget the answers of the first `puts` puts: they are in the tables."""
         self._keys = {key: number for key, number in self._keys.items() if number > puts}
         if self._missed <= puts:
             self._missed = 0

@@ -94,18 +94,18 @@ PIECE_START_TYPES = (MessageRow, FormRow)
 
 
 class WriteItem:
-    """One call of `put`: the rows of one transaction, and the future of its caller. whole: the long put that a piece
+    """One call of `put`: the rows of one transaction, and the future of its caller. piece_of: the long put that a piece
     belongs to."""
 
-    __slots__ = ("future", "rows", "size", "whole")
+    __slots__ = ("future", "piece_of", "rows", "size")
 
     def __init__(
-        self, rows: Sequence[Row], future: asyncio.Future[None], size: int, whole: WriteItem | None = None
+        self, rows: Sequence[Row], future: asyncio.Future[None], size: int, piece_of: WriteItem | None = None
     ) -> None:
         self.rows = rows
         self.future = future
         self.size = size
-        self.whole = whole
+        self.piece_of = piece_of
 
     @property
     def is_long(self) -> bool:
@@ -314,9 +314,9 @@ class WriteQueue:
         if error is None:
             self._progress_at = asyncio.get_running_loop().time()
         for item in items:
-            if item.whole is None:
+            if item.piece_of is None:
                 self._settle_item(item, error)
-            elif self._long_write is not None and self._long_write.item is item.whole:
+            elif self._long_write is not None and self._long_write.item is item.piece_of:
                 self._continue_long_write(self._long_write, error)
         if error is None and self._gaps and self._open:
             self._write_gaps()

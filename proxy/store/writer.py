@@ -246,7 +246,7 @@ class SqliteWriter:
     def _commit(self, batch: Sequence[WriteItem]) -> int:
         """Write the first items of the batch in one transaction; return their number once they are durable."""
         items = [item.rows for item in batch]
-        record = None if self._journal.is_full or any(item.whole for item in batch) else pack(items)
+        record = None if self._journal.is_full or any(item.piece_of for item in batch) else pack(items)
         if record is None:
             count = self._write_tables(items)
         else:

@@ -393,12 +393,11 @@ class CaptureLimit:
 
     __slots__ = ("left",)
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, room: int) -> None:
+        self.left = room
 
     def reserve_chars(self, size: int) -> bool:
-        """Tell if there is room for so many characters; after a refusal there is no room for fewer characters
-        either."""
+        """Tell if there is room for `size` characters; after a refusal there is no room for fewer characters either."""
         self.left = self.left - size if size <= self.left else -1
         return self.left >= 0
 

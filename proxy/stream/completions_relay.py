@@ -206,10 +206,10 @@ class CompletionsRelay(RewrittenStream):
         self.terminal = _END
         return b"".join(out)
 
-    def _end_unchanged(self, rest: list[SseEvent]) -> list[bytes]:
-        if not rest:
+    def _end_unchanged(self, unfinished: list[SseEvent]) -> list[bytes]:
+        if not unfinished:
             return []
-        event, kept = rest[0], self._kept
+        event, kept = unfinished[0], self._kept
         self._kept = b""
         self.is_unfinished = True
         if event.data is None:
@@ -221,9 +221,9 @@ class CompletionsRelay(RewrittenStream):
         self.terminal = kept
         return []
 
-    def _end_edited(self, rest: list[SseEvent]) -> list[bytes]:
+    def _end_edited(self, unfinished: list[SseEvent]) -> list[bytes]:
         out: list[bytes] = []
-        event = rest[0] if rest else None
+        event = unfinished[0] if unfinished else None
         if event is not None and event.data is not None and not _is_done(event):
             self._rewriter.rewrite_event(event, out, last=True)  # no blank line: nothing may follow, held text joins it
         else:
@@ -235,10 +235,10 @@ class CompletionsRelay(RewrittenStream):
         self.is_unfinished = bool(out) and not out[-1].endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
         return out
 
-    def _end_round(self, rest: list[SseEvent]) -> list[bytes]:
+    def _end_round(self, unfinished: list[SseEvent]) -> list[bytes]:
         """Return the last bytes of a round. Half an event is not sent, because a hidden call may stand in it."""
         out: list[bytes] = []
-        event = rest[0] if rest else None
+        event = unfinished[0] if unfinished else None
         done = event is not None and _is_done(event)
         if event is not None and event.data is not None and not done:
             raw = b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"

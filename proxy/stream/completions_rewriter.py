@@ -248,10 +248,10 @@ class CompletionsRewriter:
         out.append(event.raw if data is event.data else replace_data(event, data))
         return data is not event.data
 
-    def _hold_texts(self, event: SseEvent, whole: Chunk, shown: dict[int, str]) -> dict[int, str]:
+    def _hold_texts(self, event: SseEvent, received: Chunk, shown: dict[int, str]) -> dict[int, str]:
         """Return, by position, the texts for the client while the texts of the round wait for the end of the round."""
         shown = dict(shown)
-        for position, choice in enumerate(whole.choices or ()):
+        for position, choice in enumerate(received.choices or ()):
             text = shown.get(position, (choice.delta or {}).get("content"))
             if isinstance(text, str) and text:
                 self._held_texts.setdefault(choice.index, []).append(text)
@@ -324,25 +324,25 @@ class CompletionsRewriter:
             seed = f"{self._response_head} {self._round_number} {choice.index}"
             first = self._shown_before if choice.index == 0 else 0
             calls = self._calls[choice.index] = ToolCallFilter(self._hidden, first, self._limit, seed)
-        found = calls.feed(parts, event, ends=bool(choice.finish_reason))
-        self._waiting += found.waiting
-        return found
+        fragments = calls.feed(parts, event, ends=bool(choice.finish_reason))
+        self._waiting += fragments.waiting
+        return fragments
 
     def _may_go_on(self) -> bool:
         calls = self._calls.get(0)
         return calls is not None and calls.hidden_count > 0 and not calls.shown_count
 
-    def _with_head_and_usage(self, data: bytes, came: Any, goes: Any) -> bytes:
-        """Return the chunk with the answer's head and usage. came, goes: the usage that it had, and must have."""
-        if came is None and self._drop_usage:
+    def _with_head_and_usage(self, data: bytes, received: Any, sent: Any) -> bytes:
+        """Return the chunk with the answer's head and usage. received, sent: the usage that it has, and must have."""
+        if received is None and self._drop_usage:
             data = patch.remove_null_usage(data)
-        elif goes is not came:
-            data = patch.remove_usage(data) if goes is UNSET else patch.set_usage(data, goes)
+        elif sent is not received:
+            data = patch.remove_usage(data) if sent is UNSET else patch.set_usage(data, sent)
         return patch.set_response_head(data, self._response_head) if self._round_number else data
 
-    def _send_calls(self, index: int, late: list[HeldFragment], out: list[bytes]) -> None:
+    def _send_calls(self, index: int, held_fragments: list[HeldFragment], out: list[bytes]) -> None:
         """Append fragments that have waited for their name. Each is in a chunk like the chunk in which it came."""
-        for held in late:
+        for held in held_fragments:
             number, own = held.call_state.number, read_count(held.fragment.get("index"))
             part = held.fragment if own is None or own == number else {**held.fragment, "index": number}
             self.answer.add_chunk(Chunk(choices=[Choice(index, {"tool_calls": [{**part, "index": number}]})]))

@@ -85,12 +85,12 @@ def _read_data(raw: bytes) -> bytes:
     return raw.removeprefix(_HEAD).removesuffix(_END)
 
 
-def _join(body: bytes, datas: Sequence[bytes]) -> bytes:
+def _join(body: bytes, responses: Sequence[bytes]) -> bytes:
     """These responses in the form of a body. In an object, the last response gets the parts of all."""
     if body.lstrip()[:1] == b"[":
-        return b"[" + b",".join(datas) + b"]"
-    if len(datas) == 1:
-        return datas[0]
-    parts = [part for one in datas for part in cut_parts(one)]
+        return b"[" + b",".join(responses) + b"]"
+    if len(responses) == 1:
+        return responses[0]
+    parts = [part for one in responses for part in cut_parts(one)]
     kept = [part for part in parts if part != b'{"text":""}']
-    return set_parts(datas[-1], kept or parts[:1])
+    return set_parts(responses[-1], kept or parts[:1])

@@ -41,10 +41,10 @@ def remove_blocks(
         text = block.get("text")
         if block.get("type") != "text" or not isinstance(text, str):
             continue
-        visible, found = state_block.split_blocks(text, headings, is_cut_off=is_cut and n == len(content) - 1)
-        if found:
+        visible, blocks_of_text = state_block.split_blocks(text, headings, is_cut_off=is_cut and n == len(content) - 1)
+        if blocks_of_text:
             texts[n] = visible
-            blocks += found
+            blocks += blocks_of_text
     if not blocks:
         return body, []
     kept = [n for n in range(len(content)) if texts.get(n) != ""]

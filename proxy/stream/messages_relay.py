@@ -239,8 +239,8 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
 
     # Blocks.
 
-    def _begin_block(self, event: SseEvent, found: MessagesEvent, out: list[bytes]) -> None:
-        block = self._by_index[found.index or 0] = _Block(event, found.content_block or {})
+    def _begin_block(self, event: SseEvent, parsed: MessagesEvent, out: list[bytes]) -> None:
+        block = self._by_index[parsed.index or 0] = _Block(event, parsed.content_block or {})
         if block.kind == "text" and self._withheld:
             block.block_filter = BlockFilter(self._withheld)
             self._filters.append(block.block_filter)
@@ -257,10 +257,10 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self._release(out)
         self._open_block(block, out)
 
-    def _continue_block(self, block: _Block, event: SseEvent, found: MessagesEvent, out: list[bytes]) -> None:
-        delta = found.delta or {}
+    def _continue_block(self, block: _Block, event: SseEvent, parsed: MessagesEvent, out: list[bytes]) -> None:
+        delta = parsed.delta or {}
         text = delta.get("text")
-        if found.type == "content_block_stop":
+        if parsed.type == "content_block_stop":
             if block.block_filter is not None:
                 self._ending = (block, event)
             else:

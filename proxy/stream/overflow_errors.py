@@ -109,14 +109,14 @@ def _number(text: str) -> int:
     return int(text.replace(",", "").replace("_", "")[:12])
 
 
-def _list_values(error: Any, deep: int, name: str = "") -> Iterator[tuple[str, Any]]:
+def _list_values(error: Any, levels: int, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the texts and numbers of an error, with their names."""
-    if isinstance(error, dict) and deep:
+    if isinstance(error, dict) and levels:
         for key, value in error.items():
-            yield from _list_values(value, deep - 1, key)
-    elif isinstance(error, list) and deep:
+            yield from _list_values(value, levels - 1, key)
+    elif isinstance(error, list) and levels:
         for value in error[:20]:
-            yield from _list_values(value, deep - 1, name)
+            yield from _list_values(value, levels - 1, name)
     elif isinstance(error, str):
         yield name, error[:4000]
     elif isinstance(error, int):

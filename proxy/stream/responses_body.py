@@ -154,10 +154,10 @@ def build_round_message(answer: ResponsesAnswer, headings: tuple[str, ...]) -> b
         shown += [] if visible is None else [visible]
     if not has_answer or shown[::-1] == list(answer.items):
         return answer.build_message()
-    made = ResponsesAnswer(max(CAPTURE_LIMIT, sum(map(len, shown)) + 64 * len(shown)))
+    message = ResponsesAnswer(max(CAPTURE_LIMIT, sum(map(len, shown)) + 64 * len(shown)))
     for index, raw in enumerate(reversed(shown)):
-        made.put_item(index, raw)
-    return made.build_message()
+        message.put_item(index, raw)
+    return message.build_message()
 
 
 def make_hidden_calls(items: Sequence[Mapping[str, Any]]) -> list[HiddenCall]:

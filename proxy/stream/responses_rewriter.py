@@ -2,7 +2,7 @@
 
 Each event is passed on as soon as it is complete. It stays unchanged unless it holds hidden content, or a number that
 an earlier edit has moved. A message waits until its first visible text. A message that consists of a block alone never
-reaches the client. An answer of several rounds (see `proxy.stream.responses_relay`) has an `ResponsesRewriter` for each
+reaches the client. An answer of several rounds (see `proxy.stream.responses_relay`) has a `ResponsesRewriter` for each
 round. The items and numbers that the client has seen are handed to the next round."""
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ async def query_messages(arguments: QueryDbArguments, context: ToolContext) -> s
         return await asyncio.to_thread(stored_history.make_table_rows, records, rounds, membership)
 
     sql = strip_fence(arguments.sql)
-    found = await context.sandbox.query(load_rows, sql, search=_SEARCH.search(sql) is not None, tenant=context.tenant)
-    if found.error is not None:
-        raise ToolRefused(found.error)
-    return format_result(found, context.settings.tools.result_chars, note)
+    result = await context.sandbox.query(load_rows, sql, search=_SEARCH.search(sql) is not None, tenant=context.tenant)
+    if result.error is not None:
+        raise ToolRefused(result.error)
+    return format_result(result, context.settings.tools.result_chars, note)
 
 
 def strip_fence(sql: str) -> str:
@@ -61,21 +61,21 @@ def strip_fence(sql: str) -> str:
     return text[begin.end() :] if begin else text
 
 
-def format_result(result: QueryResult, most: int, note: str = "") -> str:
+def format_result(result: QueryResult, max_chars: int, note: str = "") -> str:
     """Return a result as the model reads it. A single text stands as it is, any other result as a row a line, as JSON.
     Raises ToolRefused if one row is too long."""
     if not result.rows:
         return f"[{note}no rows]"
     if len(result.rows) == 1 and len(result.rows[0]) == 1 and isinstance(result.rows[0][0], str | dict):
-        return _render_single_value(result.columns[0], result.rows[0][0], most, note)
+        return _render_single_value(result.columns[0], result.rows[0][0], max_chars, note)
     cell, lines = CELL_CHARS[0], _render_lines(result, CELL_CHARS[0])
     for smaller in CELL_CHARS[1:]:
-        if sum(map(len, lines)) + len(lines) > most - HEADER_CHARS:
+        if sum(map(len, lines)) + len(lines) > max_chars - HEADER_CHARS:
             cell, lines = smaller, _render_lines(result, smaller)
     kept, size = [], 0
     for line in lines:
         size += len(line) + 1
-        if size > most - HEADER_CHARS:
+        if size > max_chars - HEADER_CHARS:
             break
         kept.append(line)
     if not kept:
@@ -90,29 +90,29 @@ def format_result(result: QueryResult, most: int, note: str = "") -> str:
     return "\n".join((f"[{note}{what}{next_page}{cut}; columns: {columns}]", *kept))
 
 
-def _render_lines(found: QueryResult, cell: int) -> list[str]:
-    return [json.dumps([_shorten_cell(value, cell) for value in row], ensure_ascii=False) for row in found.rows]
+def _render_lines(result: QueryResult, cell: int) -> list[str]:
+    return [json.dumps([_shorten_cell(value, cell) for value in row], ensure_ascii=False) for row in result.rows]
 
 
-def _render_single_value(column: str, value: str | dict[str, Any], most: int, note: str) -> str:
+def _render_single_value(column: str, value: str | dict[str, Any], max_chars: int, note: str) -> str:
     text, chars = (value, len(value)) if isinstance(value, str) else (str(value["cut"]), int(value["chars"]))
-    kept = text[: most - HEADER_CHARS]
+    kept = text[: max_chars - HEADER_CHARS]
     if len(kept) == chars:
         return f"[{note}1 row, {chars} characters]\n{kept}"
-    rest = f"for more select substr({column[:60]}, {len(kept) + 1}, {most - HEADER_CHARS})"
+    rest = f"for more select substr({column[:60]}, {len(kept) + 1}, {max_chars - HEADER_CHARS})"
     return f"[{note}1 row, the first {len(kept)} of {chars} characters; {rest}]\n{kept}"
 
 
-def _shorten_cell(value: Any, most: int) -> Any:
-    """Return a cell as it is shown: at most so many characters, and the number of missing ones."""
+def _shorten_cell(value: Any, max_chars: int) -> Any:
+    """Return a cell as it is shown: at most `max_chars` characters, and the number of missing ones."""
     text, chars = (str(value["cut"]), int(value["chars"])) if isinstance(value, dict) else (value, 0)
-    if not isinstance(text, str) or (len(text) <= most and chars <= len(text)):
+    if not isinstance(text, str) or (len(text) <= max_chars and chars <= len(text)):
         return text
-    return f"{text[:most]}[+{max(chars, len(text)) - min(most, len(text))}]"
+    return f"{text[:max_chars]}[+{max(chars, len(text)) - min(max_chars, len(text))}]"
 
 
-def _is_cut(found: QueryResult, most: int) -> bool:
-    return any(isinstance(v, dict) or (isinstance(v, str) and len(v) > most) for row in found.rows for v in row)
+def _is_cut(result: QueryResult, max_chars: int) -> bool:
+    return any(isinstance(v, dict) or (isinstance(v, str) and len(v) > max_chars) for row in result.rows for v in row)
 
 
 QUERY_DB = Tool(

@@ -79,14 +79,14 @@ def is_error_result(text: str) -> bool:
     return text.startswith('{"error": ')
 
 
-def truncate_result(text: str, most: int) -> str:
-    """Return at most so many characters that any encoder accepts: the last guard, because each tool has cut its own
+def truncate_result(text: str, max_chars: int) -> str:
+    """Return at most `max_chars` characters that any encoder accepts: the last guard, because each tool has cut its own
     result by then."""
     text = replace_surrogates(text)
-    if len(text) <= most:
+    if len(text) <= max_chars:
         return text
     end = f"\n[cut here: {len(text)} characters in all; ask for less at a time]"
-    return text[: most - len(end)] + end
+    return text[: max_chars - len(end)] + end
 
 
 def _describe_parameters(tool: Tool[Any]) -> str:

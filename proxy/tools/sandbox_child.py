@@ -216,8 +216,8 @@ def main() -> None:
         _print(run_statement(database, json.loads(line)))
 
 
-def _print(found: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(found) + "\n")
+def _print(result: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
 
 

@@ -61,12 +61,12 @@ async def load_memos(context: ToolContext) -> list[Memo]:
     )
 
 
-async def load_project_memos(store: Store, tenant: str, project: str, most: int) -> list[Memo]:
-    """Return at most so many memos of a project. Raises StoreUnavailable."""
+async def load_project_memos(store: Store, tenant: str, project: str, max_memos: int) -> list[Memo]:
+    """Return at most `max_memos` memos of a project. Raises StoreUnavailable."""
     rows: list[MemoRow] = []
     after = ""
-    while len(rows) < most:
-        page = await store.read_memos(tenant, project, min(PAGE_SIZE, most - len(rows)), after)
+    while len(rows) < max_memos:
+        page = await store.read_memos(tenant, project, min(PAGE_SIZE, max_memos - len(rows)), after)
         rows += page
         if len(page) < PAGE_SIZE:
             break

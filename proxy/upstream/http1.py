@@ -174,10 +174,10 @@ def _parse_header_lines(block: bytes, at: int) -> list[tuple[bytes, bytes]]:
     lines = block.count(b"\n", at)
     if lines > MAX_HEADER_LINES:
         raise MalformedResponse(f"its head has {lines} lines, {MAX_HEADER_LINES} are read")
-    found: list[tuple[bytes, bytes]] = _FIELD.findall(block, at)
-    if len(found) != lines:
+    header_lines: list[tuple[bytes, bytes]] = _FIELD.findall(block, at)
+    if len(header_lines) != lines:
         raise MalformedResponse("a line of its head is no header")
-    return found
+    return header_lines
 
 
 class FixedLengthBody:
@@ -196,11 +196,11 @@ class FixedLengthBody:
             parts.append(data)
             return b""
         self.done = True
-        part, rest = (data, b"") if remaining == 0 else (data[: self._left], data[self._left :])
+        part, unread = (data, b"") if remaining == 0 else (data[: self._left], data[self._left :])
         self._left = 0
         if part:
             parts.append(part)
-        return rest
+        return unread
 
 
 class CloseDelimitedBody:

@@ -346,10 +346,12 @@ class ContextProxy:
             return
         question = read_question(scope["method"], path, scope.get("query_string", b""))
         if question is not None:
-            found = await find_stored_response(self.services, list(scope["headers"]), caller.one_tenant, question)
-            if found is not None:
+            stored_response = await find_stored_response(
+                self.services, list(scope["headers"]), caller.one_tenant, question
+            )
+            if stored_response is not None:
                 with self._count_request("stored", send) as counted, self.concurrency.place(share_owner):
-                    await serve_stored_response(counted, self.services, found, question)
+                    await serve_stored_response(counted, self.services, stored_response, question)
                 return
         await self._pass_through(scope, receive, send, path, raw, share_owner)
 

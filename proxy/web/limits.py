@@ -174,7 +174,7 @@ class BodyBudget:
         share.size += size
 
     def release(self, share: BodyShare, size: int | None = None) -> None:
-        """Free so many bytes of a share; None: all that it holds. It may be called again."""
+        """Free `size` bytes of a share; None: all that it holds. It may be called again."""
         freed = share.size if size is None else size
         self.held -= freed
         self._by_tenant[share.tenant] -= freed
@@ -228,11 +228,11 @@ class BodyShare:
         self._budget.release(self)
 
     def reserve(self, size: int) -> None:
-        """Reserve so many more bytes, which have arrived. Raises Unavailable."""
+        """Reserve `size` more bytes, which have arrived. Raises Unavailable."""
         self._budget.reserve(size, self)
 
     def free(self, size: int | None = None) -> None:
-        """Free so many bytes; None: all of them."""
+        """Free `size` bytes; None: all of them."""
         self._budget.release(self, size)
 
     def give_way(self) -> None:

@@ -67,10 +67,10 @@ class _Handshake:
 async def serve_tunnel(scope: Scope, receive: Receive, send: Send, app: App) -> None:
     """Serve one connection until its end. app: the whole application."""
     await receive()  # websocket.connect
-    made = make_http_scope(scope, method="GET")
-    made[TUNNEL_KEY] = TunnelEnd(receive, send, tuple(scope.get("subprotocols") or ()))
+    get_scope = make_http_scope(scope, method="GET")
+    get_scope[TUNNEL_KEY] = TunnelEnd(receive, send, tuple(scope.get("subprotocols") or ()))
 
-    await app(made, receive_empty_body, _Handshake(send).take)
+    await app(get_scope, receive_empty_body, _Handshake(send).take)
 
 
 async def relay_tunnel(

@@ -27,8 +27,8 @@ class CountDown(Injection):
     firm: str = "[<LEFT> iterations left. Complete your answer.]"
     """The text of firm urgency; `<LEFT>` is the number of iterations left."""
     firm_emergency: str = "[EMERGENCY: <LEFT> iterations remaining. Synthesize NOW.]"
-    """The text of firm urgency from `emergency` on. This text and `firm` are those of the source of `progressive`, word
-    for word."""
+    """The text of firm urgency from `emergency` on. This text and `firm` are word for word those of the program from
+    which `progressive` is taken."""
     gentle: str = "[<LEFT> iterations left. Please begin to bring your answer together.]"
     """The text of gentle urgency."""
     gentle_emergency: str = "[<LEFT> iterations remaining. Please answer now with what you have found.]"

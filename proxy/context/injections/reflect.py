@@ -63,20 +63,20 @@ class Reflect(ReflectionSettings, Injection):
         if self.read_mode(view.inputs.options) == "inline" and inserts.may_ask(view.request):
             yield from self._ask_for_reflection(view, looked)
 
-    def _render_lines(self, view: View, looked: FoundReflections) -> list[str]:
+    def _render_lines(self, view: View, reflections: FoundReflections) -> list[str]:
         """Return the lines, high ranks first, in time order within a rank. Beyond `tokens`, the oldest lines of the
         lowest rank are left out, and a last line has their number."""
-        away = [answered for answered in looked.calls if _is_away(view, answered.result_index)]
+        away = [answered for answered in reflections.calls if _is_away(view, answered.result_index)]
         if not away:
             return []
         ranked = sorted(
-            zip(call_batches.rank_by_relevance(view, away, looked), away, strict=True), key=_rank_newest_of_best
+            zip(call_batches.rank_by_relevance(view, away, reflections), away, strict=True), key=_rank_newest_of_best
         )
-        newest = {sign_call(answered.call): answered.result_index for answered in looked.calls}
+        newest = {sign_call(answered.call): answered.result_index for answered in reflections.calls}
         room = self.tokens - view.token_counter.count_text(HEADING)
         kept: list[tuple[int, int, str]] = []
         for rank, answered in ranked:
-            text = "- " + call_batches.render_call(view, answered, looked)
+            text = "- " + call_batches.render_call(view, answered, reflections)
             text += REPEATED if newest[sign_call(answered.call)] > answered.result_index else ""
             room -= _count_tokens(view, answered, text) + 1
             if room < 0:
@@ -85,22 +85,22 @@ class Reflect(ReflectionSettings, Injection):
         omitted = [OMITTED.format(count=len(away) - len(kept))] if 0 < len(kept) < len(away) else []
         return [*(text for _, _, text in sorted(kept)), *omitted]
 
-    def _make_recovery(self, view: View, looked: FoundReflections) -> Iterator[Insert]:
+    def _make_recovery(self, view: View, reflections: FoundReflections) -> Iterator[Insert]:
         """Yield a recovery prompt if the model assesses itself as stuck; without assessments, yield a loop warning."""
         if not self.stuck:
             return
-        if not looked.progress:
+        if not reflections.progress:
             if self.loops:
                 yield from _LOOPS(view)
             return
-        run, total = count_stuck_iterations(looked.progress)
+        run, total = count_stuck_iterations(reflections.progress)
         reported = view.branch.note_counts.get("recovery")
         if run >= self.stuck and (reported is None or total >= 2 * reported):
             yield Insert("tail", "reflect", "\n\n" + RECOVERY_PROMPT.format(count=run), note_count=("recovery", total))
 
-    def _ask_for_reflection(self, view: View, looked: FoundReflections) -> Iterator[Insert]:
+    def _ask_for_reflection(self, view: View, reflections: FoundReflections) -> Iterator[Insert]:
         """Yield the request for a reflection on the batch that this request completes."""
-        batch = looked.batches[-1] if looked.batches else None
+        batch = reflections.batches[-1] if reflections.batches else None
         if batch is None or batch.ask_id in view.branch.helper_answers or not _is_newest(view, batch.calls[-1]):
             return
         text = reflection.build_prompt([call_summaries.describe_call(one.call) for one in batch.calls])
@@ -128,16 +128,16 @@ def _is_away(view: View, n: int) -> bool:
     )
 
 
-def _is_newest(view: View, one: AnsweredCall) -> bool:
+def _is_newest(view: View, answered: AnsweredCall) -> bool:
     """True if no assistant message follows the result."""
-    return not any(m.role == "assistant" for m in view.messages[one.result_index :])
+    return not any(m.role == "assistant" for m in view.messages[answered.result_index :])
 
 
 def _rank_newest_of_best(ranked: tuple[int, AnsweredCall]) -> tuple[int, int]:
     return ranked[0], -ranked[1].result_index
 
 
-def _count_tokens(view: View, one: AnsweredCall, text: str) -> int:
-    return view.messages[one.result_index].derive(
+def _count_tokens(view: View, answered: AnsweredCall, text: str) -> int:
+    return view.messages[answered.result_index].derive(
         lambda _: view.token_counter.count_text(text), ("count", view.token_counter, text)
     )

@@ -144,21 +144,21 @@ class Retrieve(Injection):
         if about is not None and (view.literal or last is about) and has_topic(self, about):
             yield from self._find_task_items(view, about)
 
-    def _find_task_items(self, view: View, about: Message) -> Iterator[Quotation]:
+    def _find_task_items(self, view: View, message: Message) -> Iterator[Quotation]:
         start = view.active_start
         # The places of the messages count too: the last key alone says nothing of system messages among them.
-        ranked = about.derive(
+        ranked = message.derive(
             lambda m: self._rank(view.messages[:start], bm25.count_message_terms(m)),
             (SOURCE, self, hash(tuple(view.keys[:start]))),
         )
         named = compile_pattern(self.old_task)
         hidden = [n for n in ranked if _is_hidden(view, n)]
-        if hidden and named and named.search(about.text):
+        if hidden and named and named.search(message.text):
             yield from self._find_summary(view, hidden[0])
-        query = bm25.count_message_terms(about)
+        query = bm25.count_message_terms(message)
         for n in hidden:
             text = view.messages[n].derive(
-                lambda m: make_excerpt(m.text, query, self.item_chars), (SOURCE, about.form, self.item_chars)
+                lambda m: make_excerpt(m.text, query, self.item_chars), (SOURCE, message.form, self.item_chars)
             )
             if text:  # an answer of nothing but calls is found by their arguments
                 yield Quotation(view.keys[n], view.messages[n].role, text)

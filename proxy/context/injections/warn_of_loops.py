@@ -29,7 +29,8 @@ _FIRM = {
     "repeated_planning": "[LOOP: <RUN> thoughts in a row without a tool call. Call a tool now, or give your answer.]",
     "no_progress": "[LOOP: <RUN> iterations without a new result. Change the approach, or answer with what you have.]",
 }
-"""Firm texts by kind. The text of the theme loop is that of the source of `progressive`, word for word."""
+"""Firm texts by kind. The text of the theme loop is word for word that of the program from which `progressive` is
+taken."""
 _GENTLE = {
     "theme_loop": "[Note: your last <RUN> thoughts were about <WHAT>. It may be time to act.]",
     "same_call_still": "[Note: <WHAT> was called <RUN> times with the same arguments, with the same result each time."

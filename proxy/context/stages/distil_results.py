@@ -44,15 +44,15 @@ class DistilResults(ReflectionSettings, Stage):
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield proposals for every step older than the newest results."""
-        looked = call_batches.find_reflections(view, self)
-        results = [answered.result_index for answered in looked.calls]
+        reflections = call_batches.find_reflections(view, self)
+        results = [answered.result_index for answered in reflections.calls]
         if len(results) <= self.recent:
             return
         first = results[-self.recent] if self.recent else len(view.messages)
         since = dict(zip(results, results[self.recent :], strict=False))
         last = len(view.messages) - 1
         at_tail = self.place == "tail" and view.model.after_tool != "none"
-        by_result = {answered.result_index: answered for answered in looked.calls}
+        by_result = {answered.result_index: answered for answered in reflections.calls}
         for step in view.steps:
             if step.end - step.start == 1 or step.end > first or step.end > last:
                 continue
@@ -64,7 +64,7 @@ class DistilResults(ReflectionSettings, Stage):
             for n in range(step.start + 1, step.end):
                 if n in by_result:
                     yield from self._propose_line(
-                        view, n, call_batches.render_call(view, by_result[n], looked), since.get(n, last)
+                        view, n, call_batches.render_call(view, by_result[n], reflections), since.get(n, last)
                     )
 
     def _propose_line(self, view: View, n: int, line: str, since: int) -> Iterator[Proposal]:

@@ -127,31 +127,31 @@ class ReferRepeats(Stage):
     def _find_sources(self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines) -> list[QuotedText]:
         """Return the newest texts that share enough lines with the result, newest first. The texts are earlier results
         and, for a listing, texts that the agent wrote in its calls."""
-        mine = view.messages[n].derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
+        line_hashes = view.messages[n].derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
         sources: list[QuotedText] = []
         for other in reversed(earlier):
             message = view.messages[other]
             checkpoint()
-            theirs = message.derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
-            if not mine.isdisjoint(theirs) and len(mine & theirs) >= self.lines // 2:
+            other_hashes = message.derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
+            if not line_hashes.isdisjoint(other_hashes) and len(line_hashes & other_hashes) >= self.lines // 2:
                 source_lines = line_numbers.read_lines(message)
                 if source_lines.is_plain:
                     sources.append(QuotedText(other, None, "", _choose_compared(source_lines, lines), source_lines))
                     if len(sources) == MAX_SOURCES:
                         break
         if lines.is_listing:
-            sources += self._find_written_sources(view, n, mine)
+            sources += self._find_written_sources(view, n, line_hashes)
             sources.sort(key=lambda source: -source.message_index)
         return sources
 
-    def _find_written_sources(self, view: View, n: int, mine: frozenset[int]) -> list[QuotedText]:
+    def _find_written_sources(self, view: View, n: int, line_hashes: frozenset[int]) -> list[QuotedText]:
         sources: list[QuotedText] = []
         for at in reversed(_find_writing_messages(view, n)):
             edit = view.find_edit(at)
             if edit is not None and edit.action == "arguments":
                 continue
             for call, name, text, hashes in view.messages[at].derive(_read_written_texts):
-                if not mine.isdisjoint(hashes) and len(mine & hashes) >= self.lines // 2:
+                if not line_hashes.isdisjoint(hashes) and len(line_hashes & hashes) >= self.lines // 2:
                     source_lines = line_numbers.split_lines(text)
                     if source_lines.is_plain:
                         sources.append(QuotedText(at, call, name, source_lines.whole, source_lines))
@@ -250,10 +250,10 @@ def _hide_outcome(view: View, n: int, lines: Sequence[str]) -> Sequence[str]:
     return [_HIDDEN if line in told else line for line in lines] if told else lines
 
 
-def _do_overlap(one: Message, other: Message) -> bool:
+def _do_overlap(result: Message, other: Message) -> bool:
     """True if most lines of a result occur in another result of the same file. A different part of the file is a
     different page."""
-    mine = one.derive(_hash_bare_lines)
+    mine = result.derive(_hash_bare_lines)
     return 2 * len(mine & other.derive(_hash_bare_lines)) > len(mine)
 
 

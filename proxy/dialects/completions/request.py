@@ -351,12 +351,12 @@ def remove_usage_option(body: bytes) -> bytes:
 def _splice(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
     """The body with some of its values replaced. new: (start, end, pieces) of each replacement."""
     pieces: list[bytes | memoryview] = []
-    came, at = memoryview(body), 0
+    received, at = memoryview(body), 0
     for start, end, instead in sorted(new):
-        pieces.append(came[at:start])
+        pieces.append(received[at:start])
         pieces += instead
         at = end
-    pieces.append(came[at:])
+    pieces.append(received[at:])
     return b"".join(pieces)
 
 

@@ -42,8 +42,8 @@ def may_clear(body: bytes) -> bool:
 
 
 def clear_results(body: bytes, kept: int) -> bytes:
-    """The body with a request that all but so many of the newest tool uses are cleared. Raises ValueError if it cannot
-    be read."""
+    """The body with a request to clear all tool uses but the newest `kept` ones. Raises ValueError if it cannot be
+    read."""
     edit = {"type": CLEAR_TOOLS, "trigger": {"type": "tool_uses", "value": 1}}
     new_edit = msgspec.json.encode({**edit, "keep": {"type": "tool_uses", "value": kept}})
     value = json_spans.read_value(body, FIELD)

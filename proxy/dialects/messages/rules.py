@@ -392,10 +392,10 @@ def _add_message(trace: BindingTrace, message: dict[str, Any]) -> None:
 
 def _normalize(block: dict[str, Any]) -> dict[str, Any]:
     """A block as the provider compares it: without cache marks, and with a result's string as one text block."""
-    made = {name: one for name, one in block.items() if name != "cache_control"}
+    normalized = {name: one for name, one in block.items() if name != "cache_control"}
     if block.get("type") == "tool_result":
-        made["content"] = [_normalize(one) for one in _read_blocks(block.get("content"))]
-    return made
+        normalized["content"] = [_normalize(one) for one in _read_blocks(block.get("content"))]
+    return normalized
 
 
 def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:

@@ -233,10 +233,10 @@ def make_error_frame(status: int, body: bytes, headers: Mapping[str, str] | None
     for name in ("type", "code", "message"):
         if not isinstance(error.get(name, ""), str | None):
             error[name] = msgspec.json.encode(error[name]).decode()
-    made: dict[str, Any] = {"type": "error", "status": status, "error": error}
+    frame: dict[str, Any] = {"type": "error", "status": status, "error": error}
     if headers:
-        made["headers"] = dict(headers)
-    return msgspec.json.encode(made)
+        frame["headers"] = dict(headers)
+    return msgspec.json.encode(frame)
 
 
 def convert_event(event: bytes) -> bytes:
@@ -256,10 +256,10 @@ def convert_event(event: bytes) -> bytes:
 def _read_object(raw: bytes) -> dict[str, Any]:
     """The JSON object in these bytes; an empty one if there is none."""
     try:
-        found = msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def refuse_steering(frame: bytes, max_values: int) -> bytes | None:

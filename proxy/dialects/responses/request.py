@@ -356,8 +356,8 @@ class _Changes:
         array, elements = write_array(request.body, span, request.elements, items, self._known)
         return [*(one for one in self._replacements if one[:2] != span), (*span, array)], elements
 
-    def _remove(self, gone: range) -> None:
-        for n in gone:
+    def _remove(self, removed: range) -> None:
+        for n in removed:
             if self._request.messages[n].start == _INSTRUCTIONS:
                 raise ValueError("the instructions cannot be removed")
             self._is_same = False

@@ -160,10 +160,10 @@ async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
 async def prune_automatically(admin: AdminContextDep, body: HistoryBody) -> PruneResult:
     """Prune to 80 % of the model's limit if the history is over it (`autoManageContext`)."""
     models, token_counter = _find_model(admin, body.model_name)
-    made = await _run_in_thread(
+    pruned = await _run_in_thread(
         lambda: reploid.auto_manage_context(body.context, body.model_name, models=models, token_counter=token_counter)
     )
-    return PruneResult.model_validate(made)
+    return PruneResult.model_validate(pruned)
 
 
 @router.post("/summarize")
@@ -177,10 +177,10 @@ async def summarize_history(body: SummarizeBody, _: AdminContextDep) -> Summariz
 async def show_context_stats(admin: AdminContextDep, body: HistoryBody) -> ContextStats:
     """Show how full the model's context is with this history (`getContextStats`)."""
     models, token_counter = _find_model(admin, body.model_name)
-    made = await _run_in_thread(
+    stats = await _run_in_thread(
         lambda: reploid.get_context_stats(body.context, body.model_name, models=models, token_counter=token_counter)
     )
-    return ContextStats.model_validate(made)
+    return ContextStats.model_validate(stats)
 
 
 @router.post("/estimate")

@@ -226,7 +226,7 @@ def _add_up(timelines: Sequence[tuple[SessionItem, SessionTimeline]], since: flo
 
 
 def _choose_step(span: int) -> int:
-    """Return the step in which a chart of so many seconds has some tens of points."""
+    """Return the step with which a chart of `span` seconds has some tens of points."""
     steps = ((6 * HOUR_S, PERIOD_S), (3 * DAY_S, HOUR_S), (14 * DAY_S, 6 * HOUR_S))
     return next((step for longest, step in steps if span <= longest), DAY_S)
 

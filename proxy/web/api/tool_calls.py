@@ -41,7 +41,7 @@ async def run_tool(
     body: ToolCallBody,
 ) -> Response:
     """Run a tool as the session's model would. A fault of the call is a result too, with `failed`."""
-    made = await call_tool(
+    result = await call_tool(
         context.services, context.tenant, context.session, tool, body.arguments, project=body.project
     )
-    return json_answers.render(made)
+    return json_answers.render(result)
