@@ -133,7 +133,7 @@ class TokenCounter:
     def _weigh(self, message: Message) -> int:
         total = PER_MESSAGE + self.count_text(message.text)
         if message.media_count:
-            total += sum(map(self._count_part, media.read_parts(message)))
+            total += self.count_media(message)
         if message.reasoning:
             total += self.count_text(message.reasoning)
         for call in message.calls:
@@ -149,6 +149,10 @@ class TokenCounter:
         if not isinstance(part, dict) or isinstance(part.get("text"), str):
             return 0  # among the message's text
         return media.estimate_tokens(raw) if media.is_medium(part) else self.count_text(raw.decode("utf-8", "replace"))
+
+    def count_media(self, message: Message) -> int:
+        """Tokens of the message's content parts that are not text."""
+        return sum(map(self._count_part, media.read_parts(message))) if message.media_count else 0
 
     def count_images(self, message: Message) -> int:
         """Tokens of the message's images (`media.find_images`)."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from proxy.chat.message import Message
+from proxy.chat.tokens import TokenCounter
 from proxy.context.analysis.identifiers import find_leaves
 
 ATOM = re.compile(r"[\w/.#][\w./#@:+-]{2,}\w", re.ASCII)
@@ -117,8 +118,8 @@ def _find_lines(message: Message) -> frozenset[str]:
 
 
 class WireTokenCounter:
-    """Counts the tokens of messages as a model reads them: role, id of the answered call, text, and each call as on the
-    wire.
+    """Counts the tokens of messages as a model reads them: role, id of the answered call, text, images and the like,
+    and each call as on the wire.
 
     count: returns the tokens of a text. Counts for policies (`text`) are remembered, since literal policies write the
     same stubs again with every request.
@@ -126,6 +127,7 @@ class WireTokenCounter:
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
+        self._media_counter = TokenCounter(count)
         self._known: dict[str, int] = {}
         self._size = 0
 
@@ -145,7 +147,7 @@ class WireTokenCounter:
         return message.derive(self._count_message)
 
     def _count_message(self, message: Message) -> int:
-        return self._count(render_message(message))
+        return self._count(render_message(message)) + self._media_counter.count_media(message)
 
     def count_tools(self, tools: bytes | None) -> int:
         """Return the tokens of the tools array."""

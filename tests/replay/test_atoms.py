@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from proxy.chat.media import PER_MEDIUM
 from proxy.replay import atoms
 from proxy.replay.atoms import WireTokenCounter
 from tests.replay.recorded import assistant, assistant_call, messages, tool_result
@@ -70,6 +71,9 @@ def test_a_message_is_measured_as_the_model_reads_it() -> None:
     assert atoms.render_message(called) == "<|assistant|>" + json.dumps(call)
     ruler = WireTokenCounter(len)
     assert ruler(told) == len("<|assistant|>hello")
+    image = {"type": "image_url", "image_url": {"url": "https://x/1.png"}}
+    (shown,) = messages({**tool_result(7, ""), "content": [{"type": "text", "text": "text"}, image]})
+    assert ruler(shown) == ruler(brought) + PER_MEDIUM
     assert ruler.count_tools(None) == 0
     assert ruler.count_tools(b'[{"b":1,"a":2}]') == len('[{"a": 2, "b": 1}]')
     assert atoms.render_tools(b"[1") == "[1"
