@@ -19,9 +19,11 @@ from proxy.exchange.plan_request import MAX_LOOP_S, MAX_UNCHECKED_BYTES
 from proxy.exchange.services import TURN_BYTES
 from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
-from proxy.store.base import MAX_PAGE_BYTES
+from proxy.store.full_text_search import MAX_INDEXED_BYTES
 from proxy.store.gap_file import FILE_SIZE
 from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
+from proxy.store.postgres_index import MAX_INDEXED_WORDS
+from proxy.store.row_reader import MAX_PAGE_BYTES
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.store.sqlite import MAX_SESSIONS
 from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
@@ -229,10 +231,18 @@ LIMITS = (
     LimitRow(
         "stored messages that a list reads at once", f"{MAX_PAGE_BYTES >> 20} MiB, and the one over it", "next page"
     ),
+    LimitRow("texts of the matches of a search", f"{MAX_PAGE_BYTES >> 20} MiB, and the one over it", "without text"),
+    LimitRow(
+        "text of a message in which a search finds words",
+        f"{MAX_INDEXED_BYTES >> 20} MiB (SQLite), {MAX_INDEXED_WORDS:,} words (PostgreSQL)",
+        "not found by them",
+    ),
+    LimitRow("messages that are indexed for a search at once", f"{MAX_PAGE_BYTES >> 20} MiB", "the next step"),
     LimitRow(
         "queries of `query_db` at once; stored messages that each reads",
-        f"{sandbox.MAX_CHILDREN}; {stored_history.MAX_COPIED_BYTES >> 20} MiB",
-        "wait, the tenants in turn; the newest ones",
+        f"{sandbox.MAX_CHILDREN}; {stored_history.MAX_COPIED_BYTES >> 20} MiB, and"
+        f" {stored_history.MAX_ROUND_BYTES >> 20} MiB of calls of the proxy's tools",
+        "wait, the tenants in turn; the newest messages",
     ),
     LimitRow(
         "calls of `recall` and `search`, and views of messages, prompts and whole histories, at once; what a recall"

@@ -162,7 +162,11 @@ async def search_store(services: Services, turn: Turn, task: Task | None) -> Non
     except (TimeoutError, StoreUnavailable):
         services.metrics.internal_errors_total.labels(where="search").inc()
         matches = []
-    hits = (RetrievedText(m.key, "summary" if m.kind == "summary" else "message", m.role, m.text) for m in matches)
+    hits = (
+        RetrievedText(m.key, "summary" if m.kind == "summary" else "message", m.role, m.text)
+        for m in matches
+        if m.has_text
+    )
     branch.lookups = msgspec.structs.replace(branch.lookups, search_hits=SearchHits(chain_key, tuple(hits)))
 
 

@@ -38,6 +38,7 @@ from proxy.store.expected_reads import ExpectedReadsStore
 from proxy.store.full_text_search import IndexRow, SearchMatch
 from proxy.store.removal import RemovalStepRow, RemovalStore
 from proxy.store.response_names import ResponseNameRow, ResponseNameStore
+from proxy.store.row_reader import MAX_PAGE_BYTES
 from proxy.store.session_lists import MessageFilter, SessionListStore
 from proxy.store.session_notes import NoteRow, SessionNotesRow, SessionNotesStore
 
@@ -45,9 +46,6 @@ ID_DIGITS: Final = "234567abcdefghijklmnopqrstuvwxyz"
 """Base32 in the order of its characters, so that ids sort as the numbers behind them."""
 ID_TIME_BITS: Final = 40
 """Bits of the time, in milliseconds, that an id of a session, branch or exchange begins with."""
-
-MAX_PAGE_BYTES: Final = 16 << 20
-"""Bytes of messages with which a page of them ends: one message may be as long as a managed body."""
 
 WHOLE_SESSION: Final = ""
 """Stands in the place of a branch's name for an operator's decisions on the whole session."""
@@ -277,10 +275,12 @@ def is_last_page(page: Sequence[MessageRecord], limit: int) -> bool:
     return len(page) < limit and sum(len(message.body) for message in page) < MAX_PAGE_BYTES
 
 
-class LeftOutMessage(MessageRecord, frozen=True, kw_only=True):
+class LeftOutMessage(Struct, frozen=True, gc=False):
     """A stored message that is left out of its branch's prompt: the stage, the reason, the exchange and the time of
     that edit."""
 
+    key: bytes
+    seq: int
     stage: str
     reason: str
     exchange: str
@@ -415,8 +415,8 @@ class Store(
         ...
 
     async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[SearchMatch]:
-        """Messages and summaries of the session that contain words of the query, best first. The search first brings
-        the session's index up to date, which waits for the writer."""
+        """Messages and summaries of the session that contain words of the query, best first. Texts are read until they
+        have MAX_PAGE_BYTES. The search first brings the session's index up to date, which waits for the writer."""
         ...
 
     async def find_message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:

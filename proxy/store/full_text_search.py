@@ -21,9 +21,14 @@ import sqlite3
 from msgspec import Struct
 
 from proxy.notes.topic_words import find_search_words, prepare_index_text
+from proxy.store.row_reader import MAX_PAGE_BYTES
 
 MAX_QUERY_WORDS = 32
 """Maximum number of words of a query that are searched for."""
+
+MAX_INDEXED_BYTES = 1 << 20
+"""Bytes of a text that are indexed. FTS5 reads them again to rank a match: with those of 40 messages of 9 MB a search
+took longer than a read may."""
 
 
 class IndexRow(Struct, frozen=True, gc=False):
@@ -43,6 +48,8 @@ class SearchMatch(Struct, frozen=True, gc=False):
     text: str
     rank: float
     """BM25 as SQLite computes it: lower is better."""
+    has_text: bool = True
+    """False if `text` is not read, and empty: the better matches have MAX_PAGE_BYTES already."""
 
 
 _INDEXED = """
@@ -147,6 +154,25 @@ DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < {INDEX_FORM} A
 # Rows of the earlier form are removed all at once, before the first row of the new form. So the oldest row shows if
 # there are any.
 
+NEW_MESSAGES = """
+    SELECT sized.tenant, sized.session, sized.key,
+        sum(sized.size) OVER (ORDER BY sized.seq) - sized.size AS bytes_before
+    FROM (
+        SELECT m.tenant, m.session, m.key, m.seq, length(m.body) AS size FROM messages m
+        WHERE m.tenant = $2 AND m.session = $3 AND m.seq > (
+            SELECT coalesce(max(i.version), 0) FROM indexed i
+            WHERE i.tenant = $4 AND i.session = $5 AND i.kind = 'message' AND i.branch = '')
+        ORDER BY m.seq LIMIT 1000) sized
+"""
+"""The messages that are indexed next. One step takes some MAX_PAGE_BYTES of them. It holds them in memory, and the
+writer does nothing else meanwhile."""
+
+HAS_NEW_MESSAGES = """
+SELECT 1 FROM messages m
+WHERE m.tenant = $1 AND m.session = $2 AND m.seq > (
+    SELECT coalesce(max(i.version), 0) FROM indexed i
+    WHERE i.tenant = $3 AND i.session = $4 AND i.kind = 'message' AND i.branch = '') LIMIT 1"""
+
 INDEX_SESSION = f"""
 INSERT INTO indexed (tenant, session, kind, branch, version, key, doc, scope, form, words)
 SELECT n.tenant, n.session, n.kind, n.branch, n.version, n.key,
@@ -154,10 +180,9 @@ SELECT n.tenant, n.session, n.kind, n.branch, n.version, n.key,
     {INDEX_FORM}, in_pairs(CAST(n.text AS BLOB))
 FROM (
     SELECT m.tenant, m.session, 'message' AS kind, '' AS branch, m.seq AS version, m.key, CASE{_SAID} AS text
-    FROM messages m
-    WHERE m.tenant = $2 AND m.session = $3 AND m.seq > (
-        SELECT coalesce(max(i.version), 0) FROM indexed i
-        WHERE i.tenant = $4 AND i.session = $5 AND i.kind = 'message' AND i.branch = '')
+    FROM ({NEW_MESSAGES}) page
+    JOIN messages m ON m.tenant = page.tenant AND m.session = page.session AND m.key = page.key
+    WHERE page.bytes_before < {MAX_PAGE_BYTES}
     UNION ALL
     SELECT e.tenant, e.session, 'summary', e.branch, e.number, e.key, {_SUMMARY} FROM edits e
     WHERE e.tenant = $6 AND e.session = $7 AND e.stage IN ('compress_levels', 'summarize_old')
@@ -168,12 +193,27 @@ FROM (
 ON CONFLICT (tenant, session, kind, branch, version) DO NOTHING"""  # noqa: S608  put together from constants
 
 SEARCH = """
-SELECT i.kind, i.key, t.role, CAST(t.said AS BLOB), f.score
-FROM (SELECT rowid AS doc, bm25(keywords) AS score FROM keywords WHERE keywords MATCH $1 ORDER BY rank LIMIT $2) f
-JOIN indexed i ON i.doc = f.doc
-JOIN index_texts t ON t.doc = f.doc
-WHERE i.tenant = $3 AND i.session = $4
-ORDER BY f.score, f.doc DESC"""
+SELECT i.kind, i.key, t.role, CASE WHEN page.bytes_before < $1 THEN CAST(t.said AS BLOB) END, page.score
+FROM (
+    SELECT sized.doc, sized.score,
+        sum(sized.size) OVER (ORDER BY sized.score, sized.doc DESC) - sized.size AS bytes_before
+    FROM (
+        SELECT found.doc, found.score, coalesce(
+            (SELECT length(m.body) FROM messages m
+                WHERE i.kind = 'message' AND m.tenant = i.tenant AND m.session = i.session AND m.key = i.key),
+            (SELECT length(e.text) FROM edits e
+                WHERE i.kind <> 'message' AND e.tenant = i.tenant AND e.session = i.session AND e.branch = i.branch
+                    AND e.number = i.version), 0) AS size
+        FROM (
+            SELECT rowid AS doc, bm25(keywords) AS score FROM keywords WHERE keywords MATCH $2 ORDER BY rank LIMIT $3
+        ) found
+        JOIN indexed i ON i.doc = found.doc
+        WHERE i.tenant = $4 AND i.session = $5
+    ) sized
+) page
+JOIN indexed i ON i.doc = page.doc
+JOIN index_texts t ON t.doc = page.doc
+ORDER BY page.score, page.doc DESC"""
 
 
 MERGE_INDEX = "INSERT INTO keywords (keywords, rank) VALUES ('merge', ?)"
@@ -204,13 +244,13 @@ def merge_index(connection: sqlite3.Connection, *, begins: bool) -> bool:
 
 
 def split_into_pairs(text: bytes | None) -> str | None:
-    """The text with its scripts without blanks in pairs; None if the text is indexed unchanged. The argument is bytes,
-    because a text with a lone surrogate cannot be passed as text."""
-    if text is None or text.isascii():
+    """The text, or its beginning, with its scripts without blanks in pairs; None if the text is indexed unchanged. The
+    argument is bytes, because a text with a lone surrogate cannot be passed as text."""
+    if text is None or (text.isascii() and len(text) <= MAX_INDEXED_BYTES):
         return None
-    read = text.decode("utf-8", "replace")
+    read = text[:MAX_INDEXED_BYTES].decode("utf-8", "replace")
     made = prepare_index_text(read)
-    return None if made == read else made
+    return None if made == read and len(text) <= MAX_INDEXED_BYTES else made
 
 
 def build_old_form_args(row: IndexRow) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from proxy.store import postgres_index
 from proxy.store.base import GapRow, Row
 from proxy.store.branch_positions import KnownMessage
 from proxy.store.expected_reads import ExpectedReads
-from proxy.store.full_text_search import IndexRow, SearchMatch
+from proxy.store.full_text_search import SearchMatch
 from proxy.store.postgres_partitions import (
     drop_partitions,
     extend_partitions,
@@ -37,6 +37,7 @@ from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import SERVER_ERRORS, PostgresWriter, compute_lock_id, describe_error
 from proxy.store.reads import StoreReads
 from proxy.store.removal import IDLE_SESSIONS
+from proxy.store.row_reader import MAX_PAGE_BYTES
 from proxy.store.schema import LATEST_VERSION
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.store.write_queue import QueuedStore
@@ -223,9 +224,7 @@ class PostgresStore(QueuedStore, StoreReads):
         found = await ahead.take_known(tenant, session, keys, self._query) if ahead is not None and keys else None
         return await super().find_known_messages(tenant, session, keys) if found is None else found
 
-    async def read_hidden_rounds(
-        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
-    ) -> list[HiddenRoundRow]:
+    async def read_hidden_rounds(self, tenant: str, session: str, keys: Sequence[bytes]) -> list[HiddenRoundRow]:
         ahead = _AHEAD.get()
         found = await ahead.take_rounds(tenant, session, keys, self._query) if ahead is not None and keys else None
         return await super().read_hidden_rounds(tenant, session, keys) if found is None else found
@@ -295,10 +294,9 @@ class PostgresStore(QueuedStore, StoreReads):
         if not asked:
             return []
         self._reader.check_answering()  # the index of a store that does not answer is not waited for
-        with contextlib.suppress(StoreUnavailable):  # an index that cannot be brought up to date is searched as it is
-            await self.put([IndexRow(tenant, session)])
-        rows = await self._fetch(postgres_index.SEARCH, (asked, tenant, session, limit))
-        return [postgres_index.read_match(row) for row in rows]
+        await self._update_index(tenant, session)
+        rows = await self._fetch(postgres_index.SEARCH, (MAX_PAGE_BYTES, asked, tenant, session, limit))
+        return await asyncio.to_thread(lambda: [postgres_index.read_match(row) for row in rows])
 
 
 def _drop_read_ahead() -> None:

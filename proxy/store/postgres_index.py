@@ -7,6 +7,7 @@ primary key: no index over all sessions has to be kept.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,11 @@ from msgspec.json import decode
 from proxy.chat.unicode_text import normalize
 from proxy.notes.topic_words import find_search_words, prepare_index_text
 from proxy.store.full_text_search import INDEX_FORM, MAX_QUERY_WORDS, SearchMatch
+from proxy.store.row_reader import MAX_PAGE_BYTES
 from proxy.store.texts import to_text
 
 _WORD = re.compile(r"[^\W_]{1,40}")
-_MOST = 20_000
+MAX_INDEXED_WORDS = 20_000
 """Maximum number of indexed words of one text: a tsvector may have a megabyte, and positions up to 16,383."""
 
 MIGRATION: tuple[str, ...] = (
@@ -73,22 +75,27 @@ END $$""",
 
 _DROP_EARLIER = "DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < $3"
 
-_NEW = """
-SELECT 'message', '', m.seq, m.key, m.body FROM messages m
-WHERE m.tenant = $1 AND m.session = $2 AND m.seq > (
-    SELECT coalesce(max(i.version), 0) FROM indexed i
-    WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'message' AND i.branch = '')
+_NEW = f"""
+SELECT 'message', '', m.seq, m.key, m.body FROM (
+    SELECT sized.seq, sum(sized.size) OVER (ORDER BY sized.seq) - sized.size AS bytes_before FROM (
+        SELECT n.seq, length(n.body) AS size FROM messages n
+        WHERE n.tenant = $1 AND n.session = $2 AND n.seq > (
+            SELECT coalesce(max(i.version), 0) FROM indexed i
+            WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'message' AND i.branch = '')
+        ORDER BY n.seq LIMIT $3) sized
+) page JOIN messages m ON m.tenant = $1 AND m.session = $2 AND m.seq = page.seq
+WHERE page.bytes_before < {MAX_PAGE_BYTES}
 UNION ALL
 SELECT 'summary', e.branch, e.number, e.key, coalesce(e.text, '') FROM edits e
 WHERE e.tenant = $1 AND e.session = $2 AND e.stage IN ('compress_levels', 'summarize_old')
     AND e.action IN ('text', 'append') AND e.number > (
         SELECT coalesce(max(i.version), 0) FROM indexed i
         WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'summary' AND i.branch = e.branch)
-ORDER BY 1, 2, 3 LIMIT $3"""
+ORDER BY 1, 2, 3"""  # noqa: S608  put together from constants
 # In order, because the highest indexed number shows how far the index has come.
 
 _PAGE = 500
-"""Number of texts that are held in memory at a time while a session is indexed."""
+"""Messages that one step indexes at most. It holds the writer, and its texts are in memory."""
 
 _INSERT = """
 INSERT INTO indexed (tenant, session, kind, branch, version, key, form, words)
@@ -96,35 +103,46 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, to_tsvector('simple', $8))
 ON CONFLICT (tenant, session, kind, branch, version) DO NOTHING"""
 
 SEARCH = """
-SELECT i.kind, i.key, coalesce(m.role, ''), coalesce(m.body, e.text, ''), i.rank
+SELECT page.kind, page.key, coalesce(m.role, ''), coalesce(m.body, e.text), page.rank
 FROM (
-    SELECT n.tenant, n.session, n.kind, n.branch, n.version, n.key, -ts_rank(n.words, q, 1) AS rank
-    FROM to_tsquery('simple', $1) q, indexed n
-    WHERE n.tenant = $2 AND n.session = $3 AND n.words @@ q
-    ORDER BY 7, n.kind DESC, n.version DESC LIMIT $4
-) i
+    SELECT sized.*, sum(sized.size) OVER (
+        ORDER BY sized.rank, sized.kind DESC, sized.version DESC ROWS UNBOUNDED PRECEDING) - sized.size < $1 AS is_read
+    FROM (
+        SELECT i.*, coalesce(
+            (SELECT length(s.body) FROM messages s
+                WHERE i.kind = 'message' AND s.tenant = i.tenant AND s.session = i.session AND s.key = i.key),
+            (SELECT length(s.text) FROM edits s
+                WHERE i.kind <> 'message' AND s.tenant = i.tenant AND s.session = i.session AND s.branch = i.branch
+                    AND s.number = i.version), 0) AS size
+        FROM (
+            SELECT n.tenant, n.session, n.kind, n.branch, n.version, n.key, -ts_rank(n.words, q, 1) AS rank
+            FROM to_tsquery('simple', $2) q, indexed n
+            WHERE n.tenant = $3 AND n.session = $4 AND n.words @@ q
+            ORDER BY 7, n.kind DESC, n.version DESC LIMIT $5
+        ) i
+    ) sized
+) page
 LEFT JOIN LATERAL (
-    SELECT s.role, s.body FROM messages s
-    WHERE i.kind = 'message' AND s.tenant = i.tenant AND s.session = i.session AND s.key = i.key OFFSET 0) m ON true
+    SELECT s.role, CASE WHEN page.is_read THEN s.body END AS body FROM messages s
+    WHERE page.kind = 'message' AND s.tenant = page.tenant AND s.session = page.session AND s.key = page.key
+    OFFSET 0) m ON true
 LEFT JOIN LATERAL (
     SELECT s.text FROM edits s
-    WHERE i.kind <> 'message' AND s.tenant = i.tenant AND s.session = i.session AND s.branch = i.branch
-        AND s.number = i.version OFFSET 0) e ON true
-ORDER BY i.rank, i.kind DESC, i.version DESC"""
+    WHERE page.kind <> 'message' AND page.is_read AND s.tenant = page.tenant AND s.session = page.session
+        AND s.branch = page.branch AND s.number = page.version OFFSET 0) e ON true
+ORDER BY page.rank, page.kind DESC, page.version DESC"""
 
 
 async def update_index(connection: Any, tenant: str, session: str) -> None:
-    """Index the session's new rows. connection: asyncpg's, in a transaction that holds the session's lock."""
+    """Index some of the session's new rows. connection: asyncpg's, in a transaction that holds the session's lock."""
     await connection.execute(_DROP_EARLIER, tenant, session, INDEX_FORM)
-    while True:
-        rows = await connection.fetch(_NEW, tenant, session, _PAGE)
-        index_rows = [
-            (tenant, session, *row[:4], INDEX_FORM, " ".join(extract_words(extract_text(row[0], row[4]))))
-            for row in rows
-        ]
-        await connection.executemany(_INSERT, index_rows)
-        if len(rows) < _PAGE:
-            return
+    rows = await connection.fetch(_NEW, tenant, session, _PAGE)
+    index_rows = await asyncio.to_thread(_list_words, rows)  # a second for a message of 10 MB
+    await connection.executemany(_INSERT, [(tenant, session, *row, INDEX_FORM, words) for *row, words in index_rows])
+
+
+def _list_words(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return [(*row[:4], " ".join(extract_words(extract_text(row[0], row[4])))) for row in rows]
 
 
 def build_query(text: str) -> str:
@@ -136,13 +154,16 @@ def build_query(text: str) -> str:
 
 def read_match(row: Sequence[Any]) -> SearchMatch:
     """The match in a row of SEARCH."""
-    return SearchMatch(row[0], bytes(row[1]), row[2], extract_text(row[0], row[3]), row[4])
+    has_text = row[3] is not None
+    return SearchMatch(
+        row[0], bytes(row[1]), row[2], extract_text(row[0], row[3]) if has_text else "", row[4], has_text
+    )
 
 
 def extract_words(text: str) -> list[str]:
     """The words of a text in lower case and without diacritics, as SQLite's index has them."""
     bare = "".join(c for c in normalize("NFD", prepare_index_text(text.lower())) if not unicodedata.combining(c))
-    return _WORD.findall(bare)[:_MOST]
+    return _WORD.findall(bare)[:MAX_INDEXED_WORDS]
 
 
 def extract_text(kind: str, body: bytes) -> str:

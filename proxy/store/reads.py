@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from proxy.errors import StoreUnavailable
 from proxy.store import full_text_search, sql
 from proxy.store.base import (
-    MAX_PAGE_BYTES,
     BranchRecord,
     BranchRow,
     DecisionRows,
@@ -41,7 +40,7 @@ from proxy.store.expected_reads import ImmediateReads
 from proxy.store.full_text_search import SearchMatch
 from proxy.store.removal import RemovalSteps
 from proxy.store.response_names import ResponseNameReads
-from proxy.store.row_reader import split_into_chunks
+from proxy.store.row_reader import MAX_PAGE_BYTES, split_into_chunks
 from proxy.store.session_lists import MessageFilter, SessionListReads, contains_text
 from proxy.store.session_notes import NoteRow, SessionNotesReads
 from proxy.store.texts import to_text
@@ -51,6 +50,9 @@ _ALL = 1 << 62
 
 _LOOKED_THROUGH = 256
 """Number of messages that are read at a time while a text is searched in them."""
+
+_INDEX_STEPS = 10_000
+"""Steps in which one search brings an index up to date."""
 
 _PUBLIC = re.compile(r"[a-z2-7]{10}")
 KEY_BYTES = 16
@@ -145,11 +147,24 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         asked = full_text_search.build_query(tenant, session, query)
         if not asked:
             return []
-        with contextlib.suppress(StoreUnavailable):  # an index that cannot be brought up to date is searched as it is
-            await self.put([full_text_search.IndexRow(tenant, session)])
-        rows = await self._fetch(full_text_search.SEARCH, (asked, limit, tenant, session))
+        await self._update_index(tenant, session)
+        rows = await self._fetch(full_text_search.SEARCH, (MAX_PAGE_BYTES, asked, limit, tenant, session))
         # A lone surrogate, which JSON can carry, comes out of SQLite as bytes that are no UTF-8.
-        return [SearchMatch(row[0], row[1], row[2], row[3].decode("utf-8", "replace"), row[4]) for row in rows]
+        texts = [None if row[3] is None else row[3].decode("utf-8", "replace") for row in rows]
+        return [
+            SearchMatch(row[0], row[1], row[2], text or "", row[4], has_text=text is not None)
+            for row, text in zip(rows, texts, strict=True)
+        ]
+
+    async def _update_index(self, tenant: str, session: str) -> None:
+        """Bring the index of a session up to date, in steps between which the writer serves others. An index that
+        cannot be brought up to date is searched as it is."""
+        place = (tenant, session)
+        with contextlib.suppress(StoreUnavailable):
+            for _ in range(_INDEX_STEPS):
+                await self.put([full_text_search.IndexRow(*place)])
+                if not await self._fetch(full_text_search.HAS_NEW_MESSAGES, place * 2):
+                    return
 
     async def find_known_messages(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, KnownMessage]:
         found: dict[bytes, KnownMessage] = {}
@@ -290,11 +305,7 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
 
     async def read_left_out(self, tenant: str, session: str, branch: str) -> list[LeftOutMessage]:
         rows = await self._fetch(sql.LEFT_OUT, (tenant, session, branch, _ALL))
-        why = ("seq", "stage", "reason", "exchange", "edited_at")
-        return [
-            LeftOutMessage(*(*row[:14], bool(row[14]), bool(row[15]), row[16]), **dict(zip(why, row[17:], strict=True)))
-            for row in rows
-        ]
+        return [LeftOutMessage(*row) for row in rows]
 
     async def read_form(self, tenant: str, session: str, form: bytes) -> bytes | None:
         rows = await self._fetch(sql.FORM, (tenant, session, form))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+MAX_PAGE_BYTES: Final = 16 << 20
+"""Bytes of messages with which a page of them ends: one message may be as long as a managed body."""
 CHUNK_SIZES = (8, 64, 512)
 """Sizes of the lists of keys. A shorter list is filled up with its last key, so there are few statement texts, each
 prepared once."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from proxy.store.row_reader import RowReader, expand_per_chunk, split_into_chunks
+from proxy.store.row_reader import MAX_PAGE_BYTES, RowReader, expand_per_chunk, split_into_chunks
 from proxy.store.texts import sanitize_label, to_bytes, to_text
 
 MEMO_SESSION = ""
@@ -191,7 +191,64 @@ ROUNDS = expand_per_chunk(
     + "WHERE tenant = ? AND session = ? AND tip IN ({keys})"
 )
 
-ALL_ROUNDS = _ROUND + "WHERE tenant = $1 AND session = $2 ORDER BY created_at, key"
+ROUNDS_BY_KEY = """
+SELECT r.tenant, r.session, r.key, r.tip, r.exchange, r.body, r.created_at FROM (
+    SELECT sized.tenant, sized.session, sized.key,
+        sum(sized.size) OVER (ORDER BY sized.key) - sized.size AS bytes_before
+    FROM (
+        SELECT h.tenant, h.session, h.key, length(h.body) AS size FROM hidden_rounds h
+        WHERE h.tenant = $1 AND h.session = $2 AND h.key > $3 ORDER BY h.key LIMIT $4) sized
+) page JOIN hidden_rounds r ON /* each */ (r.tenant = page.tenant AND r.session = page.session AND r.key = page.key)
+WHERE page.bytes_before < $5 ORDER BY r.key"""
+"""In the order of the primary key: SQLite reads all of a body to get to the time behind it."""
+
+ROUNDS_PAGE = 1000
+"""Rounds that are read at a time."""
+
+_SCRATCHPAD = """
+INSERT INTO scratchpads (tenant, session, number, text, author, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant, session, number) DO NOTHING"""
+
+UPSERT_MEMO = """
+INSERT INTO memos (tenant, session, memo, project, content, tags, source_session, created_at, updated_at, deleted)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (tenant, session, memo) DO UPDATE SET
+    project = excluded.project, content = excluded.content, tags = excluded.tags,
+    source_session = excluded.source_session, updated_at = excluded.updated_at, deleted = excluded.deleted
+WHERE NOT memos.deleted AND (excluded.deleted OR excluded.updated_at >= memos.updated_at)"""
+
+UPDATE_SETTINGS = "UPDATE sessions SET settings = $1 WHERE tenant = $2 AND session = $3"
+
+SETTINGS = "SELECT settings FROM sessions WHERE tenant = $1 AND session = $2"
+
+UPSERT_NOTE = """
+INSERT INTO notes (tenant, session, branch, note, kind, text, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (tenant, session, branch, note) DO UPDATE SET text = excluded.text"""
+
+_ROUND = "SELECT tenant, session, key, tip, exchange, body, created_at FROM hidden_rounds "
+
+ROUNDS = expand_per_chunk(
+    _ROUND
+    + "WHERE tenant = ? AND session = ? AND key IN ({keys})\nUNION ALL\n"
+    + _ROUND
+    + "WHERE tenant = ? AND session = ? AND tip IN ({keys})"
+)
+
+NEWEST_ROUNDS = """
+SELECT r.tenant, r.session, r.key, r.tip, r.exchange, r.body, r.created_at FROM (
+    SELECT sized.tenant, sized.session, sized.key,
+        sum(sized.size) OVER (ORDER BY sized.created_at DESC, sized.key DESC) - sized.size AS bytes_before
+    FROM (
+        SELECT h.tenant, h.session, h.key, h.created_at, length(h.body) AS size FROM hidden_rounds h
+        WHERE h.tenant = $1 AND h.session = $2 AND (h.created_at, h.key) < ($3, $4)
+        ORDER BY h.created_at DESC, h.key DESC LIMIT $5) sized
+) page JOIN hidden_rounds r ON /* each */ (r.tenant = page.tenant AND r.session = page.session AND r.key = page.key)
+WHERE page.bytes_before < $6 ORDER BY r.created_at DESC, r.key DESC"""
+
+ROUNDS_PAGE = 1000
+"""Rounds that are read at a time."""
+_BEHIND_ALL = (1e300, b"\xff" * 64)
+"""Behind the time and the key of every round."""
 
 _SCRATCHPAD = "SELECT tenant, session, number, text, author, created_at FROM scratchpads "
 
@@ -242,10 +299,13 @@ def build_note_args(row: NoteRow) -> tuple[Any, ...]:
 class SessionNotesStore(Protocol):
     """The part of the `Store` protocol for these tables."""
 
-    async def read_hidden_rounds(
-        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
-    ) -> list[HiddenRoundRow]:
-        """The rounds whose key or tip is among `keys`, or all of the session, oldest first."""
+    async def read_hidden_rounds(self, tenant: str, session: str, keys: Sequence[bytes]) -> list[HiddenRoundRow]:
+        """The rounds whose key or tip is among `keys`, oldest first."""
+        ...
+
+    async def read_rounds_page(self, tenant: str, session: str, after: bytes = b"") -> list[HiddenRoundRow]:
+        """A page of the session's rounds in the order of their keys, after `after` (exclusive, a key), which turns the
+        page. It ends with the round that brings it to MAX_PAGE_BYTES, and is empty behind the last one."""
         ...
 
     async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
@@ -285,11 +345,11 @@ def _decode_memo(row: Sequence[Any]) -> MemoRow:
 class SessionNotesReads(RowReader):
     """The reading half of `SessionNotesStore`."""
 
-    async def read_hidden_rounds(
-        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
-    ) -> list[HiddenRoundRow]:
-        if keys is None:
-            return [HiddenRoundRow(*row) for row in await self._fetch(ALL_ROUNDS, (tenant, session))]
+    async def read_rounds_page(self, tenant: str, session: str, after: bytes = b"") -> list[HiddenRoundRow]:
+        args = (tenant, session, after, ROUNDS_PAGE, MAX_PAGE_BYTES)
+        return [HiddenRoundRow(*row) for row in await self._fetch(ROUNDS_BY_KEY, args)]
+
+    async def read_hidden_rounds(self, tenant: str, session: str, keys: Sequence[bytes]) -> list[HiddenRoundRow]:
         rounds: dict[bytes, HiddenRoundRow] = {}
         for chunk in split_into_chunks(keys):
             args = (tenant, session, *chunk, tenant, session, *chunk)

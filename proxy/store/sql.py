@@ -188,9 +188,7 @@ FROM sessions s WHERE s.tenant = $8 AND s.session = $9"""  # noqa: S608  put tog
 types from them."""
 
 LEFT_OUT = f"""
-SELECT m.tenant, m.session, m.key, m.parent, m.position, m.branch, m.role, m.group_id, m.body, m.form, m.call_id,
-    m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq, newest.stage,
-    newest.reason, newest.exchange, newest.created_at
+SELECT m.key, m.seq, newest.stage, newest.reason, newest.exchange, newest.created_at
 FROM ({_NEWEST_EDITS.format(what="e.key")}) newest
 JOIN messages m ON /* each */ (m.tenant = newest.tenant AND m.session = newest.session AND m.key = newest.key)
 WHERE newest.newer = 1 AND newest.action = 'gone' ORDER BY m.seq"""  # noqa: S608  put together from constants

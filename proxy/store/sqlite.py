@@ -254,9 +254,14 @@ class SqliteStore(QueuedStore, StoreReads):
         self._recent_answers.add(rows)
         return super().put_deferred(rows)
 
-    async def read_hidden_rounds(
-        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
-    ) -> list[HiddenRoundRow]:
+    async def read_rounds_page(self, tenant: str, session: str, after: bytes = b"") -> list[HiddenRoundRow]:
+        return (
+            []
+            if self._negative_cache.has_none("hidden_rounds", tenant, session)
+            else await super().read_rounds_page(tenant, session, after)
+        )
+
+    async def read_hidden_rounds(self, tenant: str, session: str, keys: Sequence[bytes]) -> list[HiddenRoundRow]:
         return (
             []
             if self._negative_cache.has_none("hidden_rounds", tenant, session)

@@ -39,7 +39,9 @@ async def query_messages(arguments: QueryDbArguments, context: ToolContext) -> s
         nonlocal note
         records, is_all = await stored_history.load_newest(context)
         note = "" if is_all else f"only the newest {len(records)} messages are searched; "
-        rounds = await context.store.read_hidden_rounds(context.tenant, context.session)
+        rounds, has_all_rounds = await stored_history.load_rounds(context)
+        if not has_all_rounds:
+            note += f"only {len(rounds)} of this proxy's tool calls and results are searched; "
         membership = await stored_history.load_prompt_membership(context)
         return await asyncio.to_thread(stored_history.make_table_rows, records, rounds, membership)
 

@@ -31,7 +31,8 @@ async def search_messages(arguments: SearchArguments, context: ToolContext) -> s
     async with context.read_slots.hold(context.tenant):
         matches = await context.store.search(context.tenant, context.session, arguments.query, arguments.limit)
         lines = [
-            f"[message {chain.public_id(match.key)}, {match.role or match.kind}, {len(match.text)} characters] "
+            f"[message {chain.public_id(match.key)}, {match.role or match.kind}, "
+            + (f"{len(match.text)} characters] " if match.has_text else "long: see recall]")
             + " ".join(match.text[:SHOWN_CHARS].split())
             for match in matches
         ]

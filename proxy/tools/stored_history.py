@@ -27,6 +27,8 @@ PAGE_SIZE = 200
 """Messages read from the store at a time, so that one list never blocks the event loop for long."""
 MAX_COPIED_BYTES = 64 << 20
 """Bytes of a session that are copied for a query, the newest messages first."""
+MAX_ROUND_BYTES = 32 << 20
+"""Bytes of hidden rounds that are copied for a query."""
 CALL_LOOKBACK = 40
 """Messages before a result that are searched for its call."""
 MAX_PAGES = 10
@@ -97,10 +99,15 @@ async def find_message(context: ToolContext, name: str) -> tuple[str, str] | Non
     stored = await context.store.find_message(*place, name) if is_known else None
     if stored is not None:
         return stored.role, await asyncio.to_thread(format_stored_message, stored.body)
-    rounds = await context.store.read_hidden_rounds(*place)
-    if own is not None and not is_known:  # rounds that are not in this prompt, behind answers that are
-        rounds = [row for row in rounds if row.key in own]
-    return await asyncio.to_thread(_find_hidden_message, rounds, name)
+    after = b""
+    while rounds := await context.store.read_rounds_page(*place, after):
+        after = rounds[-1].key
+        if own is not None and not is_known:  # rounds that are not in this prompt, behind answers that are
+            rounds = [row for row in rounds if row.key in own]
+        found = await asyncio.to_thread(_find_hidden_message, rounds, name)
+        if found is not None:
+            return found
+    return None
 
 
 def _find_hidden_message(rounds: Sequence[HiddenRoundRow], name: str) -> tuple[str, str] | None:
@@ -158,6 +165,21 @@ async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -
         if is_last_page(page, PAGE_SIZE):
             return records, True
         after = page[-1].seq
+
+
+async def load_rounds(context: ToolContext) -> tuple[list[HiddenRoundRow], bool]:
+    """Return (the session's hidden rounds, True if these are all): as many as MAX_ROUND_BYTES hold, and the one over
+    it."""
+    found: list[HiddenRoundRow] = []
+    size, after = 0, b""
+    while page := await context.store.read_rounds_page(context.tenant, context.session, after):
+        for row in page:
+            found.append(row)
+            size += len(row.body)
+            if size >= MAX_ROUND_BYTES:
+                return found, False
+        after = page[-1].key
+    return found, True
 
 
 class PromptMembership(msgspec.Struct, frozen=True):

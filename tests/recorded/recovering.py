@@ -169,9 +169,9 @@ async def contents(context: ToolContext) -> dict[str, str]:
     """The content of each message by its id, as the table has it that `query_db` works on."""
     records, is_all = await stored_history.load_newest(context)
     assert is_all
-    rows = stored_history.make_table_rows(
-        records, await context.store.read_hidden_rounds(context.tenant, context.session)
-    )
+    rounds, has_all_rounds = await stored_history.load_rounds(context)
+    assert has_all_rounds
+    rows = stored_history.make_table_rows(records, rounds)
     cells = [dict(zip(stored_history.COLUMNS, json.loads(row), strict=True)) for row in rows]
     return {row["id"]: row["content"] for row in cells}
 

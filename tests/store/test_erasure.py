@@ -63,7 +63,7 @@ async def test_all_that_was_made_of_a_message_is_blank(store: Store, make: RowFa
     assert [one.body for one in await store.read_iterations("t1", "s1", "main")] == [b"stays"]
     assert [await store.read_helper_answer("t1", "s1", name) for name in ("a1", "a2", "a3")] == [None, "text", None]
     assert await store.read_embeddings("t1", "s1", "m", [first.form]) == {}
-    assert [row.body for row in await store.read_hidden_rounds("t1", "s1")] == [b"{}"]
+    assert [row.body for row in await store.read_rounds_page("t1", "s1")] == [b"{}"]
     assert await store.read_form("t1", "s1", digest(b"zanzibar too")) == b"gone"
 
 

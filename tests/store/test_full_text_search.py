@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from proxy.errors import StoreUnavailable
-from proxy.store import full_text_search
+from proxy.store import full_text_search, postgres, reads
 from proxy.store.base import EditRow, MessageRow, Store
+from proxy.store.full_text_search import MAX_INDEXED_BYTES, IndexRow
 from proxy.store.in_memory import InMemoryStore
+from proxy.store.row_reader import MAX_PAGE_BYTES
 from tests.store.conftest import RowFactory, digest
 from tests.stores import count_rows
 
@@ -45,6 +48,64 @@ async def test_e6_messages_are_found_by_any_of_their_words_the_best_first(store:
     assert (found[0].kind, found[0].role) == ("message", "user")
     assert found[0].text.strip() == texts[0]
     assert len(await store.search("t1", "s1", "parser", limit=1)) == 1
+
+
+async def test_texts_are_read_until_they_have_so_many_bytes(
+    store: Store, make: RowFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are found too, with their role and their id, and without their text."""
+    for module in (reads, postgres):
+        monkeypatch.setattr(module, "MAX_PAGE_BYTES", 3000)
+    texts = [" ".join(["parser"] * (300 - 50 * n) + ["filler"] * 50 * n) for n in range(4)]
+    await store.put([*make.begin(), *(user_row(make, n, text) for n, text in enumerate(texts))])
+    found = await store.search("t1", "s1", "parser")
+    assert sorted(match.key for match in found) == sorted(digest("m", n) for n in range(4))
+    assert [match.has_text for match in found] == [True, True, False, False]
+    assert [match.text.strip() in texts for match in found[:2]] == [True, True]
+    assert [(match.role, match.text) for match in found[2:]] == [("user", ""), ("user", "")]
+    whole = await store.search("t1", "s1", "parser", limit=1)
+    assert [(match.key, match.has_text) for match in whole] == [(found[0].key, True)], "the first always has its own"
+
+
+async def test_the_beginning_of_a_long_text_is_indexed_and_its_words_leave_the_index_with_it() -> None:
+    store, make = InMemoryStore(), RowFactory()
+    await store.open()
+    texts = [
+        "early " + "filler " * (MAX_INDEXED_BYTES // 7) + "late",
+        "\u00e9t\u00e9 " * MAX_INDEXED_BYTES,
+        "late and short",
+    ]
+    await store.put([*make.begin(), *(user_row(make, n, text) for n, text in enumerate(texts))])
+    for word, wanted in (("early", [0]), ("late", [2]), ("ete", [1])):
+        found = await store.search("t1", "s1", word)
+        assert [m.key for m in found] == [digest("m", n) for n in wanted], word
+    assert (await store.search("t1", "s1", "early"))[0].text.strip() == texts[0], "and shown whole"
+    await store.delete_session("t1", "s1")
+    assert await fetch(store, "SELECT rowid FROM keywords WHERE keywords MATCH 'filler OR early OR ete'") == []
+    await store.close()
+
+
+async def test_the_index_is_brought_up_to_date_in_steps_of_so_many_bytes(store: Store, make: RowFactory) -> None:
+    """Between two of them the writer has its turn, and no step holds more than some 16 MiB of messages."""
+    long = "lantern " * (MAX_PAGE_BYTES // 8 * 2 // 3)
+    await store.put([*make.begin(), *(user_row(make, n, f"number{n} {long}") for n in range(5))])
+    counts: list[int] = []
+    put = store.put
+
+    def counting(rows: Any) -> Any:
+        done = put(rows)
+        if isinstance(rows[0], IndexRow):
+            done.add_done_callback(lambda _: counts.append(1))
+        return done
+
+    store.put = counting  # type: ignore[method-assign]  # the store's own, and counted
+    found = await store.search("t1", "s1", "number0 number1 number2 number3 number4")
+    assert len(found) == 5
+    await asyncio.sleep(0)
+    assert len(counts) == 3
+    assert len(await store.search("t1", "s1", "number4")) == 1
+    await asyncio.sleep(0)
+    assert len(counts) == 4, "nothing is new"
 
 
 async def test_e6_parts_calls_and_escapes_are_read_as_words(store: Store, make: RowFactory) -> None:

@@ -145,9 +145,7 @@ def test_it_never_hides_what_was_put(taken: list[tuple[str, Any]]) -> None:
                         assert await store.read_scratchpad_versions(
                             *place
                         ) == await StoreReads.read_scratchpad_versions(store, *place)
-                        assert await store.read_hidden_rounds(*place) == await StoreReads.read_hidden_rounds(
-                            store, *place
-                        )
+                        assert await store.read_rounds_page(*place) == await StoreReads.read_rounds_page(store, *place)
             elif step == "put":
                 await store.put([row])
             else:

@@ -159,7 +159,7 @@ async def test_retention_takes_branches_that_no_other_stands_on_out_of_sessions_
     assert [await of_branch(store, name) for name in ("side", "old fork")] == [0, 0]
     assert await of_branch(store, "pointed at") > 300
     assert {name: await of_branch(store, name) for name in kept} == kept
-    left = {row.exchange for row in await store.read_hidden_rounds("t1", "s1")}
+    left = {row.exchange for row in await store.read_rounds_page("t1", "s1")}
     assert left == {"x1", *(f"x-{name}" for name in (*kept, "pointed at") if name != "main")}
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
-from proxy.store import encode, texts, write_queue
+from proxy.store import encode, session_notes, texts, write_queue
 from proxy.store.base import Row, Store
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from tests.store.conftest import RowFactory, digest
@@ -58,9 +59,27 @@ async def test_rounds_are_found_by_the_answer_or_by_what_it_answers(store: Store
     ]
     assert await store.read_hidden_rounds("t1", "s1", many) == []
     assert await store.read_hidden_rounds("t1", "s1", []) == []
-    assert await store.read_hidden_rounds("t1", "s1") == rows
-    assert await store.read_hidden_rounds("t1", "s2") == await store.read_hidden_rounds("t2", "s1") == []
+    assert await store.read_hidden_rounds("t1", "s2", [digest("k", 3)]) == []
     assert await store.read_hidden_rounds("t2", "s1", [digest("k", 3)]) == []
+
+
+async def test_a_page_of_rounds_ends_with_the_one_that_brings_it_to_its_size(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_notes, "MAX_PAGE_BYTES", 100)
+    rows = [round_row(bytes([n]), digest("h", n), body=b"x" * 60) for n in range(5)]
+    rows.append(round_row(bytes([5]), digest("h", 5), body=b"x" * 500))
+    await store.put(rows[::-1])
+    pages, after = [], b""
+    while page := await store.read_rounds_page("t1", "s1", after):
+        pages.append(page)
+        after = page[-1].key
+    assert [row for page in pages for row in page] == rows
+    assert [len(page) for page in pages] == [2, 2, 2]
+    monkeypatch.setattr(session_notes, "MAX_PAGE_BYTES", 10_000)
+    monkeypatch.setattr(session_notes, "ROUNDS_PAGE", 4)
+    assert await store.read_rounds_page("t1", "s1") == rows[:4]
+    assert await store.read_rounds_page("t1", "s2") == await store.read_rounds_page("t2", "s1") == []
 
 
 async def test_what_a_branch_is_offered_is_decided_once(store: Store, make: RowFactory) -> None:

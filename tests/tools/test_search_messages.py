@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import ToolRefused
+from proxy.store import reads
 from proxy.tools.search_messages import SEARCH, SHOWN_CHARS
 from tests.tools.stored_session import in_memory, make_tool_context, store_messages, user
 
@@ -30,3 +31,12 @@ async def test_a_search_without_words_is_refused() -> None:
     async with in_memory() as store:
         with pytest.raises(ToolRefused):
             await search(make_tool_context(store), '{"query": " "}')
+
+
+async def test_a_match_whose_text_is_not_read_is_named_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "MAX_PAGE_BYTES", 10)
+    async with in_memory() as store:
+        await store_messages(store, [user("The printer is old."), user("The printer is new.")])
+        first, second = (await search(make_tool_context(store), '{"query": "printer"}')).splitlines()
+    assert first.endswith((", user, 20 characters] The printer is old.", ", user, 20 characters] The printer is new."))
+    assert second[19:] == ", user, long: see recall]"

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from proxy.chat.chain import public_id
+from proxy.store import session_notes
 from proxy.store.erasure import EraseMessageRow
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools import stored_history
@@ -21,6 +22,7 @@ from tests.tools.stored_session import (
     make_message_rows,
     make_tool_context,
     result,
+    run_call,
     shared_file,
     store_messages,
     user,
@@ -114,6 +116,28 @@ def a_round(answer: str, **body: list[dict[str, Any]]) -> HiddenRoundRow:
     visible = make_message_rows([user("go"), assistant(answer)])
     texts = {name: [json.dumps(message) for message in messages] for name, messages in body.items()}
     return HiddenRoundRow("t1", "s1", visible[1].key, visible[0].key, "x1", json.dumps(texts).encode(), 1.0)
+
+
+async def test_of_many_rounds_some_are_copied_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_notes, "MAX_PAGE_BYTES", 200)
+    rows = []
+    for n in range(9):
+        hidden = [assistant_call("query_db", "{}", f"q{n}"), result(f"number {n}", f"q{n}"), assistant(str(n))]
+        rows.append(msgspec.structs.replace(a_round(str(n), replaces=hidden), created_at=float(n)))
+    async with in_memory() as store:
+        await store_messages(store, [user("go")])
+        await store.put(rows)
+        tool_context = make_tool_context(store)
+        rows.sort(key=lambda row: row.key)
+        assert await stored_history.load_rounds(tool_context) == (rows, True)
+        for n in (0, 8):
+            _, (name, message) = stored_history.read_hidden_messages(rows[n])
+            assert await stored_history.find_message(tool_context, name) == ("tool", message.text)
+        assert await stored_history.find_message(tool_context, "zzzzzzzzzz") is None
+        monkeypatch.setattr(stored_history, "MAX_ROUND_BYTES", len(rows[0].body) * 3)
+        assert await stored_history.load_rounds(tool_context) == (rows[:3], False)
+        found_rows = await run_call(tool_context, "query_db", sql="SELECT count(*) FROM messages")
+        assert found_rows.startswith("[only 3 of this proxy's tool calls and results are searched; 1 row")
 
 
 async def test_rounds_that_the_client_never_saw_stand_before_their_answer() -> None:

@@ -80,7 +80,8 @@ class MessageDetails(MessageListItem):
 
 
 class FoundMessage(BaseModel):
-    """A message or summary that has words of the query."""
+    """A message or summary that has words of the query. text: the part with them; empty where the matches before it
+    have 16 MiB."""
 
     id: str
     kind: str

@@ -70,7 +70,9 @@ async def search_sessions(
             break
         looked += 1
         matches = []
-        for match in await store.search(row.tenant, row.session, q, MATCHES_EACH):
+        async with admin.services.read_slots.hold(row.tenant):
+            found = await store.search(row.tenant, row.session, q, MATCHES_EACH)
+        for match in found:
             name = chain.public_id(match.key)
             message = await store.find_message(row.tenant, row.session, name) if match.kind == "message" else None
             role, group = (message.role, message.group_id) if message is not None else ("", "")
