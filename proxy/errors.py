@@ -24,6 +24,7 @@
     │   └── AnswerTooLong        502   the answer is larger than the proxy holds; it can still be passed on as it comes
     ├── StoreError
     │   ├── StoreUnavailable   a read or write failed, or the spool is full
+    │   │   └── StoredPartMissing
     │   └── StoreRefused       the file cannot be opened safely: locked, newer schema, wrong rights
     ├── ToolRefused            a call of one of the proxy's own tools that cannot be done; the model gets the reason
     ├── NotManaged             a request that the proxy cannot parse well enough to rewrite; it goes on as it is
@@ -248,6 +249,10 @@ class StoreUnavailable(StoreError):
     """A read or write failed or took too long, or the spool is full. Chat goes on without it."""
 
     code = "store_unavailable"
+
+
+class StoredPartMissing(StoreUnavailable):
+    """A part of what is to be rebuilt is not in the store: it was deleted while it was used, or could not be stored."""
 
 
 class StoreRefused(StoreError):

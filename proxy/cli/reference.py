@@ -234,7 +234,7 @@ LIMITS = (
     LimitRow("texts of the matches of a search", f"{MAX_PAGE_BYTES >> 20} MiB, and the one over it", "without text"),
     LimitRow(
         "text of a message in which a search finds words",
-        f"{MAX_INDEXED_BYTES >> 20} MiB (SQLite), {MAX_INDEXED_WORDS:,} words (PostgreSQL)",
+        f"{MAX_INDEXED_BYTES >> 10} KiB; with PostgreSQL {MAX_INDEXED_WORDS:,} words of them",
         "not found by them",
     ),
     LimitRow("messages that are indexed for a search at once", f"{MAX_PAGE_BYTES >> 20} MiB", "the next step"),

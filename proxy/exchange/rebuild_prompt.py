@@ -18,7 +18,7 @@ from proxy.chat.message import Request
 from proxy.context.plan import Edit, Insert
 from proxy.context.render import add_inserts, render_plain
 from proxy.dialects.completions.request import MessageReader, read_message, read_request, write_request
-from proxy.errors import StoreUnavailable
+from proxy.errors import StoredPartMissing
 from proxy.exchange.exchange_rows import MessageForms, SentTexts
 from proxy.exchange.services import LARGE_BODY_BYTES
 from proxy.sessions.hidden_rounds import (
@@ -47,7 +47,7 @@ class RebuiltPrompt:
 
 
 async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str) -> RebuiltPrompt | None:
-    """Return the prompt of one exchange, None if there is no such exchange. Raises StoreUnavailable if a part of it is
+    """Return the prompt of one exchange, None if there is no such exchange. Raises StoredPartMissing if a part of it is
     missing."""
     row = await store.read_exchange(tenant, session, exchange)
     if row is None:
@@ -70,7 +70,7 @@ async def rebuild_request(
     store: Store, row: ExchangeRecord, message_reader: MessageReader = read_message
 ) -> tuple[Request, tuple[bytes, ...]]:
     """Return (the request that the client sent, the chain key of each message). message_reader: finds messages that
-    were read before. Raises StoreUnavailable if a part of it is missing."""
+    were read before. Raises StoredPartMissing if a part of it is missing."""
     chain = await store.read_chain(row.tenant, row.session, row.tip)
     body = await _rebuild_original(store, row, chain)
     request = (
@@ -95,7 +95,7 @@ async def _splice_stored_rounds(
     has_wire = any(m.role == "assistant" and b'"wire"' in m.raw for m in request.messages)
     spliced = splice_hidden_rounds(request, keys, rounds, tools, is_plain=not has_wire)
     if spliced.round_count != sent.rounds:
-        raise StoreUnavailable("hidden rounds of a stored exchange are missing")
+        raise StoredPartMissing("hidden rounds of a stored exchange are missing")
     return spliced
 
 
@@ -123,7 +123,7 @@ async def _rebuild_original(store: Store, row: ExchangeRecord, records: Sequence
         raws = {n: await _load_form(store, row, bytes.fromhex(form)) for n, form in forms.system}
         others = await _find_other_forms(store, row, forms)
         if len(chain) != row.messages - len(raws):
-            raise StoreUnavailable("messages of a stored exchange are missing")
+            raise StoredPartMissing("messages of a stored exchange are missing")
         array_of = []
         position = 0
         for n in range(row.messages):
@@ -139,7 +139,7 @@ async def _rebuild_original(store: Store, row: ExchangeRecord, records: Sequence
 
 def insert_messages(envelope: bytes, array: bytes) -> bytes:
     """Return a request's body. envelope: the body with an empty array in the place of its messages. array: the JSON of
-    the messages. Raises StoreUnavailable if the envelope has no place for them."""
+    the messages. Raises StoredPartMissing if the envelope has no place for them."""
     at = _find_messages_array(envelope)
     return envelope[:at] + array + envelope[at + 2 :]
 
@@ -155,14 +155,14 @@ async def _find_other_forms(store: Store, row: ExchangeRecord, forms: MessageFor
             return other_forms
         base = await store.read_exchange(row.tenant, row.session, forms.base)
         if base is None:
-            raise StoreUnavailable(f"the exchange {forms.base}, on which another one builds, is missing")
+            raise StoredPartMissing(f"the exchange {forms.base}, on which another one builds, is missing")
         forms = msgspec.json.decode(base.forms, type=MessageForms)
 
 
 def _find_messages_array(envelope: bytes) -> int:
     found = json_spans.find_member(envelope, "messages")
     if found is None:
-        raise StoreUnavailable("an envelope without a place for its messages")
+        raise StoredPartMissing("an envelope without a place for its messages")
     return found.start
 
 
@@ -197,5 +197,5 @@ async def _render_sent_body(
 async def _load_form(store: Store, row: ExchangeRecord, form: bytes) -> bytes:
     found = await store.read_form(row.tenant, row.session, form)
     if found is None:
-        raise StoreUnavailable(f"the form {form.hex()} of a stored exchange is missing")
+        raise StoredPartMissing(f"the form {form.hex()} of a stored exchange is missing")
     return found

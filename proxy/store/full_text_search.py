@@ -26,9 +26,9 @@ from proxy.store.row_reader import MAX_PAGE_BYTES
 MAX_QUERY_WORDS = 32
 """Maximum number of words of a query that are searched for."""
 
-MAX_INDEXED_BYTES = 1 << 20
-"""Bytes of a text that are indexed. FTS5 reads them again to rank a match: with those of 40 messages of 9 MB a search
-took longer than a read may."""
+MAX_INDEXED_BYTES = 256 << 10
+"""Bytes of a text that are indexed. FTS5 reads them again to rank a match: all of 40 messages of 9 MB took
+longer than a read may."""
 
 
 class IndexRow(Struct, frozen=True, gc=False):

@@ -18,7 +18,7 @@ from msgspec.json import decode
 
 from proxy.chat.unicode_text import normalize
 from proxy.notes.topic_words import find_search_words, prepare_index_text
-from proxy.store.full_text_search import INDEX_FORM, MAX_QUERY_WORDS, SearchMatch
+from proxy.store.full_text_search import INDEX_FORM, MAX_INDEXED_BYTES, MAX_QUERY_WORDS, SearchMatch
 from proxy.store.row_reader import MAX_PAGE_BYTES
 from proxy.store.texts import to_text
 
@@ -137,12 +137,12 @@ async def update_index(connection: Any, tenant: str, session: str) -> None:
     """Index some of the session's new rows. connection: asyncpg's, in a transaction that holds the session's lock."""
     await connection.execute(_DROP_EARLIER, tenant, session, INDEX_FORM)
     rows = await connection.fetch(_NEW, tenant, session, _PAGE)
-    index_rows = await asyncio.to_thread(_list_words, rows)  # a second for a message of 10 MB
+    index_rows = await asyncio.to_thread(_list_words, rows)  # some 50 ms for a long message
     await connection.executemany(_INSERT, [(tenant, session, *row, INDEX_FORM, words) for *row, words in index_rows])
 
 
 def _list_words(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
-    return [(*row[:4], " ".join(extract_words(extract_text(row[0], row[4])))) for row in rows]
+    return [(*row[:4], " ".join(extract_words(extract_text(row[0], row[4])[:MAX_INDEXED_BYTES]))) for row in rows]
 
 
 def build_query(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import StoreUnavailable
+from proxy.errors import StoredPartMissing
 from proxy.exchange.rebuild_prompt import rebuild_prompt
 from tests.exchange.long_results import LONG
 from tests.failing_store import FailingStore, use_store
@@ -137,8 +137,8 @@ async def test_what_is_not_there_is_said() -> None:
         assert await rebuild_prompt(proxy.app.store, "another", session, last) is None
         store: Any = proxy.app.store
         store._connection.execute("DELETE FROM exchanges WHERE exchange = ?", (rows[1][2],))
-        with pytest.raises(StoreUnavailable, match=rows[1][2]):
+        with pytest.raises(StoredPartMissing, match=rows[1][2]):
             await rebuild_prompt(proxy.app.store, tenant, session, last)
         store._connection.execute("DELETE FROM messages WHERE position = 1")
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoredPartMissing):
             await rebuild_prompt(proxy.app.store, tenant, session, last)

@@ -19,8 +19,10 @@ from starlette.exceptions import HTTPException
 
 from proxy.errors import (
     BadRequest,
+    Conflict,
     NotFound,
     ProxyError,
+    StoredPartMissing,
     StoreUnavailable,
     Unavailable,
     Unprocessable,
@@ -124,6 +126,13 @@ def register_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ProxyError)
     async def answer_proxy_error(_: Request, error: Exception) -> Response:
+        if isinstance(error, StoredPartMissing):
+            return make_error_response(
+                Conflict(
+                    "a part of this is not in the store any more: it was deleted while it was in use, or never stored",
+                    hint="What is being deleted is gone in a moment. List the messages to see what is left.",
+                )
+            )
         if isinstance(error, StoreUnavailable):
             return make_error_response(
                 Unavailable("the store does not answer", hint="GET /readyz says why. Try again later.")

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from msgspec import Struct
 
-from proxy.errors import Conflict, StoreUnavailable
+from proxy.errors import Conflict, StoredPartMissing, StoreUnavailable
 from proxy.web.api.json_answers import ERROR_RESPONSES, describe, register_error_handlers, render
 
 
@@ -54,6 +54,10 @@ def app() -> FastAPI:
     made = FastAPI(openapi_url=None)
     register_error_handlers(made)
 
+    @made.get("/part")
+    async def part() -> None:
+        raise StoredPartMissing("messages of a stored exchange are missing")
+
     @made.get("/conflict")
     async def conflict() -> None:
         raise Conflict("two of them", hint="Say which.")
@@ -99,3 +103,10 @@ def test_every_problem_has_one_shape() -> None:
 
 def test_every_status_is_described() -> None:
     assert set(ERROR_RESPONSES) == {400, 401, 403, 404, 409, 413, 415, 422, 429, 503}
+
+
+def test_a_part_that_is_gone_is_not_a_store_that_is_away() -> None:
+    got = TestClient(app()).get("/part")
+    assert (got.status_code, got.json()["error"]["code"]) == (409, "conflict")
+    assert "not in the store any more" in got.json()["error"]["message"]
+    assert "retry-after" not in got.headers
