@@ -24,7 +24,7 @@
     │   └── AnswerTooLong        502   the answer is larger than the proxy holds; it can still be passed on as it comes
     ├── StoreError
     │   ├── StoreUnavailable   a read or write failed, or the spool is full
-    │   │   └── StoredPartMissing
+    │   │   └── StoredPartMissing   a part of what is rebuilt was deleted, or never stored
     │   └── StoreRefused       the file cannot be opened safely: locked, newer schema, wrong rights
     ├── ToolRefused            a call of one of the proxy's own tools that cannot be done; the model gets the reason
     ├── NotManaged             a request that the proxy cannot parse well enough to rewrite; it goes on as it is
