@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import StoreUnavailable
+from proxy.store.full_text_search import SearchMatch
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream, wait_until
 from tests.scripted_model import ScriptedModel, send_reply
@@ -58,6 +59,31 @@ async def test_e6_a_prompt_is_searched_for_once_and_only_in_a_session_with_a_nam
         await agent.say("other thing")
         await agent.send()
         assert asked == ["handshake port zebra", "other thing"]
+
+
+async def test_a_match_whose_text_was_not_read_is_no_hit() -> None:
+    matches = [
+        SearchMatch("message", b"a" * 16, "user", "the port", -2.0),
+        SearchMatch("message", b"b" * 16, "tool", "", -1.0, has_text=False),
+    ]
+
+    async def search(*_: Any) -> list[SearchMatch]:
+        return matches
+
+    def put_in(app: Any) -> None:
+        app.store.search = search
+
+    async with (
+        run_upstream(ScriptedModel("ok")) as upstream,
+        run_proxy(upstream.port, before=put_in, policy="hierarchical") as proxy,
+    ):
+        await Agent(proxy, NAMED).say("zebra handshake port")
+        ((tenant,),) = await proxy.rows("SELECT tenant FROM sessions")
+        live = proxy.app.services.live_sessions.find_session(tenant, "a")
+        assert live is not None
+        (branch,) = live.branches.values()
+        assert branch.lookups.search_hits is not None
+        assert [hit.text for hit in branch.lookups.search_hits.texts] == ["the port"]
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("away"), None])

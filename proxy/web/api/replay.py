@@ -21,7 +21,7 @@ from proxy.replay.read import RecordedConversation
 from proxy.replay.report import NOTHING, ReplayReport, ReportBuilder
 from proxy.replay.work import create_pool
 from proxy.web.api import json_answers
-from proxy.web.api.admin_context import SessionContextDep
+from proxy.web.api.admin_context import SessionContext, SessionContextDep
 from proxy.web.api.json_answers import ERROR_RESPONSES
 
 router = APIRouter(prefix="/api/sessions/{session}", tags=["replay"], responses=ERROR_RESPONSES)
@@ -67,20 +67,26 @@ async def replay(context: SessionContextDep, body: ReplayBody, request: Request)
         if body.window is not None:
             model = replace(model, window=body.window)
         match = _make_replay_settings(context.services, body.policies, model)
-        conversations = [
-            conversation
-            async for conversation in stored.read_branches(
-                context.services.store, (context.tenant, context.session), "store"
-            )
-        ]
-        if sum(len(raw) for conversation in conversations for raw in conversation.messages) > MAX_BYTES:
-            raise Unprocessable("the session is too long to be played here", hint="Use `context-proxy replay`.")
+        conversations = await _read_conversations(context)
         sums = ReportBuilder(match)
         for played in await _play_conversations(conversations, match):
             sums.add_result(played)
     if not sums.request_count:
         raise Conflict("nothing in the session could be played")
     return json_answers.render(sums.build_report())
+
+
+async def _read_conversations(context: SessionContext) -> list[RecordedConversation]:
+    """Return the session's branches. Raises Unprocessable for too many bytes, and reads no further: each branch has its
+    whole history."""
+    conversations: list[RecordedConversation] = []
+    size = 0
+    async for conversation in stored.read_branches(context.services.store, (context.tenant, context.session), "store"):
+        size += sum(map(len, conversation.messages))
+        if size > MAX_BYTES:
+            raise Unprocessable("the session is too long to be played here", hint="Use `context-proxy replay`.")
+        conversations.append(conversation)
+    return conversations
 
 
 def _make_replay_settings(services: Services, wanted: Sequence[ReplayContender], model: Model) -> ReplaySettings:

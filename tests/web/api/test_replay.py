@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import pytest
+
+from proxy.replay import stored
+from proxy.web.api import replay
 from tests.web.api.conftest import ProxyWithData
 
 ON_ONE_STORE = True
@@ -27,3 +33,22 @@ def test_one_is_played_at_a_time(world: ProxyWithData) -> None:
     assert statuses[0] == 200
     assert statuses[-1] == 429
     assert set(statuses) == {200, 429}
+
+
+def test_of_a_session_that_is_too_long_no_more_is_read(world: ProxyWithData, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_branches, lengths = stored.read_branches, list[int]()
+
+    async def read_many(*args: Any) -> AsyncIterator[Any]:
+        async for conversation in read_branches(*args):
+            for _ in range(10):
+                lengths.append(sum(map(len, conversation.messages)))
+                yield conversation
+
+    monkeypatch.setattr(stored, "read_branches", read_many)
+    whole = world.ask("POST", R, {"policies": [{"policy": "thrifty"}]})
+    assert (whole.status, len(lengths)) == (200, 10)
+    monkeypatch.setattr(replay, "MAX_BYTES", 2 * lengths[0])
+    lengths.clear()
+    got = world.ask("POST", R, {"policies": [{"policy": "thrifty"}]})
+    assert (got.status, len(lengths)) == (422, 3)
+    assert "too long" in got.json()["error"]["message"]
