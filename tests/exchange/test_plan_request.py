@@ -28,6 +28,8 @@ HELLO = {"model": "m", "messages": [{"role": "system", "content": "Be."}, {"role
 
 THREADS: list[str] = []
 """The threads in which the stage below has worked."""
+WORK_S = 0.005
+"""Seconds that it works between two checkpoints: twice as much is more than a plan needs to come to it under load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Spoil(Stage):
         if "recurse" in text:
             raise RecursionError
         for _ in range(3 * ("work" in text)):
-            until = time.thread_time() + 0.001
+            until = time.thread_time() + WORK_S
             while time.thread_time() < until:
                 pass
             checkpoint()
@@ -114,7 +116,7 @@ async def test_planning_that_takes_too_long_is_given_up(spoilt: str) -> None:
 async def test_a_plan_that_would_hold_the_loop_is_made_again_in_a_worker_thread(
     spoilt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_request, "MAX_LOOP_S", 0.001)
+    monkeypatch.setattr(plan_request, "MAX_LOOP_S", 2 * WORK_S)
     model = ScriptedModel("Well.")
     async with (
         run_upstream(model) as upstream,
