@@ -202,16 +202,16 @@ def _make_response_headers(turn: Turn, reply: Reply, *, changed: bool) -> Header
 
 
 def _make_relay_factory(
-    services: Services, turn: Turn, tool_loop: ToolLoop | None, withheld: tuple[str, ...]
+    services: Services, turn: Turn, tool_loop: ToolLoop | None
 ) -> Callable[[AnswerRelay | None], AnswerRelay]:
-    """Return the function that makes the relay of a round from the relay of the round before. withheld: the headings of
-    blocks that the client must not see."""
+    """Return the function that makes the relay of a round from the relay of the round before."""
     echo = _find_echo(turn) if turn.prompt.outgoing != turn.original else ClientEcho()
 
     def make(after: AnswerRelay | None) -> AnswerRelay:
+        round_turn = turn if tool_loop is None else tool_loop.turn
         options = RelayOptions(
-            withheld=withheld,
-            drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
+            withheld=record_outcome.find_withheld_headings(services, round_turn),
+            drop_usage=round_turn.prompt.usage_added,
             limit=services.settings.limits.capture_mb << 20,
             hidden_tools=tool_loop.tool_names if tool_loop is not None else frozenset(),
             hold_text=services.settings.tools.hold_text,
@@ -232,8 +232,7 @@ async def _relay_stream(
 ) -> None:
     """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of the proxy. The
     terminal frame waits for the store."""
-    withheld = record_outcome.find_withheld_headings(services, turn)
-    make = _make_relay_factory(services, turn, tool_loop, withheld)
+    make = _make_relay_factory(services, turn, tool_loop)
     relay = make(None)
     try:
         # Its length may change in any case: an error or a comment of the proxy may follow.
@@ -247,7 +246,7 @@ async def _relay_stream(
         _record_client_gone(services, newest_turn, relay.answer, relay.blocks)
         raise
     answer, blocks = relay.answer, relay.blocks
-    if _shows_state(turn, withheld):
+    if _shows_state(services, turn):
         blocks = [block.body for block in state_block.find_blocks(answer.text)]
     if broken is not None or answer.error is not None or answer.is_truncated:
         await _end_broken_stream(services, turn, relay, Outcome("partial", reply.status, answer, blocks), broken, out)
@@ -366,7 +365,7 @@ async def _make_client_body(
         turn, (visible, blocks) = tool_loop.turn, joined
     elif withheld:
         visible, blocks = turn.dialect.answers.remove_blocks(body, withheld)
-    if _shows_state(turn, withheld) and turn.prompt.fallback != "upstream_reject":
+    if _shows_state(services, turn):
         blocks = [*blocks, *turn.dialect.answers.remove_blocks(visible, (state_block.HEADING,))[1]]
     if turn.prompt.outgoing != turn.original:
         visible = _restore_echo(turn, visible)
@@ -409,9 +408,9 @@ async def _record_and_respond(
     await out.respond(reply.status, headers, client_body.visible)
 
 
-def _shows_state(turn: Turn, withheld: tuple[str, ...]) -> bool:
-    """True if the client gets the STATE block that the prompt asks for. withheld: the headings that it does not get."""
-    return turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld
+def _shows_state(services: Services, turn: Turn) -> bool:
+    """True if the client gets the STATE block that the prompt asks for."""
+    return turn.prompt.asks_for_state and not services.settings.state.withhold
 
 
 def _find_status_without_answer(http_status: int) -> ExchangeStatus:

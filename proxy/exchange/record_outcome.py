@@ -34,7 +34,7 @@ from proxy.exchange import (
 from proxy.exchange.cost import Meter
 from proxy.exchange.dialect import is_bound_answer
 from proxy.exchange.services import Headers, Services
-from proxy.exchange.turn import ORIGINAL_FALLBACKS, Turn
+from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
 from proxy.notes import reflection, state_block
 from proxy.sessions import side_calls
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 def find_reflected_keys(turn: Turn) -> tuple[bytes, ...]:
     """The keys of the results that the sent prompt asked the model to reflect on; () where it did not ask."""
-    if turn.prompt.observed or turn.prompt.fallback == "upstream_reject":
+    if turn.prompt.is_original:
         return ()
     return next(
         (insert.quoted_keys for _, insert in turn.prompt.plan.placed_inserts if insert.source == ASK_SOURCE), ()
@@ -59,9 +59,7 @@ def find_reflected_keys(turn: Turn) -> tuple[bytes, ...]:
 
 def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
     """Headings of the blocks that are withheld from the client."""
-    if turn.prompt.fallback == "upstream_reject":
-        return ()
-    withholds_state = turn.prompt.plan.asks_for_state and services.settings.state.withhold
+    withholds_state = turn.prompt.asks_for_state and services.settings.state.withhold
     headings = (state_block.HEADING,) if withholds_state else ()
     return (*headings, reflection.HEADING) if find_reflected_keys(turn) else headings
 
@@ -310,11 +308,7 @@ def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> 
 
 def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
     """True for the whole answer to a request that asked for the state: the client's own bytes ask for none."""
-    return (
-        turn.prompt.plan.asks_for_state
-        and turn.prompt.fallback not in ORIGINAL_FALLBACKS
-        and answer.finish_reasons.get(0) not in CUT_REASONS
-    )
+    return turn.prompt.asks_for_state and answer.finish_reasons.get(0) not in CUT_REASONS
 
 
 def _make_meter(services: Services, turn: Turn, usage: Usage | None, outcome: Outcome) -> Meter | None:

@@ -73,6 +73,11 @@ class Prompt(msgspec.Struct, frozen=True, eq=False):
     """Pieces of reasoning that were left out of it because they are bound to another prompt."""
     is_simulated: bool = False
     """True if the request was planned in full and goes out without the plan (`observe`)."""
+    is_original: bool = False
+    """True if the client's own messages go out, whatever was planned. Set from the other values."""
+    asks_for_state: bool = False
+    """True if the prompt that goes out asks for a STATE block. A block that the client itself has asked for is its own.
+    Set from the other values."""
     sent_tokens: int = 0
     """Tokens of the prompt that goes out, by our own count. Set from the other values."""
     over_budget: int = 0
@@ -82,6 +87,8 @@ class Prompt(msgspec.Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         plan = self.plan
         is_original = self.observed or self.fallback in ORIGINAL_FALLBACKS
+        force_setattr(self, "is_original", is_original)
+        force_setattr(self, "asks_for_state", plan.asks_for_state and not is_original)
         sent = plan.before if is_original else plan.after
         force_setattr(self, "sent_tokens", sent)
         force_setattr(self, "over_budget", max(0, sent - plan.limit) if plan.limit is not None else 0)

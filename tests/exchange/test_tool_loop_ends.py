@@ -167,6 +167,19 @@ async def test_a_later_round_that_fails_is_answered_by_the_original_request(stre
     assert [json.loads(raw)["role"] for raw in list_sent_messages(model, -1)] == ["user", "assistant", "user"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_state_that_the_client_asked_for_itself_is_its_own_in_the_answer_to_its_request(stream: bool) -> None:
+    said = "It is so.\n\n### STATE\nGoal: mine\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
+    model = ScriptedModel(make_answer(None, make_proxy_call(1)), refuse, said, "Welcome.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, "rolling") as proxy:
+        played = PlayedConversation(proxy, model, stream=stream)
+        found = await played.turn("Hello")
+        assert await proxy.rows("SELECT text FROM states") == []
+    assert found.message["content"] == said
+    assert b"### STATE" in model.received[0].body
+    assert b"### STATE" not in model.received[2].body
+
+
 async def test_where_something_was_said_a_stream_ends_with_an_error() -> None:
     model = ScriptedModel(make_answer("Let me look.", make_proxy_call(1)), refuse, "Not asked.")
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
