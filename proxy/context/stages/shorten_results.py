@@ -29,7 +29,6 @@ from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.shell_commands import PLAIN_CALL, SHELL_WORDS, ShellCommand
 from proxy.context.plan import ContentKind, Proposal
 from proxy.context.stage import Stage, When
-from proxy.context.summaries.listed_names import is_path_listing
 from proxy.context.summaries.references import find_referred_lines
 from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars
 from proxy.context.view import View
@@ -66,6 +65,10 @@ _SHOWS = re.compile(
     r"\s*(?:cd [^&;]*(?:&&|;)\s*)?(?:\$\w+\s*=[^;|\n]*[;\n]\s*)?"
     r"(?:cat|sed -n|head|tail|nl|less|more|awk|bat|git (?:show|diff)|diff|(?i:get-content|gc|type))\b(?!.*<<)"
 )
+
+
+_LS_ENTRY = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s")
+"""The beginning of a line of `ls -l`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,3 +483,16 @@ def is_listing(message: Message) -> bool:
             if left < least:
                 return False
     return len(lines) >= 10
+
+
+def is_path_listing(message: Message) -> bool:
+    """True if a text of 5 or more lines has nothing but a path, or an entry of `ls -l`, on 80 % of them."""
+    lines = [line for line in map(str.strip, message.text.splitlines()) if line]
+    left, least = len(lines), 0.8 * len(lines)
+    for line in lines:
+        is_path = ("/" in line or "." in line) and len(line.split(None, 1)) == 1
+        if not is_path and _LS_ENTRY.match(line) is None:
+            left -= 1
+            if left < least:
+                return False
+    return len(lines) >= 5

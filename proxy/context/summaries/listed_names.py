@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from proxy.chat.message import Message
 from proxy.context.analysis import identifiers, output_wrappers
 
 _DATE = re.compile(
@@ -21,14 +20,6 @@ _HIT = re.compile(r"\S*[\w/]\.[a-zA-Z]\w{0,5}:\d+:")
 _CONTEXT = re.compile(r"(\S*[\w/]\.[a-zA-Z]\w{0,5})-\d+(?![^\s-])")
 """A path with the number of a line of context, as `grep -C` writes it."""
 _LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s*)?([\d.,]+[KMGTP]?)\s")
-_LS_ENTRY = re.compile(r"^[-dlbcps][-rwxsStT]{9}[.+@]?\s", re.MULTILINE)
-"""The beginning of a line of `ls -l`."""
-_UNFOLDED = re.compile(r"[{},]")
-"""Characters of a name that would be read as another one within braces."""
-FOLDED_SHARE = 0.5
-"""Share of a list of paths up to which a stub has all its paths, folded by directory."""
-FOLDED_MOST = 8000
-"""Limit on the characters of these paths."""
 _NO_NAME = re.compile(r"[\W_]+|[.FEsxX]+")
 """A ruler, or the progress of pytest."""
 _NUMBERED_WORD = re.compile(r"\d+:[a-z]+(?![\w./#@:+~-])")
@@ -93,41 +84,6 @@ def fold_places(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         files.setdefault(place[1] if place is not None else name, []).extend([name] if place is not None else [])
     folded = {name: name[len(path) :] for path, places in files.items() for name in places[1:]}
     return [name for path, places in files.items() for name in places or [path]], folded
-
-
-def is_path_listing(message: Message) -> bool:
-    """True if a text of 5 or more lines has nothing but a path, or an entry of `ls -l`, on 80 % of them."""
-    lines = [line for line in map(str.strip, message.text.splitlines()) if line]
-    left, least = len(lines), 0.8 * len(lines)
-    for line in lines:
-        is_path = ("/" in line or "." in line) and len(line.split(None, 1)) == 1
-        if not is_path and _LS_ENTRY.match(line) is None:
-            left -= 1
-            if left < least:
-                return False
-    return len(lines) >= 5
-
-
-def fold_directories(names: Iterable[str]) -> list[str]:
-    """The names with the paths of one directory written together, as a shell expands them: `src/{a.py,b.py}`."""
-    groups: dict[tuple[str, bool], list[str]] = {}
-    for name in names:
-        directory, slash, base = name.rpartition("/")
-        is_path = bool(directory and base) and _UNFOLDED.search(name) is None
-        groups.setdefault((directory + slash if is_path else name, is_path), []).append(base if is_path else "")
-    return [
-        front + ("{" + ",".join(bases) + "}" if len(bases) > 1 and is_path else bases[0])
-        for (front, is_path), bases in groups.items()
-    ]
-
-
-def folds_whole(message: Message) -> bool:
-    """True if all paths of a list without sizes and dates, folded by directory, are no longer than `FOLDED_SHARE` of
-    it."""
-    if not is_path_listing(message) or _LS_ENTRY.search(message.text):
-        return False
-    names = identifiers.read_names(message).joined.split()
-    return sum(map(len, fold_directories(names))) + len(names) <= min(FOLDED_MOST, FOLDED_SHARE * len(message.text))
 
 
 def find_listing_sizes(lines: Sequence[str]) -> frozenset[str]:

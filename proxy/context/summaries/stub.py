@@ -84,8 +84,6 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     kept = sum(map(len, shown)) + len(shown)
     new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
     room = 0.25 * len(message.text)
-    if new * loose > room and message.derive(listed_names.folds_whole):
-        return int(kept + min(fixed, 1200) + sum(map(len, listed_names.fold_directories(names)))) + 60
     if labelled_records.is_record(message, command):
         return int(kept + min(fixed, 1200) + min(8000, labelled_records.ROOM_FACTOR * room)) + 60
     return int(kept + min(fixed, 1200) + min(new * loose, 4000, room)) + 60
@@ -251,8 +249,6 @@ class StubWriter:
             lost = [name for name in lost if name in shows]
         lost = listed_names.drop_no_names(line_numbers.drop_most_numbers(message, lost), lines)
         checkpoint()
-        if (whole := self._fold_listing(message, lost, room)) is not None:
-            return whole, 0, None
         lost, folded = listed_names.fold_places(lost)
         others = {name: listed_names.rank_name(name) for name in filterfalse(str.isidentifier, lost)}
         if listed_names.NUMBER_RANK in others.values():
@@ -273,16 +269,6 @@ class StubWriter:
             loose.sort(key=lambda name: others.get(name, 1))
         is_plain = is_whole and parts is before and not folded
         return [folded.get(name, name) for name in loose], len(lost) - len(loose), have if is_plain else None
-
-    def _fold_listing(self, message: Message, lost: Sequence[str], room: int) -> list[str] | None:
-        """All lost names of a list of paths, folded by directory; None if they fit as they are, or not at all.
-
-        An agent opens the files of such a list one after another, and their paths rarely stand elsewhere. Folded, they
-        take about as much as the first ones of them would."""
-        if sum(map(len, lost)) + len(lost) <= room or not message.derive(listed_names.folds_whole):
-            return None
-        folded = listed_names.fold_directories(lost)
-        return folded if sum(map(len, folded)) + len(folded) <= 2 * self._limits.max_name_chars else None
 
 
 def keep_short_gaps(lines: Sequence[str], kept: set[int]) -> None:

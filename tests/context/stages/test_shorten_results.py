@@ -20,8 +20,8 @@ from proxy.context.stages.shorten_results import (
     classify_call,
     find_results,
     is_listing,
+    is_path_listing,
 )
-from proxy.context.summaries.listed_names import is_path_listing
 from proxy.context.summaries.stub import StubWriter
 from proxy.context.view import View
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request

@@ -8,7 +8,6 @@ from proxy.context.summaries.listed_names import (
     LOWEST_RANK,
     NUMBER_RANK,
     find_listing_sizes,
-    fold_directories,
     fold_places,
     rank_name,
     split_places,
@@ -31,12 +30,6 @@ def test_places_of_one_file_stand_together() -> None:
     assert names == ["a.py:1", "a.py:9", "other", "b.py:3"]
     assert short == {"a.py:9": ":9"}
     assert fold_places(["a", "b"]) == (["a", "b"], {})
-
-
-def test_the_paths_of_one_directory_are_written_as_a_shell_expands_them() -> None:
-    names = ["/a/b/c.py", "x/", "/a/d.py", "/a/b/e.py", "x/y", "/r", "x/{z}", "x/1,2", "name_1"]
-    folded = ["/a/b/{c.py,e.py}", "x/", "/a/d.py", "x/y", "/r", "x/{z}", "x/1,2", "name_1"]
-    assert fold_directories(names) == folded
 
 
 def test_the_word_behind_a_hit_is_a_name_of_its_own() -> None:

@@ -150,46 +150,6 @@ def test_of_the_context_around_a_hit_the_path_stays() -> None:
     assert stub(packages).splitlines()[-1] == listed, "no search has found anything"
 
 
-def expand(listed: str) -> list[str]:
-    """The names of `[also there: ...]`, with braces expanded."""
-    groups = re.findall(r"([^ {]+)(?:\{([^ }]*)\})?", listed)
-    return [front + base for front, bases in groups for base in bases.split(",")]
-
-
-def test_a_list_of_paths_keeps_all_of_them_folded_by_directory() -> None:
-    paths = [f"/home/someone/work/src/package_{n // 40}/some_module_{n}.py" for n in range(120)]
-    text = "\n".join(paths)
-    kept = stub(text)
-    listed = kept.partition("[also there: ")[2].removesuffix("]")
-    assert "/package_1/{some_module_40.py,some_module_41.py," in listed
-    assert [paths[0], *expand(listed)] == paths
-    assert len(kept) < 0.5 * len(text)
-    (message,) = build_view([assistant(None, "1"), result("1", text)]).messages[1:]
-    assert 0.95 * len(kept) < estimate_stub_chars(message) < 1.1 * len(kept)
-
-
-@pytest.mark.parametrize(
-    ("paths", "keep"),
-    [
-        ([f"/home/someone/work/package_{n}/module.py" for n in range(120)], StubLimits()),  # a directory for each
-        ([f"/home/someone/work/project/module_{n}.py" for n in range(120)], StubLimits(max_name_chars=300)),
-    ],
-)
-def test_a_list_of_paths_that_saves_too_little_when_folded_keeps_its_first_ones(
-    paths: list[str], keep: StubLimits
-) -> None:
-    kept = stub("\n".join(paths), keep=keep)
-    assert "{" not in kept
-    assert paths[1] in kept
-    assert re.search(r"; \d+ more\]", kept)
-
-
-def test_a_list_of_paths_that_fits_is_not_folded() -> None:
-    paths = [f"/home/someone/work/project/module_{n}.py" for n in range(8)]
-    kept = stub("\n".join(paths), keep=StubLimits(max_name_share=1.0))
-    assert "{" not in kept
-
-
 def test_names_have_room_up_to_a_share_of_the_result() -> None:
     text = "\n".join(["found", *(f"name_{n:04} and other words that fill the line up" for n in range(200))])
     listed = stub(text, keep=StubLimits(max_name_share=0.05)).splitlines()[-1]
