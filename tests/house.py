@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import gc
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -389,6 +390,24 @@ def no_public_class_name_occurs_twice(house: House) -> list[str]:
     return [f"{name}: {', '.join(sorted(paths))}" for name, paths in sorted(by_name.items()) if len(paths) > 1]
 
 
+def no_name_of_a_module_is_bound_twice(house: House) -> list[str]:
+    """A function, class or constant of a module is written once: a merge may leave an older copy behind.
+
+    To mend it: remove the copy that is not read."""
+    problems = []
+    for path, tree in house.files.items():
+        bound = [
+            node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        ]
+        assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+        targets = [
+            each for node in assigned for each in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        ]
+        bound += [target.id for target in targets if isinstance(target, ast.Name)]
+        problems += [f"{path}: {name} is bound twice" for name, count in Counter(bound).items() if count > 1]
+    return problems
+
+
 def paths_in_docstrings_exist(house: House) -> list[str]:
     """Each file and each module that a docstring names is there."""
     found = []
@@ -479,6 +498,7 @@ RULES: tuple[Callable[[House], list[str]], ...] = (
     names_say_something,
     no_module_name_occurs_twice,
     no_public_class_name_occurs_twice,
+    no_name_of_a_module_is_bound_twice,
     paths_in_docstrings_exist,
     the_environment_is_read_in_one_place,
     libraries_stay_where_they_belong,

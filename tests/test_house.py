@@ -311,6 +311,14 @@ def test_a_public_class_name_that_occurs_twice_is_seen(tmp_path: Path) -> None:
     assert rules.no_public_class_name_occurs_twice(house) == ["Answer: proxy/chat/a.py, proxy/stream/b.py"]
 
 
+def test_a_name_that_a_module_binds_twice_is_seen(tmp_path: Path) -> None:
+    text = DOC + "A = 1\nB: int = 2\n\n\ndef run() -> None: ...\n\n\nA = 3\n\n\ndef run() -> None: ...\n"
+    assert rules.no_name_of_a_module_is_bound_twice(plant(tmp_path, {"proxy/chat/a.py": text})) == [
+        "proxy/chat/a.py: run is bound twice",
+        "proxy/chat/a.py: A is bound twice",
+    ]
+
+
 def test_a_file_or_module_that_a_docstring_names_and_that_is_not_there_is_seen(tmp_path: Path) -> None:
     text = (
         '"""See proxy/chat/gone.py, docs/gone.md, `proxy.chat.gone` and `proxy.errors.Y`;'

@@ -205,51 +205,6 @@ WHERE page.bytes_before < $5 ORDER BY r.key"""
 ROUNDS_PAGE = 1000
 """Rounds that are read at a time."""
 
-_SCRATCHPAD = """
-INSERT INTO scratchpads (tenant, session, number, text, author, created_at) VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (tenant, session, number) DO NOTHING"""
-
-UPSERT_MEMO = """
-INSERT INTO memos (tenant, session, memo, project, content, tags, source_session, created_at, updated_at, deleted)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (tenant, session, memo) DO UPDATE SET
-    project = excluded.project, content = excluded.content, tags = excluded.tags,
-    source_session = excluded.source_session, updated_at = excluded.updated_at, deleted = excluded.deleted
-WHERE NOT memos.deleted AND (excluded.deleted OR excluded.updated_at >= memos.updated_at)"""
-
-UPDATE_SETTINGS = "UPDATE sessions SET settings = $1 WHERE tenant = $2 AND session = $3"
-
-SETTINGS = "SELECT settings FROM sessions WHERE tenant = $1 AND session = $2"
-
-UPSERT_NOTE = """
-INSERT INTO notes (tenant, session, branch, note, kind, text, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
-ON CONFLICT (tenant, session, branch, note) DO UPDATE SET text = excluded.text"""
-
-_ROUND = "SELECT tenant, session, key, tip, exchange, body, created_at FROM hidden_rounds "
-
-ROUNDS = expand_per_chunk(
-    _ROUND
-    + "WHERE tenant = ? AND session = ? AND key IN ({keys})\nUNION ALL\n"
-    + _ROUND
-    + "WHERE tenant = ? AND session = ? AND tip IN ({keys})"
-)
-
-NEWEST_ROUNDS = """
-SELECT r.tenant, r.session, r.key, r.tip, r.exchange, r.body, r.created_at FROM (
-    SELECT sized.tenant, sized.session, sized.key,
-        sum(sized.size) OVER (ORDER BY sized.created_at DESC, sized.key DESC) - sized.size AS bytes_before
-    FROM (
-        SELECT h.tenant, h.session, h.key, h.created_at, length(h.body) AS size FROM hidden_rounds h
-        WHERE h.tenant = $1 AND h.session = $2 AND (h.created_at, h.key) < ($3, $4)
-        ORDER BY h.created_at DESC, h.key DESC LIMIT $5) sized
-) page JOIN hidden_rounds r ON /* each */ (r.tenant = page.tenant AND r.session = page.session AND r.key = page.key)
-WHERE page.bytes_before < $6 ORDER BY r.created_at DESC, r.key DESC"""
-
-ROUNDS_PAGE = 1000
-"""Rounds that are read at a time."""
-_BEHIND_ALL = (1e300, b"\xff" * 64)
-"""Behind the time and the key of every round."""
-
 _SCRATCHPAD = "SELECT tenant, session, number, text, author, created_at FROM scratchpads "
 
 SCRATCHPADS = _SCRATCHPAD + "WHERE tenant = $1 AND session = $2 AND number < $3 ORDER BY number DESC LIMIT $4"
