@@ -156,6 +156,9 @@ class TokenCounter:
 
     def count_images(self, message: Message) -> int:
         """Tokens of the message's images (`media.find_images`)."""
+        return message.derive(self._weigh_images, ("images", self)) if message.media_count else 0
+
+    def _weigh_images(self, message: Message) -> int:
         return sum(map(self._count_part, media.find_images(message)))
 
     def has_count(self, message: Message) -> bool:
