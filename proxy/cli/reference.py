@@ -280,7 +280,11 @@ LIMITS = (
         f"{MAX_LOOP_S * 1000:.0f} ms, and the step that it is in",
         "begun again in a worker thread",
     ),
-    LimitRow("planning one request", "`limits.plan_ms`", "the original goes out, and the work stops"),
+    LimitRow(
+        "planning one request",
+        "`limits.plan_ms`",
+        "the work stops; the edits of earlier requests are repeated, or the original goes out",
+    ),
     LimitRow("questions to the helper", f"`helper.queue`, {MAX_PROMPT_CHARS >> 20} MiB", "done without, counted"),
     LimitRow("a helper's answers in memory", f"{MAX_HELPER_ANSWERS:,} a session", "read back from the store"),
     LimitRow("dollars for helpers", "`helper.dollars_a_day`", "done without, counted"),

@@ -72,7 +72,9 @@ REASON_TEXTS: Final[Mapping[FallbackReason, str]] = {
     ),
     FallbackReason.ENCODING: "The body is compressed in a way that the proxy cannot read.",
     FallbackReason.STORE: "The store did not answer in time.",
-    FallbackReason.TIMEOUT: "Planning took longer than `limits.plan_ms`.",
+    FallbackReason.TIMEOUT: (
+        "Planning took longer than `limits.plan_ms`. The edits of earlier requests are repeated, without new ones."
+    ),
     FallbackReason.RULE: (
         "The plan broke a rule of strict upstreams. `context_proxy_refusals_total` counts each rule."
     ),

@@ -67,7 +67,9 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
 
 async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
     """Return the turn with a plan and the bytes to send, without breakpoints of the proxy's. If planning fails, the
-    body goes out as received, and the turn is stored like any other."""
+    body goes out as received, and the turn is stored like any other. If it only takes too long, no new edits are made.
+
+    frozen: no new edits are made, whether they would pay or not."""
     state = find_current_state(services, turn)
     # A stopped branch goes out as received while it fits its window: edits or `include_usage` may have been refused.
     is_stopped = state.stopped is not None
@@ -80,6 +82,9 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
                 return _repair_outgoing(_write_prompt(services, turn, plan, is_stopped=is_stopped))
     except Exception as problem:  # promise P4: a stage may be third-party code. Counted; the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
+        if fallback == FallbackReason.TIMEOUT and not frozen and _may_repeat_edits(turn, state):
+            log.info("the edits of earlier requests are repeated: %s", problem)
+            return await _repeat_edits(services, turn)
         if isinstance(problem, NotManaged):
             log.info("the request goes on as received: %s", problem)  # the header has one word of it
         else:
@@ -101,6 +106,25 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
         is_simulated=turn.enriched.policy.mode == "observe" and fallback is None and not plan.refusal,
     )
     return _repair_outgoing(turn.with_values(prompt=prompt).without_tools())
+
+
+def _may_repeat_edits(turn: Turn, state: BranchState) -> bool:
+    """True if earlier requests of the branch went out with edits that do not have to be decided again."""
+    policy = turn.enriched.policy
+    return bool(state.edits) and policy.mode == "rewrite" and not policy.literal
+
+
+async def _repeat_edits(services: Services, turn: Turn) -> Turn:
+    """Return the turn with the edits of earlier requests and no others.
+
+    To repeat an edit takes a microsecond. Without them the whole prompt would be written to the provider's cache again,
+    and once more with the next request."""
+    turn = await _plan_once(services, turn, frozen=True)
+    if turn.prompt.fallback is not None:
+        return turn
+    if not turn.is_preview:
+        count_fallback(services, FallbackReason.TIMEOUT)
+    return turn.with_prompt(fallback=FallbackReason.TIMEOUT)
 
 
 def _repair_outgoing(turn: Turn) -> Turn:

@@ -153,8 +153,8 @@ class LimitSettings(SettingsSection):
     header_kb: Count = 64
     """Largest header block in KiB. A larger one gets 431."""
     plan_ms: Milliseconds = 1000
-    """Time limit for rewriting a prompt, in milliseconds. Over it the original goes out, and the work stops, since
-    other requests wait for its thread."""
+    """Time limit for planning a prompt, in milliseconds. Over it the work stops, since other requests wait for its
+    thread. The edits of earlier requests are repeated then. Without any, the original goes out."""
     commit_wait_ms: Milliseconds = 250
     """Longest wait of an answer's end for the store, in milliseconds."""
     spool_mb: Count = 64

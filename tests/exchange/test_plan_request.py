@@ -17,7 +17,7 @@ from proxy.context.stage import Stage, When
 from proxy.context.view import View
 from proxy.exchange import plan_request, plan_timer
 from tests.dialect_agents import MessagesAgent
-from tests.exchange.long_results import LONG, make_looking_model
+from tests.exchange.long_results import LONG, has_short_result, make_looking_model, work_until
 from tests.proxy_server import Agent, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
@@ -132,6 +132,36 @@ async def test_a_plan_that_would_hold_the_loop_is_made_again_in_a_worker_thread(
         THREADS.clear()
         await agent.say("Now work")  # a short one holds the loop
         assert [on_loop] == THREADS
+
+
+async def test_a_plan_that_takes_too_long_repeats_the_edits_of_earlier_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = make_looking_model()
+    tree: dict[str, Any] = {"policy": "thrifty", "limits": {"plan_ms": 300}}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await work_until(agent, lambda: has_short_result(model.last))
+        before = model.last["messages"]
+
+        start, late = plan_timer.PlanTimer.start, [0.6]  # seconds by which the first plan begins too late
+
+        def start_late(timer: plan_timer.PlanTimer) -> None:
+            time.sleep(late.pop() if late else 0)
+            start(timer)
+
+        monkeypatch.setattr(plan_timer.PlanTimer, "start", start_late)
+        agent.brings(LONG + "x" * plan_request.MAX_NEW_BYTES)  # planned in a worker thread
+        found = await agent.say()
+        assert found.header("x-context-fallback") == "timeout"
+        assert model.last["messages"][: len(before)] == before
+        assert model.last["messages"][-1]["content"] == agent.messages[-2]["content"]
+        assert proxy.count("fallbacks_total", reason="timeout") == 1
+        assert (await proxy.outcome())[2] == "timeout"
+        sent_while_late = model.last["messages"]
+        agent.brings("ok")
+        assert (await agent.say()).header("x-context-fallback") is None
+        assert model.last["messages"][: len(sent_while_late)] == sent_while_late
 
 
 def hostile(lines: int) -> list[dict[str, Any]]:
