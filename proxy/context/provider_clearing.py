@@ -50,7 +50,7 @@ def clear_results(view: View, policy: Policy, edits: Mapping[bytes, Edit]) -> Ma
 
 def _list_candidates(view: View, edits: Mapping[bytes, Edit]) -> list[Proposal]:
     """The results that could be cleared now, oldest first; none if they are no run from the oldest on."""
-    results = [n for n, message in enumerate(view.messages) if message.is_result and not _is_gone(view, n, edits)]
+    results = [n for n, message in enumerate(view.messages) if message.is_result and not view.leaves_out(n, edits)]
     cleared = count_cleared(view.messages, view.keys, edits)
     if cleared is None:
         return []
@@ -73,11 +73,6 @@ def _list_candidates(view: View, edits: Mapping[bytes, Edit]) -> list[Proposal]:
             )
         )
     return candidates
-
-
-def _is_gone(view: View, index: int, edits: Mapping[bytes, Edit]) -> bool:
-    edit = edits.get(view.keys[index])
-    return edit is not None and edit.action == "gone"
 
 
 def count_cleared(messages: Sequence[Message], keys: Sequence[bytes], edits: Mapping[bytes, Edit]) -> int | None:

@@ -60,7 +60,7 @@ def repair_order(view: View, edits: dict[bytes, Edit], edits_in_force: Mapping[b
 
     edits_in_force: edits that are in force already; none of these is withdrawn.
     """
-    stay = [n for n in range(len(view.messages)) if not _is_gone(view, n, edits)]
+    stay = [n for n in range(len(view.messages)) if not view.leaves_out(n, edits)]
     if len(stay) == len(view.messages):
         return edits
     joined = join_steps(view.request, view.steps)
@@ -73,11 +73,6 @@ def repair_order(view: View, edits: dict[bytes, Edit], edits_in_force: Mapping[b
     if is_user_first or not view.messages[0].is_system:
         _bring_back(view, edits, edits_in_force, _find_opening_prompt(view, edits, edits_in_force))
     return edits
-
-
-def _is_gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
-    edit = None if view.messages[n].is_system else edits.get(view.keys[n])
-    return edit is not None and edit.action == "gone"
 
 
 def _may_not_follow(view: View, before: int, after: int) -> bool:
@@ -110,7 +105,7 @@ def _find_separators(
 
 
 def _may_return(view: View, n: int, force: Mapping[bytes, Edit]) -> bool:
-    return not view.messages[n].is_system and not _is_gone(view, n, force)
+    return not view.messages[n].is_system and not view.leaves_out(n, force)
 
 
 def _has_content(message: Message) -> bool:
@@ -119,7 +114,7 @@ def _has_content(message: Message) -> bool:
 
 def _find_opening_prompt(view: View, edits: Mapping[bytes, Edit], force: Mapping[bytes, Edit]) -> Sequence[int]:
     """The index of the prompt that belongs to the first remaining messages, if these do not begin with a prompt."""
-    first = next((n for n, m in enumerate(view.messages) if not m.is_system and not _is_gone(view, n, edits)), None)
+    first = next((n for n, m in enumerate(view.messages) if not m.is_system and not view.leaves_out(n, edits)), None)
     if first is None or view.messages[first].role == "user":
         return ()
     prompts = [n for n in range(first) if view.messages[n].role == "user" and _may_return(view, n, force)]

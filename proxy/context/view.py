@@ -239,6 +239,13 @@ class View(msgspec.Struct, frozen=True, eq=False):
         """The edit in force on messages[index]. System messages have none, because they share their neighbour's key."""
         return None if self.messages[index].is_system else self.edits.get(self.keys[index])
 
+    def leaves_out(self, index: int, edits: Mapping[bytes, Edit] | None = None) -> bool:
+        """True if messages[index] leaves the prompt. edits: these count, in place of those in force."""
+        if edits is None:
+            edits = self.edits
+        edit = None if self.messages[index].is_system else edits.get(self.keys[index])
+        return edit is not None and edit.action == "gone"
+
 
 def _extend_memo(facts: MemoValues, name: str, count: int, make: Callable[[int, T | None], T], owner: object) -> T:
     begin, whose, value = facts.get(name, (0, owner, None))

@@ -33,7 +33,7 @@ def find_replaced_images(view: View, results: Sequence[int], newest: int) -> Ite
     results: indexes of results with images, in order. newest: number of screenshots that stay. The newest images of all
     stay too, and those that the model has not answered yet: one step may have returned many."""
     sources, requests = refetch.find_sources(view), view.request_counts
-    shown = [n for n in reversed(results) if n in sources and find_images(view.messages[n]) and not _is_gone(view, n)]
+    shown = [n for n in reversed(results) if n in sources and find_images(view.messages[n]) and not view.leaves_out(n)]
     newer: dict[str, list[int]] = defaultdict(list)
     for count, n in enumerate(shown):
         series = _name_series(sources[n])
@@ -41,11 +41,6 @@ def find_replaced_images(view: View, results: Sequence[int], newest: int) -> Ite
         if count >= newest and len(newer[series]) >= kept and requests[n] < requests[-1]:
             yield n, max(newer[series][-kept], shown[count - newest])
         newer[series].append(n)
-
-
-def _is_gone(view: View, n: int) -> bool:
-    edit = view.find_edit(n)
-    return edit is not None and edit.action == "gone"
 
 
 def _name_series(source: ResultSource) -> str:

@@ -83,4 +83,4 @@ def find_kept_with_mark(view: View, n: int) -> Sequence[int]:
 
 
 def _is_gone(view: View, unit: RemovableUnit) -> bool:
-    return all((edit := view.find_edit(i)) is not None and edit.action == "gone" for i in unit.message_indexes)
+    return all(map(view.leaves_out, unit.message_indexes))

@@ -49,7 +49,7 @@ class SummarizeOld(Stage):
         old = view.compute_once(self, lambda: _find_old_messages(view, self.keep))
         if old is None:
             return
-        fresh = [n for n in old.covered if not _is_gone(view, n)]
+        fresh = [n for n in old.covered if not view.leaves_out(n)]
         if not fresh or (not view.literal and not self.only_over and len(fresh) < self.keep):
             return  # where edits last, wait for a batch of `keep` messages
         edit = view.find_edit(old.bearer)
@@ -76,7 +76,7 @@ class SummarizeOld(Stage):
         old = view.compute_once(self, lambda: _find_old_messages(view, self.keep))
         if old is None:
             return
-        gone = {n for n in old.covered if _is_gone(view, n)}
+        gone = {n for n in old.covered if view.leaves_out(n)}
         batches, rest = self._split_batches(view, old.first)
         for batch in [*batches, *_split_batch(view, rest)] if now else batches:
             ask = _ask(view, batch)
@@ -200,8 +200,3 @@ def _find_first_kept(view: View, keep: int) -> int:
 
 def _ask(view: View, batch: Sequence[int]) -> Ask:
     return Ask("summary", "", tuple(view.keys[n] for n in batch))
-
-
-def _is_gone(view: View, n: int) -> bool:
-    edit = view.find_edit(n)
-    return edit is not None and edit.action == "gone"
