@@ -81,7 +81,7 @@ def _clean(items: list[Json]) -> list[Json]:
     return items
 
 
-async def test_reasoning_behind_another_prefix_is_left_out_and_told() -> None:
+async def test_reasoning_after_another_prefix_is_left_out_and_reported() -> None:
     upstream = StrictResponses(STEP, [Think("Again."), Say("Mid.")], [Say("End.")])
     items = [user("Do it.")]
     async with client(upstream) as made:

@@ -124,7 +124,7 @@ async def test_a_collector_that_is_away_harms_no_request() -> None:
         assert (await Agent(proxy).say("Hi")).message["content"] == "Well."
 
 
-async def test_off_the_clients_header_goes_on_as_it_came() -> None:
+async def test_with_the_setting_off_the_clients_header_is_passed_on_unchanged() -> None:
     model = ScriptedModel("Well.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}]}'

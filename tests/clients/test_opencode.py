@@ -96,7 +96,7 @@ def make_command(n: int) -> Json:
 
 @pytest.mark.parametrize("policies", [("thrifty", "observe"), ("rolling",)], ids=["bound", "rolling"])
 @pytest.mark.parametrize("provider", MODELS)
-async def test_it_works_as_without_the_proxy(provider: str, policies: Sequence[str], tmp_path: Path) -> None:
+async def test_the_agent_works_as_without_the_proxy(provider: str, policies: Sequence[str], tmp_path: Path) -> None:
     program = install() / "node_modules" / "opencode-linux-x64" / "bin" / "opencode"
     if not program.exists():
         pytest.skip("opencode's package is for Linux on x64")

@@ -92,7 +92,7 @@ def test_the_file_is_read_and_not_written(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["slop.db"]
 
 
-def test_other_databases_and_damaged_ones_are_told(tmp_path: Path) -> None:
+def test_other_databases_and_damaged_ones_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "a.db"
     with closing(sqlite3.connect(file)) as there, there:
         there.execute("CREATE TABLE messages (id INTEGER)")

@@ -121,7 +121,7 @@ def test_a_prefix_that_the_provider_serves_is_cached_without_the_proxy_too(repor
     assert bill.without_proxy == pytest.approx(((1500 - cached) * 2.0 + cached * 0.2) / 1e6)
 
 
-async def test_rounds_of_ours_are_paid_for_and_would_not_have_been(prices: str) -> None:
+async def test_hidden_rounds_are_part_of_the_cost_that_the_proxy_adds(prices: str) -> None:
     model = ScriptedModel(make_answer(None, make_proxy_call(1)), make_answer(None, make_proxy_call(2)), "Done.")
     model.usage = usage(1000, 400)
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
@@ -435,7 +435,7 @@ def test_cached_tokens_that_are_not_reported_are_expected_by_the_count_of_the_pr
     assert (bill.paid, bill.without_proxy) == pytest.approx(((100 * 2.5 + 1100 * 0.2) / 1e6,) * 2)
 
 
-def test_what_was_fetched_again_is_no_part_of_the_cost_without_the_proxy() -> None:
+def test_what_was_fetched_again_is_not_part_of_the_cost_without_the_proxy() -> None:
     model = Model(input=2.0, output=10.0, w=1.25, r=0.1)
     meter = Meter([(1000, 800)], 60, before=3000, held=2900, sent=1000, expected=800, refetched=600)
     bill = compute_bill(model, meter)

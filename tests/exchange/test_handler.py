@@ -55,7 +55,9 @@ async def test_usage_is_asked_for_and_taken_out_again_where_the_client_did_not_a
 
 @pytest.mark.parametrize("after", [0, 1, 3, 5])
 @pytest.mark.parametrize("how", ["reset", "end", "within a line"])
-async def test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done(how: str, after: int) -> None:
+async def test_a_broken_stream_is_passed_on_up_to_the_break_with_an_error_and_without_done(
+    how: str, after: int
+) -> None:
     whole = make_events({"content": "A longer text that comes in pieces."})
 
     async def broken(_: RawRequest, there: Connection) -> None:
@@ -114,7 +116,7 @@ async def test_an_upstreams_error_passes_once_and_as_it_is(status: bytes) -> Non
     assert len(model.received) == 1
 
 
-async def test_an_upstream_that_is_not_there_is_told_as_502() -> None:
+async def test_an_upstream_that_is_not_there_is_reported_as_502() -> None:
     async with run_upstream(ScriptedModel()) as upstream:
         port = upstream.port
     async with run_proxy(port, policy="thrifty") as proxy:
@@ -124,7 +126,7 @@ async def test_an_upstream_that_is_not_there_is_told_as_502() -> None:
         assert await proxy.outcome() == ("failed", 502, None)
 
 
-async def test_an_answer_cut_short_is_never_told_as_whole() -> None:
+async def test_an_answer_cut_short_is_never_reported_as_whole() -> None:
     async def short(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
         await there.reset()
@@ -201,7 +203,7 @@ async def test_an_answer_that_is_larger_than_we_hold_passes_as_it_comes() -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_state_block_is_asked_for_withheld_stored_and_given_back_behind_the_system_prompt(stream: bool) -> None:
+async def test_a_state_block_is_asked_for_withheld_stored_and_given_back_after_the_system_prompt(stream: bool) -> None:
     model = ScriptedModel("The answer.\n\n" + BLOCK, "Another.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, stream=stream, messages=[{"role": "system", "content": "Be."}])

@@ -43,7 +43,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 
 
 @pytest.mark.slow
-async def test_the_control_arm_goes_out_as_it_came_and_is_named() -> None:
+async def test_the_control_arm_is_sent_unchanged_and_is_named() -> None:
     model = ScriptedModel(*(make_calls((f"call_{n:06}", "look"), at=n) for n in range(200)))
     async with (
         run_upstream(model) as upstream,

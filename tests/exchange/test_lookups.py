@@ -61,7 +61,7 @@ async def test_e6_a_prompt_is_searched_for_once_and_only_in_a_session_with_a_nam
         assert asked == ["handshake port zebra", "other thing"]
 
 
-async def test_a_match_whose_text_was_not_read_is_no_hit() -> None:
+async def test_a_match_whose_text_was_not_read_is_not_a_hit() -> None:
     matches = [
         SearchMatch("message", b"a" * 16, "user", "the port", -2.0),
         SearchMatch("message", b"b" * 16, "tool", "", -1.0, has_text=False),

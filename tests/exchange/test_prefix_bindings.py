@@ -168,7 +168,7 @@ def translate(messages: list[Json]) -> list[Json]:
     return made
 
 
-async def test_edits_in_another_wire_format_cost_no_more_than_the_reasoning_behind_them(tmp_path: Path) -> None:
+async def test_edits_in_another_wire_format_cost_no_more_than_the_reasoning_after_them(tmp_path: Path) -> None:
     """Under one name a session goes on in another format, in which nothing is bound and old messages are edited."""
     write_eager_policy(tmp_path)
     model = make("messages")
@@ -222,7 +222,7 @@ async def test_a_client_may_fork_ask_again_and_compact(wire: str, stream: bool) 
 
 
 @WIRES
-async def test_a_change_of_the_client_in_front_of_reasoning_ends_no_conversation(wire: str, tmp_path: Path) -> None:
+async def test_a_change_of_the_client_before_reasoning_ends_no_conversation(wire: str, tmp_path: Path) -> None:
     """Without the proxy the upstream refuses it; where the proxy has edited, the reasoning goes and stays away."""
     model = make(wire)
     path = str(tmp_path / "a.sqlite3")
@@ -335,7 +335,7 @@ async def test_a_plan_that_is_refused_for_another_reason_costs_no_conversation(w
 
 
 @WIRES
-async def test_the_first_reasoning_behind_what_was_left_out_is_known_to_be_made_behind_edits(wire: str) -> None:
+async def test_the_first_reasoning_after_what_was_left_out_is_known_to_be_made_after_edits(wire: str) -> None:
     """The client's bytes have another reasoning in front of it than what goes out; that is no change of the client."""
     async with working_agent(wire) as (model, agent, refuse):
         at = next(n for n, one in enumerate(agent.messages) if one["content"] == "Find the fault.")

@@ -118,7 +118,7 @@ async def test_an_answer_is_given_whatever_goes_wrong_in_counting_it(monkeypatch
         assert [one["content"] for one in await answers(proxy)] == ["Well."] * 2
 
 
-async def test_each_choice_is_stored_and_any_can_be_gone_on_from() -> None:
+async def test_each_choice_is_stored_and_can_be_continued() -> None:
     body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
     texts = ["One.", "Another."]
     choices = [
@@ -142,7 +142,7 @@ async def test_each_choice_is_stored_and_any_can_be_gone_on_from() -> None:
 
 
 @pytest.mark.parametrize("how", ["upstream", "client"])
-async def test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from(how: str) -> None:
+async def test_an_answer_that_broke_off_is_stored_as_far_as_it_came_and_can_be_continued(how: str) -> None:
     begun = asyncio.Event()
 
     async def stalls(_: RawRequest, there: Connection) -> None:

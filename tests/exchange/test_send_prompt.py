@@ -47,7 +47,7 @@ async def test_a_422_to_a_rewritten_prompt_is_a_refusal_as_a_400_is(stream: bool
     assert [r.body for r in model.received] == [json.dumps(HELLO | {"stream": stream}).encode()]
 
 
-async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_it_came() -> None:
+async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_received() -> None:
     model = ScriptedModel("Well.")
     original = HELLO["messages"]
     async with run_upstream(refusing(model, original)) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
@@ -84,7 +84,7 @@ async def test_rewriting_stops_for_a_branch_whose_original_was_taken(stream: boo
     assert stopped == [("a", "upstream_reject"), ("b", "upstream_reject")]
 
 
-async def test_rewriting_goes_on_where_the_original_is_refused_too() -> None:
+async def test_rewriting_continues_where_the_original_is_refused_too() -> None:
     model = ScriptedModel("Well.")
     async with (
         run_upstream(refusing(model, None, always=True)) as upstream,

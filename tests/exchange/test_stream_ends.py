@@ -88,7 +88,7 @@ async def test_others_get_their_turn_while_a_stream_is_read_that_came_at_once(pa
     assert max(read.values()) <= 2 * TURN_BYTES
 
 
-async def test_a_break_in_front_of_the_last_event_is_told() -> None:
+async def test_a_break_before_the_last_event_is_reported() -> None:
     async def script(request: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         for chunk in CHUNKS:
@@ -147,7 +147,7 @@ async def test_a_stream_is_read_as_one_whatever_its_head_says(head: bytes, hides
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-async def test_calls_of_ours_stay_hidden_in_a_stream_that_is_compressed_unasked(coding: str) -> None:
+async def test_calls_of_proxy_tools_stay_hidden_in_a_stream_that_is_compressed_unasked(coding: str) -> None:
     async def script(request: RawRequest, there: Connection) -> None:
         made = zlib.compressobj(wbits=31 if coding == "gzip" else 15)
         await there.send(STREAM[:-2], b"content-encoding: %b\r\n\r\n" % coding.encode())
@@ -166,7 +166,7 @@ async def test_calls_of_ours_stay_hidden_in_a_stream_that_is_compressed_unasked(
 
 
 @pytest.mark.parametrize("cut", [40, -12])
-async def test_a_compressed_stream_that_breaks_off_is_told(cut: int) -> None:
+async def test_a_compressed_stream_that_breaks_off_is_reported(cut: int) -> None:
     async def script(request: RawRequest, there: Connection) -> None:
         packed = gzip.compress(b"".join(CHUNKS))
         await there.send(STREAM[:-2], b"content-encoding: gzip\r\n\r\n")
@@ -179,7 +179,7 @@ async def test_a_compressed_stream_that_breaks_off_is_told(cut: int) -> None:
         assert (await proxy.outcome())[0] == "partial"
 
 
-async def test_a_coding_that_is_not_known_goes_on_as_it_comes_and_is_noted() -> None:
+async def test_a_coding_that_is_not_known_is_passed_on_unchanged_and_is_noted() -> None:
     async def script(request: RawRequest, there: Connection) -> None:
         await there.send(STREAM[:-2], b"content-encoding: x-own\r\n\r\n")
         await there.chunk(b"\x80packed")
@@ -243,7 +243,7 @@ FORMATS: dict[str, tuple[dict[str, object], bytes]] = {
         (b"retr", False),
     ],
 )
-async def test_text_behind_the_events_goes_on_with_tools_too_and_half_an_event_does_not(
+async def test_text_after_the_events_is_passed_on_with_tools_too_and_half_an_event_is_not(
     path: str, rest: bytes, passes: bool
 ) -> None:
     asked, event = FORMATS[path]
@@ -263,7 +263,7 @@ async def test_text_behind_the_events_goes_on_with_tools_too_and_half_an_event_d
         assert (await proxy.outcome())[0] == "partial"
 
 
-async def test_of_a_broken_stream_with_a_length_the_client_gets_the_error_behind_it() -> None:
+async def test_a_broken_stream_with_a_length_ends_with_an_error_for_the_client() -> None:
     """The error had no room in the length that the upstream had announced."""
 
     async def script(_: RawRequest, there: Connection) -> None:

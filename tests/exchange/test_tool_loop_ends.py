@@ -130,7 +130,7 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_has_to_be_a_call_is_a_call_of_ours_but_once(stream: bool) -> None:
+async def test_a_forced_call_is_a_call_of_a_proxy_tool_only_once(stream: bool) -> None:
     model = ScriptedModel(
         make_answer(None, make_proxy_call(1)),
         make_answer(None, make_client_call(1)),
@@ -218,7 +218,7 @@ async def test_why_a_round_was_refused_is_recorded_and_told_where_it_is_not_abou
         assert (b"Try later" in found.body) == (is_told and said is not None)
 
 
-async def test_a_refusal_in_an_unknown_compression_is_told_by_its_status_alone() -> None:
+async def test_a_refusal_in_an_unknown_compression_is_reported_by_its_status_alone() -> None:
     async def refuses(request: RawRequest, there: Connection) -> None:
         await send_reply(there, b"500 Broken", b"\x80packed", JSON, b"content-encoding: x-own")
 
@@ -250,7 +250,7 @@ async def test_the_cost_of_a_body_has_the_rounds_that_were_given_up() -> None:
 
 
 @pytest.mark.parametrize(("said", "stream"), [(None, False), (None, True), ("Let me look.", True)])
-async def test_an_exchange_that_fails_behind_a_round_has_the_cost_of_the_round(said: str | None, stream: bool) -> None:
+async def test_an_exchange_that_fails_after_a_round_has_the_cost_of_the_round(said: str | None, stream: bool) -> None:
     model = ScriptedModel(make_answer(said, make_proxy_call(1)), refuse, refuse)
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": stream}

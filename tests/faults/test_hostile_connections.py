@@ -142,7 +142,7 @@ async def test_s6_nobody_is_refused_while_there_is_room_and_a_share_may_be_all()
 
 @pytest.mark.parametrize("how", [b"content-length: 1000000000000000", b"transfer-encoding: chunked"])
 @pytest.mark.parametrize("path", [CHAT, "/v1/x", "/api/sessions"])
-async def test_s6_who_is_not_let_in_is_told_at_once_and_holds_no_place_with_its_body(path: str, how: bytes) -> None:
+async def test_s6_an_unauthorized_client_is_refused_at_once_and_its_body_takes_no_place(path: str, how: bytes) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, **KEYED) as proxy:
         client = await connect(proxy.port)
         await client.send(b"POST %b HTTP/1.1\r\nhost: localhost\r\n%b\r\n\r\n" % (path.encode(), how))
@@ -161,7 +161,7 @@ async def test_s6_who_is_not_let_in_is_told_at_once_and_holds_no_place_with_its_
         assert proxy.app.body_budget.held == 0
 
 
-async def test_s6_who_is_not_let_in_may_go_on_once_the_body_has_come() -> None:
+async def test_s6_an_unauthorized_client_may_continue_once_its_body_has_arrived() -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, **KEYED) as proxy:
         client = await connect(proxy.port)
         await client.send(begun(50_000, path="/v1/x"))

@@ -267,7 +267,7 @@ async def test_s5_an_error_that_repeats_the_operators_key_arrives_without_it(pat
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
-async def test_headers_of_ours_that_an_upstream_says_do_not_reach_the_client(path: str) -> None:
+async def test_an_upstreams_x_context_headers_do_not_reach_the_client(path: str) -> None:
     async def spoofing(request: RawRequest, there: Connection) -> None:
         head = b"HTTP/1.1 %b\r\nX-Context-Session: spoof\r\nx-context-other: spoof\r\nx-fine: 1\r\n"
         head += b"content-length: 2\r\n\r\n{}"
@@ -282,7 +282,7 @@ async def test_headers_of_ours_that_an_upstream_says_do_not_reach_the_client(pat
 
 
 @pytest.mark.parametrize("origin", [b"http://[evil", b"http://\xff\xfe[x]y"])
-async def test_an_origin_that_is_no_url_is_a_page_of_another_site(origin: bytes) -> None:
+async def test_an_origin_that_is_not_a_url_is_a_page_of_another_site(origin: bytes) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         for method, path in (("POST", CHAT), ("GET", "/api/sessions"), ("GET", "/v1/models")):
             assert (await ask(proxy, method, path, b"origin: " + origin)).status == 403
@@ -320,7 +320,7 @@ async def test_r6_an_answer_without_a_body_may_tell_a_length(status: bytes, meth
         assert proxy.count("internal_errors_total", where="web") == 0
 
 
-async def test_an_answer_that_is_none_of_these_is_as_it_came() -> None:
+async def test_an_answer_without_the_key_is_unchanged() -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         got = await ask(proxy, "GET", "/v1/models", b"authorization: Bearer own")
         assert (got.body, got.header("content-length")) == (ANSWER, str(len(ANSWER)))

@@ -72,7 +72,7 @@ async def test_c6_a_thousand_silent_sockets_do_not_slow_others(
         await asyncio.to_thread(fork_server.kill, pid)
 
 
-async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_told_to_come_back() -> None:
+async def test_r2_under_twice_the_load_admitted_requests_finish_and_the_rest_are_told_to_retry() -> None:
     async def slow(request: RawRequest, there: Connection) -> None:
         await asyncio.sleep(0.05)
         await model(request, there)
@@ -101,7 +101,7 @@ async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_to
 
 
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(OVERLOAD_S, marks=pytest.mark.long, id="long")])
-async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
+async def test_r2_goodput_stays_and_rejected_requests_are_answered_at_once(
     fork_server: ForkServer, tmp_path: Path, record_property: Record, seconds: float
 ) -> None:
     async def slow(request: RawRequest, there: Connection) -> None:

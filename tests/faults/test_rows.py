@@ -23,26 +23,28 @@ WHERE = ("faults", "upstream", "web")
 
 SHOWN: dict[str, list[str]] = {
     "u2": ["upstream/test_client.py::test_a_connection_that_is_never_accepted_ends_at_the_connect_timeout"],
-    "u4": ["exchange/test_handler.py::test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done"],
+    "u4": [
+        "exchange/test_handler.py::test_a_broken_stream_is_passed_on_up_to_the_break_with_an_error_and_without_done"
+    ],
     "u5": [
-        "exchange/test_record_outcome.py::test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from"
+        "exchange/test_record_outcome.py::test_an_answer_that_broke_off_is_stored_as_far_as_it_came_and_can_be_continued"
     ],
     "u9": [
-        "stream/test_completions_relay.py::test_without_options_every_byte_goes_on_at_every_cut",
+        "stream/test_completions_relay.py::test_without_options_every_byte_is_passed_on_at_every_cut",
         "stream/test_sse.py::test_a_stream_reads_alike_whole_byte_by_byte_and_cut_anywhere",
     ],
     "u10": [
         "exchange/test_handler.py::test_whatever_a_200_holds_reaches_the_client",
         "exchange/test_handler.py::test_whatever_a_stream_holds_reaches_the_client",
     ],
-    "u11": ["exchange/test_handler.py::test_an_answer_cut_short_is_never_told_as_whole"],
+    "u11": ["exchange/test_handler.py::test_an_answer_cut_short_is_never_reported_as_whole"],
     "c1": ["web/test_chat.py::test_upstream_is_closed_when_the_client_leaves_mid_stream"],
     "c2": ["web/test_chat.py::test_upstream_is_closed_when_the_client_leaves_before_the_first_byte"],
     "c3": ["web/test_chat.py::test_the_next_requests_succeed_after_many_clients_have_left"],
     "c5": ["web/test_chat.py::test_a_client_that_reads_slowly_holds_the_upstream_back"],
     "j3": [
-        "web/test_chat.py::test_odd_bodies_go_on_untouched_and_upstream_decides",
-        "web/test_chat.py::test_no_body_makes_an_error_of_ours",
+        "web/test_chat.py::test_odd_bodies_are_passed_on_untouched_and_upstream_decides",
+        "web/test_chat.py::test_no_body_causes_an_error_of_the_proxy",
     ],
     "j4": [
         "test_tokenizers.py::test_pathological_texts_are_counted_at_once",
@@ -98,7 +100,7 @@ SHOWN: dict[str, list[str]] = {
         "notes/test_memo_matching.py::test_no_memo_can_end_its_block_or_begin_anything",
         "notes/test_memo_matching.py::test_a_memo_of_100_kb_is_shown_to_2_kb",
     ],
-    "s6": ["exchange/test_state_blocks.py::test_s6_a_block_of_a_tool_or_of_the_user_is_no_state"],
+    "s6": ["exchange/test_state_blocks.py::test_s6_a_block_in_a_tool_result_or_a_user_message_is_not_a_state"],
     "s7": [
         "exchange/test_tool_loop_ends.py::test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools",
         "exchange/test_tool_loop_ends.py::test_time_is_bounded_too_and_ends_a_tool_that_runs",
@@ -113,7 +115,7 @@ SHOWN: dict[str, list[str]] = {
         "upstream/test_client.py::test_nothing_imports_another_http_client",
     ],
     "s10": [
-        "web/dashboard/test_hostile.py::test_there_are_two_hundred_of_them",
+        "web/dashboard/test_hostile.py::test_there_are_two_hundred_hostile_texts",
         "web/dashboard/test_hostile.py::test_names_of_sessions_and_models_in_the_list",
         "web/dashboard/test_static_files.py::test_texts_never_become_markup_and_nothing_comes_from_elsewhere",
     ],

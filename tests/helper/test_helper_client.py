@@ -129,7 +129,7 @@ async def test_an_answer_that_drips_is_given_up_as_well() -> None:
         assert (await one.ask("q", [])).outcome == "timeout"
 
 
-async def test_a_broken_answer_and_a_closed_port_are_told_apart() -> None:
+async def test_a_broken_answer_and_a_closed_port_are_distinguished() -> None:
     async def breaks(_: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
         await there.reset()

@@ -33,7 +33,7 @@ async def test_d7_a_dropped_group_is_out_until_it_is_restored(policy: str) -> No
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_what_is_undone_does_not_come_back_and_the_same_words_said_anew_do(policy: str) -> None:
+async def test_what_is_undone_does_not_come_back_but_the_same_words_said_again_do(policy: str) -> None:
     async with run_conversation(policy) as talk:
         await edit_messages.undo(talk.parts, talk.tenant, "s")
         assert not find_messages(await talk.ask()) & list_group_messages(2)

@@ -60,7 +60,7 @@ async def test_a_planted_disagreement_is_found() -> None:
     assert found.differing == [f"c#{n}" for n in range(5)]
 
 
-async def test_the_budget_ends_a_run_and_a_later_one_goes_on(tmp_path: Path) -> None:
+async def test_the_budget_ends_a_run_and_a_later_one_continues(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     first, second = Deciding("look"), Deciding("look")
     part = await ask(first, 0.025, path)
@@ -85,7 +85,7 @@ async def test_questions_that_fail_are_counted() -> None:
     assert (found.points, found.failed) == (0, 4 * len(POINTS))
 
 
-def test_a_file_that_is_no_file_of_answers_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_file_of_answers_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text('{"id": 1}\n{"id": 2}\n')
     with pytest.raises(ConfigError, match="line 1"):

@@ -20,7 +20,7 @@ from tests.upstream.conftest import EVENTS, JSON, answer_json, errors, make_clie
 
 
 @pytest.mark.timed
-async def test_u1_a_refused_connection_is_told_at_once_and_tried_twice_at_most() -> None:
+async def test_u1_a_refused_connection_is_reported_at_once_and_tried_twice_at_most() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound and not listening: refused
         async with make_client(bound.getsockname()[1]) as client:
@@ -116,7 +116,7 @@ async def test_u12_an_upstreams_error_is_passed_on_once_with_its_headers(status:
         assert errors(client, str(status)) == 1
 
 
-async def test_the_clients_accept_encoding_goes_on_where_the_answer_is_not_read() -> None:
+async def test_the_clients_accept_encoding_is_passed_on_where_the_answer_is_not_read() -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         headers = [(b"accept-encoding", b"br;q=1, gzip")]
         reply = await client.send(
@@ -230,7 +230,7 @@ async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> N
         assert sound(client)
 
 
-async def test_a_pool_that_has_leaked_is_made_anew() -> None:
+async def test_a_pool_that_has_leaked_connections_is_replaced() -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port, connect_s=0.1) as client:
         transport = transport_of(client)
         transport._slots = asyncio.Semaphore(0)  # as if every slot were held by nobody

@@ -233,7 +233,7 @@ async def test_an_upload_of_another_length_than_it_says_is_the_clients_mistake(p
 
 @pytest.mark.parametrize("ending", ["left open", "close", "reset"])
 @pytest.mark.parametrize("pieces", [True, False], ids=["upload", "bytes"])
-async def test_an_answer_that_comes_before_the_body_was_sent_is_told(pieces: bool, ending: str) -> None:
+async def test_an_answer_that_comes_before_the_body_was_sent_is_reported(pieces: bool, ending: str) -> None:
     async def refuse(there: Connection) -> None:
         await there.reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.1)  # by now the sockets are full
@@ -296,7 +296,7 @@ async def test_an_upload_in_which_nothing_moves_ends_in_time(who: str, limits: d
     assert pulled == 1 if who == "client" else pulled < 500, "what cannot be sent is not asked for: back-pressure"
 
 
-async def test_a_refusal_while_the_clients_part_is_waited_for_is_told_and_the_connection_not_used_again() -> None:
+async def test_a_refusal_while_the_clients_part_is_awaited_is_reported_and_the_connection_is_not_reused() -> None:
     async def refuse(there: Connection) -> None:
         await there.reader.readuntil(b"\r\n\r\n")
         await there.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\ntoo ")
@@ -430,8 +430,8 @@ async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten(
 
 def test_the_same_holds_on_the_loop_that_is_served_with() -> None:
     async def run() -> None:
-        await test_an_answer_that_comes_before_the_body_was_sent_is_told(True, "reset")
-        await test_an_answer_that_comes_before_the_body_was_sent_is_told(False, "close")
+        await test_an_answer_that_comes_before_the_body_was_sent_is_reported(True, "reset")
+        await test_an_answer_that_comes_before_the_body_was_sent_is_reported(False, "close")
         await test_a_reset_while_the_body_is_sent_is_unreachable(True)
         await test_what_is_said_on_an_idle_connection_closes_it(None)
         await test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_its_head(3_000_000)

@@ -103,7 +103,7 @@ async def test_what_comes_back_in_the_moment_in_which_the_wait_ends_is_taken_and
         await held.close()
 
 
-async def test_who_reads_while_all_is_closed_is_told() -> None:
+async def test_a_reader_is_told_when_everything_is_closed() -> None:
     async def stall(_: RawRequest, there: Connection) -> None:
         await there.send(STREAM)
         await there.left()
@@ -196,7 +196,7 @@ async def test_a_thousand_at_once_each_get_their_own_answer() -> None:
         assert sound(client, 1000)
 
 
-async def test_with_all_in_use_others_wait_and_then_are_told() -> None:
+async def test_with_all_places_in_use_others_wait_and_are_then_refused() -> None:
     gate = asyncio.Event()
 
     async def wait(request: RawRequest, there: Connection) -> None:
@@ -310,7 +310,7 @@ async def test_an_address_that_swallows_packets_is_passed_over(monkeypatch: pyte
             await client.close()
 
 
-async def test_a_name_whose_addresses_all_refuse_is_told_at_once() -> None:
+async def test_a_name_whose_addresses_all_refuse_is_reported_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         client = UpstreamClient(Settings(upstream=f"http://localhost:{unused.getsockname()[1]}/v1"), Metrics())

@@ -254,7 +254,7 @@ async def test_a_tunnel_that_is_refused_is_unreachable(answer: bytes, told: str)
     assert len(asked_for) == 2, "once more, since nothing had been sent to the target"
 
 
-async def test_bytes_behind_the_answer_of_a_tunnel_are_no_answer_of_the_target() -> None:
+async def test_bytes_after_the_answer_of_a_tunnel_are_not_the_targets_answer() -> None:
     heard: list[bytes] = []
 
     async def forge(there: Connection) -> None:

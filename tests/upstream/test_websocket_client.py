@@ -48,7 +48,7 @@ async def test_the_base_path_and_the_operators_key_take_the_place_of_the_clients
     assert request.headers.get_all("sec-websocket-key") != ["k"]
 
 
-async def test_a_redirect_is_no_answer_that_is_followed() -> None:
+async def test_a_redirect_is_not_an_answer_that_is_followed() -> None:
     async def redirect(_: RawRequest, there: Connection) -> None:
         await send_reply(there, b"302 Found", b"", b"location: http://127.0.0.1:1/elsewhere")
 
@@ -58,7 +58,7 @@ async def test_a_redirect_is_no_answer_that_is_followed() -> None:
         assert (refused.value.status, refused.value.is_final) == (302, False)
 
 
-async def test_an_upstream_that_is_away_or_silent_is_told() -> None:
+async def test_an_upstream_that_is_away_or_silent_is_reported() -> None:
     with pytest.raises(UpstreamUnreachable):
         await opened("http://127.0.0.1:1/v1")
 
@@ -71,7 +71,7 @@ async def test_an_upstream_that_is_away_or_silent_is_told() -> None:
         assert await upstream.none_open(2.0)
 
 
-async def test_something_that_is_no_http_is_a_refusal() -> None:
+async def test_an_answer_that_is_not_http_is_a_refusal() -> None:
     async def noise(_: RawRequest, there: Connection) -> None:
         await there.send(b"hello\r\n\r\n")
         await there.reset()

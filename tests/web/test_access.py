@@ -121,7 +121,7 @@ async def test_the_tenant_is_the_keys_and_nothing_that_the_client_says(keyed: An
     ]  # fmt: skip
 
 
-async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_log(
+async def test_s12_the_proxys_keys_reach_neither_upstream_nor_helper_nor_store_nor_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -136,7 +136,7 @@ async def test_the_metrics_tell_while_the_store_takes_no_writes(tmp_path: Path) 
         assert proxy.count("persist_dropped_total") == 0
 
 
-async def test_several_upstreams_are_told_apart_by_the_model() -> None:
+async def test_several_upstreams_are_distinguished_by_the_model() -> None:
     first, second = ScriptedModel("I am the first."), ScriptedModel("I am the second.")
     async with run_upstream(first) as one, run_upstream(second) as two:
         upstreams = {

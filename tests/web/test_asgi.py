@@ -150,7 +150,7 @@ async def test_what_the_connection_does_not_tell_of_is_a_cancellation_like_any()
         await task
 
 
-async def test_giving_the_request_up_from_outside_ends_the_work_however_often_it_is_told() -> None:
+async def test_cancelling_the_request_ends_the_work_however_often_it_is_cancelled() -> None:
     ended = 0
 
     async def work() -> None:
@@ -238,7 +238,7 @@ def test_whether_there_is_a_body_is_said_by_headers_alone() -> None:
     assert read_content_length(scope_of()) is None
 
 
-async def test_an_upload_comes_out_in_order_and_listening_goes_on_after_it() -> None:
+async def test_an_upload_comes_out_in_order_and_listening_continues_after_it() -> None:
     wire = Wire([part(b"a"), part(b""), part(b"b"), part(b"c", False)])
     upload = Upload(wire)
 
@@ -505,7 +505,7 @@ async def test_a_stream_that_the_upstream_cuts_is_a_warning_and_no_error(caplog:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
-async def test_an_upstream_that_fails_is_told_at_warning(path: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_upstream_that_fails_is_reported_at_warning(path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     async def failing(_: RawRequest, there: Connection) -> None:

@@ -92,7 +92,7 @@ async def test_with_passthrough_nothing_is_asked_for_that_the_client_did_not_ask
 
 
 @pytest.mark.parametrize("policy", ["passthrough", "thrifty", "rolling"])
-async def test_odd_bodies_go_on_untouched_and_upstream_decides(policy: str) -> None:
+async def test_odd_bodies_are_passed_on_untouched_and_upstream_decides(policy: str) -> None:
     async def refuse(request: RawRequest, there: Connection) -> None:
         await there.send(b"HTTP/1.1 422 No\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n", REFUSAL)
 
@@ -150,7 +150,7 @@ def body_of(dice: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "observe"])
-async def test_no_body_makes_an_error_of_ours(policy: str) -> None:
+async def test_no_body_causes_an_error_of_the_proxy(policy: str) -> None:
     dice = random.Random(policy)
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for _ in range(400):

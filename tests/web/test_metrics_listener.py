@@ -74,7 +74,7 @@ def test_a_sidecar_can_be_probed_and_scraped_from_outside_its_pod_and_opens_noth
 
 
 @pytest.mark.slow
-async def test_it_says_not_ready_until_the_last_answer_has_ended(tmp_path: Path) -> None:
+async def test_readiness_fails_until_the_last_answer_has_ended(tmp_path: Path) -> None:
     go = asyncio.Event()
 
     async def slow(_: RawRequest, there: Connection) -> None:
@@ -125,7 +125,7 @@ async def test_s1_with_keys_the_metrics_need_one_here_too() -> None:
         assert await status("/metrics", b"authorization: Bearer cp-metrics", b"host: b") == 400
 
 
-def test_an_address_that_cannot_be_had_is_told_by_its_own_setting() -> None:
+def test_an_address_that_cannot_be_bound_is_reported_with_its_setting() -> None:
     assert open_metrics_listener(Settings()) is None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -46,7 +46,7 @@ def split(answer: bytes) -> tuple[bytes, bytes]:
     return head, body
 
 
-async def test_method_path_query_headers_and_body_go_up_as_they_came() -> None:
+async def test_method_path_query_headers_and_body_reach_upstream_unchanged() -> None:
     async with edge(echo) as proxy:
         raw = (
             b"PATCH /v1/files/a%2Fb;c//d?x=%7E&y HTTP/1.1\r\nhost: here\r\nX-Stainless-Lang: python\r\nX-Two: 1\r\n"
@@ -110,7 +110,7 @@ async def test_u13_compressed_bytes_come_back_as_they_were_sent() -> None:
         assert body == packed
 
 
-async def test_u1_an_upstream_that_is_not_there_is_told_in_openais_shape_and_may_be_retried() -> None:
+async def test_u1_an_upstream_that_is_not_there_is_reported_in_openais_shape_and_may_be_retried() -> None:
     async with edge(echo) as proxy:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))

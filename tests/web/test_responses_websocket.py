@@ -103,7 +103,7 @@ async def test_a_loop_in_which_each_frame_has_only_what_is_new(policy: str, tmp_
 
 
 @pytest.mark.parametrize("takeover", [False, True])
-async def test_a_socket_goes_on_from_a_stored_response_that_it_did_not_carry(takeover: bool) -> None:
+async def test_a_socket_continues_from_a_stored_response_that_it_did_not_carry(takeover: bool) -> None:
     model = StrictResponses("First.", "Second.", "Third.")
     tree: Json = {"policy": "thrifty", "responses": {"takeover": takeover}}
     stored: Json = {"store": True, "include": []}
@@ -169,7 +169,7 @@ async def test_more_lanes_than_a_socket_may_have_end_it() -> None:
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "too many lanes")
 
 
-async def test_input_that_steers_comes_back_while_the_response_goes_on() -> None:
+async def test_input_that_steers_comes_back_while_the_response_continues() -> None:
     gate = asyncio.Event()
     model = StrictResponses("Well.", binds=False)
 
@@ -220,7 +220,7 @@ async def test_a_response_that_the_connection_did_not_carry_is_asked_for_whole()
     assert len(model.received) == 2
 
 
-async def test_an_error_is_a_frame_and_the_connection_goes_on() -> None:
+async def test_an_error_is_a_frame_and_the_connection_continues() -> None:
     model = StrictResponses("Well.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
         for wrong in ("{", json.dumps({"type": "session.update"}), create([{"type": "message", "role": "user"}])):
@@ -259,7 +259,7 @@ async def test_an_error_in_a_stream_is_a_frame_with_a_status(event: bytes, statu
         assert (await hear(there))[-1]["type"] == "error", "the connection goes on"
 
 
-async def test_an_upstream_that_does_not_stream_is_told_as_events() -> None:
+async def test_an_upstream_that_does_not_stream_is_reported_as_events() -> None:
     body = json.dumps({"id": "resp_1", "object": "response", "status": "completed", "output": [{"id": "msg_1"}]})
 
     async def whole(_: RawRequest, there: Connection) -> None:
@@ -278,7 +278,7 @@ async def test_an_upstream_that_does_not_stream_is_told_as_events() -> None:
     [b"HTTP/1.1 200 OK\r\ncontent-type: Text/Event-Stream", b"HTTP/1.1 201 Created\r\ncontent-type: text/event-stream",
      b"HTTP/1.1 200 OK\r\ncontent-type: text/plain"],
 )  # fmt: skip
-async def test_a_stream_is_told_as_events_whatever_its_head_says(head: bytes) -> None:
+async def test_a_stream_is_reported_as_events_whatever_its_head_says(head: bytes) -> None:
     async with (
         run_upstream(replace_head(StrictResponses("Well."), head)) as upstream,
         run_proxy(upstream.port) as proxy,

@@ -274,7 +274,7 @@ async def test_c9_a_flood_of_pipelined_requests_is_bounded_and_the_first_ones_ar
 
 
 @pytest.mark.parametrize("behind", [b"\x00\x01\x02 garbage\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"])
-async def test_c9_garbage_behind_a_request_never_gets_into_its_answer(behind: bytes) -> None:
+async def test_c9_garbage_after_a_request_never_gets_into_its_answer(behind: bytes) -> None:
     event = b'data: {"n":1}\n\n'
 
     async def stream(_: RawRequest, there: Connection) -> None:
@@ -408,7 +408,7 @@ class held:  # noqa: N801  used as a function
 
 
 @pytest.mark.parametrize("token", [b"h2c", b"websocket"])
-async def test_an_offer_to_change_the_protocol_is_declined_and_the_connection_goes_on(token: bytes) -> None:
+async def test_an_offer_to_change_the_protocol_is_declined_and_the_connection_continues(token: bytes) -> None:
     async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         offer = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: " + token, b"http2-settings: AAMAAABkAAQ")
@@ -436,7 +436,7 @@ async def test_without_the_package_a_websocket_handshake_is_told_to_use_http_bef
         assert upstream.requests == []
 
 
-async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_others_go_on() -> None:
+async def test_c10_beyond_the_limit_503_says_when_to_retry_and_the_other_requests_continue() -> None:
     gate = asyncio.Event()
 
     async def wait(request: RawRequest, there: Connection) -> None:

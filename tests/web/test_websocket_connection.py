@@ -23,7 +23,7 @@ HANDSHAKE = (
 )
 
 
-async def test_a_frame_may_be_as_long_as_a_body_and_no_longer() -> None:
+async def test_a_frame_may_be_as_long_as_a_body_but_not_longer() -> None:
     model = StrictResponses("Well.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, limits={"body_mb": 1}) as proxy:
         async with socket(proxy) as there:
@@ -50,7 +50,7 @@ async def test_a_frame_that_grows_when_it_is_decompressed_is_bounded_too() -> No
         assert upstream.requests == []
 
 
-async def test_messages_that_have_not_come_whole_have_one_budget() -> None:
+async def test_incomplete_messages_share_one_budget() -> None:
     """Each of them may be as long as a body, on as many connections as there are; compressed it costs its client
     nothing."""
 
@@ -100,7 +100,7 @@ async def test_fragments_without_bytes_count_too(monkeypatch: pytest.MonkeyPatch
         await abort_all([client])
 
 
-async def test_frames_that_wait_count_as_bodies() -> None:
+async def test_waiting_frames_count_towards_the_budget_of_bodies() -> None:
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port, limits={"body_mb": 1, "bodies_mb": 1}) as proxy,
@@ -120,7 +120,7 @@ async def test_frames_that_wait_count_as_bodies() -> None:
         assert budget.held == 0
 
 
-async def test_a_frame_with_too_many_values_is_refused_and_the_connection_goes_on() -> None:
+async def test_a_frame_with_too_many_values_is_refused_and_the_connection_continues() -> None:
     """A frame of 40 MB with 20 million numbers held every other request for 55 s, and took 5.7 GB."""
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
@@ -134,7 +134,7 @@ async def test_a_frame_with_too_many_values_is_refused_and_the_connection_goes_o
         assert len(upstream.requests) == 1
 
 
-async def test_a_history_that_is_longer_than_a_body_is_refused_and_the_connection_goes_on() -> None:
+async def test_a_history_that_is_longer_than_a_body_is_refused_and_the_connection_continues() -> None:
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port, limits={"body_mb": 1}) as proxy,
@@ -147,7 +147,7 @@ async def test_a_history_that_is_longer_than_a_body_is_refused_and_the_connectio
         await ask(there, [HELLO], previous_response_id=first["id"])
 
 
-async def test_connections_are_counted_with_the_others_and_leave_their_place() -> None:
+async def test_websocket_connections_count_with_the_others_and_free_their_place() -> None:
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port, limits={"connections": 3}) as proxy,
@@ -165,7 +165,7 @@ async def test_connections_are_counted_with_the_others_and_leave_their_place() -
         await wait_until(lambda: proxy.server is not None and not proxy.server.server_state.connections)
 
 
-async def test_a_client_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_answers_no_ping_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket_connection, "PING_S", 0.1)
     async with run_upstream(StrictResponses("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
@@ -181,7 +181,7 @@ async def test_a_client_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyP
         await wait_until(lambda: proxy.server is not None and not proxy.server.server_state.connections)
 
 
-async def test_frames_behind_the_handshake_are_read() -> None:
+async def test_frames_after_the_handshake_are_read() -> None:
     async with run_upstream(StrictResponses("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         data = create([HELLO]).encode()

@@ -131,13 +131,13 @@ async def test_an_upstream_that_serves_no_websocket_is_answered_with_426() -> No
 
 
 @pytest.mark.parametrize("path", ["/api/sessions", "/dashboard/", "/healthz", "/metrics"])
-async def test_the_proxys_own_pages_are_no_websockets(path: str) -> None:
+async def test_the_proxys_own_pages_are_not_websockets(path: str) -> None:
     async with upstream_of(echo) as upstream, run_proxy(upstream.port) as proxy:
         assert (await refuse(proxy, path)).status_code == 426
         assert upstream.requests == []
 
 
-async def test_the_demo_and_an_upstream_that_is_away_are_told() -> None:
+async def test_the_demo_and_an_upstream_that_is_away_are_reported() -> None:
     async with run_proxy("demo") as proxy:
         assert (await refuse(proxy)).status_code == 426
     async with run_proxy(1) as proxy:

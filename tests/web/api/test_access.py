@@ -47,7 +47,7 @@ def test_every_route_has_an_entry(world: ProxyWithData) -> None:
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY)
-def test_it_succeeds(world: ProxyWithData, method: str, call: Call) -> None:
+def test_a_call_with_the_right_key_succeeds(world: ProxyWithData, method: str, call: Call) -> None:
     ids = dict(world.ids)
     if call.makes:
         ids = world.named(world.fresh()) | {"memo": world.memo()}
@@ -69,7 +69,7 @@ def test_what_is_not_there_is_404(world: ProxyWithData, method: str, call: Call)
 
 
 @pytest.mark.parametrize(("method", "call"), those(lambda call: bool(call.bad)))
-def test_bad_input_is_told(world: ProxyWithData, method: str, call: Call) -> None:
+def test_bad_input_is_reported(world: ProxyWithData, method: str, call: Call) -> None:
     assert call.bad is not None
     path, body = call.bad
     got = world.ask(method, world.fill(path), body if body is not None else call.body)

@@ -33,7 +33,7 @@ def test_the_description_has_examples(described: dict[str, Any]) -> None:
     assert {"SessionListItem", "MessageListItem", "ExchangeDetails", "MemoDetails"} <= set(with_examples)
 
 
-def test_it_is_served(world: ProxyWithData) -> None:
+def test_the_openapi_document_is_served(world: ProxyWithData) -> None:
     assert world.ask("GET", "/api/openapi.json", key="cp-acme-read").json()["openapi"].startswith("3.")
 
 

@@ -37,7 +37,7 @@ async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> 
 
 
 @pytest.mark.parametrize("way", ["header", "query"])
-async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> None:
+async def test_a_reader_who_comes_back_continues_after_its_last_event(way: str) -> None:
     async with run_proxy("demo") as proxy:
         async with event_stream(proxy) as stream:
             tell(proxy, n=0)
@@ -52,7 +52,7 @@ async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> 
             assert stream.of(bus_module.GAP) == []
 
 
-async def test_who_asks_for_what_is_no_longer_here_is_told_of_a_gap_first() -> None:
+async def test_a_reader_who_asks_for_events_that_are_gone_is_told_of_a_gap_first() -> None:
     async with run_proxy("demo", events={"kept": 2}) as proxy:
         async with event_stream(proxy) as stream:
             tell(proxy, n=0)
@@ -66,7 +66,7 @@ async def test_who_asks_for_what_is_no_longer_here_is_told_of_a_gap_first() -> N
             assert len(stream.of(bus_module.GAP)) == 1
 
 
-async def test_after_a_restart_ids_go_on_rising_and_what_was_before_is_a_gap() -> None:
+async def test_after_a_restart_ids_keep_rising_and_earlier_events_are_a_gap() -> None:
     async with run_proxy("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy)
         await stream.wait(bus_module.FALLBACK)
@@ -219,14 +219,14 @@ async def test_the_kinds_are_listed() -> None:
         assert {one["kind"] for one in json.loads(answer.partition(b"\r\n\r\n")[2])} == set(bus_module.EVENT_KINDS)
 
 
-async def test_a_name_that_no_encoder_takes_is_told_with_a_question_mark() -> None:
+async def test_a_name_that_no_encoder_takes_is_reported_with_a_question_mark() -> None:
     async with run_proxy("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy, session="a\ud800b")
         await stream.wait(bus_module.FALLBACK)
         assert stream.told[0][2]["session"] == "a?b"
 
 
-async def test_a_request_that_goes_out_as_it_came_is_told_of_with_the_reason() -> None:
+async def test_a_request_that_is_sent_unchanged_is_logged_with_the_reason() -> None:
     async with (
         run_upstream(ScriptedModel()) as upstream,
         run_proxy(upstream.port) as proxy,

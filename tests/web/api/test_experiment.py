@@ -63,7 +63,9 @@ async def test_a_session_that_cost_more_is_named_by_its_first_prompt(tmp_path: P
         assert sum(cause["dollars"] for cause in one["causes"]) == pytest.approx(one["dollars"] - one["without"])
 
 
-async def test_prompts_that_went_out_as_they_came_are_no_loss_where_the_provider_caches_nothing(tmp_path: Path) -> None:
+async def test_prompts_that_were_sent_unchanged_cost_nothing_extra_where_the_provider_caches_nothing(
+    tmp_path: Path,
+) -> None:
     losses, stats = await paint_sheds(tmp_path, "Well. " * 50)
     assert all(one["cost"] == one["cost_without"] for one in stats.values())
     assert losses == []

@@ -51,7 +51,7 @@ def test_s2_a_bearer_is_hashed_and_nothing_else(world: ProxyWithData) -> None:
         assert attack not in got.json()["error"]["message"]
 
 
-def test_a_nul_in_a_body_is_told(world: ProxyWithData) -> None:
+def test_a_nul_character_in_a_body_is_reported(world: ProxyWithData) -> None:
     for path, body in (("undo", {"branch": "a\0"}), ("decide/drop", {"ids": ["a\0"]}), ("rebuild", {"branch": "\0"})):
         assert world.ask("POST", f"/api/sessions/talk/{path}", body).status == 422
     for path, body in (("notes", {"text": "a\0b"}), ("scratchpad", {"text": "a\0b"}), ("settings", {"policy": "\0"})):

@@ -67,7 +67,7 @@ def test_a_new_action_of_the_table_has_its_route() -> None:
     assert (route.name, route.description) == ("wind_back", "Wind the session back.")
 
 
-def test_a_list_of_groups_goes_on_where_the_page_before_ended(world: ProxyWithData) -> None:
+def test_a_list_of_groups_continues_where_the_page_before_ended(world: ProxyWithData) -> None:
     first = world.ask("GET", "/api/sessions/talk/groups?limit=1").json()
     rest = world.ask("GET", f"/api/sessions/talk/groups?cursor={first['next']}").json()
     assert [one["title"] for one in first["items"] + rest["items"]] == [
@@ -177,7 +177,7 @@ def test_groups_are_listed_with_their_tokens_by_pages_and_status(world: ProxyWit
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "passthrough"])
-def test_what_is_dropped_stays_out_and_what_is_restored_is_back_whatever_the_agent_resends(
+def test_dropped_messages_stay_out_and_restored_ones_return_whatever_the_agent_resends(
     world: ProxyWithData, policy: str
 ) -> None:
     name = world.fresh()
@@ -286,7 +286,7 @@ def test_a_page_of_a_prompt_begins_at_the_next_change(world: ProxyWithData) -> N
         assert world.ask("GET", f"{path}?changed=true").json()["messages"] == whole["messages"][min(changed) :]
 
 
-def test_a_state_is_read_set_and_told(world: ProxyWithData) -> None:
+def test_a_state_is_read_set_and_reported(world: ProxyWithData) -> None:
     name = world.fresh()
     base = f"/api/sessions/{name}/state"
     assert world.ask("GET", base).json()["by"] in ("", "model")
@@ -306,7 +306,7 @@ def test_a_scratchpad_is_read_and_set(world: ProxyWithData) -> None:
     assert world.ask("GET", base).json() == shown
 
 
-def test_a_note_is_told_and_withdrawn(world: ProxyWithData) -> None:
+def test_a_note_is_shown_and_withdrawn(world: ProxyWithData) -> None:
     name = world.fresh()
     history = world.converse(name)
     base = f"/api/sessions/{name}/notes"

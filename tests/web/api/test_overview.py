@@ -40,6 +40,6 @@ def test_tenants_are_listed_and_removed_with_all_that_is_theirs(world: ProxyWith
     assert world.ask("GET", "/api/sessions/talk").status == 200
 
 
-def test_the_upstreams_are_told_with_their_addresses(world: ProxyWithData) -> None:
+def test_the_upstreams_are_reported_with_their_addresses(world: ProxyWithData) -> None:
     [target] = world.ask("GET", "/api/stats").json()["targets"]
     assert target == {"name": "default", "base_url": "demo", "models": ["*"]}

@@ -41,7 +41,7 @@ def test_a_tenants_sessions_are_exported_and_nobody_elses(world: ProxyWithData) 
     assert "theirs" not in named
 
 
-def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_with(world: ProxyWithData) -> None:
+def test_an_imported_conversation_is_shown_edited_by_the_operator_and_continued(world: ProxyWithData) -> None:
     world.converse("original")
     line = json.loads(world.ask("GET", "/api/sessions/original/export").body)
     line["session"] = "copy"

@@ -151,7 +151,7 @@ def watched(browser: Browser, there: ProxyWithKeys) -> Iterator[Screen]:
         unharmed(screen)
 
 
-def test_there_are_two_hundred_of_them() -> None:
+def test_there_are_two_hundred_hostile_texts() -> None:
     assert len(set(PAYLOADS)) == 200
 
 

@@ -124,7 +124,7 @@ def test_what_is_stored_is_named_in_plain_words(browser: Browser, there: ProxyWi
         screen.well()
 
 
-def test_a_search_goes_on_by_itself_until_something_is_found(browser: Browser, tmp_path: Path) -> None:
+def test_a_search_continues_by_itself_until_something_is_found(browser: Browser, tmp_path: Path) -> None:
     with run_proxy_with_keys(tmp_path) as made, open_page(browser, made) as screen:
         made.say("old", "The zebra waits.")
         for n in range(45):
@@ -383,7 +383,7 @@ def test_an_empty_store_says_how_to_point_an_agent_at_it(browser: Browser, tmp_p
         screen.well()
 
 
-def test_without_a_key_one_is_asked_for_and_a_wrong_one_is_told(browser: Browser, there: ProxyWithKeys) -> None:
+def test_without_a_key_one_is_asked_for_and_a_wrong_one_is_reported(browser: Browser, there: ProxyWithKeys) -> None:
     with open_page(browser, there, key="") as screen:
         screen.go("#/", "input[type=password]")
         screen.page.fill("input[type=password]", "cp-nobody")
@@ -408,7 +408,7 @@ def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, there: Prox
         screen.well()
 
 
-def test_what_is_not_there_is_told(browser: Browser, there: ProxyWithKeys) -> None:
+def test_what_is_not_there_is_reported(browser: Browser, there: ProxyWithKeys) -> None:
     with open_page(browser, there) as screen:
         for place, title in (("#/nowhere", "There is no such page"), ("#/s/acme/nobody", "Not here")):
             screen.go(place, f"h2:text-is('{title}')")
@@ -417,7 +417,7 @@ def test_what_is_not_there_is_told(browser: Browser, there: ProxyWithKeys) -> No
         screen.page.wait_for_selector(".sessions")
 
 
-def test_a_lost_connection_is_told_and_mends_itself(browser: Browser, there: ProxyWithKeys) -> None:
+def test_a_lost_connection_is_reported_and_restored(browser: Browser, there: ProxyWithKeys) -> None:
     with open_page(browser, there) as screen:
         screen.go("#/", ".sessions")
         screen.context.set_offline(True)

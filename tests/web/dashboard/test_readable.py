@@ -31,7 +31,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
         yield made
 
 
-def test_a_window_that_is_not_known_is_no_full_bar(there: ProxyWithKeys, screen: Screen) -> None:
+def test_a_window_that_is_not_known_is_not_a_full_bar(there: ProxyWithKeys, screen: Screen) -> None:
     screen.go("#/", ".sessions tbody tr:has-text('unknown')")
     row = screen.page.locator(".sessions tbody tr:has-text('our-finetune')")
     assert "window not known" in row.inner_text()
@@ -113,7 +113,7 @@ def test_the_money_of_one_request_is_of_one_request(there: ProxyWithKeys, screen
     assert "over 1 request," in screen.page.locator(".charts p.soft").inner_text()
 
 
-def test_a_report_that_another_reader_waits_for_is_no_empty_page(browser: Browser, there: ProxyWithKeys) -> None:
+def test_a_report_that_another_reader_waits_for_is_not_an_empty_page(browser: Browser, there: ProxyWithKeys) -> None:
     with open_page(browser, there) as screen:
         screen.page.route(
             "**/api/report*", lambda route: route.fulfill(status=429, json={"error": {"message": "busy"}})
@@ -189,7 +189,7 @@ def test_the_tables_of_money_and_the_head_fit_a_phone(browser: Browser, tmp_path
         screen.well()
 
 
-def test_the_charts_of_a_session_s_money_stand_in_rows_below_their_sum(browser: Browser, tmp_path: Path) -> None:
+def test_the_charts_of_a_session_s_money_are_in_rows_below_their_sum(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text('[models."priced"]\nwindow = 100000\ninput = 20.0\noutput = 60.0\n')
     with (
         run_proxy_with_keys(tmp_path, models_file=str(tmp_path / "models.toml")) as made,
@@ -205,7 +205,7 @@ def test_the_charts_of_a_session_s_money_stand_in_rows_below_their_sum(browser: 
         screen.well()
 
 
-def test_cached_tokens_stand_beside_the_prompt_that_the_provider_counted(browser: Browser, tmp_path: Path) -> None:
+def test_cached_tokens_are_beside_the_prompt_that_the_provider_counted(browser: Browser, tmp_path: Path) -> None:
     with run_proxy_with_keys(tmp_path) as made, open_page(browser, made) as screen:
         made.model.usage = {
             "prompt_tokens": 5100, "completion_tokens": 9, "total_tokens": 5109,

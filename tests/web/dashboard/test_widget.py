@@ -81,7 +81,7 @@ def show_widget(
         yield screen
 
 
-def test_d8_it_tells_how_full_the_session_is(
+def test_d8_the_widget_shows_how_full_the_session_is(
     browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     with show_widget(browser, there, elsewhere, key="cp-read") as screen:
@@ -104,7 +104,7 @@ def test_d8_it_tells_how_full_the_session_is(
         screen.well()
 
 
-def test_it_looks_again_every_three_seconds_until_it_leaves_the_page(
+def test_the_widget_refreshes_every_three_seconds_until_it_leaves_the_page(
     browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     count = """
