@@ -26,8 +26,8 @@ STEP: list[Piece] = [
 
 @asynccontextmanager
 async def client(upstream: StrictResponses) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with run_upstream(upstream) as there:
-        url = f"http://127.0.0.1:{there.port}/v1"
+    async with run_upstream(upstream) as server:
+        url = f"http://127.0.0.1:{server.port}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as made:
             yield made
 

@@ -90,8 +90,8 @@ async def test_an_upstream_that_is_away_is_an_error_of_both_spans() -> None:
 async def test_a_refusal_is_an_error_of_the_round_that_asked_and_not_of_the_server() -> None:
     """As the conventions for HTTP have it: a status of 400 and more for the client, of 500 and more for the server."""
 
-    async def refuse(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"400 Bad Request", b'{"error": {"message": "No."}}')
+    async def refuse(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"400 Bad Request", b'{"error": {"message": "No."}}')
 
     with receiving() as receiver:
         async with (

@@ -37,8 +37,10 @@ class Titled(StrictMessages):
         self._titles = StrictMessages("A title.")
         self._titles.refusals = self.refusals
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
-        await (super().__call__(request, there) if b'"tools"' in request.body else self._titles(request, there))
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
+        await (
+            super().__call__(request, connection) if b'"tools"' in request.body else self._titles(request, connection)
+        )
 
 
 class TitledResponses(StrictResponses):
@@ -49,8 +51,10 @@ class TitledResponses(StrictResponses):
         self._titles = StrictResponses("A title.")
         self._titles.refused = self.refused
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
-        await (super().__call__(request, there) if b'"tools"' in request.body else self._titles(request, there))
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
+        await (
+            super().__call__(request, connection) if b'"tools"' in request.body else self._titles(request, connection)
+        )
 
 
 def make_model(provider: str, *, thinks: bool) -> Titled | TitledResponses:

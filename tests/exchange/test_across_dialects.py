@@ -45,9 +45,9 @@ class Model:
         )
         self.messages = StrictMessages([block], [{"type": "text", "text": "Third." + note("3")}])
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         wire = self.chat if b"/chat/" in request.line else self.messages
-        await (self.responses if b"/responses" in request.line else wire)(request, there)
+        await (self.responses if b"/responses" in request.line else wire)(request, connection)
 
 
 class Client:

@@ -175,8 +175,8 @@ async def test_the_tools_stay_where_rounds_are_limited_since_reasoning_is_bound_
 async def test_a_round_that_fails_leaves_a_conversation_that_continues() -> None:
     """The client's own bytes go out in its place, without the reasoning that is bound to our tools."""
 
-    async def fail(request: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"500 Oops", b"{}", b"content-type: application/json")
+    async def fail(request: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"500 Oops", b"{}", b"content-type: application/json")
 
     own = {"type": "tool_use", "id": "toolu_own", "name": "recall", "input": {"id": "m_1"}}
     steps = answers(STEPS)
@@ -252,7 +252,7 @@ async def test_an_empty_signature_binds_no_prompt() -> None:
     """vLLM, Ollama and others that speak Messages have nothing to sign with."""
     received: list[bytes] = []
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         received.append(request.body)
         n = len(received)
         thought = {"type": "thinking", "thinking": f"Step {n}.", "signature": ""}
@@ -263,7 +263,7 @@ async def test_an_empty_signature_binds_no_prompt() -> None:
             "content": [thought, *(DONE if is_last else [call])], "stop_reason": "end_turn" if is_last else "tool_use",
             "usage": {"input_tokens": 9, "output_tokens": 3},
         }  # fmt: skip
-        await send_reply(there, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
+        await send_reply(connection, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
 
     async with run_upstream(answer) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = MessagesAgent(proxy, read_listing, more=THINKING)

@@ -246,9 +246,9 @@ async def test_a_request_without_a_plan_names_its_response_again_where_the_clien
 ) -> None:
     model = StrictResponses("One.", "Two.", "Three.")
 
-    async def packs(request: RawRequest, there: Connection) -> None:
+    async def packs(request: RawRequest, connection: Connection) -> None:
         may_pack = b"gzip" in b"".join(request.all(b"accept-encoding")) or not is_asked
-        await model(request, _Packing(there.reader, there.writer) if may_pack else there)
+        await model(request, _Packing(connection.reader, connection.writer) if may_pack else connection)
 
     tree: Json = {"db": str(tmp_path / "a"), "responses": {"takeover": True}}
     async with run_upstream(packs) as upstream, run_proxy(upstream.port, policy="thrifty", **tree) as proxy:
@@ -298,12 +298,12 @@ async def test_others_get_their_turn_while_a_stream_is_made_to_look_as_directly(
     created = b'data: {"type":"response.%b","response":{"id":"r","previous_response_id":null}}\n\n'
     stream = created % b"created" + b"data: x\n\n" * 100_000 + created % b"completed"
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         if not model.received:
-            await model(request, there)
+            await model(request, connection)
             return
-        await there.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n" % head, stream)
-        there.writer.close()
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n" % head, stream)
+        connection.writer.close()
 
     tree: Json = {"policy": "thrifty", "responses": {"takeover": True}}
     async with run_upstream(script) as upstream, run_proxy(upstream.port, **tree) as proxy:

@@ -115,9 +115,9 @@ async def test_reasoning_that_is_stored_at_the_provider_is_bound_too(policy: str
 async def test_values_of_odd_types_are_passed_on_and_cause_no_fault_of_the_proxy(more: bytes) -> None:
     received: list[bytes] = []
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         received.append(request.body)
-        await send_reply(there, b"200 OK", b"{}", b"content-type: application/json")
+        await send_reply(connection, b"200 OK", b"{}", b"content-type: application/json")
 
     asked = b'{"role":"user","content":"Go."}'
     body = b'{"model":"m","max_tokens":900,"messages":[%b,{"role":"assistant",%b},%b]}' % (asked, more, asked)
@@ -190,9 +190,9 @@ async def test_system_messages_in_a_conversation_keep_it_managed(policy: str) ->
 async def test_edits_stay_as_they_were_sent_when_the_provider_compacts_the_history() -> None:
     seal = {"id": "cmp_1", "type": "compaction", "encrypted_content": "sealed"}
 
-    async def compact(_: RawRequest, there: Connection) -> None:
+    async def compact(_: RawRequest, connection: Connection) -> None:
         made = {"id": "resp_1", "object": "response", "status": "completed", "model": "gpt-5.1", "output": [seal]}
-        await send_reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+        await send_reply(connection, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
 
     model = StrictResponses(compact, [Say("Done.")], binds=False)
     items: list[Json] = [{"role": "user", "content": "Find the fault."}]

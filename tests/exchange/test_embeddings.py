@@ -29,7 +29,7 @@ class Embedder:
         self.status = b"200 OK"
         self.hold: asyncio.Event | None = None
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.requests.append(request)
         if self.hold is not None:
             await self.hold.wait()
@@ -37,7 +37,7 @@ class Embedder:
         self.batches.append(texts)
         rows = [{"index": n, "embedding": [len(text), 0.1]} for n, text in enumerate(texts)]
         body = {"data": rows, "usage": {"prompt_tokens": 10 * len(texts), "total_tokens": 0}}
-        await send_reply(there, self.status, json.dumps(body).encode(), b"content-type: application/json")
+        await send_reply(connection, self.status, json.dumps(body).encode(), b"content-type: application/json")
 
 
 @asynccontextmanager

@@ -297,9 +297,11 @@ async def test_a_prompt_that_is_partly_at_the_provider_passes_unmanaged() -> Non
 
 
 async def test_errors_have_googles_shape() -> None:
-    async def fail(_: RawRequest, there: Connection) -> None:
+    async def fail(_: RawRequest, connection: Connection) -> None:
         error = {"error": {"code": 429, "message": "Quota", "status": "RESOURCE_EXHAUSTED"}}
-        await send_reply(there, b"429 Too Many Requests", json.dumps(error).encode(), b"content-type: application/json")
+        await send_reply(
+            connection, b"429 Too Many Requests", json.dumps(error).encode(), b"content-type: application/json"
+        )
 
     async with run_upstream(StrictGemini(fail)) as upstream, run_proxy(upstream.port) as proxy:
         body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
@@ -329,8 +331,10 @@ async def test_a_prompt_begins_with_the_users_content_whatever_leaves_it(tmp_pat
 async def test_the_original_of_a_turn_whose_signature_stood_on_a_hidden_call_is_taken(stream: str) -> None:
     """The model signs the first call of a step. Where that is one of the proxy's, the client's history lacks it."""
 
-    async def refuse(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"400 Bad Request", b'{"error":{"message":"busy"}}', b"content-type: application/json")
+    async def refuse(_: RawRequest, connection: Connection) -> None:
+        await send_reply(
+            connection, b"400 Bad Request", b'{"error":{"message":"busy"}}', b"content-type: application/json"
+        )
 
     ours = {"functionCall": {"name": "recall", "args": {"id": f"{SECRET}-1"}}}
     model = StrictGemini([{"text": "I look."}, ours, step(1)[2]], refuse, step(2), [END_TEXT])

@@ -140,8 +140,8 @@ async def test_e4_every_schedule_sends_what_strict_upstreams_accept(
         assert after < before / 2
 
 
-async def failing(_: RawRequest, there: Connection) -> None:
-    await send_reply(there, b"500 No", b"no")
+async def failing(_: RawRequest, connection: Connection) -> None:
+    await send_reply(connection, b"500 No", b"no")
 
 
 @pytest.mark.parametrize("answer", ["Six runs of the log; nothing was found.", "", "x" * 9000, failing])

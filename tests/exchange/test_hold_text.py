@@ -100,8 +100,8 @@ async def test_the_models_own_text_beside_the_clients_calls_comes_first() -> Non
 
 
 async def test_where_the_rounds_fail_the_original_is_answered_alone() -> None:
-    async def fails(_: RawRequest, there: Connection) -> None:
-        await there.reset()
+    async def fails(_: RawRequest, connection: Connection) -> None:
+        await connection.reset()
 
     model = ScriptedModel(make_answer("Let me look. ", make_proxy_call(1)), fails, "It is so.")
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools=HOLD) as proxy:

@@ -36,12 +36,12 @@ WORDS = {
 def narrow(model: ScriptedModel, words: bytes, most: int = 20_000, status: bytes = b"400 Bad") -> Any:
     """An upstream that takes bodies of so many bytes and refuses others in these words."""
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         if len(request.body) > most:
             model.received.append(request)
-            await send_reply(there, status, words, JSON)
+            await send_reply(connection, status, words, JSON)
         else:
-            await model(request, there)
+            await model(request, connection)
 
     return script
 

@@ -111,15 +111,15 @@ class Model:
         self.chat = ScriptedModel("ok")
         self.embedded: list[str] = []
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         if b"/embeddings" not in request.line:
-            await self.chat(request, there)
+            await self.chat(request, connection)
             return
         texts = json.loads(request.body)["input"]
         self.embedded += texts
         rows = [{"index": n, "embedding": [1.0, 0.0 if "zebra" in t else 1.0]} for n, t in enumerate(texts)]
         body = {"data": rows, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-        await send_reply(there, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
+        await send_reply(connection, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
 
 
 def near(proxy: RunningProxy) -> dict[bytes, float]:

@@ -174,8 +174,8 @@ async def test_edits_in_another_wire_format_cost_no_more_than_the_reasoning_afte
     model = make("messages")
     plain = StrictThinking("It is the first one.")
 
-    async def upstream_of_both(request: RawRequest, there: Connection) -> None:
-        await (model if b"/messages" in request.line else plain)(request, there)
+    async def upstream_of_both(request: RawRequest, connection: Connection) -> None:
+        await (model if b"/messages" in request.line else plain)(request, connection)
 
     name = (b"x-context-session: one",)
     tree: Json = {"policy": "eager", "policies_dir": str(tmp_path)}
@@ -295,14 +295,14 @@ def _bring(wire: str, agent: Agent, message: Json) -> None:
 def refuse_edits(model: StrictMessages, find_agent: Callable[[], Agent | None]) -> Script:
     """An upstream that refuses edited prompts as long as there is an agent, for a reason that is nobody's business."""
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         agent = find_agent()
         if agent is not None and request.body.count(b"function_7(") < json.dumps(agent.messages).count("function_7("):
             model.received.append(request)
             text = b'{"type":"error","error":{"type":"invalid_request_error","message":"I do not like this"}}'
-            await send_reply(there, b"400 Bad Request", text, b"content-type: application/json")
+            await send_reply(connection, b"400 Bad Request", text, b"content-type: application/json")
             return
-        await model(request, there)
+        await model(request, connection)
 
     return answer
 

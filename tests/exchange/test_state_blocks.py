@@ -26,19 +26,19 @@ async def states(proxy: RunningProxy) -> list[str]:
 def ends(text: str, reason: str, size: int = 1) -> Answer:
     """An answer that ends for this reason; a stream in pieces of so many characters."""
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         message = {"role": "assistant", "content": text}
         if not json.loads(request.body).get("stream"):
             body = make_completion(message).replace(
                 b'"finish_reason": "stop"', b'"finish_reason": "%b"' % reason.encode()
             )
-            await send_reply(there, b"200 OK", body, b"content-type: application/json")
+            await send_reply(connection, b"200 OK", body, b"content-type: application/json")
             return
-        await there.send(STREAM)
+        await connection.send(STREAM)
         for at in range(0, len(text), size):
-            await there.chunk(make_chunk({"content": text[at : at + size]}))
-        await there.chunk(make_chunk({}, reason) + b"data: [DONE]\n\n")
-        await there.chunk(b"")
+            await connection.chunk(make_chunk({"content": text[at : at + size]}))
+        await connection.chunk(make_chunk({}, reason) + b"data: [DONE]\n\n")
+        await connection.chunk(b"")
 
     return script
 
@@ -96,19 +96,19 @@ async def test_a_block_is_the_same_block_wherever_the_stream_is_cut(first: str, 
     frames = b"".join((make_chunk({"content": text}), make_chunk({}, "stop"), b"data: [DONE]\n\n"))
     cut = 0
 
-    async def script(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def script(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for part in (frames[:cut], frames[cut:]):
             if part:
-                await there.chunk(part)
-        await there.chunk(b"")
+                await connection.chunk(part)
+        await connection.chunk(b"")
 
-    async def by_character(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def by_character(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for n in range(len(text) - cut % 3):
-            await there.chunk(make_chunk({"content": text[n]}))
-        await there.chunk(make_chunk({}, "stop") + b"data: [DONE]\n\n")
-        await there.chunk(b"")
+            await connection.chunk(make_chunk({"content": text[n]}))
+        await connection.chunk(make_chunk({}, "stop") + b"data: [DONE]\n\n")
+        await connection.chunk(b"")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         cuts = range(0, len(frames), step)

@@ -17,8 +17,8 @@ from tests.raw_upstream import HEAD, Connection, RawRequest, run_upstream
 ANSWER = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"fine"},"finish_reason":"stop"}]}'
 
 
-async def fine(_: RawRequest, there: Connection) -> None:
-    await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
+async def fine(_: RawRequest, connection: Connection) -> None:
+    await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
 
 
 def chat(content: bytes) -> bytes:

@@ -286,8 +286,8 @@ async def test_s2_an_answer_with_too_many_values_is_passed_on_unchanged(stream: 
     choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
     said = [json.dumps({"choices": [choice], "more": [0] * count}).encode() for count in (9_000, 11_000)]
 
-    async def answer(_: RawRequest, there: Connection) -> None:
-        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(said[0]), said[0])
+    async def answer(_: RawRequest, connection: Connection) -> None:
+        await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(said[0]), said[0])
 
     async with run_upstream(answer) as upstream, run_proxy(upstream.port, limits=FEW) as proxy:
         for status in ("complete", "partial"):

@@ -69,8 +69,8 @@ async def test_decisions_outlive_a_restart(policy: str, tmp_path: Path) -> None:
         groups = await talk.groups()
         await edit_messages.drop(talk.parts, talk.tenant, "s", [groups[0]])
         tenant = talk.tenant
-        async with run_upstream(talk.upstream) as there:
-            await _restarted(talk, there.port, policy, db, tenant, groups)
+        async with run_upstream(talk.upstream) as upstream:
+            await _restarted(talk, upstream.port, policy, db, tenant, groups)
 
 
 async def _restarted(

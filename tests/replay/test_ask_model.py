@@ -29,11 +29,11 @@ class Deciding:
         self.managed = managed
         self.asked = 0
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.asked += 1
         name = self.managed if b"managed" in request.body else "look"
         usage: dict[str, Any] = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
-        await send_completion(there, make_calls(("call_1", name), at=1), usage)
+        await send_completion(connection, make_calls(("call_1", name), at=1), usage)
 
 
 async def ask(model: Any, dollars: float, path: Path | None = None) -> DecisionReport:
@@ -78,8 +78,8 @@ async def test_the_budget_ends_a_run_and_a_later_one_continues(tmp_path: Path) -
 
 
 async def test_questions_that_fail_are_counted() -> None:
-    async def refuse(request: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"500 Internal Server Error", b'{"error":{"message":"no"}}')
+    async def refuse(request: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"500 Internal Server Error", b'{"error":{"message":"no"}}')
 
     found = await ask(refuse, 10.0)
     assert (found.points, found.failed) == (0, 4 * len(POINTS))

@@ -447,10 +447,10 @@ async def test_a_conversation_killed_while_it_was_stored_continues_where_it_brok
             talk = [{"role": role, "content": text} for role, text in said]
             agent = Agent(proxy, (b"x-context-session: a",), messages=talk)
             assert (await agent.send()).status == 200
-        with closing(sqlite3.connect(db)) as there, there:
-            there.execute("DELETE FROM exchanges")
-            there.execute("DELETE FROM messages WHERE position > 2")
-            there.execute("UPDATE branches SET tip = x'', answer = NULL")
+        with closing(sqlite3.connect(db)) as database, database:
+            database.execute("DELETE FROM exchanges")
+            database.execute("DELETE FROM messages WHERE position > 2")
+            database.execute("UPDATE branches SET tip = x'', answer = NULL")
         async with run_proxy(upstream.port, db=db) as agent.proxy:
             await agent.say()
             await agent.say("Four")

@@ -124,9 +124,9 @@ async def test_a_title_request_beside_the_first_answer_ends_as_the_side_call(db:
     """The title is asked for first, and its answer comes after the work has begun."""
     late = asyncio.Event()
 
-    async def title(request: RawRequest, there: Connection) -> None:
+    async def title(request: RawRequest, connection: Connection) -> None:
         await late.wait()
-        await ScriptedModel("Mending the parser")(request, there)
+        await ScriptedModel("Mending the parser")(request, connection)
 
     model = ScriptedModel(title, LOOK, "Done.")
     async with run_upstream(model) as upstream, served(upstream.port, db) as proxy:

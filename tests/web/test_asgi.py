@@ -485,10 +485,10 @@ async def test_what_passes_unmanaged_has_a_line_too_and_probes_have_one_at_debug
 async def test_a_stream_that_the_upstream_cuts_is_a_warning_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    async def cut(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"canary"}}]}\n\n')
-        await there.reset()
+    async def cut(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"canary"}}]}\n\n')
+        await connection.reset()
 
     async with run_upstream(cut) as upstream, run_proxy(upstream.port) as proxy:
         found = await Agent(proxy, stream=True, messages=[{"role": "user", "content": "Hello"}]).send()
@@ -508,13 +508,13 @@ async def test_a_stream_that_the_upstream_cuts_is_a_warning_and_no_error(caplog:
 async def test_an_upstream_that_fails_is_reported_at_warning(path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    async def failing(_: RawRequest, there: Connection) -> None:
+    async def failing(_: RawRequest, connection: Connection) -> None:
         await send_reply(
-            there, b"502 Bad Gateway", b'{"error":{"message":"canary"}}', b"content-type: application/json"
+            connection, b"502 Bad Gateway", b'{"error":{"message":"canary"}}', b"content-type: application/json"
         )
 
-    async def silent(_: RawRequest, there: Connection) -> None:
-        await there.reset()
+    async def silent(_: RawRequest, connection: Connection) -> None:
+        await connection.reset()
 
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
     for script, told in ((failing, "upstream default answered 502"), (silent, "upstream default failed: upstream_")):
@@ -532,9 +532,9 @@ async def test_a_client_that_leaves_before_its_answer_is_logged_as_gone(caplog: 
     caplog.set_level(logging.INFO)
     asked = asyncio.Event()
 
-    async def waiting(_: RawRequest, there: Connection) -> None:
+    async def waiting(_: RawRequest, connection: Connection) -> None:
         asked.set()
-        await there.left()
+        await connection.left()
 
     async with run_upstream(waiting) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)

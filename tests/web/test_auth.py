@@ -217,8 +217,8 @@ async def test_the_log_names_the_caller_and_never_its_key() -> None:
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/models", "/v1beta/models/g:generateContent"])
 async def test_a_key_of_the_proxy_in_the_query_reaches_no_upstream(path: str) -> None:
-    async def fine(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"200 OK", b"{}", b"content-type: application/json")
+    async def fine(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"200 OK", b"{}", b"content-type: application/json")
 
     keys = [make_key("cp-data"), make_key("cp +read", plane="read")]
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, keys=keys) as proxy:

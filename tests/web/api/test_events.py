@@ -142,9 +142,9 @@ async def test_a_listener_that_is_too_slow_loses_the_oldest_and_is_told_how_many
 
 async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_with_what_is_new() -> None:
     async with run_proxy("demo", events={"queue": 10, "kept": 10}) as proxy:
-        there = await connect(proxy.port)
-        there.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket's transport
-        await there.send(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        connection = await connect(proxy.port)
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket's transport
+        await connection.send(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await wait_until(lambda: proxy.count("event_listeners") == 1)
         for n in range(10_000):  # ten megabytes and more: no socket's buffers hold them
             tell(proxy, n=n, text="x" * 1000)
@@ -154,8 +154,8 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
         assert proxy.count("events_lost_total") > 20
         (listener,) = proxy.app.services.event_bus._listeners
         assert listener.waiting_count <= 10
-        there.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
-        stream = EventStreamClient(there)
+        connection.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
+        stream = EventStreamClient(connection)
         try:
             lost = (await stream.wait(bus_module.LOST))[0]["lost"]
             await wait_until(lambda: stream.of(bus_module.FALLBACK)[-1]["n"] == n)
@@ -163,7 +163,7 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
             assert len(stream.of(bus_module.FALLBACK)) + lost == n + 1
         finally:
             stream.task.cancel()
-            there.writer.transport.abort()
+            connection.writer.transport.abort()
 
 
 async def test_a_client_that_only_listens_is_not_taken_for_a_slow_one() -> None:

@@ -86,8 +86,8 @@ def test_the_bytes_of_a_request_come_back_as_they_were(world: ProxyWithData) -> 
 
 
 async def test_a_request_whose_proxy_was_killed_is_lost_in_every_view(fork_server: ForkServer, tmp_path: Path) -> None:
-    async def wait(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def wait(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}).encode()
 
