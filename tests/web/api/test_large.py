@@ -86,10 +86,10 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
     await create_empty_store(path)
     fill(path)
     with run_proxy_in_thread("demo", db=str(path), keys=[make_key("cp-acme-admin", "acme", "admin")]) as proxy:
-        world = ProxyWithData(proxy)
-        first = world.ask("GET", "/api/sessions?limit=200").json()
+        data = ProxyWithData(proxy)
+        first = data.ask("GET", "/api/sessions?limit=200").json()
         assert first["items"][0]["session"] == "long"
-        deep = world.ask("GET", "/api/sessions/long/messages?limit=200&newest=true").json()
+        deep = data.ask("GET", "/api/sessions/long/messages?limit=200&newest=true").json()
         paths = [
             "/api/sessions?limit=200",
             f"/api/sessions?limit=200&cursor={first['next']}",
@@ -115,7 +115,7 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
             times = []
             for _ in range(5):
                 began = time.perf_counter()
-                assert world.ask("GET", asked).status == 200, asked
+                assert data.ask("GET", asked).status == 200, asked
                 times.append((time.perf_counter() - began) * 1000)
             took[asked] = round(statistics.median(times), 1)
         print(took)
