@@ -22,7 +22,7 @@ answer after that."""
 async def relay_to_client(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
     """Relay one stream to the client, up to its end. Return the error that broke it, or None.
 
-    A fault behind the end of the answer breaks nothing: the client has nothing more to get.
+    A fault after the end of the answer breaks nothing: the client has nothing more to get.
     """
     broken: UpstreamError | None = None
     try:

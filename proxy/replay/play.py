@@ -184,7 +184,7 @@ def find_edit_points(
 
 
 class RequestWithTools(NamedTuple):
-    """The part of a request in front of its messages."""
+    """The part of a request before its messages."""
 
     request: Request
     offered_names: frozenset[str]
