@@ -99,7 +99,7 @@ class _KeepaliveWriter(ResponseWriter):
 
 
 @asynccontextmanager
-async def keep_alive(out: ResponseWriter, *, has_comments: bool = True) -> AsyncIterator[ResponseWriter]:
+async def keep_alive(out: ResponseWriter, *, has_comments: bool) -> AsyncIterator[ResponseWriter]:
     """Wrap the client's stream: while it is silent, comments are sent, or blank lines to clients that cannot skip
     comments."""
     writer = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")

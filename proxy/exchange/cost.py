@@ -176,7 +176,7 @@ def count_own_tokens(turn: Turn, end: int = -1) -> int:
     return token_counter.count_tools(turn.request.tools) + turn.request.memo("ends", add_up, id(token_counter))[end]
 
 
-def make_meter(turn: Turn, usage: Usage | None, asked: int = 0) -> Meter | None:
+def make_meter(turn: Turn, usage: Usage | None, asked: int) -> Meter | None:
     """Return the meter of the exchange; None where the provider reports no usage. usage: that of the last round; None
     for an exchange that failed after earlier rounds, which are paid all the same. asked: as in `Meter`."""
     rounds: Sequence[Usage] = turn.rounds.usage if usage is None else (*turn.rounds.usage, usage)

@@ -41,7 +41,7 @@ from proxy.operator.session_titles import make_title
 from proxy.sessions.operator_decisions import StoredDecisions, read_decisions
 from proxy.store.base import WHOLE_SESSION, EditRow
 
-TITLE_CHARS = 100
+GROUP_TITLE_CHARS = 100
 """Characters of a group's prompt that form its title in a list."""
 TITLE_READ_CHARS = 20_000
 """Characters of a prompt in which its title is looked for."""
@@ -374,5 +374,5 @@ def _build_group_item(
 
 
 def _find_title(prompts: Sequence[Message]) -> str:
-    titles = (make_title(one.text[:TITLE_READ_CHARS], TITLE_CHARS) for one in prompts)
+    titles = (make_title(one.text[:TITLE_READ_CHARS], GROUP_TITLE_CHARS) for one in prompts)
     return next(filter(None, titles), "")

@@ -172,7 +172,7 @@ class EditPoint(NamedTuple):
 
 
 def find_edit_points(
-    conversation: RecordedConversation, contender: Contender, settings: ReplaySettings, lengths: Sequence[int] = ()
+    conversation: RecordedConversation, contender: Contender, settings: ReplaySettings, lengths: Sequence[int]
 ) -> list[EditPoint]:
     """Return the requests of a conversation at which the contender makes new edits, without those that the conversation
     shares with its parent. lengths: as for `play_conversation`."""

@@ -140,7 +140,7 @@ def _add_tools(request: Request, tools: bytes) -> bytes | None:
 def drop_wire(raw: bytes) -> bytes:
     """A message of a hidden round as chat completions have it.
 
-    Items or blocks of another dialect are removed, with what was read from them: reasoning, and the fact that the answer
+    Items or blocks of another dialect are removed, with what was read from them: reasoning, and that the answer
     continues another one. So is the mark of a failed call.
     """
     if b'"is_error"' in raw:

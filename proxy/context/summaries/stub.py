@@ -320,11 +320,11 @@ def render_stub(
     lines: Sequence[str],
     kept: set[int],
     names: Sequence[str],
-    message_id: str = "",
-    omitted_names: int = 0,
-    whole_lines: Collection[int] = (),
+    message_id: str,
+    omitted_names: int,
+    whole_lines: Collection[int],
     *,
-    state: ViewState = "current",
+    state: ViewState,
 ) -> str:
     """The stub: the amount kept, the kept lines in their order, a mark where lines are missing, and the names.
 
