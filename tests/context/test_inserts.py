@@ -1,4 +1,4 @@
-"""FEATURES A8 and A9: which texts of ours go into a prompt, and where."""
+"""Rows A8 and A9: which texts of ours go into a prompt, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES E7: what is pinned, and that no policy edits it."""
+"""Row E7: what is pinned, and that no policy edits it."""
 
 from __future__ import annotations
 

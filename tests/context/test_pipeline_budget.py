@@ -1,4 +1,4 @@
-"""FEATURES A14: what does not fit is left out group by group, oldest first, and the first prompt is kept."""
+"""Row A14: what does not fit is left out group by group, oldest first, and the first prompt is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES D6: what is told of a plan."""
+"""Row D6: what is told of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy `progressive` (FEATURES B): the source's numbers, every schedule, every model."""
+"""The policy `progressive` (rows B): the source's numbers, every schedule, every model."""
 
 from __future__ import annotations
 

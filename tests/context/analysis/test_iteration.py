@@ -1,4 +1,4 @@
-"""FEATURES B2: iterations are assistant messages since the last user message."""
+"""Row B2: iterations are assistant messages since the last user message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES B5: every kind of loop is seen, in the whole history, and what has good reasons is not taken for one."""
+"""Row B5: every kind of loop is seen, in the whole history, and what has good reasons is not taken for one."""
 
 from __future__ import annotations
 

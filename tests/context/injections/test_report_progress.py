@@ -1,4 +1,4 @@
-"""FEATURES B4: the model sees how far it is."""
+"""Row B4: the model sees how far it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES E5: what has left the prompt comes back when it is spoken of again."""
+"""Row E5: what has left the prompt comes back when it is spoken of again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES B5 to B7: what is said of loops, how often, and how urgently."""
+"""Rows B5 to B7: what is said of loops, how often, and how urgently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES D1: the source's worked example, and each part of a score by itself."""
+"""Row D1: the source's worked example, and each part of a score by itself."""
 
 from __future__ import annotations
 

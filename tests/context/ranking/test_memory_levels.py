@@ -1,4 +1,4 @@
-"""FEATURES E2 and E3: what belongs to which level, and what it is worth."""
+"""Rows E2 and E3: what belongs to which level, and what it is worth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES A2: the last groups, or the last tokens in whole groups; and the first prompt."""
+"""Row A2: the last groups, or the last tokens in whole groups; and the first prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES E1, E2, E4, E5, E9: four levels with budgets and ages, through the whole rewrite."""
+"""Rows E1, E2, E4, E5, E9: four levels with budgets and ages, through the whole rewrite."""
 
 from __future__ import annotations
 

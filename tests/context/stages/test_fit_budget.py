@@ -1,4 +1,4 @@
-"""FEATURES A14: what the stage offers, in its order. How far the pipeline goes is in test_pipeline_budget.py."""
+"""Row A14: what the stage offers, in its order. How far the pipeline goes is in test_pipeline_budget.py."""
 
 from __future__ import annotations
 

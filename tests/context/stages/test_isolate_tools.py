@@ -1,4 +1,4 @@
-"""FEATURES A3, A4: tool traffic goes only to an upstream of the strategy that it was made for."""
+"""Rows A3, A4: tool traffic goes only to an upstream of the strategy that it was made for."""
 
 from __future__ import annotations
 

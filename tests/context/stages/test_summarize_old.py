@@ -1,4 +1,4 @@
-"""FEATURES D4: what is older than the last messages becomes one sentence, or what a helper model says of it."""
+"""Row D4: what is older than the last messages becomes one sentence, or what a helper model says of it."""
 
 from __future__ import annotations
 

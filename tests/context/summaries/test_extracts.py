@@ -1,4 +1,4 @@
-"""FEATURES E4: deterministic extracts, and what a helper model is asked."""
+"""Row E4: deterministic extracts, and what a helper model is asked."""
 
 from __future__ import annotations
 
