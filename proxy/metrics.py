@@ -368,7 +368,7 @@ class Metrics:
     def limit_label(self, name: str, value: object) -> str:
         """Return the value itself if it is known or among the first 50 of its kind, else `other`."""
         text = str(value)[:100]
-        if not text.isprintable():  # clients choose names of models: a terminal would obey what stands in one
+        if not text.isprintable():  # clients choose names of models: a terminal would obey what is in one
             text = "".join(each if each.isprintable() else "?" for each in text)
         seen = self._seen.setdefault(name, set())
         if text in seen:

@@ -24,7 +24,7 @@ from proxy.settings.load import Settings
 Headers = list[tuple[bytes, bytes]]
 
 TRACES_PATH = "/v1/traces"
-"""The path of OTLP/HTTP behind the endpoint."""
+"""The path of OTLP/HTTP after the endpoint."""
 EXPORT_S = 5
 """Seconds for which one batch, and the last one at the end, is tried."""
 PROVIDERS: Mapping[str, str] = {"anthropic": "anthropic", "gemini": "gcp.gemini", "gemini_gca": "gcp.gemini"}

@@ -17,8 +17,8 @@ EVENTS = "/api/events"
 class EventStreamClient:
     """A client that hears events. told: (id, kind, JSON) of each so far."""
 
-    def __init__(self, there: Connection) -> None:
-        self.there = there
+    def __init__(self, connection: Connection) -> None:
+        self.there = connection
         self.head = b""
         self.raw = b""
         self.ended = False
@@ -55,13 +55,13 @@ class EventStreamClient:
 @asynccontextmanager
 async def event_stream(proxy: RunningProxy, query: str = "", *lines: str) -> AsyncIterator[EventStreamClient]:
     """A stream that is heard until the end of the block."""
-    there = await connect(proxy.port)
+    connection = await connect(proxy.port)
     head = "".join(line + "\r\n" for line in lines)
-    await there.send(f"GET {EVENTS}{query} HTTP/1.1\r\nhost: localhost\r\n{head}\r\n".encode())
-    stream = EventStreamClient(there)
+    await connection.send(f"GET {EVENTS}{query} HTTP/1.1\r\nhost: localhost\r\n{head}\r\n".encode())
+    stream = EventStreamClient(connection)
     try:
         await wait_until(lambda: bool(stream.head))  # it listens before anything is sent
         yield stream
     finally:
         stream.task.cancel()
-        there.writer.transport.abort()
+        connection.writer.transport.abort()

@@ -81,7 +81,7 @@ class Trace:
             self._last[threading.get_ident()] = file
 
 
-async def answer(_: RawRequest, there: Connection) -> None:
+async def answer(_: RawRequest, connection: Connection) -> None:
     message = {"role": "assistant", "content": "answer " + "word " * 40}
     body = json.dumps(
         {
@@ -91,7 +91,7 @@ async def answer(_: RawRequest, there: Connection) -> None:
         }
     ).encode()  # fmt: skip
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-    await there.send(head + body)
+    await connection.send(head + body)
 
 
 async def trace_request() -> Trace:

@@ -61,7 +61,7 @@ MUTANTS = (
         "proxy/sessions/locate.py",
         'return "retry" if retry or last.failed else "twin"',
         'return "retry"',
-        ("tests/sessions/test_locate.py::test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin",),
+        ("tests/sessions/test_locate.py::test_a_retry_stays_on_its_branch_and_the_same_request_again_is_a_twin",),
     ),
     Mutant(
         "a failure is forgotten when the retry has begun",
@@ -175,7 +175,7 @@ MUTANTS = (
         "if len(self._calls) >= MAX_CALLS or self._room_bytes < 0:",
         "if self._room_bytes < 0:",
         (
-            "tests/stream/test_tool_call_filter_ends.py::test_of_thousands_of_calls_the_first_4096_are_told_apart_and_the_rest_is_given_to_nobody",
+            "tests/stream/test_tool_call_filter_ends.py::test_of_thousands_of_calls_the_first_4096_are_distinguished_and_the_rest_dropped",
         ),
     ),
     # What is acknowledged is stored.
@@ -221,7 +221,7 @@ MUTANTS = (
         "proxy/upstream/headers.py",
         "for form in self._forms:",
         "for form in self._forms[:0]:",
-        ("tests/upstream/test_headers.py::test_however_a_body_is_cut_the_secret_is_not_in_it_and_its_length_stays",),
+        ("tests/upstream/test_headers.py::test_a_secret_is_redacted_however_a_body_is_cut_and_the_length_stays",),
     ),
     Mutant(
         "our headers go no further",
@@ -229,7 +229,7 @@ MUTANTS = (
         "elif name not in dropped and not name.startswith(PROXY_PREFIX):",
         "elif name not in dropped:",
         (
-            "tests/upstream/test_headers.py::test_h3_end_to_end_headers_go_up_as_they_came_in_their_order_with_their_doubles",
+            "tests/upstream/test_headers.py::test_h3_end_to_end_headers_reach_upstream_unchanged_in_order_and_with_duplicates",
         ),
     ),
     Mutant(

@@ -166,9 +166,9 @@ class _OtherHead:
 def replace_head(script: Script, head: bytes) -> Script:
     """The same script, whose streams have another status line and media type."""
 
-    async def changed(request: RawRequest, there: Connection) -> None:
-        writer: Any = _OtherHead(there.writer, head)
-        await script(request, Connection(there.reader, writer))
+    async def changed(request: RawRequest, connection: Connection) -> None:
+        writer: Any = _OtherHead(connection.writer, head)
+        await script(request, Connection(connection.reader, writer))
 
     return changed
 

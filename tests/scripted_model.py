@@ -49,11 +49,11 @@ class ScriptedModel:
     def _chat_bodies(self) -> list[bytes]:
         return [r.body for r in self.received if b"/chat/completions" in r.line]
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.received.append(request)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
-            await answer(request, there)
+            await answer(request, connection)
             return
         message = {"role": "assistant", "content": answer} if isinstance(answer, str) else dict(answer)
         try:
@@ -63,19 +63,19 @@ class ScriptedModel:
         if isinstance(asked, dict) and asked.get("stream") is True:
             options = asked.get("stream_options")
             wanted = isinstance(options, dict) and options.get("include_usage")
-            await send_stream(there, message, self.usage if wanted else None)
+            await send_stream(connection, message, self.usage if wanted else None)
         else:
-            await send_completion(there, message, self.usage)
+            await send_completion(connection, message, self.usage)
 
 
-async def send_reply(there: Connection, status: bytes, body: bytes, *lines: bytes) -> None:
+async def send_reply(connection: Connection, status: bytes, body: bytes, *lines: bytes) -> None:
     """One answer with a length."""
     head = b"HTTP/1.1 %b\r\n" % status + b"".join(line + b"\r\n" for line in lines)
-    await there.send(head, b"content-length: %d\r\n\r\n" % len(body), body)
+    await connection.send(head, b"content-length: %d\r\n\r\n" % len(body), body)
 
 
-async def send_completion(there: Connection, message: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
-    await send_reply(there, b"200 OK", make_completion(message, usage), b"content-type: application/json")
+async def send_completion(connection: Connection, message: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
+    await send_reply(connection, b"200 OK", make_completion(message, usage), b"content-type: application/json")
 
 
 def make_completion(message: Mapping[str, Any], usage: Mapping[str, Any] | None = None) -> bytes:
@@ -113,8 +113,8 @@ def make_events(message: Mapping[str, Any], usage: Mapping[str, Any] | None = No
     return [*out, b"data: [DONE]\n\n"]
 
 
-async def send_stream(there: Connection, message: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
-    await there.send(STREAM)
+async def send_stream(connection: Connection, message: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
+    await connection.send(STREAM)
     for event in make_events(message, usage):
-        await there.chunk(event)
-    await there.chunk(b"")
+        await connection.chunk(event)
+    await connection.chunk(b"")

@@ -281,18 +281,20 @@ class StrictCompletions:
         self.refusals: list[str] = []
         self.given: list[Json] = []
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         body = json.loads(request.body)
         form = PROVIDERS[self.provider]
         broken = [*find_violations(self.provider, body)]
         if form.refuses_usage and "stream_options" in body:
             status, told = b"422 Unprocessable Entity", {"detail": [{"loc": ["body", "stream_options"]}]}
-            await send_reply(there, status, json.dumps(told).encode(), b"content-type: application/json")
+            await send_reply(connection, status, json.dumps(told).encode(), b"content-type: application/json")
             return
         if broken:
             self.refusals += broken
             error = {"error": {"message": broken[0], "type": "invalid_request_error", "param": None, "code": None}}
-            await send_reply(there, b"400 Bad Request", json.dumps(error).encode(), b"content-type: application/json")
+            await send_reply(
+                connection, b"400 Bad Request", json.dumps(error).encode(), b"content-type: application/json"
+            )
             return
         self.bodies.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -301,12 +303,12 @@ class StrictCompletions:
         usage = {"prompt_tokens": len(request.body) // 4, "completion_tokens": 9, "total_tokens": 9}
         if body.get("stream") is True:
             wants_usage = form.refuses_usage or (body.get("stream_options") or {}).get("include_usage")
-            await there.send(STREAM)
+            await connection.send(STREAM)
             for event in make_events(message, usage if wants_usage else None):
-                await there.chunk(event)
-            await there.chunk(b"")
+                await connection.chunk(event)
+            await connection.chunk(b"")
         else:
-            await send_reply(there, b"200 OK", make_completion(message, usage), b"content-type: application/json")
+            await send_reply(connection, b"200 OK", make_completion(message, usage), b"content-type: application/json")
 
     def _make_message(self, answer: Json) -> Json:
         """The answer in the provider's form. answer: `text`, and the `calls` as (name, arguments)."""

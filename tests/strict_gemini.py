@@ -76,35 +76,35 @@ class StrictGemini:
         self.refusals: list[str] = []
         self._count = 0
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.received.append(request)
         try:
             model, method, query, body = self._judge(request)
         except Refused as refused:
             self.refusals.append(str(refused))
             error = {"error": {"code": refused.code, "message": str(refused), "status": refused.status}}
-            await _send_json(there, error, b"%d Refused" % refused.code)
+            await _send_json(connection, error, b"%d Refused" % refused.code)
             return
         if method == "countTokens":
             self.counted.append(body)
-            await _send_json(there, {"totalTokens": len(request.body) // 4})
+            await _send_json(connection, {"totalTokens": len(request.body) // 4})
             return
         self.bodies.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
-            await answer(request, there)
+            await answer(request, connection)
             return
         whole = self.make_response(body, answer, model)
         chunks = cut(whole)
         if method == "generateContent":
-            await _send_json(there, whole)
+            await _send_json(connection, whole)
         elif query.get("alt") == ["sse"]:
-            await there.send(STREAM)
+            await connection.send(STREAM)
             for chunk in chunks:
-                await there.chunk(b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n")
-            await there.chunk(b"")
+                await connection.chunk(b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n")
+            await connection.chunk(b"")
         else:
-            await _send_json(there, chunks)
+            await _send_json(connection, chunks)
 
     def make_response(self, body: Mapping[str, Any], answer: str | Sequence[Json], model: str = "gemini-3-pro") -> Json:
         """The response to this body, with its signatures."""
@@ -142,8 +142,8 @@ class StrictGemini:
         return found[1].decode(), found[2].decode(), query, body
 
 
-async def _send_json(there: Connection, value: Any, status: bytes = b"200 OK") -> None:
-    await send_reply(there, status, json.dumps(value).encode(), b"content-type: application/json")
+async def _send_json(connection: Connection, value: Any, status: bytes = b"200 OK") -> None:
+    await send_reply(connection, status, json.dumps(value).encode(), b"content-type: application/json")
 
 
 def cut(response: Json) -> list[Json]:

@@ -132,7 +132,7 @@ class StrictMessages:
         """The prompts that are held here for a client (`thread`), by the id of the last answer."""
         self._count = 0
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.received.append(request)
         try:
             body, transformations = self._judge(request)
@@ -140,18 +140,21 @@ class StrictMessages:
             self.refusals.append(str(refused))
             error = {"type": "error", "error": {"type": refused.kind, "message": str(refused)}, "request_id": "req_1"}
             await send_reply(
-                there, b"%d Refused" % refused.status, json.dumps(error).encode(), b"content-type: application/json"
+                connection,
+                b"%d Refused" % refused.status,
+                json.dumps(error).encode(),
+                b"content-type: application/json",
             )
             return
         if b"count_tokens" in request.line:
             self.counted.append(body)
             tokens = json.dumps({"input_tokens": len(request.body) // 4}).encode()
-            await send_reply(there, b"200 OK", tokens, b"content-type: application/json")
+            await send_reply(connection, b"200 OK", tokens, b"content-type: application/json")
             return
         self.bodies.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
-            await answer(request, there)
+            await answer(request, connection)
             return
         message = self.make_message(body, answer)
         if body.get("thread"):
@@ -161,12 +164,12 @@ class StrictMessages:
         if transformations:
             message["input_transformations"] = transformations
         if body.get("stream"):
-            await there.send(STREAM)
+            await connection.send(STREAM)
             for event in events(message):
-                await there.chunk(event)
-            await there.chunk(b"")
+                await connection.chunk(event)
+            await connection.chunk(b"")
         else:
-            await send_reply(there, b"200 OK", json.dumps(message).encode(), b"content-type: application/json")
+            await send_reply(connection, b"200 OK", json.dumps(message).encode(), b"content-type: application/json")
 
     def make_message(self, body: Mapping[str, Any], answer: str | Sequence[Block]) -> dict[str, Any]:
         """The message that answers this body, signed for it."""
@@ -279,13 +282,13 @@ class WithoutMember(StrictMessages):
     refused = 0
     """Number of refused requests."""
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         if self.member in request.body:
             self.refused += 1
             error = {"type": "error", "error": {"type": "invalid_request_error", "message": self.words}}
-            await send_reply(there, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
+            await send_reply(connection, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
             return
-        await super().__call__(request, there)
+        await super().__call__(request, connection)
 
 
 def clear_tool_uses(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Block]]:

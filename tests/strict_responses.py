@@ -125,15 +125,15 @@ class StrictResponses:
         self._count = 0
         self._told: list[Json] = []
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         if b"/responses" not in request.line:
-            await send_reply(there, b"404 Not Found", b"{}", b"content-type: application/json")
+            await send_reply(connection, b"404 Not Found", b"{}", b"content-type: application/json")
             return
         if request.all(b"sec-websocket-key"):
-            await send_reply(there, b"426 Upgrade Required", b"{}", b"content-type: application/json")
+            await send_reply(connection, b"426 Upgrade Required", b"{}", b"content-type: application/json")
             return
         if b"/responses/resp_" in request.line:
-            await self._retrieve(request, there)
+            await self._retrieve(request, connection)
             return
         is_count, is_compaction = b"/input_tokens" in request.line, b"/compact" in request.line
         if not (is_count or is_compaction):
@@ -146,29 +146,29 @@ class StrictResponses:
         except Refused as refused:
             self.refused.append((refused.rule, str(refused)))
             status = b"404 Not Found" if refused.status == 404 else b"400 Bad Request"
-            await send_reply(there, status, refused.body(), b"content-type: application/json")
+            await send_reply(connection, status, refused.body(), b"content-type: application/json")
             return
         if is_count or is_compaction:
             (self.counted if is_count else self.compacted).append(asked)
             made = self._compact(items) if is_compaction else _count(request.body)
-            await send_reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+            await send_reply(connection, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
             return
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
-            await answer(request, there)
+            await answer(request, connection)
             return
         made = self._make(answer, asked, items)
         if asked.get("background") is True and not asked.get("stream"):
             made = made | {"status": "queued", "output": [], "usage": None}
         if asked.get("stream") is True:
-            await there.send(STREAM)
+            await connection.send(STREAM)
             for one in events(made, self.size):
-                await there.chunk(one)
-            await there.chunk(b"")
+                await connection.chunk(one)
+            await connection.chunk(b"")
         else:
-            await send_reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+            await send_reply(connection, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
 
-    async def _retrieve(self, request: RawRequest, there: Connection) -> None:
+    async def _retrieve(self, request: RawRequest, connection: Connection) -> None:
         """Answer GET, DELETE and cancel of a stored response."""
         method, path, _ = request.line.decode().split(" ")
         name, _, rest = path.partition("/responses/")[2].partition("/")
@@ -178,12 +178,12 @@ class StrictResponses:
             text = "Cannot cancel a synchronous response." if found else f"Response with id '{name}' not found."
             refused = Refused("R8", text, status=404)
             status = b"400 Bad Request" if found else b"404 Not Found"
-            await send_reply(there, status, refused.body(), b"content-type: application/json")
+            await send_reply(connection, status, refused.body(), b"content-type: application/json")
             return
         if method == "DELETE":
             del self.known[name], self._responses[name]
             made = {"id": name, "object": "response", "deleted": True}
-        await send_reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+        await send_reply(connection, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
 
     def _compact(self, items: list[Json]) -> Json:
         """All messages of the user, and one item for the rest."""

@@ -114,7 +114,7 @@ def make_chunks(message: Json, head: Json) -> Iterator[Json]:
 class StrictThinking(StrictMessages):
     """Gives its answers one after the other, as blocks; streamed where that is asked for. `bodies` are translated."""
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.received.append(request)
         asked = json.loads(request.body)
         body = translate(asked)
@@ -128,7 +128,9 @@ class StrictThinking(StrictMessages):
             self.refusals.append(str(refused))
             text = f"litellm.BadRequestError: AnthropicException - {refused}"
             error = {"error": {"message": text, "type": "invalid_request_error", "param": None, "code": "400"}}
-            await send_reply(there, b"400 Bad Request", json.dumps(error).encode(), b"content-type: application/json")
+            await send_reply(
+                connection, b"400 Bad Request", json.dumps(error).encode(), b"content-type: application/json"
+            )
             return
         self.bodies.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -145,15 +147,15 @@ class StrictThinking(StrictMessages):
         head: Json = {"id": made["id"], "object": "chat.completion", "created": 1, "model": asked["model"]}
         if asked.get("stream"):
             head["object"] = "chat.completion.chunk"
-            await there.send(STREAM)
+            await connection.send(STREAM)
             for chunk in make_chunks(message, head):
-                await there.chunk(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+                await connection.chunk(b"data: " + json.dumps(chunk).encode() + b"\n\n")
             if (asked.get("stream_options") or {}).get("include_usage"):
                 told = {**head, "choices": [], "usage": usage}
-                await there.chunk(b"data: " + json.dumps(told).encode() + b"\n\n")
-            await there.chunk(b"data: [DONE]\n\n")
-            await there.chunk(b"")
+                await connection.chunk(b"data: " + json.dumps(told).encode() + b"\n\n")
+            await connection.chunk(b"data: [DONE]\n\n")
+            await connection.chunk(b"")
             return
         finish = "tool_calls" if message.get("tool_calls") else "stop"
         whole = {**head, "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
-        await send_reply(there, b"200 OK", json.dumps(whole).encode(), b"content-type: application/json")
+        await send_reply(connection, b"200 OK", json.dumps(whole).encode(), b"content-type: application/json")

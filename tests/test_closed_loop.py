@@ -47,7 +47,7 @@ def test_a_later_run_replaces_the_same_episode(tmp_path: Path) -> None:
     assert "| 0.250 |" in make_table(read_rows([tmp_path / "a", tmp_path / "b"]))
 
 
-def test_a_run_that_breaks_off_is_not_told_as_the_run_before_it(
+def test_a_run_that_breaks_off_is_not_reported_like_the_run_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / ".benchmarks").mkdir()

@@ -38,7 +38,7 @@ def test_a_config_error_says_where_what_and_what_is_allowed() -> None:
     assert (error.key, error.value, error.allowed, error.line) == ("port", "x", "a number", 3)
 
 
-def test_a_cause_is_told_in_words() -> None:
+def test_a_cause_is_reported_in_words() -> None:
     assert describe_cause(FileNotFoundError(2, "No such file or directory", "x")) == "No such file or directory"
     assert describe_cause(ConnectionError("[Errno 111] Connection refused.")) == "Connection refused"
     assert describe_cause(TimeoutError(110, "timed out")) == "no answer in time"

@@ -39,7 +39,7 @@ def test_counters_end_in_total() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="they are read from /proc")
-def test_figures_of_the_process_are_described_as_they_are_told() -> None:
+def test_figures_of_the_process_are_described_as_they_are_reported() -> None:
     told = re.findall(r"^# TYPE (context_proxy_process_\w+) (\w+)$", Metrics().render_text().decode(), re.MULTILINE)
     assert sorted(told) == sorted((one.name, one.kind) for one in PROCESS_METRICS)
 

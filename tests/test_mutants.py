@@ -65,7 +65,7 @@ def test_tests_that_are_red_without_a_fault_show_nothing(tree: Path) -> None:
         ({"tests": ()}, "no test is named"),
     ],
 )
-def test_a_fault_that_can_be_planted_no_more_is_told(tree: Path, changed: dict[str, object], told: str) -> None:
+def test_a_fault_that_can_no_longer_be_planted_is_reported(tree: Path, changed: dict[str, object], told: str) -> None:
     assert misfits(tree, [PLANTED, SAME]) == []
     fields = {name: getattr(PLANTED, name) for name in ("broken", "file", "text", "instead", "tests")}
     (line,) = misfits(tree, [Mutant(**(fields | changed))])

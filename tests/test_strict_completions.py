@@ -36,7 +36,7 @@ def refuse(provider: str, messages: list[Json], **more: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_plain_history_is_taken(provider: str) -> None:
+def test_a_plain_history_is_accepted(provider: str) -> None:
     assert refuse(provider, make_history(provider)) == []
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     assert refuse(provider, make_history(provider)[:5], tools=tools, tool_choice="auto") == []
@@ -82,7 +82,7 @@ def test_a_changed_message_is_refused(provider: str, at: int, change: Json, word
     assert any(words in one for one in refuse(provider, messages))
 
 
-def test_a_question_and_a_signature_may_not_be_missing() -> None:
+def test_a_missing_question_or_signature_is_refused() -> None:
     for provider in ("qwen", "glm"):
         answers = [one for one in make_history(provider) if one["role"] != "user"]
         assert "No user query found in messages." in refuse(provider, answers)

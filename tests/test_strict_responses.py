@@ -26,8 +26,8 @@ STEP: list[Piece] = [
 
 @asynccontextmanager
 async def client(upstream: StrictResponses) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with run_upstream(upstream) as there:
-        url = f"http://127.0.0.1:{there.port}/v1"
+    async with run_upstream(upstream) as server:
+        url = f"http://127.0.0.1:{server.port}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as made:
             yield made
 
@@ -81,7 +81,7 @@ def _clean(items: list[Json]) -> list[Json]:
     return items
 
 
-async def test_reasoning_behind_another_prefix_is_left_out_and_told() -> None:
+async def test_reasoning_after_another_prefix_is_left_out_and_reported() -> None:
     upstream = StrictResponses(STEP, [Think("Again."), Say("Mid.")], [Say("End.")])
     items = [user("Do it.")]
     async with client(upstream) as made:

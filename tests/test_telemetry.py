@@ -90,8 +90,8 @@ async def test_an_upstream_that_is_away_is_an_error_of_both_spans() -> None:
 async def test_a_refusal_is_an_error_of_the_round_that_asked_and_not_of_the_server() -> None:
     """As the conventions for HTTP have it: a status of 400 and more for the client, of 500 and more for the server."""
 
-    async def refuse(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"400 Bad Request", b'{"error": {"message": "No."}}')
+    async def refuse(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"400 Bad Request", b'{"error": {"message": "No."}}')
 
     with receiving() as receiver:
         async with (
@@ -124,7 +124,7 @@ async def test_a_collector_that_is_away_harms_no_request() -> None:
         assert (await Agent(proxy).say("Hi")).message["content"] == "Well."
 
 
-async def test_off_the_clients_header_goes_on_as_it_came() -> None:
+async def test_with_the_setting_off_the_clients_header_is_passed_on_unchanged() -> None:
     model = ScriptedModel("Well.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}]}'

@@ -2,7 +2,7 @@
 
 Agents send their whole history with every request. They send the same message in other bytes: a string or a list of
 text parts, null or an empty string, arguments with other spaces. The digest ignores these differences, so the longest
-known prefix of a history identifies the conversation. System messages stand outside the chain: dates and
+known prefix of a history identifies the conversation. System messages are outside the chain: dates and
 working directories change in them from request to request.
 """
 

@@ -134,10 +134,10 @@ def find_rest(
     max_members: int | None = None,
 ) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]] | None:
     """Return the spans of all members, and those of the new elements of an array, for a body that is known up to
-    `begin`. That offset stands behind an element of the array. None if the rest does not continue from there. Raises
+    `begin`. That offset follows an element of the array. None if the rest does not continue from there. Raises
     NotManaged as `find_members` and `find_elements` do.
 
-    array: the key of the array. spans: the members in front of it. array_start: its opening bracket. max_elements:
+    array: the key of the array. spans: the members before it. array_start: its opening bracket. max_elements:
     limit of the new elements.
     """
     unread = body[begin:].lstrip(b" \t\r\n")
@@ -166,7 +166,7 @@ def find_rest(
 
 
 def find_array_end(body: bytes, span: tuple[int, int]) -> int:
-    """The offset behind the last element of a JSON array, or behind its opening bracket: more elements would follow
+    """The offset after the last element of a JSON array, or after its opening bracket: more elements would follow
     there. span: of the array."""
     end = span[1] - 1
     while body[end - 1] in _SPACE:

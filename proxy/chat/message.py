@@ -76,7 +76,7 @@ class Message(msgspec.Struct, frozen=True, weakref=True, eq=False):
     part_count: int = 0
     """Number of content parts, if the content is a list; otherwise 0."""
     continues: bool = False
-    """True for an answer that goes on with the one before it. That answer has a call that the provider runs itself, and
+    """True for an answer that continues the one before it. That answer has a call that the provider runs itself, and
     this one has its result, or calls that it made. One without the other is refused."""
     is_system: bool = False
     """True for system and developer messages: instructions, not part of the chain. Set from the role."""
@@ -188,7 +188,7 @@ class PrefixCache:
     messages_start: int
     """The offset at which the messages array begins."""
     spans: dict[str, tuple[int, int]]
-    """The (start, end) of the values in front of the array."""
+    """The (start, end) of the values before the array."""
     messages: tuple[Message, ...]
     memo_values: dict[Hashable, Any] = field(default_factory=dict)
     """The memo of the request."""
@@ -211,7 +211,7 @@ def cancellation_check(check: Callable[[], None]) -> Iterator[None]:
     thread or task alone, and raises where work is to stop.
 
     A thread cannot be ended from outside. So long work passes a checkpoint before each piece: a fact of a message, a
-    proposal of a stage. Results computed before the stop stay remembered, and the next attempt goes on from there.
+    proposal of a stage. Results computed before the stop stay remembered, and the next attempt continues from there.
     """
     token = _CHECK.set(check)
     try:

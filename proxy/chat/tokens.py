@@ -23,7 +23,7 @@ PER_MESSAGE = 4
 PER_CALL = 12
 """Tokens for the JSON around a call's name, id and arguments."""
 _ENCODED_DATA = re.compile(rb'[",][A-Za-z0-9+/=_\\-]{1000}')
-"""The beginning of a string in Base64. The mark in front of it keeps the search linear."""
+"""The beginning of a string in Base64. The mark before it keeps the search linear."""
 
 MAX_REMEMBERED_TOOLS = 256
 """Number of tools arrays with a remembered size."""
@@ -65,9 +65,9 @@ _WEIGHTS = (
 """(thousandths of a token, classes of a byte, classes of the next byte): the rules by which o200k_base cuts a text,
 with the average sizes in texts that agents send. The weights of all rules that a pair of bytes meets are added."""
 _COLUMN_WEIGHT = 1050
-"""Two blanks behind something else: indentation, columns."""
+"""Two blanks after something else: indentation, columns."""
 _JOINED_WEIGHT = -350
-"""Punctuation that may belong to the word after it, as a letter stands on both its sides."""
+"""Punctuation that may belong to the word after it, as a letter is on both its sides."""
 _JOINED = bytes(1 + _CLASSES.index(letter) for letter in "lpl")
 
 _PairTable = tuple[bytes, tuple[tuple[int, bytes], ...]]

@@ -1,7 +1,7 @@
 """Plan a conversation as if the messages that the operator has taken out had never been there.
 
 A policy must not see these messages. Its summaries, rankings and counts would bring their content back. So the messages
-leave before the planning, and stand in the plan as edits like any other. The record names the removed messages, the
+leave before the planning, and are in the plan as edits like any other. The record names the removed messages, the
 person and the reason."""
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class BranchState(msgspec.Struct, frozen=True):
         return replace(self, edits=plan.edits, lasting_edits=self._find_lasting_edits(plan))
 
     def _find_lasting_edits(self, plan: Plan) -> Mapping[bytes, Edit] | None:
-        """The `lasting_edits` behind a plan. Edits of a literal policy do not last: the edits that they replace are put
+        """The `lasting_edits` after a plan. Edits of a literal policy do not last: the edits that they replace are put
         aside."""
         if not plan.literal:
             return None
@@ -211,7 +211,7 @@ class BranchState(msgspec.Struct, frozen=True):
         """The state of a branch that leaves this one, with the facts about the shared messages only.
 
         client_keys: keys of the client's messages. An edit of a message that is not among them is kept too, because
-        hidden messages stand among the shared ones. None: there are no hidden messages."""
+        hidden messages are among the shared ones. None: there are no hidden messages."""
         shared = set(shared_keys)
 
         def stays(key: bytes) -> bool:

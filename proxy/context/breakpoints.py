@@ -1,12 +1,12 @@
 """Places at which the proxy wants the provider's cache to end an entry, for models that cache at breakpoints only.
 
-Behind an edit, only a prefix is served that ended at a breakpoint of an earlier prompt. Three places are worth one.
+After an edit, only a prefix is served that ended at a breakpoint of an earlier prompt. Three places are worth one.
 
 - The end of the prompt, so that the next request is served all of it. A write costs more than plain input, so it is
   wanted only where a next request is likely: the request has tools, or follows another one within the cache's lifetime.
 - The system prompt, which the first batch of edits leaves as it is. It is written with the end of the prompt.
 - The end of the newest batch of edits. Everything up to there has its final form as a rule, and the next batch begins
-  behind it. The place moves with a batch alone.
+  after it. The place moves with a batch alone.
 """
 
 from __future__ import annotations

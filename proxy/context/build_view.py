@@ -100,7 +100,7 @@ def _count_cached_tokens(
     is_continued = not state.sent_marks
     if state.sent_marks:
         marks = tuple(edited_history.marks)
-        if system_texts:  # our texts stand behind the system prompt, which no edit removes
+        if system_texts:  # our texts follow the system prompt, which no edit removes
             marks = (add_texts_to_mark(marks[0], system_texts), *marks[1:])
         count = count_common_marks(marks, state.sent_marks)
         is_continued = count == len(state.sent_marks) < len(marks)

@@ -254,7 +254,7 @@ def _make_cut(view: View, policy: Policy, n: int, old: Edit | None, level: int) 
 #
 # The remark is appended to the message before the gap: a user message or a tool result. It stays there byte for
 # byte. It has no number, so a larger gap does not change it. No answer of the model's is changed, and no message of
-# ours is added. Where an answer stands right before the gap, the remark stands in front of that answer, and is also
+# ours is added. Where an answer stands right before the gap, the remark precedes that answer, and is also
 # true there. Messages that are reported elsewhere (by a summary, or a line at the tail) get no remark.
 
 

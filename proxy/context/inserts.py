@@ -1,6 +1,6 @@
 """Texts added to a prompt that are no part of the history: guidelines, the model's own state, the request for a state.
 
-Literal policies put these texts behind the system prompt, and make them again for each request, as the programs do from
+Literal policies put these texts after the system prompt, and make them again for each request, as the programs do from
 which these policies are taken. All other policies put them at the tail, where they cost only their own tokens. A text
 that is to stay (the model's note to itself) is written at the tail once and kept there. An insert that moves is paid
 for with every request.
@@ -55,7 +55,7 @@ def _is_worth_asking(view: View) -> bool:
     """True if a model that has not answered yet is asked once more.
 
     The model is asked with each prompt of the user's. After results it is asked less and less often: at the 1st, 2nd,
-    4th and 8th step of a prompt, and so on. A text at the tail moves. So the provider caches the message in front of
+    4th and 8th step of a prompt, and so on. A text at the tail moves. So the provider caches the message before
     the text once with the text and once without it.
     """
     if view.messages[-1].role == "user":
@@ -115,10 +115,10 @@ def may_add_user_message(view: View) -> bool:
     )
 
 
-# Texts that literal policies put behind the system prompt: guidelines, the Global Anchor, the request for a new
+# Texts that literal policies put after the system prompt: guidelines, the Global Anchor, the request for a new
 # one.
 #
-# These texts stand in front of all messages, so they are made before anything else. They are needed to write the
+# These texts precede all messages, so they are made before anything else. They are needed to write the
 # prompt, and also to predict how much of it the provider's cache holds.
 
 
@@ -129,7 +129,7 @@ MIN_ANSWER_TOKENS = 400
 def make_system_inserts(
     request: Request, state: BranchState, policy: Policy, lossy_edits: int
 ) -> tuple[list[Insert], bool]:
-    """Return (the inserts behind the system prompt, True if the model is asked for its state).
+    """Return (the inserts after the system prompt, True if the model is asked for its state).
 
     lossy_edits: how many edits in force have taken something out.
     """
@@ -147,7 +147,7 @@ def make_system_inserts(
 
 
 def make_system_texts(request: Request, state: BranchState, policy: Policy) -> list[str]:
-    """The texts that will stand behind the system prompt of this request; none if there is no system prompt."""
+    """The texts that will follow the system prompt of this request; none if there is no system prompt."""
     if policy.state_place != "system" or state.stopped is not None or not has_appendable_system(request):
         return []
     return [insert.text for insert in make_system_inserts(request, state, policy, count_losses(state.edits))[0]]
@@ -162,7 +162,7 @@ def has_appendable_system(request: Request) -> bool:
 def may_ask(request: Request) -> bool:
     """True if the model can be asked for a STATE block.
 
-    The answer has to be one free text with room for a note behind it, and it has to be the model's turn.
+    The answer has to be one free text with room for a note after it, and it has to be the model's turn.
     """
     last = request.messages[-1]
     if request.max_tokens is not None and request.max_tokens < MIN_ANSWER_TOKENS:

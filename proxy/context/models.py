@@ -83,7 +83,7 @@ class Model:
     partial: tuple[str, ...] | None = field(default=None, compare=False)
     """Fields that an operator's entry sets; None if the entry is complete."""
     system_between: bool = False
-    """True in a wire format where a system message in a conversation comes behind a user message or a result, and in
+    """True in a wire format where a system message in a conversation comes after a user message or a result, and in
     front of an answer (M6 of Messages). It is a matter of the format, so no table of models sets it."""
 
     @property

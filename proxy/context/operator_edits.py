@@ -1,7 +1,7 @@
 """Decisions of a session's operator, in force in every policy: messages that are out or stay, and the window.
 
 A policy decides when its own edits pay. An operator's decision acts with the next request, whatever the policy and its
-schedule. It is put in front of the policy's own stages. So steps stay whole, turns stay in order, and protected
+schedule. It is put before the policy's own stages. So steps stay whole, turns stay in order, and protected
 messages stay as they are, as for any other edit.
 """
 
@@ -94,7 +94,7 @@ class OperatorNoteInjection(Injection):
     notes: tuple[OperatorNote, ...]
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """The notes that do not stand in the prompt yet."""
+        """The notes that are not in the prompt yet."""
         texts = [edit.text for edit in view.edits.values() if edit.text and edit.action != "gone"]
         for note in self.notes:
             if not any(note.mark in text for text in texts):

@@ -95,7 +95,7 @@ def rewrite(
 def _guard_sent_messages(view: View, sent_count: int) -> View:
     """The view for `append_only`: no message that was sent before is edited, not even to fit the budget.
 
-    Reasoning of the model may be bound to these messages. An upstream refuses such reasoning behind another prompt.
+    Reasoning of the model may be bound to these messages. An upstream refuses such reasoning after another prompt.
     """
     guarded_keys = view.inputs.guarded_keys | {*view.keys[:sent_count]}
     return replace(view, inputs=replace(view.inputs, guarded_keys=guarded_keys), budget=None)
@@ -109,7 +109,7 @@ def _count_new_faults(view: View, state: BranchState) -> tuple[View, list[Note]]
     faults = page_faults.find_new_faults(sent, state.counted_messages) if sent.edits else []
     if not faults:
         return view, []
-    # After a restart all are counted again, and only those behind the last answer are reported again.
+    # After a restart all are counted again, and only those after the last answer are reported again.
     reported_until = state.counted_messages or (
         view.history.assistant_indexes[-1] if view.history.assistant_indexes else 0
     )
@@ -143,7 +143,7 @@ class _Draft(msgspec.Struct, frozen=True):
     inserts_by_index: Mapping[int, list[Insert]]
     """The inserts that are appended to a message, by its index."""
     own_inserts: Sequence[Insert]
-    """The inserts that make a message of the proxy behind all others."""
+    """The inserts that make a message of the proxy after all others."""
     asks_for_state: bool
     """True if one of the inserts asks the model for a STATE block."""
     tokens: int
@@ -186,7 +186,7 @@ def _draft_plan(view: View, state: BranchState, policy: Policy, *, frozen: bool)
             wanted += [insert for injection in policy.injections for insert in injection(edited)]
             deferred = {insert.source for insert in state.deferred_inserts}  # an injection gives one note at a time
             wanted = [i for i in wanted if not (i.note_count and i.source in deferred)] + list(state.deferred_inserts)
-    if policy.schedule == "append_only":  # a text that leaves again would change the prompt behind which answers follow
+    if policy.schedule == "append_only":  # a text that leaves again would change the prompt after which answers follow
         wanted, asked = [insert for insert in wanted if insert.persistent], False
     return _draft_with_inserts(view, edited, wanted, asked=asked)
 
@@ -362,7 +362,7 @@ def _choose_proposals(
 def _apply_immediate_edits(view: View, immediate: Sequence[Proposal]) -> View:
     """The view after the edits that are made at once.
 
-    Behind the first of these edits nothing is served from the cache, so other edits there cost nothing.
+    After the first of these edits nothing is served from the cache, so other edits there cost nothing.
     """
     first = immediate[0].index
     tokens = list(view.tokens)
@@ -402,7 +402,7 @@ def _place_inserts(
         elif tail is not None and insert.persistent:
             edits = {**edits, view.keys[tail]: _append_insert(view, tail, insert, edits.get(view.keys[tail]))}
         elif view.model.cache == "breakpoint" and not view.literal:
-            continue  # the breakpoint at the prompt's end would not be found again behind a text that leaves
+            continue  # the breakpoint at the prompt's end would not be found again after a text that leaves
         elif tail is not None:
             by_index.setdefault(tail, []).append(replace(insert, place="tail"))
         elif needs_own_message or (insert.may_stand_alone and inserts.may_add_user_message(view)):

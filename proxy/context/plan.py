@@ -36,7 +36,7 @@ ACTION_STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "arguments": 1, "i
 """Strength of each action. An edit is superseded only by a stronger one, or by a shorter text."""
 
 SHORTENING_ACTIONS = frozenset({"text", "text_only", "arguments", "images"})
-"""Actions after which a message stands there with less than it had."""
+"""Actions after which a message is there with less than it had."""
 WHOLE_TEXT_ACTIONS = frozenset({"append", "images"})
 """Actions that leave the message's own text whole."""
 
@@ -100,7 +100,7 @@ class Proposal(msgspec.Struct, frozen=True):
     Its argument is the indexes of all messages that are cut together. It returns None if nothing is left to do.
     """
     rider: bool = False
-    """True if the proposal is not worth moving the prefix, but is taken along behind a batch that moves it anyway."""
+    """True if the proposal is not worth moving the prefix, but is taken along after a batch that moves it anyway."""
     needs_index: int | None = None
     """The index of a message whose edit has to be there too, because that edit says what this one takes away. The edit
     may be proposed as well, or in force."""
@@ -113,14 +113,14 @@ class Proposal(msgspec.Struct, frozen=True):
     lossless: bool = False
     """True if the edit loses no information."""
     refers_to_view: bool = False
-    """True if the edit only takes out lines of a file view that stand elsewhere in the prompt. A model that wants them
+    """True if the edit only takes out lines of a file view that are elsewhere in the prompt. A model that wants them
     again reads the file, so it needs no tool of the proxy."""
     waits_for_rent: bool = False
-    """True if an eager policy makes no exception for it: the agent is likely to go on with this result."""
+    """True if an eager policy makes no exception for it: the agent is likely to continue with this result."""
 
 
 class Insert(msgspec.Struct, frozen=True):
-    """A text of the proxy at the tail or behind the system prompt."""
+    """A text of the proxy at the tail or after the system prompt."""
 
     place: Literal["tail", "system"]
     source: str
@@ -133,7 +133,7 @@ class Insert(msgspec.Struct, frozen=True):
     quoted_keys: tuple[bytes, ...] = ()
     """Chain keys of the messages that the text quotes."""
     may_stand_alone: bool = False
-    """True if the text may stand in its own user message behind an answer of the assistant's."""
+    """True if the text may be in its own user message after an answer of the assistant's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class RewriteInputs(msgspec.Struct, frozen=True):
     offered_tools: frozenset[str] = frozenset()
     """Names of the proxy's tools that the model has, or will have if the plan makes a first edit."""
     tool_tokens: int = 0
-    """Tokens of these tools that come in front of the messages with a first edit."""
+    """Tokens of these tools that come before the messages with a first edit."""
     guarded_keys: frozenset[bytes] = frozenset()
     """Chain keys of messages that stay as they are."""
     hidden_keys: Collection[bytes] = ()
@@ -253,7 +253,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     """True if a STATE block was asked for."""
     sources: tuple[int, ...] = ()
     """For each outgoing message the index of the message that it is made from. A message of the proxy has an index
-    behind the last message."""
+    after the last message."""
     refusal: str | None = None
     """The rule or reason for which the original goes out instead."""
     deferred_inserts: tuple[Insert, ...] = ()

@@ -27,7 +27,7 @@ TOOLS = ("recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", 
 
 
 GAP_REMARK = "\n\n[Messages that followed this one have left the conversation. They are stored.]"
-"""The remark behind the message after which others have left (`fit.add_gap_remarks`)."""
+"""The remark after the message after which others have left (`fit.add_gap_remarks`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class Policy:
     ask: AskWhen = "when_needed"
     """Condition on which the model is asked to end its answer with a STATE block."""
     state_place: StatePlace = "tail"
-    """Place of guidelines and state: behind the system prompt (literal), or at the tail."""
+    """Place of guidelines and state: after the system prompt (literal), or at the tail."""
     guidelines: str = ""
     """Text in place of our own history guidelines; empty: our own."""
     remark: str = GAP_REMARK
-    """Text behind the message after which groups or steps have left; empty: none."""
+    """Text after the message after which groups or steps have left; empty: none."""
     observation: re.Pattern[str] | None = None
     """Patterns of user messages that are really tool output."""
     tools: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Policy:
     offer: OfferTime = "never"
     """Time from which the tools are offered: a branch's first request, its first edit, or never. when_needed: from the
     first request on if an earlier branch of the same tenant with the same tools has come to edits. Else, or if the
-    model has no cache, they are offered from the first edit on. A reference to text that stands elsewhere in the prompt
+    model has no cache, they are offered from the first edit on. A reference to text that is elsewhere in the prompt
     is no edit in this sense. A definition is paid for with every request, and short chats have no use for it."""
 
     stands_for: str = ""
@@ -234,7 +234,7 @@ def _read_tools(table: Any, source: str) -> tuple[tuple[str, ...], OfferTime]:
     offer = table.get("offer", "first_request")
     if offer not in get_args(OfferTime):
         raise ConfigError("tools.offer", offer, "one of " + ", ".join(get_args(OfferTime)), source=source)
-    # In one order, whatever the file's order: the definitions stand in the prompt, byte for byte.
+    # In one order, whatever the file's order: the definitions are in the prompt, byte for byte.
     return tuple(name for name in TOOLS if name in names), offer
 
 

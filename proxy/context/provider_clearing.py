@@ -1,7 +1,7 @@
 """The schedule `provider`: old tool results are cleared by the provider itself, when rent-or-buy says so.
 
 Anthropic clears the oldest results of a prompt if a request asks for it (`clear_tool_uses_20250919`), and keeps as many
-of the newest tool uses as the request says. Reasoning behind a cleared result stays valid, which no edit of ours can
+of the newest tool uses as the request says. Reasoning after a cleared result stays valid, which no edit of ours can
 give. A fixed number of kept uses would clear one more result with every request, and each time the cached prefix would
 move. So the number grows with the prompt: the same results are cleared until the next batch.
 

@@ -128,7 +128,7 @@ def add_inserts(
     texts for a user message of the proxy at the end.
 
     A mark names the message without its inserts. A text at the end of a prompt does not break the cached prefix in
-    front of it. Texts behind the system prompt are the exception: the mark includes them.
+    front of it. Texts after the system prompt are the exception: the mark includes them.
     """
     if not inserts and not own_inserts:
         return plain
@@ -222,7 +222,7 @@ def _check_rules(view: View, plain: Rendering, made: Rendering, inserts: Mapping
 def predict_cached_tokens(view: View, state: BranchState, rendering: Rendering, *, tools_added: bool) -> int:
     """Tokens of this prompt that the provider's cache should serve.
 
-    tools_added: True if tool definitions come in front of the messages with this request.
+    tools_added: True if tool definitions come before the messages with this request.
     """
     if not state.sent_marks:
         return min(view.cached_tokens, view.prefix_tokens + sum(rendering.sizes))

@@ -90,8 +90,8 @@ def _may_not_follow(view: View, before: int, after: int) -> bool:
 def _find_separators(
     view: View, before: int, after: int, steps: set[int], force: Mapping[bytes, Edit]
 ) -> Sequence[int]:
-    """The indexes that come back between two messages: one message that may stand there alone, else an answer and a
-    prompt, else all that stood there."""
+    """The indexes that come back between two messages: one message that may be there alone, else an answer and a
+    prompt, else all that was there."""
     between = [n for n in range(before + 1, after) if _may_return(view, n, force)]
     alone = [n for n in between if n not in steps and _has_content(view.messages[n])]
     behind = [n for n in alone if not _may_not_follow(view, before, n)]

@@ -3,8 +3,8 @@
 Each rule stands for a 400 error seen in the field:
 
     W1    a tool result follows the assistant message with its call
-    W2    every call has its result right behind the assistant message
-    W4    system messages stand in front (templates of Qwen and Gemma)
+    W2    every call has its result right after the assistant message
+    W4    system messages are in front (templates of Qwen and Gemma)
     W5    user and assistant alternate, for models that require it (Gemma, Ministral)
     W6    no user message follows a tool result, for models that refuse it (Mistral)
     W7    the last message is not the assistant's (Claude 4.6 and later)
@@ -78,7 +78,7 @@ class RuleChecker:
         return pairs | order
 
     def _pair(self, n: int, out: PlannedMessage) -> None:
-        """Check W1 and W2: no result without its call before it, and no call without all its results right behind
+        """Check W1 and W2: no result without its call before it, and no call without all its results right after
         it."""
         message, _, calls = out
         wrong, waiting = self._pairs, self._waiting

@@ -141,9 +141,9 @@ class View(msgspec.Struct, frozen=True, eq=False):
     """Facts about the messages with the edits in force, taken over from the request before."""
 
     prefix_tokens: int
-    """Tokens in front of the messages (tools)."""
+    """Tokens before the messages (tools)."""
     tool_tokens: int
-    """Tokens of tool definitions that come in front of the messages with the first edit, and move the whole prefix."""
+    """Tokens of tool definitions that come before the messages with the first edit, and move the whole prefix."""
     insert_tokens: int
     """Tokens of the inserts that go out with the prompt."""
     cached_tokens: int
@@ -208,9 +208,9 @@ class View(msgspec.Struct, frozen=True, eq=False):
     def count_served_tokens(self) -> list[int]:
         """The cached tokens that are still served if a message is edited, for each message.
 
-        If any prefix matches, these are all tokens in front of the message. If a cache ends at explicit breakpoints,
+        If any prefix matches, these are all tokens before the message. If a cache ends at explicit breakpoints,
         only a prefix that ends with a marked message counts (OpenAI's and Anthropic's caching pages).
-        Behind the cached tokens an edit costs none of them. If tool definitions come with the edit, only the tokens in
+        After the cached tokens an edit costs none of them. If tool definitions come with the edit, only the tokens in
         front of the messages count. Nothing is served of a prefix below the provider's minimum.
         """
         least = self.model.min if self.model.cache != "none" else 0
@@ -226,7 +226,7 @@ class View(msgspec.Struct, frozen=True, eq=False):
         fronts = []
         position = 0
         for n, (message, size) in enumerate(zip(self.messages, self.tokens, strict=True)):
-            behind = at >= self.cached_tokens  # the result ends in front of the message, and is not changed
+            behind = at >= self.cached_tokens  # the result ends before the message, and is not changed
             fronts.append(self.cached_tokens if behind else served if served >= self.model.min else 0)
             at += size
             if (message.has_cache_mark or position in self.branch.breakpoints) and at <= self.cached_tokens:
@@ -471,7 +471,7 @@ def compute_mark(message: Message, edit: Edit | None) -> bytes:
 
 
 def add_texts_to_mark(mark: bytes, texts: Sequence[str]) -> bytes:
-    """The mark of a message that has these texts behind it. The system prompt of literal policies has such texts."""
+    """The mark of a message that has these texts after it. The system prompt of literal policies has such texts."""
     for text in texts:
         mark = chain.compute_form(mark + text.encode("utf-8", "surrogatepass"))
     return mark

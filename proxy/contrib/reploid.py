@@ -258,7 +258,7 @@ def _make_message(has_parts: bool, text: str) -> PlainMessage:
 
 
 def _with(item: PlainMessage, text: str) -> PlainMessage:
-    """The message with a text behind its own."""
+    """The message with a text after its own."""
     if "parts" in item:
         plain = bool(item["parts"]) and isinstance(item["parts"][0], str)
         return {**item, "parts": [*item["parts"], text if plain else {"text": text}]}

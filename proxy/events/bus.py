@@ -203,7 +203,7 @@ class EventBus:
         owner: str = "",
         is_persistent: bool = False,
     ) -> Listener:
-        """Add a listener. With `after_id`, it begins behind the event of that id; 0 begins with all events in the ring.
+        """Add a listener. With `after_id`, it begins after the event of that id; 0 begins with all events in the ring.
         owner: the key that asks. is_persistent: a listener of the process itself, which does not count and which
         `close` leaves open. Raises TooMany at the limit, unless another owner has more than its share. Call
         `unsubscribe` at the end."""

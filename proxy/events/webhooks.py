@@ -13,7 +13,6 @@ import hmac
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from typing import Final
@@ -46,23 +45,15 @@ RETRY_STATUSES: Final = frozenset({408, 425, 429})
 class Webhooks:
     """All configured webhooks. Call `start` inside the running loop; nothing runs where none is configured."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        event_bus: EventBus,
-        metrics: Metrics,
-        now: Callable[[], float] = time.time,
-        retry_s: float = RETRY_S,
-    ) -> None:
-        """retry_s: seconds before the second try. Raises ConfigError for patterns that match no event."""
+    def __init__(self, settings: Settings, event_bus: EventBus, metrics: Metrics) -> None:
+        """Raises ConfigError for patterns that match no event."""
         self._hooks = [(hook, _make_target(hook)) for hook in settings.webhooks]
         for n, hook in enumerate(settings.webhooks):
             for wrong in bus.find_unknown_patterns(hook.events):
                 raise ConfigError(f"webhooks[{n}].events", wrong, "patterns of " + ", ".join(bus.EVENT_KINDS))
         self._event_bus = event_bus
         self._metrics = metrics
-        self._now = now
-        self._retry_s = retry_s
+        self._retry_s = RETRY_S
         self._client = UpstreamClient(settings, metrics, [target for _, target in self._hooks]) if self._hooks else None
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,7 +84,7 @@ class Webhooks:
             while not (listener.is_closed and not listener.waiting_count):
                 lost, items = await listener.take_events()
                 if lost:
-                    waiting.append(PublishedEvent(0, bus.LOST, "", "", "", "", self._now(), {"lost": lost}))
+                    waiting.append(PublishedEvent(0, bus.LOST, "", "", "", "", time.time(), {"lost": lost}))
                 waiting.extend(items)
                 while waiting:
                     await self._deliver_event(hook, target, waiting[0])
@@ -126,7 +117,7 @@ class Webhooks:
     async def _post(self, hook: WebhookSettings, target: Target, event: PublishedEvent, body: bytes) -> int:
         """Send one event; return the status of the answer, 0 for none."""
         assert self._client is not None  # noqa: S101  # made where there is a webhook
-        parts, at = urlsplit(hook.url), int(self._now())
+        parts, at = urlsplit(hook.url), int(time.time())
         headers = [(b"content-type", b"application/json"), (b"user-agent", b"context-proxy")]
         own = [
             (b"x-context-event", event.kind.encode()),
@@ -160,7 +151,7 @@ def sign_body(secret: str, timestamp: int, body: bytes) -> str:
 
 
 def _make_target(hook: WebhookSettings) -> Target:
-    """Return the webhook's origin as a target. Its path may be a secret, and the target's name stands in logs and
+    """Return the webhook's origin as a target. Its path may be a secret, and the target's name is in logs and
     metrics."""
     parts = urlsplit(hook.url)
     origin = f"{parts.scheme}://{parts.netloc}"

@@ -1,6 +1,6 @@
-"""Reasoning that a model binds to the prompt in front of it, and its removal after an upstream has refused it.
+"""Reasoning that a model binds to the prompt before it, and its removal after an upstream has refused it.
 
-An upstream refuses a request whose reasoning stands behind another prompt than its own. Edits and texts of the proxy
+An upstream refuses a request whose reasoning follows another prompt than its own. Edits and texts of the proxy
 are part of these prompts, so the client's own bytes may be refused too. Then the request goes out once more without
 reasoning. The removed reasoning stays out of every later request of the branch."""
 
@@ -23,7 +23,7 @@ from proxy.upstream.client import Reply
 log = logging.getLogger(__name__)
 
 BOUND_ELSEWHERE: Final = b"bound to a different conversation"
-"""Words with which Anthropic refuses reasoning behind another prompt, whatever wraps them."""
+"""Words with which Anthropic refuses reasoning after another prompt, whatever wraps them."""
 TOKENS_PER_CHARACTER: Final = 3 / 16
 """Tokens of reasoning for each character of its token: base64 of about four bytes a token."""
 REASONS: Final = frozenset(
@@ -42,7 +42,7 @@ async def is_refusal(reply: Reply) -> bool:
 
 def may_be_ours(turn: Turn) -> bool:
     """True if reasoning may be bound to a prompt of the proxy. Then an earlier prompt of the branch differed from the
-    client's own, or nothing is stored of the prompt that the reasoning was made behind."""
+    client's own, or nothing is stored of the prompt that the reasoning was made after."""
     is_foreign = turn.located.branch.live_session.bindings.has_foreign and turn.enriched.policy.mode == "rewrite"
     return is_foreign or has_changed_prompts(turn)
 
@@ -93,7 +93,7 @@ def remember_refused(services: Services, turn: Turn, tokens: Iterable[str]) -> l
 def count_dropped(services: Services, turn: Turn, answer: AssembledAnswer) -> None:
     """Count the reasoning that upstream has left out of this prompt, and the price of thinking it again.
 
-    A prefix mismatch behind a prompt that the proxy has changed is the proxy's fault, and is logged.
+    A prefix mismatch after a prompt that the proxy has changed is the proxy's fault, and is logged.
     """
     dropped = answer.dropped_reasoning
     prompt = "changed" if turn.is_prompt_changed else "client"

@@ -218,7 +218,7 @@ async def _is_deleted(services: Services, tenant: str, name: str) -> bool:
 def record_names(
     services: Services, turn: Turn, answer: AssembledAnswer, answer_key: bytes | None, *, is_complete: bool
 ) -> list[Row]:
-    """Return the rows with the names under which later requests may go on from this answer; memory is updated."""
+    """Return the rows with the names under which later requests may continue from this answer; memory is updated."""
     chain, request = turn.chain, turn.wire_request
     if chain is None or not chain.parameters.is_stored or not isinstance(request, ResponsesRequest):
         return []

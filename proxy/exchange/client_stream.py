@@ -22,7 +22,7 @@ answer after that."""
 async def relay_to_client(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
     """Relay one stream to the client, up to its end. Return the error that broke it, or None.
 
-    A fault behind the end of the answer breaks nothing: the client has nothing more to get.
+    A fault after the end of the answer breaks nothing: the client has nothing more to get.
     """
     broken: UpstreamError | None = None
     try:
@@ -99,7 +99,7 @@ class _KeepaliveWriter(ResponseWriter):
 
 
 @asynccontextmanager
-async def keep_alive(out: ResponseWriter, *, has_comments: bool = True) -> AsyncIterator[ResponseWriter]:
+async def keep_alive(out: ResponseWriter, *, has_comments: bool) -> AsyncIterator[ResponseWriter]:
     """Wrap the client's stream: while it is silent, comments are sent, or blank lines to clients that cannot skip
     comments."""
     writer = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")

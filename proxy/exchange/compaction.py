@@ -1,6 +1,6 @@
 """Compactions of a history that a client asks the provider for: `POST /v1/responses/compact`.
 
-A compaction goes on as received, and its answer begins a new history.
+A compaction is passed on as received, and its answer begins a new history.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     dollars: list[float] = []
     rate: float = 1.0
     writes_nothing: bool = False
-    """True if the client sets no breakpoint behind `held`: without the proxy's, the rest would not be written."""
+    """True if the client sets no breakpoint after `held`: without the proxy's, the rest would not be written."""
     added: int = 0
     """Tokens of the proxy's tools and hidden rounds in a prompt of which nothing else was changed."""
     compactions: list[Usage] = []
@@ -176,9 +176,9 @@ def count_own_tokens(turn: Turn, end: int = -1) -> int:
     return token_counter.count_tools(turn.request.tools) + turn.request.memo("ends", add_up, id(token_counter))[end]
 
 
-def make_meter(turn: Turn, usage: Usage | None, asked: int = 0) -> Meter | None:
+def make_meter(turn: Turn, usage: Usage | None, asked: int) -> Meter | None:
     """Return the meter of the exchange; None where the provider reports no usage. usage: that of the last round; None
-    for an exchange that failed behind earlier rounds, which are paid all the same. asked: as in `Meter`."""
+    for an exchange that failed after earlier rounds, which are paid all the same. asked: as in `Meter`."""
     rounds: Sequence[Usage] = turn.rounds.usage if usage is None else (*turn.rounds.usage, usage)
     if not rounds:
         return None
@@ -346,7 +346,7 @@ def _find_provider_count(model: Model, prompt: int, sent: int) -> Callable[[int]
     tokens of the prompt that was sent, by the provider's count and by ours.
 
     With the provider's vocabulary our count of a text is right. The counts differ by the form of tools and calls, which
-    stands in the sent prompt and in any other: the difference is added. With another vocabulary each text differs, and
+    is in the sent prompt and in any other: the difference is added. With another vocabulary each text differs, and
     the count is scaled. To scale the difference too made the cost without the proxy up to a tenth too high. A count of
     less than half of ours is not of these texts, so it is scaled too."""
     if prompt and 2 * prompt >= sent and model.input is not None and model.tokenizer != "estimate":

@@ -126,7 +126,7 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True)
 class BoundReasoning:
-    """Reasoning that the provider binds to the prompt in front of it. By default there is none."""
+    """Reasoning that the provider binds to the prompt before it. By default there is none."""
 
     is_wanted: Callable[[Any], bool] = lambda _: False
     """True if a request asks for such reasoning: the wire request, or the request itself."""
@@ -138,7 +138,7 @@ class BoundReasoning:
     strip: Callable[[bytes, Collection[str]], bytes] = lambda body, _: body
     """A body without the reasoning of these tokens."""
     drops_broken: bool = False
-    """True if the provider leaves out reasoning behind another prompt, and refuses nothing."""
+    """True if the provider leaves out reasoning after another prompt, and refuses nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class SentTexts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_unchanged(self) -> bool:
-        """True if nothing of the proxy stood in the prompt, and nothing of the client's was changed."""
+        """True if nothing of the proxy was in the prompt, and nothing of the client's was changed."""
         return self.original and not (self.tools or self.rounds)
 
 
@@ -111,7 +111,7 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
 
 
 def add_edit_rows(turn: Turn, now: float) -> None:
-    """Put three kinds of rows on the turn: new edits, edits that come back behind a literal policy's, and withdrawn
+    """Put three kinds of rows on the turn: new edits, edits that come back after a literal policy's, and withdrawn
     edits."""
     new = {edit.key: edit for edit in turn.prompt.plan.new_edits}
     turn.pending.rows += make_edit_rows(turn, [*turn.prompt.plan.new_edits, *_find_returning_edits(turn, new)], now)
@@ -127,7 +127,7 @@ def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
 
 
 def record_hidden_round(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
-    """Return the row of the hidden round behind the answer; memory is updated, so that the next request has the
+    """Return the row of the hidden round after the answer; memory is updated, so that the next request has the
     round."""
     branch = turn.located.branch
     if branch.tool_offer is None or not branch.tool_offer.names:

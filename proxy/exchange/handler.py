@@ -150,7 +150,7 @@ def record_gap(services: Services, incoming: Incoming, problem: StoreUnavailable
 
 
 def is_off(incoming: Incoming) -> bool:
-    """True if the client asks that its request goes on as received."""
+    """True if the client asks that its request is passed on as received."""
     return any(name == b"x-context-off" and value.strip() not in (b"", b"0") for name, value in incoming.headers)
 
 

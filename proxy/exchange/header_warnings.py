@@ -56,6 +56,6 @@ def report(warnings: Iterable[str], logged: set[str], metrics: Metrics) -> None:
 
 
 def _render_value(value: str) -> str:
-    """Return a value in a form that can stand in a header and a log line."""
+    """Return a value in a form that can be in a header and a log line."""
     cut = value if len(value) <= SHOWN_CHARS else value[:SHOWN_CHARS] + "..."
     return "'" + "".join(one if one.isascii() and one.isprintable() else "?" for one in cut) + "'"

@@ -27,7 +27,7 @@ _NO_SYSTEM_MESSAGE = b'{"role":"user","content":""}'
 
 
 async def load_lengths(services: Services) -> None:
-    """Read the lengths of the last conversations, if any policy uses them. Without the store they are learned anew."""
+    """Read the lengths of the last conversations, if any policy uses them. Without the store they are learned again."""
     if not any(policy.predicted_rent for policy in services.policies.values()):
         return
     try:

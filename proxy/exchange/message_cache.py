@@ -217,7 +217,7 @@ class MessageCache:
             read = lambda raw: self._find_or_read(own.get(raw, raw))  # noqa: E731  one of two
         request = read_request(body, read, known, is_prefix_checked=known is not None, limits=limits)
         prefix_cache = build_prefix_cache(request)
-        # Nothing is remembered of the text behind the messages: it is counted with each request.
+        # Nothing is remembered of the text after the messages: it is counted with each request.
         prefix_cache.value_count = (
             max(1, value_count - count_marks(body[len(prefix_cache.body_prefix) :])) if value_count else 0
         )
@@ -267,7 +267,7 @@ def _count_message_bytes(raw: bytes) -> int:
 def _count_prefix_bytes(prefix_cache: PrefixCache) -> int:
     """Bytes of memory that a beginning takes with its messages, estimated.
 
-    The body stays whole, with the tools that may stand behind the messages. The tools are kept twice more, with those
+    The body stays whole, with the tools that may follow the messages. The tools are kept twice more, with those
     of the proxy and without. The bodies that bindings of reasoning keep are those of the request before, which are as
     long."""
     memo = prefix_cache.memo_values.get(PREFIXES)

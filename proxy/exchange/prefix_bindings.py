@@ -2,7 +2,7 @@
 
 Each token of an answer is stored with a hash of the prompt as it was sent, and with one of the prompt as the client had
 it. So a prompt that would break a binding is known before it is sent, and whose change breaks it. A token that came
-with messages which did not go through the proxy was made behind the client's own prompt.
+with messages which did not go through the proxy was made after the client's own prompt.
 
 A client may change its own conversation: the provider judges that. Reasoning that the proxy would break is left out
 now and for ever, or the branch loses its edits, whichever costs fewer tokens.
@@ -44,7 +44,7 @@ class Judgement(msgspec.Struct, frozen=True):
     broken: tuple[str, ...] = ()
     """The broken ones among them."""
     broken_without_plan: tuple[str, ...] = ()
-    """The tokens that the client's own bytes would break, since they were made behind prompts of the proxy."""
+    """The tokens that the client's own bytes would break, since they were made after prompts of the proxy."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 def find_run(tokens: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
-    """The broken tokens and all before or all behind them, whichever are fewer: a gap is refused. The newest ones stay
+    """The broken tokens and all before or all after them, whichever are fewer: a gap is refused. The newest ones stay
     if both are as many."""
     if not broken:
         return ()
@@ -234,7 +234,7 @@ def _strip(turn: Turn, body: bytes, tokens: Sequence[str], run: Sequence[str]) -
 
 
 def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
-    """(the client's own bytes without the reasoning that was made behind other prompts of the proxy, the tokens of that
+    """(the client's own bytes without the reasoning that was made after other prompts of the proxy, the tokens of that
     reasoning)."""
     body = turn.original
     if not turn.has_bound_answers:
@@ -242,7 +242,7 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
     body = bound_reasoning.leave_out_refused(turn, body)
     try:
         own = trace_body(turn, turn.original).bindings
-        remaining = trace_body(turn, body).bindings  # the first of them has lost the reasoning in front of it
+        remaining = trace_body(turn, body).bindings  # the first of them has lost the reasoning before it
     except UNREADABLE:
         return body, ()
     broken = _find_ours(turn, find_broken(remaining, _find_stored(turn, remaining)), own)
@@ -284,7 +284,7 @@ def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:
 def _make_rows(
     services: Services, turn: Turn, bindings: Mapping[str, Binding], own: Mapping[str, Binding]
 ) -> list[Row]:
-    """The rows of new bindings; memory is updated. own: the bindings in front of the client's own prompt."""
+    """The rows of new bindings; memory is updated. own: the bindings in the client's own prompt."""
     branch, now = turn.located.branch, services.now()
     known = branch.live_session.bindings.rows
     rows: list[Row] = []

@@ -55,8 +55,8 @@ MAX_NEW_OBJECTS = 1000
 async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
     """Prepare everything up to the bytes that go upstream, and store what has to be on disk before.
 
-    Raises NotManaged if the request has to go on as received, StoreUnavailable if the store cannot be asked for its
-    session.
+    Raises NotManaged if the request has to be passed on as received, and StoreUnavailable if the store cannot be asked
+    for its session.
     """
     headers = locate.decode_headers(incoming.headers)
     turn, target = await _locate(services, incoming, headers)

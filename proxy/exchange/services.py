@@ -63,7 +63,7 @@ class Incoming(msgspec.Struct, frozen=True):
     encoded: tuple[Headers, bytes] | None = None
     """Headers and body as received, where the body was decoded."""
     unmanaged_reason: str = ""
-    """Reason for which the request goes on as received, unread; "" where it is to be managed."""
+    """Reason for which the request is passed on as received, unread; "" where it is to be managed."""
     log_fields: dict[str, Any] = {}
     """Fields of the request log, filled in while the request is answered."""
     dialect: str = "completions"

@@ -95,7 +95,7 @@ class Prompt(msgspec.Struct, frozen=True, eq=False):
 
 
 class AnswerRounds(msgspec.Struct, frozen=True, eq=False):
-    """The rounds behind one answer in which the model called tools of the proxy.
+    """The rounds after one answer in which the model called tools of the proxy.
 
     A round is one request of the tool loop with its answer. The client gets the last round's answer, and the visible
     parts of those before it.
@@ -106,7 +106,7 @@ class AnswerRounds(msgspec.Struct, frozen=True, eq=False):
     refusal: str = ""
     """Why a later round got no answer, with the provider's own words; "" if none was refused."""
     hidden: HiddenRound | None = None
-    """The hidden round behind the answer; its `key` is not known before the answer is."""
+    """The hidden round after the answer; its `key` is not known before the answer is."""
     bindings: Mapping[str, Binding] = {}
     """The prompts that the reasoning of the rounds is bound to, by its token, where there were several rounds."""
 
@@ -227,7 +227,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_kept_by_provider(self) -> bool:
-        """True if the provider stores the answer: a client may then go on from it without its history, and past what
+        """True if the provider stores the answer: a client may then continue from it without its history, and past what
         the proxy has added."""
         if self.chain is not None and self.chain.is_ours:
             return False
@@ -235,7 +235,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_bound(self) -> bool:
-        """True if reasoning of the model is bound to the prompts that it was made behind."""
+        """True if reasoning of the model is bound to the prompts that it was made after."""
         request = self.request if self.wire_request is None else self.wire_request
         if self.is_kept_by_provider or self.has_bound_answers:
             return True

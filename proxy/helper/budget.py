@@ -121,7 +121,7 @@ class HelperCircuitBreaker(CircuitBreaker):
         """Record the outcome of a call. True if a pause begins with it."""
         concerned = (tenant,) if outcome == REFUSED else (tenant, EVERYBODY)
         if outcome in DOWN_OUTCOMES:
-            begun = [self.record_failure(one) for one in concerned]  # each counts, also behind one that begins a pause
+            begun = [self.record_failure(one) for one in concerned]  # each counts, also after one that begins a pause
             return any(begun)
         for one in concerned:
             self.record_success(one)

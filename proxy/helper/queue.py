@@ -80,7 +80,7 @@ def judge_answer(ask: Ask, text: str) -> str:
 
 
 def _contains_name(text: str, name: str) -> bool:
-    """True if the name stands in the text and is not a part of another word (`12` in `123`)."""
+    """True if the name is in the text and is not a part of another word (`12` in `123`)."""
     if name not in text:
         return False
     before = r"(?<!\w)" if re.match(r"\w", name) else ""

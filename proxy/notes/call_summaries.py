@@ -55,7 +55,7 @@ _SEPARATOR = re.compile(r"[/\\]")
 _LONG_PATH = re.compile(rf"(?![a-z]+://)(?=[^/\\]*[/\\])\S{{{MAX_SUBJECT_CHARS + 1},4096}}")
 _IN_WORD = re.compile(r"[0-9A-Za-z_]|[.,:+-][0-9A-Za-z_]")
 _WORD_BEFORE = re.compile(r"[0-9A-Za-z_.,:+-]+\Z")
-"""The word that a cut would part, in front of it."""
+"""The word that a cut would part, before it."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _VERB_OF = {word: verb for verb, words in ACTION_VERBS for word in words.split("|")}
 _ERROR_WORDS = re.compile(

@@ -23,7 +23,7 @@ async def iterate_memos(
     services: Services, tenant: str, *, project: str | None, text: str = "", after: str = ""
 ) -> AsyncIterator[MemoDetails]:
     """Yield a tenant's memos in the order of their ids. text: only those that have it in content or tags. after: only
-    those behind this id."""
+    those after this id."""
     wanted = text.casefold()
     while rows := await services.store.read_memos(tenant, project, PAGE_SIZE, after):
         for row in rows:

@@ -24,7 +24,7 @@ from proxy.store.base import WHOLE_SESSION, StateRow
 from proxy.store.session_notes import NoteRow, ScratchpadRow
 
 MAX_NOTE_CHARS = 8000
-"""Limit in characters on a note: it stands in every prompt from then on."""
+"""Limit in characters on a note: it is in every prompt from then on."""
 MAX_NOTES = 50
 """Limit on the notes that are in force at once."""
 MAX_WITHDRAWN = 100
@@ -64,7 +64,7 @@ async def set_state(
 
 
 async def store_state(services: Services, selected: SelectedBranch, text: str) -> None:
-    """Store a state that stands in no answer, under the newest message that is there, and a number."""
+    """Store a state that is in no answer, under the newest message that is there, and a number."""
     text = grammar.shorten_body(text, services.settings.state.max_chars)
     number = sum(len(one[0]) > DIGEST_BYTES for one in selected.branch.state.states) + 1
     name = _find_anchor(selected) + number.to_bytes(4, "big") + make_id().encode()[-4:]
@@ -124,7 +124,7 @@ async def set_scratchpad(services: Services, tenant: str, session: str, text: st
 
 
 async def add_note(services: Services, tenant: str, session: str, text: str) -> NoteDetails:
-    """Add a note, which stands at the tail of the next prompt, and stays there."""
+    """Add a note, which is at the tail of the next prompt, and stays there."""
     await find_session.read_session(services, tenant, session)
     text = _check_text(text)
     if len(await list_notes(services, tenant, session)) >= MAX_NOTES:
@@ -163,7 +163,7 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
 async def add_feedback(
     services: Services, tenant: str, session: str, text: str, *, branch: str | None = None
 ) -> NoteDetails:
-    """Store the user's feedback on the iterations so far: it stands in the next iteration's record."""
+    """Store the user's feedback on the iterations so far: it is in the next iteration's record."""
     record = await find_session.read_session(services, tenant, session)
     exchange = await find_session.find_last_exchange(services, record, branch)
     row = await iteration_records.store_feedback(

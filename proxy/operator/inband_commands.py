@@ -135,7 +135,7 @@ def _render_list(lines: Sequence[GroupListItem]) -> str:
 
 
 def _render_prompt(shown: PromptDetails) -> str:
-    """Return the prompt with each text of the proxy behind the message that it is appended to, as it goes out."""
+    """Return the prompt with each text of the proxy after the message that it is appended to, as it goes out."""
     behind = {
         n: [_render_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}
     }
@@ -168,7 +168,7 @@ def _render_message(message: PromptMessage) -> str:
 
 
 def _quote_lines(text: str) -> str:
-    """Return a text with a mark in front of each line: none passes for the head of another message."""
+    """Return a text with a mark before each line: none passes for the head of another message."""
     return "\n".join(f"> {line}" for line in text.splitlines())
 
 

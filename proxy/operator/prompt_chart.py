@@ -46,7 +46,7 @@ class ChartBar(Struct, frozen=True):
 
 
 class ChartInsert(Struct, frozen=True):
-    """A text of the proxy in the next prompt. after: the id of the message that the text stands in or behind, "" for
+    """A text of the proxy in the next prompt. after: the id of the message that the text is in or after, "" for
     none."""
 
     source: str

@@ -41,7 +41,7 @@ from proxy.operator.session_titles import make_title
 from proxy.sessions.operator_decisions import StoredDecisions, read_decisions
 from proxy.store.base import WHOLE_SESSION, EditRow
 
-TITLE_CHARS = 100
+GROUP_TITLE_CHARS = 100
 """Characters of a group's prompt that form its title in a list."""
 TITLE_READ_CHARS = 20_000
 """Characters of a prompt in which its title is looked for."""
@@ -149,7 +149,7 @@ async def preview_next_prompt(
 
 def _select_page(count: int, first: int, limit: int | None, changes: AbstractSet[int] | None) -> range:
     """Return the indexes of a page of messages. first: negative counts from the end. changes: the page begins at the
-    first of these from there on; without one it is empty, behind the last message."""
+    first of these from there on; without one it is empty, after the last message."""
     start = max(0, count + first) if first < 0 else min(first, count)
     if changes is not None:
         start = min((n for n in changes if n >= start), default=count)
@@ -158,7 +158,7 @@ def _select_page(count: int, first: int, limit: int | None, changes: AbstractSet
 
 def _cut_page(prompt: PromptDetails, page: range) -> PromptDetails:
     """Return the prompt with the inserts of a page only, and without the bodies. An insert that is a message of its own
-    stands in the last page."""
+    is in the last page."""
     is_last = page.stop == prompt.count
     inserts = [one for one in prompt.inserts if one.index in page or (is_last and not 0 <= one.index < prompt.count)]
     return msgspec.structs.replace(prompt, inserts=inserts, body="", original="", next=None if is_last else page.stop)
@@ -170,7 +170,7 @@ def _count_own_messages(keys: Sequence[bytes], inserts: Sequence[PromptInsert]) 
 
 
 def _place_inserts(turn: Turn) -> list[PromptInsert]:
-    """Return the texts of the proxy in a plan. Each has the index of the client's message that it stands in, -1 for
+    """Return the texts of the proxy in a plan. Each has the index of the client's message that it is in, -1 for
     none."""
     places: dict[bytes, int] = {}
     for n, k in enumerate(turn.keys):
@@ -191,7 +191,7 @@ async def list_groups(
     status: PromptStatus | Literal[""] = "",
     last: int | None = None,
 ) -> list[GroupListItem]:
-    """Return the groups of a branch, oldest first, as they stand in the next prompt. last: the number of the newest
+    """Return the groups of a branch, oldest first, as they are in the next prompt. last: the number of the newest
     ones to return."""
     selected = await find_branch(services, tenant, session, branch)
     preview, reported = await preview_prompt(services, selected), await read_reported_tokens(services, selected)
@@ -336,7 +336,7 @@ async def read_reported_tokens(services: Services, selected: SelectedBranch) -> 
 
 
 def build_group_items(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> list[GroupListItem]:
-    """Return the groups of a branch as they stand in a planned prompt."""
+    """Return the groups of a branch as they are in a planned prompt."""
     turn = preview.turn
     edits = {} if turn.prompt.observed else preview.edits
     return [_build_group_item(selected, one, edits, turn.token_counter, reported) for one in selected.groups]
@@ -374,5 +374,5 @@ def _build_group_item(
 
 
 def _find_title(prompts: Sequence[Message]) -> str:
-    titles = (make_title(one.text[:TITLE_READ_CHARS], TITLE_CHARS) for one in prompts)
+    titles = (make_title(one.text[:TITLE_READ_CHARS], GROUP_TITLE_CHARS) for one in prompts)
     return next(filter(None, titles), "")

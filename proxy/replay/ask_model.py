@@ -1,7 +1,7 @@
 """Asks a real model at the points of a decision replay, within a budget in dollars.
 
 Each answer is written to a file at once, under the digest of its prompt. A run that was stopped, or that reached its
-budget, goes on from there: what was asked once is not paid for again.
+budget, continues from there: what was asked once is not paid for again.
 """
 
 from __future__ import annotations

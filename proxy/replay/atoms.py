@@ -22,7 +22,7 @@ ATOM_MARKS = frozenset("/_@.0123456789")
 MIN_LINE_CHARS = 24
 """Least number of characters of a line worth quoting, without indentation and line number."""
 WINDOW_MARGIN = 60
-"""Characters on either side of an atom that must also stand in the prompt for the atom to be `in place`."""
+"""Characters on either side of an atom that must also be in the prompt for the atom to be `in place`."""
 _NUMBERED = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)\s?")
 MAX_REMEMBERED_CHARS = 64 << 20
 """Number of characters of the texts whose tokens are remembered."""
@@ -70,7 +70,7 @@ def find_atoms(message: Message) -> frozenset[str]:
 
 
 def has_atom(atom: str, text: str) -> bool:
-    """True if the atom stands in the text with no letter, digit or underscore on either side."""
+    """True if the atom is in the text with no letter, digit or underscore on either side."""
     return next(find_atom_positions(atom, text), -1) >= 0
 
 

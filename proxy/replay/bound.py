@@ -2,7 +2,7 @@
 
 A message that may leave is carried whole from the request after it up to its last use. The last use is the last request
 that wants an atom or a line of which the message is the last holder. The message then leaves at no price: the cache in
-front of and behind it stays warm. All other messages are carried to the end. So nothing that is wanted is ever missing.
+front of and after it stays warm. All other messages are carried to the end. So nothing that is wanted is ever missing.
 The cached tokens of a request are those of the prompt before it that are still carried. Nothing has to be fetched
 again.
 

@@ -309,7 +309,7 @@ def _take_first(entry: Mapping[str, Any], *names: str) -> Any:
 
 
 def _decode(value: Any) -> Any:
-    """Return JSON that stands in a text; any other value as it is, and None for a text that is no JSON."""
+    """Return JSON that is in a text; any other value as it is, and None for a text that is no JSON."""
     if not isinstance(value, str):
         return value
     try:

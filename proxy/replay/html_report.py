@@ -1,6 +1,6 @@
 """A report as one HTML file that can be sent to others: a conclusion, a chart and a table for each price pair.
 
-The file loads nothing: the chart library, the style and the figures stand in it, and its policy forbids every request.
+The file loads nothing: the chart library, the style and the figures are in it, and its policy forbids every request.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _format_percent(share: float | None) -> str:
 
 
 def _encode_json(value: object) -> str:
-    """Return JSON that cannot end the element that it stands in."""
+    """Return JSON that cannot end the element that it is in."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 

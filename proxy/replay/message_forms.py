@@ -1,7 +1,7 @@
 """Chat messages from other formats: Anthropic's blocks, OpenAI's items, LangChain's objects, ShareGPT's turns.
 
 A replay plays chat completions. The texts, calls and results of a conversation are the same in every format. What
-stands beside them (reasoning, ids of items, cache marks, pictures) has no place in the recordings that are compared,
+is beside them (reasoning, ids of items, cache marks, pictures) has no place in the recordings that are compared,
 and is left out.
 """
 
@@ -164,7 +164,7 @@ def _read_item(kind: str, item: Mapping[str, Any]) -> Json | None:
 
 def read_turns(turns: Iterable[Any]) -> list[Json]:
     """Return the turns of ShareGPT as chat messages. Its calls and results have no ids, so they get numbers. A call
-    belongs to the text in front of it."""
+    belongs to the text before it."""
     chat_messages: list[Json] = []
     numbers = count(1)
     open_calls: list[str] = []

@@ -172,7 +172,7 @@ class EditPoint(NamedTuple):
 
 
 def find_edit_points(
-    conversation: RecordedConversation, contender: Contender, settings: ReplaySettings, lengths: Sequence[int] = ()
+    conversation: RecordedConversation, contender: Contender, settings: ReplaySettings, lengths: Sequence[int]
 ) -> list[EditPoint]:
     """Return the requests of a conversation at which the contender makes new edits, without those that the conversation
     shares with its parent. lengths: as for `play_conversation`."""
@@ -184,7 +184,7 @@ def find_edit_points(
 
 
 class RequestWithTools(NamedTuple):
-    """The part of a request in front of its messages."""
+    """The part of a request before its messages."""
 
     request: Request
     offered_names: frozenset[str]

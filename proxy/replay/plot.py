@@ -1,7 +1,7 @@
 """A report as an SVG picture, written by hand: the effective cost of each policy against its share of lines kept.
 
 Each policy is a point. A line joins the points that no other point beats in both values. The bounds from hindsight are
-marked. The colours follow the reader's light or dark theme by CSS alone. The file can therefore stand in a README or be
+marked. The colours follow the reader's light or dark theme by CSS alone. The file can therefore be in a README or be
 opened by itself.
 """
 

@@ -33,7 +33,7 @@ class RelativeCost(Struct, frozen=True):
 
 
 class KeptShares(Struct, frozen=True):
-    """The share of later references that stood in the prompt, between 0 and 1; null if there was no reference."""
+    """The share of later references that was in the prompt, between 0 and 1; null if there was no reference."""
 
     all: float | None
     near: float | None

@@ -181,7 +181,7 @@ class SentPrompt:
         return any(n < self._position and messages[n] in there for n in reversed(at))
 
     def has_atom(self, atom: Reference) -> bool:
-        """True if an atom stands in the prompt."""
+        """True if an atom is in the prompt."""
         text = atom.text
         return self._is_sent_earlier(self._references.find_atom(text)) or any(
             m.derive(lambda m: atom_texts.has_atom(text, atom_texts.collect_text(m)), ("atom", text))
@@ -189,14 +189,14 @@ class SentPrompt:
         )
 
     def has_line(self, line: Reference) -> bool:
-        """True if a line stands in the prompt."""
+        """True if a line is in the prompt."""
         text = line.text
         return self._is_sent_earlier(self._references.find_line(text)) or any(
             text in atom_texts.collect_lines(m) for m in self._others
         )
 
     def is_in_place(self, atom: Reference) -> bool:
-        """True if the atom stands in the prompt with the text that last surrounded it."""
+        """True if the atom is in the prompt with the text that last surrounded it."""
         if self._references.messages[atom.holder] in self._there:
             return True
         window = self._references.read_window(atom)

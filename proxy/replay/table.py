@@ -18,7 +18,7 @@ from proxy.replay.report import NOTHING, ReplayReport, ReportEntry
 MIN_LINES_KEPT = 0.95
 """Share of the lines that a policy must keep to be named as the cheapest."""
 MIN_WIDE_COLUMNS = 110
-"""Width of a terminal, in columns, from which effective costs and kept references stand in one table."""
+"""Width of a terminal, in columns, from which effective costs and kept references are in one table."""
 
 ReportColumn = tuple[str, Callable[[ReportEntry], str]]
 

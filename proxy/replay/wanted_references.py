@@ -1,7 +1,7 @@
 """References of the recorded agent's next calls to content that it had seen. A prompt had to hold this content.
 
 The references of a request are atoms and lines in the arguments of the calls that the agent made next. Only those that
-stood in an earlier message count. Those in the system prompt or the tool definitions are left out, since no policy
+were in an earlier message count. Those in the system prompt or the tool definitions are left out, since no policy
 touches them. The references are found once per conversation, for all policies.
 """
 

@@ -46,7 +46,7 @@ BINDING_BYTES = 500
 EDIT_BYTES = 400
 """Bytes of memory of an edit without its text. The reason and the mark are included."""
 INDEX_BYTES = 110
-"""Bytes of memory of a message behind an answer of the proxy in the index of live sessions, which is not packed."""
+"""Bytes of memory of a message after an answer of the proxy in the index of live sessions, which is not packed."""
 PACKED_BYTES = 3_500
 """Bytes of memory of a packed branch and its session in addition to the packed bytes."""
 
@@ -69,7 +69,7 @@ class _PackedNodes(NamedTuple):
     parts: bytes
     """The bytes that `packing.pack_nodes` makes of it."""
     indexed_count: int
-    """Nodes behind an answer of the proxy."""
+    """Nodes after an answer of the proxy."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +95,7 @@ class LiveSession(Packable):
     stored_decisions: StoredDecisions | None = None
     """The operator's decisions; None while they have not been read."""
     hidden_rounds: dict[bytes, tuple[HiddenRound, ...]] = field(default_factory=dict)
-    """The hidden rounds behind the answers to a request, by the chain key of that request's end. Other keys are known
+    """The hidden rounds after the answers to a request, by the chain key of that request's end. Other keys are known
     to the store only. `put_rounds` and `forget_rounds` change the rounds."""
     hidden_rounds_size: int = 0
     """Bytes of the hidden rounds."""
@@ -151,7 +151,7 @@ class LiveSession(Packable):
                 self.packed = None
 
     def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
-        """Remember the hidden rounds behind the answers to a request."""
+        """Remember the hidden rounds after the answers to a request."""
         self.hidden_rounds_size += sum(one.size for one in rounds) - sum(
             one.size for one in self.hidden_rounds.get(request_tip, ())
         )

@@ -1,7 +1,7 @@
 """Recognition of an answer that a client returns in its own words.
 
 An answer is known by its chain key where the client returns it as it was. Some clients write calls as text, put a text
-behind the answer, or take the reasoning from its front. Their answers are known by the ids of the calls, or by the
+after the answer, or take the reasoning from its front. Their answers are known by the ids of the calls, or by the
 beginning or end of the text.
 """
 
@@ -47,7 +47,7 @@ class GivenAnswer(NamedTuple):
         """True if a client's message shows this answer.
 
         A message with calls shows it by their ids. A message without calls shows it by the ids in its text, where a
-        client writes calls as text. It also shows it by the text itself: a client may put a text behind the answer, or
+        client writes calls as text. It also shows it by the text itself: a client may put a text after the answer, or
         take the reasoning from its front.
         """
         if message.calls:

@@ -3,8 +3,8 @@
 - A round is one request of the tool loop (`exchange.tool_loop`) with its answer. Where the model calls tools of the
   proxy, several rounds make one answer of the client's.
 - A hidden message is one of these rounds that never reached the client: a call of the proxy's own tools, or its result.
-- A hidden round has all the hidden messages behind one answer. It is stored with the answer.
-- A request is spliced when its hidden rounds are put back, and the definitions of the offered tools stand behind the
+- A hidden round has all the hidden messages after one answer. It is stored with the answer.
+- A request is spliced when its hidden rounds are put back, and the definitions of the offered tools follow the
   client's own.
 
 Hidden messages are put back at the place of the answer that they led to, byte for byte as upstream wrote and got them.
@@ -33,14 +33,14 @@ ADDED_TOOLS: Final = "added tools"
 
 @dataclass(frozen=True, slots=True)
 class HiddenRound:
-    """The messages that are hidden behind one answer of the proxy."""
+    """The messages that are hidden after one answer of the proxy."""
 
     answer_key: bytes
     """The answer's chain key, as the client has it."""
     request_tip: bytes
     """The chain key of the end of the request that the round answers."""
     replaces: tuple[bytes, ...]
-    """The messages that stand in the answer's place, as upstream saw them; the last is the answer itself."""
+    """The messages that are in the answer's place, as upstream saw them; the last is the answer itself."""
     results: tuple[bytes, ...] = ()
     """Results of our own calls in the answer, where it also called the client's tools."""
     client_call_ids: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ def splice_hidden_rounds(
     *,
     is_plain: bool = False,
 ) -> SplicedRequest:
-    """Put the hidden rounds into a request, and `tools` (definitions, with commas between) behind the client's own.
+    """Put the hidden rounds into a request, and `tools` (definitions, with commas between) after the client's own.
     is_plain: the request is sent as chat completions, which have no place for what another dialect has kept.
 
     Return the request itself where there is nothing to add. Raises NotManaged if a stored message cannot be read.
@@ -128,7 +128,7 @@ def splice_hidden_rounds(
 
 
 def _add_tools(request: Request, tools: bytes) -> bytes | None:
-    """The request's tools with `tools` behind them, None if it has none. The same object as for the request before, if
+    """The request's tools with `tools` after them, None if it has none. The same object as for the request before, if
     both are the same: it is hashed where tokens are counted."""
     known: tuple[bytes | None, bytes, bytes | None] = request.memo_values.get(ADDED_TOOLS, (None, b"", None))
     if known[:2] != (request.tools, tools):
@@ -140,8 +140,8 @@ def _add_tools(request: Request, tools: bytes) -> bytes | None:
 def drop_wire(raw: bytes) -> bytes:
     """A message of a hidden round as chat completions have it.
 
-    Items or blocks of another dialect leave, with what was read from them: reasoning, and that the answer goes on with
-    another one. So does the mark of a failed call.
+    Items or blocks of another dialect are removed, with what was read from them: reasoning, and that the answer
+    continues another one. So is the mark of a failed call.
     """
     if b'"is_error"' in raw:
         raw = json_spans.remove_member(raw, "is_error")
@@ -209,9 +209,9 @@ class _SplicedHistory:
         self, hidden_round: HiddenRound, answer: Message, messages: Sequence[Message], keys: Sequence[bytes], begin: int
     ) -> int:
         """Add the results of the answer's calls: ours, and those of the client, which begin at index `begin`. Return
-        the index behind them.
+        the index after them.
 
-        Ours stand where their calls stand among all of the answer's, and the client's keep their own order.
+        Ours stand where their calls are among all of the answer's, and the client's keep their own order.
         """
         places = {call.id: place for place, call in enumerate(answer.calls)}
         placed = [(places.get(self._read(raw).call_id or "", 0), raw) for raw in hidden_round.results]
@@ -255,7 +255,7 @@ def _put_back(
 
 
 def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:
-    """Return a body with more messages behind its own messages. Raises ValueError if the place cannot be found."""
+    """Return a body with more messages after its own messages. Raises ValueError if the place cannot be found."""
     found = json_spans.find_member(body, "messages")
     if found is None:
         raise ValueError("a body without messages that can be told apart")

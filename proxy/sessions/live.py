@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class LiveSessions:
-    """All live branches, bounded; and an index from nodes behind an answer of the proxy to their session."""
+    """All live branches, bounded; and an index from nodes after an answer of the proxy to their session."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class LiveSessions:
         idle.counted_size = idle.size
 
     def add_node(self, live_session: LiveSession, key: bytes, node: Node) -> None:
-        """Add a node to a session; a node behind an answer of the proxy can be found without naming the session."""
+        """Add a node to a session; a node after an answer of the proxy can be found without naming the session."""
         if key in live_session.nodes:
             return
         live_session.nodes[key] = node
@@ -147,7 +147,7 @@ class LiveSessions:
                 index[key] = [*([names] if isinstance(names, str) else names), live_session.session]
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
-        """The sessions that hold this node behind an answer of the proxy, newest last. Sessions that have not gone on
+        """The sessions that hold this node after an answer of the proxy, newest last. Sessions that have not gone on
         from it come after all others: conversations that begin alike keep a session each."""
         names = self._by_node.get(tenant, {}).get(key)
         if not names:
@@ -198,7 +198,7 @@ class LiveSessions:
         """Forget one branch, which another process has moved on."""
         live_session = branch.live_session
         del live_session.branches[branch.name]
-        live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds behind it
+        live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds after it
         if self._is_live(live_session):
             self._count -= 1
             if branch.first_tip_key is not None:

@@ -41,7 +41,7 @@ from proxy.store.expected_reads import ExpectedReads
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
 """The relation of a request to the branch that holds its beginning.
 
-main: it begins a branch. continuation: it goes on behind the branch's last answer. fork: it leaves the branch at an
+main: it begins a branch. continuation: it goes on after the branch's last answer. fork: it leaves the branch at an
 earlier message. retry: it comes again, since the last attempt had no answer. twin: it comes again though there is an
 answer, so both go on side by side. side: it is a side call (`side_calls`).
 """
@@ -432,7 +432,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         return found or await load_sessions.refresh_branch(self.live_sessions, live_session, name)
 
     def _has_answer_after(self, at: int) -> bool:
-        """True if there is an answer behind the message at this index."""
+        """True if there is an answer after the message at this index."""
         return any(self.messages[n].role == "assistant" for n in self.chained[bisect_right(self.chained, at) :])
 
     def _is_continued(self, branch: Branch | None, at: int) -> bool:

@@ -72,7 +72,7 @@ class Node(Struct, gc=False, array_like=True):
     branch: str
     """The branch in which the message was first stored."""
     reached: bool
-    """True if an answer of the proxy stands at or before the message."""
+    """True if an answer of the proxy is at or before the message."""
     strategy: str
     """The wire format for which the form was made."""
     seen_at: float = 0.0
@@ -87,7 +87,7 @@ class _PackedNodes(Struct, array_like=True):
     nodes: dict[bytes, Node]
     forms: set[bytes]
     tips: list[bytes]
-    """Chain keys of the ends of requests behind whose answers there are no hidden rounds."""
+    """Chain keys of the ends of requests after whose answers there are no hidden rounds."""
 
 
 class _PackedState(Struct, array_like=True):

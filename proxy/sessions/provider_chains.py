@@ -1,7 +1,7 @@
 """Histories that a provider holds under its own name, as far as the proxy has seen them.
 
 A request may name an earlier response, or a conversation object, in place of the messages before it. `Chain` is the
-place of one request in such a chain. `HistoryMemory` has the messages behind the newest names. `ItemMemory` has the
+place of one request in such a chain. `HistoryMemory` has the messages after the newest names. `ItemMemory` has the
 items of the newest answers, which a request may refer to by their ids.
 """
 
@@ -119,7 +119,7 @@ class Chain:
     adds_encrypted: bool = False
     """The proxy asks for encrypted reasoning, which the client does not."""
     is_whole: bool = False
-    """The chain can be taken over behind the answer."""
+    """The chain can be taken over after the answer."""
     at_provider: bool = True
     """The provider will store the answer."""
     is_resolved: bool = False

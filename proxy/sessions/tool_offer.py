@@ -1,6 +1,6 @@
 """The proxy's own tools that a branch offers its model: decided once, and the same bytes from then on.
 
-Tool definitions stand at the front of the provider's cached prefix, so a changed list invalidates the whole prompt.
+Tool definitions are at the front of the provider's cached prefix, so a changed list invalidates the whole prompt.
 Tools are left out where they could not be used, or where a strict upstream would refuse them.
 """
 
@@ -22,7 +22,7 @@ ToolChoice = Literal["auto", "none", "required", "one", "allowed"]
 
 
 class ToolOffer(msgspec.Struct, frozen=True):
-    """Names of tools, and the definition of each as it stands in the prompt."""
+    """Names of tools, and the definition of each as it is in the prompt."""
 
     names: tuple[str, ...] = ()
     definition_list: tuple[bytes, ...] = ()
@@ -83,14 +83,14 @@ def choose_tools(settings: Settings, policy: Policy, request: Request, *, explic
 
 
 def select_present_tools(offer: ToolOffer, request: Request) -> ToolOffer:
-    """The part of a branch's offer that stands in this request."""
+    """The part of a branch's offer that is in this request."""
     if not offer.names or not may_offer_tools(request):
         return NO_TOOLS
     return offer.without_tools(request.tool_names)
 
 
 def may_offer_tools(request: Request) -> bool:
-    """True if tools of the proxy may stand in the request: the client sent tools, and the one answer is read as
+    """True if tools of the proxy may be in the request: the client sent tools, and the one answer is read as
     text."""
     if request.tools is None or request.choices != 1 or "functions" in request.spans:
         return False

@@ -257,7 +257,7 @@ def _read_own_models(file: Path) -> tuple[Model, ...]:
     models = read_models(
         tree.get("models", {}), partial=True, source=str(file), find_line=lambda at: find_line(text, at)
     )
-    # An entry for all models is less specific than one for some, wherever it stands in the file.
+    # An entry for all models is less specific than one for some, wherever it is in the file.
     return tuple(sorted(models, key=lambda model: model.name == "*"))
 
 

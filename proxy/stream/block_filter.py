@@ -23,7 +23,7 @@ CUT_REASONS = frozenset({"length", "max_tokens", "content_filter"})
 # States of the line that is being read outside of blocks.
 _HEAD = 0  # undecided: `_head` is all of the line so far
 _MARKS = 1  # it may open or close a fence, and its fence characters are being counted
-_INFO = 2  # also so, behind those characters
+_INFO = 2  # also so, after those characters
 _REST = 3  # it needs no further reading
 
 
@@ -45,7 +45,7 @@ class BlockFilter:
         self._block_heading = ""
         """The heading of the block that the text may be in; "" outside of blocks."""
         self._ended_blocks: list[str] = []
-        """A STATE block that has ended, and blocks behind it, until it is decided which of them count."""
+        """A STATE block that has ended, and blocks after it, until it is decided which of them count."""
         self._block_lines: list[str] = []
         """Whole lines of the present block, from its heading on."""
         self._line_pieces: list[str] = []
@@ -246,7 +246,7 @@ class BlockFilter:
         self._release_if_long(out)
 
     def _end_block_line(self, end: str, out: list[str]) -> None:
-        """End a line in a block. end: the newline character behind the line, if there is one."""
+        """End a line in a block. end: the newline character after the line, if there is one."""
         line = "".join(self._line_pieces)
         if self._fence:
             if state_block.is_fence_end(line, *self._fence):

@@ -140,7 +140,7 @@ def replace_visible_text(data: bytes, choices: list[Choice], visible_texts: dict
 
 
 def _find_string_end(data: bytes, start: int) -> int:
-    """Return the position behind the JSON string that begins at `start`."""
+    """Return the position after the JSON string that begins at `start`."""
     end = start
     while (end := data.find(b'"', end + 1)) >= 0:
         escape = end

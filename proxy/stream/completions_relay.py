@@ -236,7 +236,7 @@ class CompletionsRelay(RewrittenStream):
         return out
 
     def _end_round(self, unfinished: list[SseEvent]) -> list[bytes]:
-        """Return the last bytes of a round. Half an event is not sent, because a hidden call may stand in it."""
+        """Return the last bytes of a round. Half an event is not sent, because a hidden call may be in it."""
         out: list[bytes] = []
         event = unfinished[0] if unfinished else None
         done = event is not None and _is_done(event)

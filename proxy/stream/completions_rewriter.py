@@ -71,7 +71,7 @@ class CompletionsRewriter:
         self._held_finish: tuple[SseEvent, str] | None = None
         """The end of a round that may go on, and its finish reason."""
         self._held_usage: SseEvent | None = None
-        """The event with the usage behind that end."""
+        """The event with the usage after that end."""
         self._usage: Any = None
         """The usage of this round, as received."""
         self._with_role_before: frozenset[int] = frozenset(previous._with_role) if previous else frozenset()

@@ -85,7 +85,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         self._after_large = b""
         self._filter: BlockFilter | None = None  # of the text that is being read
         self._has_hidden = False  # a call of the proxy was left out
-        self._last: list[_Piece] = []  # the newest event with a finish reason, and those behind it that say nothing
+        self._last: list[_Piece] = []  # the newest event with a finish reason, and those after it that say nothing
         self._spent: dict[str, Any] | None = (
             None if previous is None else add_spent_usage(previous.read_wire_usage(), previous._spent or {})
         )
@@ -131,7 +131,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         if not self._is_unedited:
             self._edit_event(piece, out)
         if self._last and not piece.reason and not list_parts(response):
-            self._last.append(piece)  # usage behind the end
+            self._last.append(piece)  # usage after the end
             return
         self._send_last(out)
         if piece.reason:

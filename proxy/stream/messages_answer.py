@@ -149,7 +149,7 @@ class MessagesAnswer(AssembledAnswer):
     def build_round_message(self, headings: tuple[str, ...] = ()) -> bytes | None:
         """Return the canonical message without empty texts, which upstream would refuse if it got them back.
 
-        headings: blocks under them are left out of the texts. Thinking is bound to the text in front of it: that text
+        headings: blocks under them are left out of the texts. Thinking is bound to the text before it: that text
         stays. The blocks stay also where nothing but thinking would be left.
         """
         texts = [block.text if block.kind == "text" else "" for block in self._list]

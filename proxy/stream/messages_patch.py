@@ -27,7 +27,7 @@ def patch_index(data: bytes, index: int) -> bytes:
 
 
 def patch_text(data: bytes, text: str, *, is_start: bool = False) -> bytes:
-    """Return the event with another text. is_start: the event starts a block, and the text stands in the block."""
+    """Return the event with another text. is_start: the event starts a block, and the text is in the block."""
     return _set(data, ("content_block" if is_start else "delta", "text"), write_json(text))
 
 
@@ -52,7 +52,7 @@ def remove_hidden_member(data: bytes, member: str) -> bytes:
 
 
 def _set(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
-    """Return the object with one member replaced, which may stand in an object in it."""
+    """Return the object with one member replaced, which may be in an object in it."""
     try:
         if len(path) == 1:
             return json_spans.set_member(data, path[0], value)

@@ -124,7 +124,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         self._note_overflow()
         pending = self._parser.pending
         if self._is_unedited and self._tail:
-            if self.answer.is_done:  # closed: nothing behind the end is read
+            if self.answer.is_done:  # closed: nothing after the end is read
                 self.terminal += bytes(pending)
         elif self._is_unedited and pending.startswith(_PASSING):
             out.append(bytes(pending[self._given :]))
@@ -179,7 +179,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         elif parsed.type == "message_delta":
             self._take_tail(event, parsed)
         elif self._is_unedited:
-            if self._tail and parsed.type.startswith("content_block"):  # it goes on behind what looked like its end
+            if self._tail and parsed.type.startswith("content_block"):  # it goes on after what looked like its end
                 out += [one.raw for one in self._tail]
                 self._tail = []
             self.answer.add_parsed_event(parsed)

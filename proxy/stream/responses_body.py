@@ -110,7 +110,7 @@ def count_shown_tokens(logged: Sequence[Any], shown: str) -> tuple[int, int]:
 
 
 def shift_note(note: Any, text: str, headings: tuple[str, ...]) -> Any:
-    """An annotation with its positions in the text without blocks; None if it stands in a block."""
+    """An annotation with its positions in the text without blocks; None if it is in a block."""
     if not isinstance(note, dict):
         return note
     blocks = state_block.find_blocks(text, headings)
@@ -142,7 +142,7 @@ def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, .
 def build_round_message(answer: ResponsesAnswer, headings: tuple[str, ...]) -> bytes | None:
     """The canonical message of a round without these blocks.
 
-    Reasoning is bound to the text in front of it: that text stays. The blocks stay also where nothing but reasoning
+    Reasoning is bound to the text before it: that text stays. The blocks stay also where nothing but reasoning
     would be left.
     """
     shown: list[bytes] = []

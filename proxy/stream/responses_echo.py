@@ -2,7 +2,7 @@
 
 A request that the proxy completes from its store names no earlier response, is not stored by the provider, and asks for
 encrypted reasoning. A response repeats these values, and its reasoning has the token. Both are put right here, in a
-stream as in one body. Every other byte goes on as received.
+stream as in one body. Every other byte is passed on as received.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class ResponsesRelay(RewrittenStream):
             self._keep_rest(event)
 
     def _keep_rest(self, event: SseEvent) -> None:
-        """Keep the end marker that some servers send behind the last event."""
+        """Keep the end marker that some servers send after the last event."""
         if self.terminal and event.data is not None and event.data.startswith(b"[DONE]"):
             self.terminal += event.raw
 

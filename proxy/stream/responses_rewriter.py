@@ -48,7 +48,7 @@ class _TextPart:
         self.place = -1
 
     def take_tokens(self, text: str) -> list[Any]:
-        """The log probabilities of the tokens that are whole with this text. Behind a cut there are none."""
+        """The log probabilities of the tokens that are whole with this text. After a cut there are none."""
         begin = self.sent_tokens
         if self.logged and self.sent_tokens < len(self.logged):
             self.unlogged += text
@@ -383,7 +383,7 @@ class ResponsesRewriter:
         self.block_filters.append(block_filter)
 
     def _send_event(self, item: _StreamItem, event: SseEvent, changes: Changes, out: list[bytes]) -> None:
-        """Send an event of a visible item, or let it wait with the text in front of it."""
+        """Send an event of a visible item, or let it wait with the text before it."""
         if self._hold and (self._waiting or item.is_message):
             if responses_items.find_call(item.item) is None:
                 self._waiting.append((item, event, changes))

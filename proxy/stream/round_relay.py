@@ -1,7 +1,7 @@
 """The part that the relays of Messages and of Gemini share: the rounds of one answer, and text that waits.
 
-The text in front of a hidden call belongs to no answer of the client. With `hold_text` a text therefore waits, with all
-that comes behind it, until it is known which kind of call follows.
+The text before a hidden call belongs to no answer of the client. With `hold_text` a text therefore waits, with all
+that comes after it, until it is known which kind of call follows.
 """
 
 from __future__ import annotations

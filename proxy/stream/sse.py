@@ -46,7 +46,7 @@ class SseParser:
     """Cut a stream into events. `feed` returns the events that are complete, `flush` the rest when the stream has
     ended.
 
-    drops_mark: a byte order mark at the beginning is left out, since the stream goes on behind another one. pending:
+    drops_mark: a byte order mark at the beginning is left out, since the stream goes on after another one. pending:
     the bytes of the event that is not complete yet. overflowed: an event was larger than `limit`, or had more than
     MAX_VALUES values or MAX_LINES lines; it was passed on in raw pieces without data.
     """
@@ -112,7 +112,7 @@ class SseParser:
         events[0] = msgspec.structs.replace(events[0], raw=events[0].raw.removeprefix(_BOM))
 
     def _find_event_end(self, text: bytes | bytearray, scan: int) -> int | None:
-        """Return the end of the first event that ends behind `scan`; None if there is none."""
+        """Return the end of the first event that ends after `scan`; None if there is none."""
         if not self._returns:
             found = text.find(b"\n\n", scan)
             return found + 2 if found >= 0 else None
@@ -166,7 +166,7 @@ class SseParser:
         events.append(SseEvent(raw))
 
     def _skip(self, data: bytes, events: list[SseEvent]) -> bytes:
-        """Pass the bytes of an event that is too large; return the bytes behind its end."""
+        """Pass the bytes of an event that is too large; return the bytes after its end."""
         seen = self._after + data
         end = self._find_event_end(seen, 0)
         cut = len(data) if end is None else max(end - len(self._after), 0)
@@ -232,7 +232,7 @@ def replace_data(event: SseEvent, data: bytes) -> bytes:
     written = False
     old = raw.splitlines(keepends=True)
     if len({line[len(line.rstrip(b"\r\n")) :] for line in old}) > 1:
-        # Of mixed ends, one that moves in front of another would make one end of two.
+        # Of mixed ends, one that moves before another would make one end of two.
         old = [line.rstrip(b"\r\n") + b"\n" for line in old]
     for line in old:
         bare = line.removeprefix(_BOM)

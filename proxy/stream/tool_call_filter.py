@@ -168,7 +168,7 @@ class ToolCallFilter:
         """Return the call that a fragment belongs to; None if there are too many calls.
 
         Fragments share the index of their call. Some servers give all calls the index 0 and different ids, other
-        servers give neither. With both kinds an id, or a name behind arguments, begins a call. A fragment without these
+        servers give neither. With both kinds an id, or a name after arguments, begins a call. A fragment without these
         continues the last call.
         """
         index, known, name = read_count(part.get("index")), _read_text(part.get("id")), _read_name(part)

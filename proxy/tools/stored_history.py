@@ -33,7 +33,7 @@ CALL_LOOKBACK = 40
 """Messages before a result that are searched for its call."""
 MAX_PAGES = 10
 MAX_SEARCHED_BYTES = 32 << 20
-"""Pages behind a message, and bytes of them, that are searched for edits of the same file."""
+"""Pages after a message, and bytes of them, that are searched for edits of the same file."""
 MESSAGES_PER_YIELD = 10
 """Messages after which the thread yields the interpreter to others."""
 MAX_CELL_BYTES = 900_000
@@ -102,7 +102,7 @@ async def find_message(context: ToolContext, name: str) -> tuple[str, str] | Non
     after = b""
     while rounds := await context.store.read_rounds_page(*place, after):
         after = rounds[-1].key
-        if own is not None and not is_known:  # rounds that are not in this prompt, behind answers that are
+        if own is not None and not is_known:  # rounds that are not in this prompt, after answers that are
             rounds = [row for row in rounds if row.key in own]
         found = await asyncio.to_thread(_find_hidden_message, rounds, name)
         if found is not None:

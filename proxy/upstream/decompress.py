@@ -22,7 +22,7 @@ MAX_MEMBERS: Final = 1000
 MAX_CODINGS: Final = 3
 """Codings that may be applied to one body."""
 MAX_RATIO: Final = 100
-"""Bytes that a byte may stand for on average, behind FREE_BYTES: answers of models have 30 at most, bombs 1,000."""
+"""Bytes that a byte may stand for on average, after FREE_BYTES: answers of models have 30 at most, bombs 1,000."""
 FREE_BYTES: Final = 4 << 20
 """Decoded bytes of a body that may have any ratio."""
 ZSTD_WINDOW_LOG: Final = 23
@@ -190,7 +190,7 @@ def make_decoders(encoding: str) -> list[Decoder] | None:
 
 class DecodedBody:
     """The bytes of a compressed body as they come, decoded. A body that is damaged, or stands for far too much, raises
-    `httpx2.RemoteProtocolError` behind the bytes before."""
+    `httpx2.RemoteProtocolError` after the bytes before."""
 
     __slots__ = ("_came", "_decoded", "_decoders", "_parts", "_ready", "_rest")
 

@@ -1,7 +1,7 @@
 """HTTP/1.1 to an upstream: one request on an aiohttp connection, and its answer as it arrives.
 
 aiohttp's own reader is not used. It drops received bytes when the connection breaks before they are read. It loses an
-answer with stray bytes behind it. It accepts answers that two readers could read in two ways. It also mistakes a client
+answer with stray bytes after it. It accepts answers that two readers could read in two ways. It also mistakes a client
 that reads slowly for an upstream that is silent.
 
 The functions and the parsers do no I/O; `ResponseStream` does. The reader is strict if two readers could disagree on
@@ -227,7 +227,7 @@ class ChunkedBody:
         self._left = 0
         """Bytes of the chunk still to come."""
         self._line_end_due = False
-        """True while the line end behind a chunk is still to come."""
+        """True while the line end after a chunk is still to come."""
         self._trailers_due = False
         """True once the last chunk has come: trailers and an empty line follow."""
         self._rest = b""
@@ -352,7 +352,7 @@ class ResponseStream(httpx2.AsyncByteStream):
                 if body is None:
                     return False, b""
             elif body.done:
-                self._is_reusable = False  # bytes behind the answer would be taken for the beginning of the next one
+                self._is_reusable = False  # bytes after the answer would be taken for the beginning of the next one
                 return False, b""
             if data and body.feed(data, self._parts):
                 self._is_reusable = False

@@ -36,7 +36,7 @@ _WRITES: Final = re.compile(
 )
 _STARTS: Final = re.compile(r"agent|task|workflow|schedule|cron|wake|monitor|background", re.IGNORECASE)
 _REMINDER: Final = re.compile(r"<system-reminder>.*?(?:</system-reminder>\s*|$)", re.DOTALL)
-"""Text of Claude Code that stands in a user message, and that no user has said."""
+"""Text of Claude Code that is in a user message, and that no user has said."""
 _IN_TURN: Final = re.compile(r"\b(?:and then|then|after that|afterwards)\b", re.IGNORECASE)
 _COMMAND: Final = re.compile(r"^(cmd|command|commands|bash|script|shell)$", re.IGNORECASE)
 _PATHLIKE: Final = re.compile(r"(?:[\w.-]*/)*[\w-]+\.(?:[a-z]{1,4})\b|(?:\.{0,2}/)[\w./-]+", re.IGNORECASE)

@@ -1,6 +1,6 @@
 """The composition root: every object is made here once, and every request is routed from here.
 
-Raw ASGI stands in front, because the hot path must not pay for routing and models. FastAPI stands behind it for the
+Raw ASGI is in front, because the hot path must not pay for routing and models. FastAPI comes after it for the
 proxy's own pages. The route of a request is decided by `scope["path"]` alone, which no header can change.
 """
 

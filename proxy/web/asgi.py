@@ -34,7 +34,7 @@ DISCONNECT_KEY: Final = "context.disconnect"
 HOLD_HEAD_KEY: Final = "context.hold_head"
 """Key of the scope, on a connection of the proxy: makes the HeldHead of the answer."""
 MAX_JOINED_BYTES: Final = 64 * 1024
-"""Bytes of a body up to which it is copied behind its head: the copy costs less than a second system call."""
+"""Bytes of a body up to which it is copied after its head: the copy costs less than a second system call."""
 MAX_WAITING_BYTES: Final = 256 * 1024
 """Bytes of a request body that may wait for the upstream to take them."""
 
@@ -84,7 +84,7 @@ class HeldHead:
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """Close the connection behind the head."""
+        """Close the connection after the head."""
         self.release()
         self._transport.close()
 

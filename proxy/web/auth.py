@@ -4,7 +4,7 @@ A key is looked up by its SHA-256 and compared as bytes in constant time. The re
 tenant, or an error. There is no empty Caller that a failed check could fall back to. The proxy's keys are removed from
 the request here, before any code forwards, stores or logs it.
 
-The check (`require_access`) is raw ASGI, behind the check of the head. It finds the route of a request once
+The check (`require_access`) is raw ASGI, after the check of the head. It finds the route of a request once
 (`RouteTable`), identifies the caller (`ApiKeys`), and rejects pages of other sites (`BrowserRules`). An admitted
 request carries route and caller in its scope. Any other request ends here.
 """
@@ -174,7 +174,7 @@ ROUTE_KEY: Final = "context.route"
 
 def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
     """Admit allowed requests only. Raises Unauthorized, Forbidden, WrongHost and BadRequest for chat;
-    `error_responses.answer_errors` stands outside. For the proxy's own pages these errors are answered here."""
+    `error_responses.answer_errors` is outside. For the proxy's own pages these errors are answered here."""
     keys, browsers = ApiKeys(settings), BrowserRules(settings)
 
     async def check_access(scope: Scope, receive: Receive, send: Send) -> None:

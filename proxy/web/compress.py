@@ -1,6 +1,6 @@
 """The two paths that gateways call: `POST /v1/compress` and `GET /v1/retrieve/{hash}`.
 
-They stand behind the same key, limits and body budget as chat. An answer is one body, made before anything is sent.
+They are behind the same key, limits and body budget as chat. An answer is one body, made before anything is sent.
 """
 
 from __future__ import annotations

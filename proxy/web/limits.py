@@ -41,7 +41,7 @@ PROBE_PLACES: Final = 16
 PROBE_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """Paths that are answered at once, without a key and without a body."""
 MAX_PIPELINED_BYTES: Final = 16 << 20
-"""Bytes of bodies that may wait behind the requests that are being answered, on all connections together."""
+"""Bytes of bodies that may wait after the requests that are being answered, on all connections together."""
 
 GRACE_S: Final = 0.5
 """Seconds for which a connection is not closed for its address's share. Clients may come in a burst, and their data may
@@ -52,7 +52,7 @@ MAX_EVICTIONS: Final = 64
 
 def limit_heads(app: App, settings: Settings) -> App:
     """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest; `error_responses.answer_errors`
-    stands outside."""
+    is outside."""
     limit = settings.limits.header_kb * 1024
 
     async def limit_requests(scope: Scope, receive: Receive, send: Send) -> None:

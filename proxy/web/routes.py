@@ -5,7 +5,7 @@ and be served as another. The default is closed: a path of the proxy without a r
 answer that there is none.
 
 Rules for paths that go upstream stand here too: no dot segments (`check_path`), and only allowed paths with a key of
-the operator (`PathRules`). An upstream may resolve `..` behind the check of a path, in any spelling.
+the operator (`PathRules`). An upstream may resolve `..` after the check of a path, in any spelling.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ ASGI begins when a request's head is complete, so an incomplete head can only be
 these open for ever: a socket that sends nothing, half a head, one byte a second of head or body. The class adds
 deadlines and these rules:
 
-- Fields behind a chunked body (trailers) are dropped. They would end up among the headers, behind every check of them.
-- Requests behind the current request (pipelining) wait in a short queue, and no more is read. Bytes that cannot be
+- Fields after a chunked body (trailers) are dropped. They would end up among the headers, after every check of them.
+- Requests after the current request (pipelining) wait in a short queue, and no more is read. Bytes that cannot be
   parsed there end the connection after the answer, and never write into it. A client that leaves is noticed in this
   state too.
 - A request may be answered before its body has come (no key, no room). Then the client has a moment to send the rest.
@@ -60,7 +60,7 @@ MIN_AVERAGE_RATE: Final = 32 * 1024
 BODY_TIME_FACTOR: Final = 4
 """Times `timeouts.body_s` that a body may take in addition to that: a short body may come slowly."""
 MAX_PIPELINED_REQUESTS: Final = 16
-"""Requests that may wait on a connection behind the current request."""
+"""Requests that may wait on a connection after the current request."""
 RECEIVE_BYTES: Final = 256 * 1024
 """Bytes that one receive may bring; a head is checked between two receives."""
 CHECKS_PER_DEADLINE: Final = 4
@@ -144,7 +144,7 @@ class Connection(HttpToolsProtocol):
         self._holds_place = False
         """True while the connection counts in `connection_limit`."""
         self._pipelined_bytes = 0
-        """Bytes of bodies that wait here behind the request that is being answered."""
+        """Bytes of bodies that wait here after the request that is being answered."""
         self._body_bytes = 0
         """Bytes of the newest request's body."""
         self._body_seconds = 0.0
@@ -180,7 +180,7 @@ class Connection(HttpToolsProtocol):
         self._pipelined_bytes = 0
         running = self._running
         if running is not None and not running.response_complete:
-            # uvicorn tells only the newest request, which may wait behind this one.
+            # uvicorn tells only the newest request, which may wait after this one.
             self._report_disconnect(running)
         self.pipeline.clear()
         super().connection_lost(exc)
@@ -349,7 +349,7 @@ class Connection(HttpToolsProtocol):
         if running is None or running.response_complete or (running is self.cycle and running.more_body):
             self._close_with_error(400, msg)
             return
-        # An answer is being sent, and unreadable bytes came behind its request: nothing more is read.
+        # An answer is being sent, and unreadable bytes came after its request: nothing more is read.
         self._ignores_input = True
         if self.pipeline and self.pipeline[0][0].more_body:
             self.pipeline.popleft()
@@ -388,7 +388,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _decline_upgrade(self, unread: bytes) -> None:
-        """Decline a protocol change. The parser has stopped behind a head that offers another protocol, and would take
+        """Decline a protocol change. The parser has stopped after a head that offers another protocol, and would take
         the body for that protocol. A new parser therefore reads the same head without the offer, and all that
         follows."""
         method = self.parser.get_method()
@@ -413,7 +413,7 @@ class Connection(HttpToolsProtocol):
         self.data_received(line + b"".join(b"%b: %b\r\n" % field for field in kept) + b"\r\n" + unread)
 
     def _switch_to_websocket(self, unread: bytes) -> None:
-        """Give the connection to the class that speaks WebSocket. unread: the bytes behind the handshake."""
+        """Give the connection to the class that speaks WebSocket. unread: the bytes after the handshake."""
         if not self.connection_limit.has_room(self._address):
             self._close_with_error(503, "too many connections are open", code="unavailable")
             return

@@ -14,7 +14,7 @@ from typing import Final
 from proxy.errors import BadRequest
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
-"""Names that stand in a path unchanged."""
+"""Names that are in a path unchanged."""
 
 
 def write_address(session: str) -> str:

@@ -65,7 +65,7 @@ def test_reused_call_ids_are_paired_by_where_they_stand() -> None:
     assert cut(*twice, *twice, user("a"), *twice) == [(0, 2), (2, 4), (4, 5), (5, 7)]
 
 
-def test_an_answer_that_goes_on_with_another_one_joins_its_step() -> None:
+def test_an_answer_that_continues_with_another_one_joins_its_step() -> None:
     more = {"continues": True}
     talk = [user("a"), assistant("so"), assistant("on", "1") | more, result("1", "x"), system(), assistant("b") | more]
 
@@ -110,7 +110,7 @@ def test_a_system_message_between_them_does_not_part_them() -> None:
     assert parted(user("a"), system("x"), user("b"), assistant("c")) == [(0, 3, 4)]
 
 
-def test_what_stands_before_the_first_prompt_belongs_to_its_group() -> None:
+def test_what_precedes_the_first_prompt_belongs_to_its_group() -> None:
     talk = (system("x"), assistant("Welcome!"), user("a"), assistant("b"), user("c"))
     assert parted(*talk) == [(0, 3, 4), (4, 5, 5)]
 
@@ -167,7 +167,7 @@ def test_steps_and_groups_cover_every_message_once_and_no_group_cuts_a_step(valu
 
 
 @given(TALKS, st.integers(0, 12), st.sampled_from([None, "^o"]))
-def test_a_front_that_is_known_is_gone_on_from(roles: list[str], front: int, observation: str | None) -> None:
+def test_a_known_prefix_is_continued_from(roles: list[str], front: int, observation: str | None) -> None:
     makers = {
         "s": system(),
         "u": user("a"),
@@ -186,7 +186,7 @@ def test_a_front_that_is_known_is_gone_on_from(roles: list[str], front: int, obs
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_what_frameworks_bring_behind_an_action_is_an_observation(name: str) -> None:
+def test_what_frameworks_bring_after_an_action_is_an_observation(name: str) -> None:
     action, brought = SAMPLES[name]
     for text in (brought, [{"type": "text", "text": brought}]):
         assert is_observation(make_messages(user("a"), assistant(action), user(text)), 2)
@@ -204,7 +204,7 @@ def test_neither_alone_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Error: it does not compile", "Output:\n3\nwhich is wrong", "Result: it works"])
-def test_what_people_write_behind_code_is_theirs(text: str) -> None:
+def test_what_people_write_after_code_is_theirs(text: str) -> None:
     values: list[Json] = [user("How do I sort?"), assistant("Like this:\n```python\nsorted(x)\n```"), user(text)]
     assert not is_observation(make_messages(*values), 2)
 
@@ -265,7 +265,7 @@ SPOKEN = {
 
 
 @pytest.mark.parametrize("content", SPOKEN.values(), ids=SPOKEN)
-def test_what_a_user_says_behind_results_opens_a_group(content: object) -> None:
+def test_what_a_user_says_after_results_opens_a_group(content: object) -> None:
     talk = (user("a"), assistant(None, "1"), result("1", "x"), user(content), assistant(None, "2"), result("2", "y"))
     assert cut(*talk) == [(0, 1), (1, 3), (3, 4), (4, 6)]
     assert parted(*talk) == [(0, 1, 3), (3, 4, 6)]

@@ -157,7 +157,7 @@ def test_any_bytes_give_spans_that_agree_with_json_or_none(raw: bytes) -> None:
         b'{"\\ud800":1}',
     ],
 )
-def test_what_cannot_be_told_apart_for_certain_gives_none(raw: bytes) -> None:
+def test_what_cannot_be_distinguished_for_certain_gives_nothing(raw: bytes) -> None:
     assert json_spans.find_members(raw) is None
     with pytest.raises(ValueError, match="cannot be told apart"):
         json_spans.set_member(raw, "a", b"2")
@@ -188,7 +188,7 @@ def test_deep_nesting_is_none_and_no_crash() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"{}", b"null", b"[1", b"[1,]", b"[,1]", b"[1 2]", b"[NaN]", b""])
-def test_what_is_no_array_has_no_elements(raw: bytes) -> None:
+def test_what_is_not_an_array_has_no_elements(raw: bytes) -> None:
     assert json_spans.find_elements(raw) is None
 
 
@@ -321,7 +321,7 @@ def test_what_agents_write_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("text", ['"' + "x" * MAX_CHARS + '"', "[" + "1," * MAX_VALUES + "1]", "{", "[" * 5000])
-def test_too_much_is_no_json(text: str) -> None:
+def test_too_much_is_not_json(text: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
         decode_embedded(text)
     assert canonicalize_arguments(text) == text

@@ -44,7 +44,7 @@ def test_a_fact_is_derived_once_and_stays_with_its_message() -> None:
     assert seen == ["abc", "abcd"]
 
 
-def test_facts_can_be_told_apart_by_a_key() -> None:
+def test_facts_can_be_distinguished_by_a_key() -> None:
     one = make_message(user("abc"))
     assert one.derive(lambda m: m.text[0], ("letter", 0)) == "a"
     assert one.derive(lambda m: m.text[1], ("letter", 1)) == "b"
@@ -67,7 +67,7 @@ def texts(one: Request, begins: list[int], owner: str = "me") -> list[str]:
     return one.memo("texts", look, owner)
 
 
-def test_what_grows_with_a_history_is_gone_on_from_where_the_front_is_the_same() -> None:
+def test_work_that_grows_with_a_history_is_continued_from_the_shared_prefix() -> None:
     begins: list[int] = []
     first = make_request([user("a"), assistant("b"), user("c")])
     more = make_request([user("d"), user("e")]).messages

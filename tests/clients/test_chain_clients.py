@@ -129,7 +129,7 @@ def count_tokens(model: StrictResponses) -> tuple[int, int]:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("client", [run_sdk, run_agents, run_agents_conversation])
-async def test_a_chain_at_the_provider_goes_on_as_without_the_proxy(
+async def test_a_chain_at_the_provider_continues_as_without_the_proxy(
     client: Client, stream: bool, tmp_path: Path
 ) -> None:
     alone, model, outcomes = await compare(client, "thrifty", tmp_path, stream=stream, takeover=False)

@@ -39,7 +39,7 @@ def make_command(n: int) -> Json:
     return {"command": f"cat file{n % 3}.py", "description": "Print a file"}
 
 
-async def test_it_works_as_without_the_proxy(tmp_path: Path) -> None:
+async def test_the_agent_works_as_without_the_proxy(tmp_path: Path) -> None:
     program = install() / "node_modules" / ".bin" / "claude"
     client = partial(run_claude_code, program=program, folder=tmp_path)
     make_model = partial(make_messages_model, "Bash", make_command)

@@ -52,7 +52,7 @@ def make_command(n: int) -> Json:
 
 
 @pytest.mark.parametrize("config", [BASE_URL, PROVIDER], ids=["websocket", "http"])
-async def test_it_works_as_without_the_proxy_and_shows_no_error(config: str, tmp_path: Path) -> None:
+async def test_the_agent_works_as_without_the_proxy_and_shows_no_error(config: str, tmp_path: Path) -> None:
     program = install() / "node_modules" / ".bin" / "codex"
     errors: list[list[str]] = []
     client = partial(run_codex, program=program, folder=tmp_path, errors=errors, config=config)

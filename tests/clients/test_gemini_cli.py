@@ -49,7 +49,7 @@ def make_arguments(n: int) -> Json:
     return {"file_path": f"file{n % 3}.py"}
 
 
-async def test_it_works_as_without_the_proxy(tmp_path: Path) -> None:
+async def test_the_agent_works_as_without_the_proxy(tmp_path: Path) -> None:
     program = install() / "node_modules" / ".bin" / "gemini"
     client = partial(run_gemini_cli, program=program, folder=tmp_path)
     make_model = partial(make_gemini_model, "read_file", make_arguments)

@@ -62,7 +62,7 @@ async def solve(url: str, folder: Path, trajectory: Path) -> str:
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
-async def test_it_does_its_task_through_the_proxy(tmp_path: Path, policy: str) -> None:
+async def test_the_agent_does_its_task_through_the_proxy(tmp_path: Path, policy: str) -> None:
     folder, trajectory = tmp_path / "work", tmp_path / "trajectory.json"
     folder.mkdir()
     for n in range(24):

@@ -161,8 +161,8 @@ async def complete_chat(proxy: RunningProxy, **more: Any) -> Any:
 async def test_errors_are_raised_as_what_they_are() -> None:
     body = json.dumps({"error": {"message": "Slow down", "type": "requests", "param": None, "code": "rate"}}).encode()
 
-    async def busy(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"429 Later", body, b"content-type: application/json", b"x-should-retry: false")
+    async def busy(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"429 Later", body, b"content-type: application/json", b"x-should-retry: false")
 
     async with (
         run_upstream(busy) as upstream,
@@ -178,10 +178,10 @@ async def test_errors_are_raised_as_what_they_are() -> None:
 
 
 async def test_a_stream_that_breaks_raises_a_clean_error() -> None:
-    async def breaks(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(make_chunk({"role": "assistant", "content": "I was"}))
-        await there.reset()
+    async def breaks(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(make_chunk({"role": "assistant", "content": "I was"}))
+        await connection.reset()
 
     came: list[str | None] = []
 
@@ -206,13 +206,13 @@ async def test_a_lost_attempt_is_tried_again_and_is_the_same_branch(caplog: pyte
     model = ScriptedModel(make_calls(("call_abcdef01", "get_weather"), city="Oslo"))
     tries = 0
 
-    async def once(request: RawRequest, there: Connection) -> None:
+    async def once(request: RawRequest, connection: Connection) -> None:
         nonlocal tries
         tries += 1
         if tries == 1:
-            await send_reply(there, b"503 Busy", b"{}", b"content-type: application/json", b"retry-after-ms: 5")
+            await send_reply(connection, b"503 Busy", b"{}", b"content-type: application/json", b"retry-after-ms: 5")
         else:
-            await model(request, there)
+            await model(request, connection)
 
     async with run_upstream(once) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await complete_chat(proxy, extra_headers={"x-context-session": "s"})

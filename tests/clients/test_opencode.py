@@ -37,8 +37,10 @@ class Titled(StrictMessages):
         self._titles = StrictMessages("A title.")
         self._titles.refusals = self.refusals
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
-        await (super().__call__(request, there) if b'"tools"' in request.body else self._titles(request, there))
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
+        await (
+            super().__call__(request, connection) if b'"tools"' in request.body else self._titles(request, connection)
+        )
 
 
 class TitledResponses(StrictResponses):
@@ -49,8 +51,10 @@ class TitledResponses(StrictResponses):
         self._titles = StrictResponses("A title.")
         self._titles.refused = self.refused
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
-        await (super().__call__(request, there) if b'"tools"' in request.body else self._titles(request, there))
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
+        await (
+            super().__call__(request, connection) if b'"tools"' in request.body else self._titles(request, connection)
+        )
 
 
 def make_model(provider: str, *, thinks: bool) -> Titled | TitledResponses:
@@ -96,7 +100,7 @@ def make_command(n: int) -> Json:
 
 @pytest.mark.parametrize("policies", [("thrifty", "observe"), ("rolling",)], ids=["bound", "rolling"])
 @pytest.mark.parametrize("provider", MODELS)
-async def test_it_works_as_without_the_proxy(provider: str, policies: Sequence[str], tmp_path: Path) -> None:
+async def test_the_agent_works_as_without_the_proxy(provider: str, policies: Sequence[str], tmp_path: Path) -> None:
     program = install() / "node_modules" / "opencode-linux-x64" / "bin" / "opencode"
     if not program.exists():
         pytest.skip("opencode's package is for Linux on x64")

@@ -65,7 +65,7 @@ async def run(agent: Agent[None], history: list[Any], heard: list[str], *, strea
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_its_own_tools_are_called_and_ours_are_not_seen(stream: bool) -> None:
+async def test_the_clients_tools_are_called_and_the_proxys_are_not_seen(stream: bool) -> None:
     model, asked, heard = Forecaster(), list[str](), list[str]()
     async with (
         run_upstream(model) as upstream,

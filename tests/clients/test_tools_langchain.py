@@ -50,7 +50,7 @@ async def streamed(model: Model, history: list[BaseMessage], heard: list[str]) -
 
 
 @pytest.mark.parametrize("ask", [whole, streamed])
-async def test_its_own_tools_are_called_and_ours_are_not_seen(
+async def test_the_clients_tools_are_called_and_the_proxys_are_not_seen(
     ask: Callable[[Model, list[BaseMessage], list[str]], Awaitable[BaseMessage]],
 ) -> None:
     asked: list[str] = []

@@ -113,7 +113,7 @@ async def work(ask: Callable[..., Any], proxy: RunningProxy, heard: Heard) -> li
 
 
 @pytest.mark.parametrize("ask", [whole, streamed, stream_with_helper, whole_later, streamed_later, helped_later])
-async def test_its_own_tools_are_called_and_ours_are_not_seen(ask: Callable[..., Any]) -> None:
+async def test_the_clients_tools_are_called_and_the_proxys_are_not_seen(ask: Callable[..., Any]) -> None:
     model, heard = Forecaster(), list[str]()
     async with run_upstream(model) as upstream, offering_all(upstream.port) as proxy:
         messages = await work(ask, proxy, heard)

@@ -108,11 +108,11 @@ async def test_the_sums_at_the_end_are_the_store_s_and_the_agent_s_own_record_ca
     ours = (sys.executable, "-m", "proxy.cli.main")
     model = agent.make_model()
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         if request.line.startswith(b"GET /api/"):  # whether a proxy stands at this address is asked first
-            await send_reply(there, b"404 Not Found", b"{}")
+            await send_reply(connection, b"404 Not Found", b"{}")
         else:
-            await model(request, there)
+            await model(request, connection)
 
     async with run_upstream(answer) as upstream:
         base = f"http://127.0.0.1:{upstream.port}"

@@ -88,16 +88,16 @@ class Forecaster(ScriptedModel):
         super().__init__()
         self.wrote: list[Json] = []
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.received.append(request)
         body = json.loads(request.body)
         message = ANSWERS[len(self.wrote)](body)
         self.wrote.append(message)
         if body.get("stream"):
             wanted = (body.get("stream_options") or {}).get("include_usage")
-            await send_stream(there, message, self.usage if wanted else None)
+            await send_stream(connection, message, self.usage if wanted else None)
         else:
-            await send_completion(there, message, self.usage)
+            await send_completion(connection, message, self.usage)
 
     def assert_told(self) -> None:
         """Each request is the transcript as it really was; the one thing of its own is the system message, in which

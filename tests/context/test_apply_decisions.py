@@ -61,7 +61,7 @@ def test_a_mark_in_the_text_does_not_keep_what_the_operator_drops() -> None:
     assert list_sent_texts(plan(NOTHING, operator_decisions, talk), talk) == ["two"]
 
 
-def test_what_stands_behind_a_drop_costs_nothing_to_edit() -> None:
+def test_what_follows_a_drop_costs_nothing_to_edit() -> None:
     model = replace(PLAIN_MODEL, cache="prefix", r=0.1, w=1.0, ttl_s=1000, min=0)
     talk = [*TALK[:7], result("2", "second " * 200), *TALK[8:9], *(user(f"more {n} " * 500) for n in range(9))]
     keys = chain.compute_keys("", make_messages(*talk))
@@ -95,11 +95,11 @@ def test_places_of_inserts_are_those_of_the_request_that_came() -> None:
     assert [n for n, _ in plan(rolling, operator_decisions).placed_inserts] == [9]
 
 
-def test_a_prompt_never_stands_behind_a_tool_result_that_was_answered() -> None:
+def test_a_prompt_never_follows_a_tool_result_that_was_answered() -> None:
     assert list_sent_texts(plan(NOTHING, dropped(8))) == [m["content"] for m in TALK]
 
 
-def test_rounds_of_ours_leave_with_the_answer_that_they_led_to() -> None:
+def test_hidden_rounds_leave_with_the_answer_that_they_led_to() -> None:
     talk = [*TALK[:2], assistant(None, "ours"), result("ours", "hidden"), *TALK[2:]]
     keys = chain.compute_keys("", make_messages(*talk))
     operator_decisions = OperatorDecisions(dropped=dict.fromkeys([*keys[4:6], *keys[6:7]], "dropped"))

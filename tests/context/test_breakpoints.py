@@ -43,7 +43,7 @@ def test_g1_a_prompt_that_only_grew_is_found_whole_under_every_rule() -> None:
         assert view.cached_tokens == sum(view.tokens[:6])
 
 
-def test_g1_behind_an_edit_only_what_the_client_marked_is_found_again_where_a_cache_ends_at_breakpoints() -> None:
+def test_g1_with_breakpoints_only_what_the_client_marked_is_a_cache_hit_after_an_edit() -> None:
     never = Policy("p", ask="never")
     plain = build_view(talk(3), state=state_after_sending(talk(2), ENDS, never), policy=never, model=ENDS, now=1.0)
     assert plain.count_served_tokens()[3] == 0, "no breakpoint in front of the edit"
@@ -64,7 +64,7 @@ def test_g1_an_edit_of_a_message_that_was_never_sent_costs_nothing_that_is_cache
     assert set(cold.count_served_tokens()) == {0}
 
 
-def test_g1_a_text_that_leaves_again_is_not_put_behind_a_breakpoint() -> None:
+def test_g1_a_text_that_leaves_again_is_not_put_after_a_breakpoint() -> None:
     assert rewrite(make_request(talk(1)), BranchState(), ASKING, ANY, 0.0, INPUTS).asks_for_state
     plan = rewrite(make_request(talk(1)), BranchState(), ASKING, ENDS, 0.0, INPUTS)
     assert not plan.asks_for_state
@@ -134,7 +134,7 @@ def test_the_last_boundary_is_read_once_more_when_a_batch_sets_the_next_one() ->
     assert choose_breakpoints(seen, state, made, earlier, keys[9], 1000).answers == (4,)
 
 
-def test_a_breakpoint_of_ours_is_found_again_behind_an_edit() -> None:
+def test_a_breakpoint_of_the_proxy_is_hit_again_after_an_edit() -> None:
     plan = plan_with(talk(2), OURS, BranchState(), **TOOLS)
     state = BranchState().after_sending(
         msgspec.structs.replace(plan, breakpoint_positions=frozenset({3})), 0.0, has_breakpoints=True

@@ -170,7 +170,7 @@ def test_what_is_sent_never_passes_the_window_less_the_room_for_the_answer_unles
 @EACH
 @SOME
 @given(talk=FITTING)
-def test_it_never_has_to_say_so_where_prompts_are_short(policy: str, talk: Talk) -> None:
+def test_short_prompts_are_never_over_budget(policy: str, talk: Talk) -> None:
     window = talk.model.window or 0
     talk = replace(talk, max_tokens=min(talk.max_tokens or 0, window // 2) or None)
     for turn in talk.play(policy):

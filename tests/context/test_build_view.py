@@ -48,7 +48,7 @@ def cached(values: Sequence[Json], state: BranchState, *, now: float = 101.0, **
     return build_view(values, state=state, now=now, **more).cached_tokens
 
 
-def test_sizes_are_those_of_the_messages_as_they_came_and_as_they_go() -> None:
+def test_sizes_are_those_of_the_messages_as_received_and_as_sent() -> None:
     view = build_view(TALK, state=BranchState(edits={SHORT.key: SHORT}))
     assert list(view.original_tokens) == SIZES
     assert list(view.tokens) == [10, 20, 27, 5, 30, 10]
@@ -99,7 +99,7 @@ def test_the_cache_holds_the_common_front_with_the_last_prompt() -> None:
     assert cached(changed, state_after_sending(TALK)) == SIZES[0]
 
 
-def test_the_tools_stand_in_front_of_the_cached_messages() -> None:
+def test_the_tools_precede_the_cached_messages() -> None:
     assert cached(TALK, state_after_sending(TALK[:4]), tools=[1]) == len("[1]") + sum(SIZES[:4])
 
 

@@ -37,7 +37,7 @@ def test_what_is_told_elsewhere_gets_none() -> None:
         assert borne(TALK, gone(TALK, 2, 3, stage=stage)) == []
 
 
-def test_it_is_said_once_and_stays() -> None:
+def test_a_gap_remark_is_inserted_once_and_stays() -> None:
     view = build_view(TALK)
     first = add_gap_remarks(view, gone(TALK, 2, 3), {}, GAP_REMARK)
     edit = first[view.keys[1]]

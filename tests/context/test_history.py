@@ -71,7 +71,7 @@ def test_a_plan_is_the_same_whether_or_not_the_history_is_known(policy: str, sto
         before = asked
 
 
-def test_what_is_known_is_handed_on_and_grows() -> None:
+def test_known_facts_are_handed_on_and_extended() -> None:
     first = read(TALK[:4])
     known = build_history_of(first)
     longer = read(TALK, first)
@@ -83,14 +83,14 @@ def test_what_is_known_is_handed_on_and_grows() -> None:
     assert build_history_of(longer) is grown
 
 
-def test_another_history_is_found_out_anew() -> None:
+def test_another_history_is_computed_again() -> None:
     first = read(TALK[:4])
     build_history_of(first)
     other = Request(**{f.name: getattr(first, f.name) for f in fields(first)} | {"messages": read(TALK[1:]).messages})
     assert build_history_of(other).assistant_indexes == [1, 3]
 
 
-def test_edits_that_are_in_force_are_applied_once() -> None:
+def test_edits_in_force_are_applied_once() -> None:
     asked = read(TALK[:4])
     known = build_history_of(asked)
     cut = Edit(known.keys[3], "gone", None, "s", "", 94, 0)
@@ -109,14 +109,14 @@ def test_edits_that_are_in_force_are_applied_once() -> None:
     st.lists(st.sampled_from([b"a", b"b"]), max_size=9),
     st.integers(0, 40),
 )
-def test_how_far_two_prompts_are_alike(one: list[bytes], more: list[bytes], keep: int) -> None:
+def test_the_common_prefix_of_two_prompts_is_the_longest(one: list[bytes], more: list[bytes], keep: int) -> None:
     other = (*one[:keep], *more)
     alike = view.count_common_marks(tuple(one), other)
     assert tuple(one[:alike]) == other[:alike]
     assert alike in (len(one), len(other)) or one[alike] != other[alike]
 
 
-def test_groups_of_a_prompt_with_something_put_in_do_not_displace_those_of_the_clients_own() -> None:
+def test_groups_of_a_spliced_prompt_do_not_replace_those_of_the_clients_prompt() -> None:
     one = read(TALK)
     keys = chain.compute_keys("", one.messages)
     mine = group.split_request_groups(one, keys)

@@ -1,4 +1,4 @@
-"""FEATURES A8 and A9: which texts of ours go into a prompt, and where."""
+"""Rows A8 and A9: which texts of ours go into a prompt, and where."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_tail_is_the_last_user_message_or_what_the_model_takes_after_a_resul
     assert find_tail_target(build_view(values, model=model)) == target
 
 
-def test_texts_behind_the_system_prompt_need_a_leading_one_with_text() -> None:
+def test_texts_after_the_system_prompt_need_a_leading_one_with_text() -> None:
     assert find_system_target(build_view(TALK)) == 0
     assert (
         find_system_target(build_view([{"role": "developer", "content": [{"type": "text", "text": "x"}]}, user("a")]))
@@ -175,7 +175,7 @@ def test_texts_behind_the_system_prompt_need_a_leading_one_with_text() -> None:
     assert find_system_target(build_view([system(None), user("a")])) is None
 
 
-def test_rolling_puts_all_behind_the_leading_system_message() -> None:
+def test_rolling_puts_everything_after_the_leading_system_message() -> None:
     made, out = plan(TALK, ROLLING)
     texts = ["Be brief.", state_block.get_guidelines(), state_block.render_anchor(BODY), state_block.build_prompt()]
     assert out[0]["content"] == "\n\n".join(texts)
@@ -197,7 +197,7 @@ def test_without_a_system_message_all_goes_to_the_tail() -> None:
     assert {n for n, _ in made.placed_inserts} == {2}
 
 
-def test_after_a_result_texts_are_appended_or_a_message_of_ours_or_left_out() -> None:
+def test_after_a_result_texts_are_appended_sent_as_a_message_or_left_out() -> None:
     policy = replace(THRIFTY, ask="always")
     assert plan(TALK, policy, BranchState())[1][-1] == result("1", "x\n\n" + state_block.build_prompt())
     made, out = plan(TALK, policy, BranchState(), model=replace(PLAIN_MODEL, after_tool="user"))
@@ -269,7 +269,7 @@ def test_the_model_is_asked_until_an_answer_with_text_has_come() -> None:
     assert asked == [True, True, True, False, True, False, False, False, False]
 
 
-def test_nothing_has_left_where_a_text_stands_elsewhere_in_the_prompt() -> None:
+def test_a_text_that_is_elsewhere_in_the_prompt_has_not_left() -> None:
     keys = build_view(TALK).keys
     refers = Edit(keys[3], "text", "as above", "refer_repeats", "", 5, 3)
     made, out = plan(
@@ -279,14 +279,14 @@ def test_nothing_has_left_where_a_text_stands_elsewhere_in_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("policy", [replace(THRIFTY, ask="always"), replace(ROLLING, state_place="tail")])
-def test_what_is_written_anew_with_every_answer_is_shown_and_not_kept(policy: Policy) -> None:
+def test_what_is_rewritten_with_every_answer_is_shown_and_not_kept(policy: Policy) -> None:
     made, out = plan([*TALK, assistant("b"), user("c")], policy)
     assert out[-1] == user(f"c\n\n{state_block.render_recap(BODY)}\n\n{state_block.build_prompt()}")
     assert made.new_edits == ()
     assert [(n, i.source) for n, i in made.placed_inserts] == [(5, "state"), (5, "ask")]
 
 
-def test_the_note_that_goes_into_a_message_of_ours_is_made_anew_each_time() -> None:
+def test_the_note_that_goes_into_a_message_of_the_proxy_is_made_again_each_time() -> None:
     model = replace(PLAIN_MODEL, after_tool="user")
     made, out = plan(TALK, THRIFTY, edited(), model=model)
     assert out[-1] == user(state_block.render_recap(BODY))

@@ -68,7 +68,7 @@ def test_a_value_that_cannot_be_is_a_config_error_that_names_it(key: str, value:
     assert caught.value.allowed
 
 
-def test_an_entry_that_is_no_table_is_a_config_error() -> None:
+def test_an_entry_that_is_not_a_table_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r"a table"):
         read_models({"window": 5})
 

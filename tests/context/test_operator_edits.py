@@ -29,7 +29,7 @@ def plan(
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "progressive"])
-def test_what_is_restored_is_whole_in_every_policy(policy: str) -> None:
+def test_restored_messages_are_whole_in_every_policy(policy: str) -> None:
     gone = {k: Edit(k, "gone", None, "close_window", "", 9, 0) for k in KEYS[1:5]}
     restored = OperatorDecisions(restored=frozenset(KEYS[1:5]))
     made = plan(policy, restored, edits=gone, pins=restored.restored)
@@ -37,7 +37,7 @@ def test_what_is_restored_is_whole_in_every_policy(policy: str) -> None:
     assert not any(k in made.edits for k in KEYS[1:5])
 
 
-def test_the_operators_window_stands_in_place_of_the_policys() -> None:
+def test_the_operators_window_takes_the_place_of_the_policys() -> None:
     narrow = replace(load_policy("rolling"), stages=(CloseWindow(groups=1),), ask="never")
     assert len(list_sent_texts(plan(narrow, None))) == 3  # with the first prompt
     assert len(list_sent_texts(plan(narrow, OperatorDecisions(window=2)))) == 6
@@ -45,7 +45,7 @@ def test_the_operators_window_stands_in_place_of_the_policys() -> None:
     assert len(list_sent_texts(plan(narrow, OperatorDecisions(window=-1)))) == 3
 
 
-def test_a_wider_window_brings_back_what_a_narrow_one_took() -> None:
+def test_a_wider_window_brings_back_what_a_narrow_one_removed() -> None:
     first = plan("thrifty", OperatorDecisions(window=1))
     assert len(list_sent_texts(first)) == 2
     again = plan("thrifty", OperatorDecisions(window=3), edits=first.edits)
@@ -53,14 +53,14 @@ def test_a_wider_window_brings_back_what_a_narrow_one_took() -> None:
     assert again.edits == {}
 
 
-def test_the_window_keeps_what_is_pinned() -> None:
+def test_the_window_keeps_pinned_messages() -> None:
     out = list_sent_texts(plan("thrifty", OperatorDecisions(window=1), pins=frozenset(KEYS[1:5])))
     assert "one?" in out
     assert "two" not in out
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
-def test_a_note_is_told_once_and_leaves_when_it_is_withdrawn(policy: str) -> None:
+def test_a_note_is_shown_once_and_leaves_when_it_is_withdrawn(policy: str) -> None:
     note = OperatorNote("n1", "Use tabs.")
     first = plan(policy, OperatorDecisions(notes=(note,)))
     assert (list_sent_texts(first)[-1] or "").endswith("three\n\n[Operator's note n1] Use tabs.")
@@ -71,7 +71,7 @@ def test_a_note_is_told_once_and_leaves_when_it_is_withdrawn(policy: str) -> Non
     assert not any("Use tabs" in (text or "") for text in list_sent_texts(third, talk))
 
 
-def test_policies_that_change_nothing_do_what_the_operator_wants_alone() -> None:
+def test_policies_that_change_nothing_carry_out_only_the_operators_decisions() -> None:
     quiet = Policy("passthrough", mode="passthrough", ask="never")
     assert allow_rewrite(quiet, None) is quiet
     assert allow_rewrite(quiet, OperatorDecisions(setting_overrides={"urgency": "off"})) is quiet
@@ -91,20 +91,20 @@ def test_settings_reach_the_stages_and_injections_that_have_them() -> None:
 LINES = "\n".join(f"line {n} of it" for n in range(900))
 
 
-def test_prune_now_makes_room_where_nothing_had_to_go() -> None:
+def test_prune_now_makes_room_where_the_budget_would_not() -> None:
     long = [*TALK[:3], result("1", LINES), *TALK[4:]]
     assert plan("thrifty/over_budget", None, long).edits == {}
     made = plan("thrifty/over_budget", OperatorDecisions(forced_action="prune"), long)
     assert made.after <= 0.6 * made.before
 
 
-def test_compress_now_takes_all_that_was_proposed() -> None:
+def test_compress_now_makes_every_proposed_edit() -> None:
     long = [*TALK[:3], result("1", LINES), *TALK[4:]]
     assert plan("thrifty/over_budget", OperatorDecisions(), long).edits == {}
     assert plan("thrifty/over_budget", OperatorDecisions(forced_action="compress"), long).edits
 
 
-def test_where_a_cache_ends_at_marks_a_note_stays_where_it_was_put() -> None:
+def test_with_cache_breakpoints_a_note_stays_where_it_was_put() -> None:
     marked = replace(PLAIN_MODEL, cache="breakpoint")
     operator_decisions = OperatorDecisions(notes=(OperatorNote("n1", "Use tabs."),))
     made = rewrite(

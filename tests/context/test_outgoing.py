@@ -39,7 +39,7 @@ def test_edits_that_are_in_force_are_checked() -> None:
         render.render_prompt(view, view.edits, {}, ())
 
 
-def test_a_message_of_ours_is_checked() -> None:
+def test_a_message_of_the_proxy_is_checked() -> None:
     strict = Model(alternate=True)
     view = build_view(TALK, model=strict)
     with pytest.raises(RuleBroken, match="two user messages"):

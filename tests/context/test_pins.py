@@ -1,4 +1,4 @@
-"""FEATURES E7: what is pinned, and that no policy edits it."""
+"""Row E7: what is pinned, and that no policy edits it."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def test_e7_no_policy_edits_what_is_pinned(policy: str, by: str) -> None:
         assert not all(asked.messages[n].raw in plain.messages for n in wanted)
 
 
-def test_e7_a_system_message_behind_a_pinned_one_is_no_matter() -> None:
+def test_e7_a_system_message_after_a_pinned_one_makes_no_difference() -> None:
     talk = [user("[pin] a"), system("late"), assistant("b"), user("c")]
     plan = rewrite(make_request(talk), BranchState(), load_policy("hierarchical"), Model(), 0.0, INPUTS)
     assert plan.messages is None
 
 
 @pytest.mark.parametrize("name", ["rolling", "thrifty/over_budget", "hierarchical", "importance", "progressive"])
-def test_what_is_guarded_stays_as_it_came_whatever_the_policy(name: str) -> None:
+def test_what_is_guarded_stays_as_received_whatever_the_policy(name: str) -> None:
     """Results of the proxy's own tools, while the model works on what it asked them for."""
     values = [user("go"), *(m for n in range(30) for m in (assistant(None, f"c{n}"), result(f"c{n}", "word " * 2000)))]
     asked = make_request([*values, user("on")])

@@ -131,7 +131,7 @@ def test_old_edits_are_repeated_and_are_not_new() -> None:
     assert made.edits == state.edits
 
 
-def test_a_request_behind_new_edits_goes_on_with_the_prompt_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_after_new_edits_continues_with_the_prompt_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     first = make_request(TALK)
     both = policy(propose(3, text="short"), propose(4, text="short"))
     made = rewrite(first, BranchState(), both, LOOSE, 0.0, RewriteInputs(COUNTER))

@@ -1,4 +1,4 @@
-"""FEATURES A14: what does not fit is left out group by group, oldest first, and the first prompt is kept."""
+"""Row A14: what does not fit is left out group by group, oldest first, and the first prompt is kept."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_the_window_that_upstream_named_counts() -> None:
     assert fitted(TALK, 1000, state=BranchState(learned_window=2 * 269))[1] == [0, 1, *range(9, 14)]
 
 
-def test_no_known_window_is_no_budget() -> None:
+def test_an_unknown_window_sets_no_budget() -> None:
     asked = make_request(TALK)
     assert rewrite(asked, BranchState(), FIT, PLAIN_MODEL, 0.0, INPUTS).messages is None
 

@@ -31,7 +31,7 @@ def test_the_total_is_the_tools_and_every_message_as_it_goes_out() -> None:
     assert view.total == 6 + 5 + 8 + (4 + 12 + 3 + 8) + 5
 
 
-def test_edits_of_one_message_are_told_apart() -> None:
+def test_edits_of_one_message_are_distinguished() -> None:
     one = Edit(b"k", "text", "a", "s", "", 9, 5)
     other = Edit(b"k", "text", "b", "s", "", 9, 5)
     assert one != other

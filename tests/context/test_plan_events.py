@@ -1,4 +1,4 @@
-"""FEATURES D6: what is told of a plan."""
+"""Row D6: what is told of a plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plan(edits: list[Edit], new: list[Edit]) -> Plan:
     return replace(UNPLANNED, keys=KEYS, edits={e.key: e for e in edits}, new_edits=tuple(new), before=100, after=40)
 
 
-def test_d6_pruned_says_how_much_and_what_and_is_told_once() -> None:
+def test_d6_pruned_says_how_much_and_what_and_is_published_once() -> None:
     one, other = edit(1, "gone", "drop_unimportant"), edit(3, "gone", "fit_budget")
     (found,) = make_events(plan([one, other], [other]))
     assert found.name == PRUNED == "context:pruned"
@@ -39,12 +39,12 @@ def test_d6_summarized_says_how_many_were_replaced_how_many_stay_and_by_what() -
     assert found.payload == {"summarized": 2, "kept": 4, "summary": "Previous 2 turns: ..."}
 
 
-def test_d6_both_are_told_of_one_plan() -> None:
+def test_d6_both_events_are_published_for_one_plan() -> None:
     edits = [edit(0, "gone", "summarize_old"), edit(1, "gone", "drop_unimportant")]
     assert [e.name for e in make_events(plan(edits, edits))] == [PRUNED, SUMMARIZED]
 
 
-def test_d6_shortening_is_no_event_nor_is_what_left_with_messages_that_are_not_here() -> None:
+def test_d6_neither_shortening_nor_the_loss_of_absent_messages_is_an_event() -> None:
     text = edit(1, "text", "shorten_results", "short")
     assert make_events(plan([text], [text])) == []
     gone = edit(1, "gone", "drop_unimportant")

@@ -184,12 +184,12 @@ def test_a_policy_says_which_tools_it_offers_and_from_when_on() -> None:
 @pytest.mark.parametrize(
     "tools", ["recall", ["recall"], {"enabled": "recall"}, {"enabled": ["bash"]}, {"offer": "later"}, {"use": 1}]
 )
-def test_what_is_no_table_of_tools_is_refused(tools: Any) -> None:
+def test_what_is_not_a_table_of_tools_is_refused(tools: Any) -> None:
     assert refused(tools=tools).key.startswith("tools")
     assert refused(offer="never").key == "offer"
 
 
-def test_b7_one_number_stands_in_one_table_and_holds_for_all_that_go_by_it() -> None:
+def test_b7_a_number_in_one_table_holds_for_all_that_use_it() -> None:
     """Else the model would read EMERGENCY while everything is still in the prompt."""
     table = tomllib.loads((shipped_policies() / "progressive.toml").read_text())
     for row in table["stages"]:

@@ -1,4 +1,4 @@
-"""The policy `progressive` (FEATURES B): the source's numbers, every schedule, every model."""
+"""The policy `progressive` (rows B): the source's numbers, every schedule, every model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_b3_b4_b8_the_policy_that_we_ship_is_the_source_literally() -> None:
     assert policy.injections == (ReportProgress(5, 30), WarnOfLoops(), CountDown(15, 20, 30, "firm"))
 
 
-def test_b3_notes_stand_at_the_tail_and_never_in_the_system_prompt() -> None:
+def test_b3_notes_are_at_the_tail_and_never_in_the_system_prompt() -> None:
     for n in (5, 12, 16, 22):
         made = make_plan(make_iterations(n, before=2))
         assert {i.place for _, i in made.placed_inserts} == {"tail"}

@@ -46,7 +46,7 @@ def test_each_action_makes_the_bytes_it_says() -> None:
     assert parts == [{"type": "text", "text": "so"}, {"type": "text", "text": "[gone]"}]
 
 
-def test_appended_text_says_the_same_behind_a_string_and_behind_a_list_of_one_marked_text() -> None:
+def test_text_appended_to_a_string_equals_text_appended_to_a_list_of_one_marked_text() -> None:
     marked = {"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}
     both = [marked, {"type": "text", "text": "on"}]
     note = Edit(b"", "append", " [note]", "s", "r", 50, 60)
@@ -105,13 +105,13 @@ def test_an_insert_at_the_tail_is_not_in_the_mark_and_one_in_the_system_message_
     assert one.marks[1:] == plain.marks[1:]
 
 
-def test_an_insert_stands_behind_an_edit_of_the_same_message() -> None:
+def test_an_insert_is_placed_after_an_edit_of_the_same_message() -> None:
     found = render_talk(edit(1, "append", "!"), inserts={1: [Insert("tail", "a", " A"), Insert("tail", "b", " B")]})
     assert json.loads(found.raws[1])["content"] == "go! A B"
     assert found.outs[1].text == "go! A B"
 
 
-def test_texts_after_the_end_are_one_user_message_of_ours() -> None:
+def test_texts_after_the_end_are_one_user_message_of_the_proxy() -> None:
     found = render_talk(after=(Insert("tail", "a", "\n\nA"), Insert("tail", "b", "\n\nB")))
     assert json.loads(found.raws[-1]) == {"role": "user", "content": "A\n\nB"}
     assert found.outs[-1].message is None

@@ -47,7 +47,7 @@ def test_the_answer_between_a_result_and_a_prompt_comes_back() -> None:
     assert stay(build_view(TALK), [4]) == list(range(10))
 
 
-def test_of_several_answers_the_one_behind_the_result_comes_back() -> None:
+def test_of_several_answers_the_one_after_the_result_is_returned() -> None:
     assert stay(build_view(TALK), [4, 5, 6, 7, 8]) == [0, 1, 2, 3, 4, 9]
 
 
@@ -99,7 +99,7 @@ def test_a_system_message_in_a_conversation_keeps_a_prompt_and_an_answer() -> No
     assert stay(build_view(called, model=between), [5, 6, 7]) == [0, 1, 2, 3, 4, 8, 9]
 
 
-def test_a_part_of_an_answer_that_others_go_on_with_separates_nothing_alone() -> None:
+def test_a_part_that_another_message_continues_separates_nothing_alone() -> None:
     parts: list[Json] = [assistant("so"), assistant("on") | {"continues": True}]
     talk: list[Json] = [user("a"), assistant(None, "c1"), result("c1", "x"), *parts, assistant("A."), user("b")]
     assert stay(build_view(talk), [3, 4, 5]) == [0, 1, 2, 5, 6]
@@ -124,7 +124,7 @@ def test_edits_in_force_are_not_withdrawn() -> None:
     assert left == {short.key: short}
 
 
-def test_an_answer_and_the_one_that_goes_on_with_it_leave_together() -> None:
+def test_an_answer_and_the_one_that_continues_with_it_leave_together() -> None:
     talk: list[Json] = [user("a"), assistant("so"), assistant("on") | {"continues": True}, user("b"), assistant("B.")]
     view = build_view(talk)
     gone = {view.keys[n]: Edit(view.keys[n], "gone", None, "s", "", 1, 0) for n in (1, 2)}

@@ -78,7 +78,7 @@ def refused(table: Any) -> ConfigError:
     return caught.value
 
 
-def test_every_stage_of_ours_has_a_docstring_and_says_when() -> None:
+def test_every_built_in_stage_has_a_docstring_and_says_when_it_runs() -> None:
     for name, kind in BUILT_IN_STAGES.items():
         made = make_stage({"use": name}, BUILT_IN_STAGES)
         assert isinstance(made, kind)
@@ -119,7 +119,7 @@ def test_an_unknown_stage_is_refused_with_the_names_that_there_are() -> None:
         "json:loads",
     ],
 )
-def test_what_cannot_be_imported_or_is_no_stage_is_refused(name: str) -> None:
+def test_what_cannot_be_imported_or_is_not_a_stage_is_refused(name: str) -> None:
     error = refused({"use": name})
     assert (error.key, error.value) == ("stages.use", name)
 
@@ -161,7 +161,7 @@ def test_a_value_of_the_wrong_kind_is_refused(stage: str, field: str, value: obj
 
 
 @pytest.mark.parametrize("table", [{}, {"groups": 5}, "close_window", 7, ["close_window"]])
-def test_what_is_no_table_with_a_key_use_is_refused(table: Any) -> None:
+def test_what_is_not_a_table_with_a_key_use_is_refused(table: Any) -> None:
     error = refused(table)
     assert (error.key, error.value) == ("stages", table)
     assert "use" in error.allowed

@@ -65,7 +65,7 @@ def test_w1_a_result_whose_call_is_taken_out_of_its_message() -> None:
     assert broken(without(plan, 3, 4), WHOLE) is None
 
 
-def test_w1_an_id_that_was_answered_before_is_no_call_again() -> None:
+def test_w1_an_id_that_was_answered_before_cannot_be_called_again() -> None:
     plan = [WHOLE[n] for n in (0, 1, 2, 3, 3, 4, 5, 6, 7, 8)]
     assert broken(plan, WHOLE) == "W1"
 
@@ -81,12 +81,12 @@ def test_w2_one_of_the_last_calls_without_its_result() -> None:
     assert broken(without(talk, 2), talk) == "W2"
 
 
-def test_w2_a_message_of_ours_between_call_and_result() -> None:
+def test_w2_no_message_of_the_proxy_comes_between_call_and_result() -> None:
     plan = [*WHOLE[:8], PlannedMessage(None, "note", False), WHOLE[8]]
     assert broken(plan, WHOLE) in ("W1", "W2")
 
 
-def test_w4_a_system_message_behind_others() -> None:
+def test_w4_no_system_message_comes_after_others() -> None:
     moved = [WHOLE[1], WHOLE[0], *WHOLE[2:]]
     assert broken(moved, WHOLE) == "W4"
     two = outs(system("a"), {"role": "developer", "content": "b"}, user("c"))
@@ -171,7 +171,7 @@ def test_kept_a_system_message_that_is_gone_or_changed() -> None:
     assert broken(without(late, 2), late) == "kept"
 
 
-def test_kept_an_insert_at_the_end_of_a_message_is_no_change() -> None:
+def test_a_kept_insert_at_the_end_of_a_message_is_not_a_change() -> None:
     plan = [WHOLE[0]._replace(text="Be brief.\n\nGuidelines"), *WHOLE[1:]]
     plan[6] = plan[6]._replace(text="b\n\nnote")
     assert broken(plan, WHOLE) is None
@@ -196,7 +196,7 @@ def test_what_is_wrong_is_said() -> None:
 
 
 @given(st.permutations(range(len(WHOLE))), st.integers(0, len(WHOLE)), st.sampled_from([STRICT, LOOSE]))
-def test_rules_are_looked_at_from_where_a_prompt_goes_on(order: list[int], front: int, model: Model) -> None:
+def test_rules_are_checked_from_where_a_prompt_continues(order: list[int], front: int, model: Model) -> None:
     plan = [WHOLE[n] for n in order]
     known = RuleChecker(model).extend(plan[:front])
     assert known.extend(plan[front:]).find_violations() == RuleChecker(model).extend(plan).find_violations()

@@ -141,7 +141,7 @@ OLD = [m for n in range(25) for m in (user(f"question {n}"), assistant(f"answer 
 SENTENCE = "Previous 50 turns: 25 user messages, 25 model responses, 10 tool calls"
 
 
-def test_d4_the_old_become_the_sources_sentence_behind_the_first_user_message_that_stays() -> None:
+def test_d4_old_messages_become_the_sources_sentence_after_the_first_user_message_that_stays() -> None:
     new = [user("hello"), assistant("hi")] * 5
     for first in ([], [system("s")]):
         found = proxy.summarize_context([*first, *OLD, *new])
@@ -184,7 +184,7 @@ def test_d4_where_no_user_message_stays_the_summary_is_one_and_no_step_is_cut() 
 @pytest.mark.parametrize(
     "item", [{}, {"content": "x"}, {"role": "user", "parts": "x"}, {"role": "user", "parts": [1]}, {"role": object()}]
 )
-def test_what_is_no_message_is_refused(item: Json) -> None:
+def test_what_is_not_a_message_is_refused(item: Json) -> None:
     with pytest.raises(NotManaged):
         proxy.get_context_stats([item])
 

@@ -46,18 +46,18 @@ def slop_file(folder: Path, schema: str = SCHEMA) -> Path:
         ("work", "assistant", "The same.", None, "completed", "g3", "gemini"),
         ("other", "user", "Hello.", None, "completed", "g4", "openai"),
     ]  # fmt: skip
-    with closing(sqlite3.connect(file)) as there, there:
-        there.executescript(schema)
-        there.executemany(
+    with closing(sqlite3.connect(file)) as database, database:
+        database.executescript(schema)
+        database.executemany(
             "INSERT INTO messages (session_id, role, content, tool_call_id, status, group_id, parsing_strategy)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             rows,
         )
-        there.execute("INSERT INTO sessions (id, context_size) VALUES ('work', 2)")
+        database.execute("INSERT INTO sessions (id, context_size) VALUES ('work', 2)")
         if "session_state" in schema:
-            there.execute("UPDATE sessions SET scratchpad = '- [ ] read c'")
-            there.execute("INSERT INTO session_state VALUES ('work', 'Goal: read all')")
-            there.executemany("INSERT INTO llm_memos (content, semantic_tags) VALUES (?, ?)", MEMOS)
+            database.execute("UPDATE sessions SET scratchpad = '- [ ] read c'")
+            database.execute("INSERT INTO session_state VALUES ('work', 'Goal: read all')")
+            database.executemany("INSERT INTO llm_memos (content, semantic_tags) VALUES (?, ?)", MEMOS)
     return file
 
 
@@ -92,10 +92,10 @@ def test_the_file_is_read_and_not_written(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["slop.db"]
 
 
-def test_other_databases_and_damaged_ones_are_told(tmp_path: Path) -> None:
+def test_other_databases_and_damaged_ones_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "a.db"
-    with closing(sqlite3.connect(file)) as there, there:
-        there.execute("CREATE TABLE messages (id INTEGER)")
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("CREATE TABLE messages (id INTEGER)")
     with pytest.raises(ConfigError, match="std::slop's database"):
         read_database(file)
     file.write_bytes(b"SQLite format 3\0" + b"x" * 5000)

@@ -26,7 +26,7 @@ NEEDS = pytest.mark.skipif(
 )
 
 
-def test_it_has_two_stages_a_plain_user_and_a_health_check() -> None:
+def test_the_image_has_two_stages_an_unprivileged_user_and_a_health_check() -> None:
     found = instructions(DOCKERFILE.read_text())
     assert [word for word, _ in found].count("FROM") == 2
     last = found[[n for n, (word, _) in enumerate(found) if word == "FROM"][-1] :]

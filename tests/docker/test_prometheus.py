@@ -105,15 +105,15 @@ def variables() -> Iterator[str]:
 PRICED = '[models."priced"]\nwindow = 100000\ninput = 2.0\noutput = 10.0\nmin = 1\nblock = 1\n'
 
 
-async def traffic(there: RunningProxy) -> None:
+async def traffic(proxy: RunningProxy) -> None:
     """Requests of which every panel has something to show."""
     history: list[dict[str, Any]] = []
     for n in range(8):
         history.append({"role": "user", "content": f"Step {n}. " + "word " * 1000})
-        answer = await there.post({"model": "priced", "messages": history})
+        answer = await proxy.post({"model": "priced", "messages": history})
         history.append(answer.message)
-    await there.post({"model": "priced", "messages": history[:1]}, b"x-context-off: 1")
-    await there.post({"model": "broken", "messages": history[:1]})
+    await proxy.post({"model": "priced", "messages": history[:1]}, b"x-context-off: 1")
+    await proxy.post({"model": "broken", "messages": history[:1]})
 
 
 async def fails(request: Any, there: Any) -> None:
@@ -121,13 +121,13 @@ async def fails(request: Any, there: Any) -> None:
 
 
 @asynccontextmanager
-async def prometheus(there: RunningProxy, folder: Path, *more: str) -> AsyncIterator[str]:
+async def prometheus(proxy: RunningProxy, folder: Path, *more: str) -> AsyncIterator[str]:
     """A Prometheus with the shipped config, but for who is scraped and how often; its URL. more: further flags."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     text = (SHIPPED / "prometheus.yml").read_text().replace("/keys/", f"{folder}/")
-    text = text.replace("15s", "1s").replace("proxy:8080", f"127.0.0.1:{there.port}")
+    text = text.replace("15s", "1s").replace("proxy:8080", f"127.0.0.1:{proxy.port}")
     (folder / "metrics.key").write_text("no key is asked for on loopback")
     (folder / "prometheus.yml").write_text(text)
     shutil.copy(SHIPPED / "alerts.yml", folder)
@@ -170,16 +170,16 @@ async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has
             "bad": {"base_url": f"http://127.0.0.1:{broken.port}/v1", "models": ["broken"]},
         }
         own: dict[str, Any] = {"upstreams": targets, "policy": "rolling", "models_file": str(tmp_path / "models.toml")}
-        async with run_proxy(upstream.port, **own) as there:
+        async with run_proxy(upstream.port, **own) as proxy:
             # This traffic asks no helper, and its panel needs a line to draw.
-            there.metrics.helper_total.labels(kind="summary", outcome="kept").inc(0)
-            await traffic(there)
-            async with prometheus(there, tmp_path) as url:
+            proxy.metrics.helper_total.labels(kind="summary", outcome="kept").inc(0)
+            await traffic(proxy)
+            async with prometheus(proxy, tmp_path) as url:
                 empty: dict[str, str] = {"": "not asked yet"}
                 found: dict[str, Any] = {}
                 async with asyncio.timeout(60):
                     while empty:
-                        await traffic(there)
+                        await traffic(proxy)
                         await asyncio.sleep(0.5)
                         if await ask(url, "/api/v1/query", query="up") is None:
                             continue
@@ -213,8 +213,8 @@ async def test_s8_prometheus_asks_for_the_password_that_the_first_start_made(tmp
     web = f"{flag.replace('/keys/', f'{tmp_path}/')}web.yml"
     async with (
         run_upstream(ScriptedModel()) as upstream,
-        run_proxy(upstream.port) as there,
-        prometheus(there, tmp_path, web) as url,
+        run_proxy(upstream.port) as proxy,
+        prometheus(proxy, tmp_path, web) as url,
     ):
 
         def status(word: str | None) -> int:

@@ -34,17 +34,17 @@ def recorded(file: Path, name: str) -> dict[str, Any]:
     return next(one for one in found if one["id"] == name)
 
 
-def play(there: ProxyWithKeys, run: dict[str, Any], policy: str, model: str) -> None:
+def play(proxy: ProxyWithKeys, run: dict[str, Any], policy: str, model: str) -> None:
     """Every request of the conversation; the upstream's answer is the recorded one."""
     messages = run["messages"]
     tools = {"tools": run["tools"]} if run.get("tools") else {}
     for at, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        there.model.answers[:] = [{"content": None, **message}]
+        proxy.model.answers[:] = [{"content": None, **message}]
         body = {"model": model, "messages": messages[:at], **tools}
         headers = {"x_context_session": policy, "x_context_policy": policy}
-        status, answer = there.ask("POST", "/v1/chat/completions", body, key="cp-data", **headers)
+        status, answer = proxy.ask("POST", "/v1/chat/completions", body, key="cp-data", **headers)
         assert status == 200, answer
 
 
@@ -78,13 +78,13 @@ def main() -> None:
     run = recorded(args.file, args.id)
     with (
         tempfile.TemporaryDirectory() as folder,
-        run_proxy_with_keys(Path(folder)) as there,
+        run_proxy_with_keys(Path(folder)) as proxy,
         sync_playwright() as playwright,
     ):
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         for policy, name in PICTURES.items():
-            play(there, run, policy, args.model)
-            with open_page(chromium, there, viewport={"width": WIDTH, "height": 900}, device_scale_factor=2) as screen:
+            play(proxy, run, policy, args.model)
+            with open_page(chromium, proxy, viewport={"width": WIDTH, "height": 900}, device_scale_factor=2) as screen:
                 screen.go(f"#/s/acme/{policy}", ".strip .bar")
                 top, bottom = (screen.page.locator(one).first.bounding_box() for one in (".legend", ".strip"))
                 assert top is not None
@@ -92,7 +92,7 @@ def main() -> None:
                 height = bottom["y"] + bottom["height"] - top["y"] + 2 * EDGE
                 clip = {"x": 0.0, "y": top["y"] - EDGE, "width": float(WIDTH), "height": height}
                 screen.page.screenshot(path=ROOT / "docs" / "pictures" / name, clip=clip)  # type: ignore[arg-type]
-                stats = there.get(f"/sessions/{policy}/stats")
+                stats = proxy.get(f"/sessions/{policy}/stats")
                 print(f"{name}: {stats['sent']:,} of {stats['tokens']:,} tokens, {stats['shortened']} shortened")
         chromium.close()
 

@@ -96,7 +96,7 @@ def test_commands_of_a_page_run_one_after_the_other(page: Path, place: Place) ->
                 run(line, place)
 
 
-def test_lines_that_the_readme_shows_in_a_table_stand_in_blocks_that_are_tried() -> None:
+def test_commands_in_tables_of_the_readme_are_among_those_that_are_tried() -> None:
     shown = [code for row in rows((ROOT / "README.md").read_text("utf-8"), "Client") for code in ticked(row[1])]
     lines_to_copy = [code for code in shown if ADDRESS in code]
     assert len(lines_to_copy) >= 7

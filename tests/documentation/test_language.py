@@ -51,7 +51,7 @@ def test_no_sentence_is_long(page: Path) -> None:
     assert too_long(written(page)) == []
 
 
-def test_what_is_generated_is_no_riddle() -> None:
+def test_generated_descriptions_have_short_sentences_and_begin_with_no_question() -> None:
     """The texts of settings, stages, policies, commands, routes and metrics, which stand as docstrings in the code."""
     for told in descriptions():
         assert too_long(told) == [], told

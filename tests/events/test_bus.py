@@ -20,96 +20,96 @@ def bus(now: float = 1000.0, **limits: int) -> EventBus:
 
 
 async def heard(
-    there: EventBus, after: int | None = None, wants: EventFilter | None = None
+    event_bus: EventBus, after: int | None = None, wants: EventFilter | None = None
 ) -> list[bus_module.PublishedEvent]:
     """The events that a new subscriber gets at once."""
-    listener = there.subscribe(wants or EventFilter(), after)
+    listener = event_bus.subscribe(wants or EventFilter(), after)
     listener.close()
     _, items = await listener.take_events()
-    there.unsubscribe(listener)
+    event_bus.unsubscribe(listener)
     return items
 
 
 async def test_ids_rise_though_the_clock_stands_still_or_goes_back() -> None:
     clock = [1000.0, 1000.0, 1000.0, 999.0, 1001.0]
-    there = EventBus(EventSettings(), Metrics(), lambda: clock.pop(0))
+    event_bus = EventBus(EventSettings(), Metrics(), lambda: clock.pop(0))
     for _ in range(4):
-        there.publish(bus_module.FALLBACK, "t", {})
-    assert [item.id for item in await heard(there, 0)] == [10**9 + 1, 10**9 + 2, 10**9 + 3, 1001 * 10**6]
+        event_bus.publish(bus_module.FALLBACK, "t", {})
+    assert [item.id for item in await heard(event_bus, 0)] == [10**9 + 1, 10**9 + 2, 10**9 + 3, 1001 * 10**6]
 
 
 async def test_the_ring_keeps_the_last_ones_and_knows_what_it_no_longer_has() -> None:
-    there = bus(kept=3)
+    event_bus = bus(kept=3)
     for n in range(5):
-        there.publish(bus_module.FALLBACK, "t", {"n": n})
-    items = await heard(there, 0)
+        event_bus.publish(bus_module.FALLBACK, "t", {"n": n})
+    items = await heard(event_bus, 0)
     assert [item.data["n"] for item in items] == [2, 3, 4]
     first = items[0].id
     for after, gap in ((0, False), (first - 2, True), (first - 1, False), (first, False), (None, False)):
-        listener = there.subscribe(EventFilter(), after)
+        listener = event_bus.subscribe(EventFilter(), after)
         assert listener.has_gap is gap, after
-        there.unsubscribe(listener)
+        event_bus.unsubscribe(listener)
 
 
 async def test_who_waits_is_woken_by_what_it_wants_and_by_the_end() -> None:
-    there = bus()
-    listener = there.subscribe(EventFilter(tenant="mine", session="s", kinds=["memo:*"]))
+    event_bus = bus()
+    listener = event_bus.subscribe(EventFilter(tenant="mine", session="s", kinds=["memo:*"]))
     waiting = asyncio.create_task(listener.take_events())
     for tenant, session, kind in (
         ("other", "s", bus_module.MEMO),
         ("mine", "x", bus_module.MEMO),
         ("mine", "s", bus_module.STATE),
     ):
-        there.publish(kind, tenant, {}, session=session)
+        event_bus.publish(kind, tenant, {}, session=session)
     await asyncio.sleep(0)
     assert not waiting.done()
-    there.publish(bus_module.MEMO, "mine", {}, session="s")
+    event_bus.publish(bus_module.MEMO, "mine", {}, session="s")
     lost, items = await waiting
     assert (lost, [item.kind for item in items]) == (0, [bus_module.MEMO])
     waiting = asyncio.create_task(listener.take_events())
     await asyncio.sleep(0)
-    there.close()
+    event_bus.close()
     assert await waiting == (0, [])
-    assert there.subscribe(EventFilter()).is_closed, "who comes after the end hears of it"
+    assert event_bus.subscribe(EventFilter()).is_closed, "who comes after the end hears of it"
 
 
 async def test_what_is_resumed_does_not_count_as_slow() -> None:
-    there = bus(kept=10, queue=2)
+    event_bus = bus(kept=10, queue=2)
     for n in range(10):
-        there.publish(bus_module.FALLBACK, "t", {"n": n})
-    listener = there.subscribe(EventFilter(), 0)
+        event_bus.publish(bus_module.FALLBACK, "t", {"n": n})
+    listener = event_bus.subscribe(EventFilter(), 0)
     for n in range(10, 12):
-        there.publish(bus_module.FALLBACK, "t", {"n": n})
+        event_bus.publish(bus_module.FALLBACK, "t", {"n": n})
     assert (await listener.take_events())[0] == 0
     for n in range(20):
-        there.publish(bus_module.FALLBACK, "t", {"n": n})
+        event_bus.publish(bus_module.FALLBACK, "t", {"n": n})
     lost, items = await listener.take_events()
     assert lost + len(items) == 20
     assert lost > 0
 
 
 async def test_no_more_than_may_listen_and_who_leaves_makes_room() -> None:
-    there = bus(listeners=1)
-    first = there.subscribe(EventFilter())
+    event_bus = bus(listeners=1)
+    first = event_bus.subscribe(EventFilter())
     with pytest.raises(TooMany):
-        there.subscribe(EventFilter())
-    there.unsubscribe(first)
-    there.unsubscribe(there.subscribe(EventFilter()))
+        event_bus.subscribe(EventFilter())
+    event_bus.unsubscribe(first)
+    event_bus.unsubscribe(event_bus.subscribe(EventFilter()))
 
 
 async def test_who_has_more_listeners_than_another_makes_room_for_it() -> None:
-    there = bus(listeners=5)
-    many = [there.subscribe(EventFilter(), owner="a") for _ in range(5)]
-    theirs = [there.subscribe(EventFilter(), owner="b") for _ in range(2)]
+    event_bus = bus(listeners=5)
+    many = [event_bus.subscribe(EventFilter(), owner="a") for _ in range(5)]
+    theirs = [event_bus.subscribe(EventFilter(), owner="b") for _ in range(2)]
     assert [one.is_closed for one in many] == [False] * 3 + [True] * 2
     for owner in "ab":
         with pytest.raises(TooMany):
-            there.subscribe(EventFilter(), owner=owner)
-    third = there.subscribe(EventFilter(), owner="c")
+            event_bus.subscribe(EventFilter(), owner=owner)
+    third = event_bus.subscribe(EventFilter(), owner="c")
     assert many[2].is_closed
     for one in (*many, *theirs, third):
-        there.unsubscribe(one)
-    assert not there._listeners
+        event_bus.unsubscribe(one)
+    assert not event_bus._listeners
 
 
 def test_an_event_is_json_whatever_is_in_it() -> None:
@@ -131,11 +131,11 @@ def test_patterns_that_match_nothing_are_known() -> None:
 @pytest.mark.timed
 def test_telling_where_nobody_listens_costs_next_to_nothing() -> None:
     # Promised: 5 us an event (measured: 2). A request has some; the proxy's own share of one is 500 us and more.
-    there = bus(kept=100)
+    event_bus = bus(kept=100)
     took = []
     for _ in range(5):
         began = time.process_time()
         for _ in range(2000):
-            there.publish(bus_module.FALLBACK, "t", {"reason": "x"}, session="s", branch="t", exchange="e")
+            event_bus.publish(bus_module.FALLBACK, "t", {"reason": "x"}, session="s", branch="t", exchange="e")
         took.append((time.process_time() - began) / 2000)
     assert min(took) < 20e-6

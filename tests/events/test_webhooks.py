@@ -31,11 +31,11 @@ class Receiver:
         self.statuses = list(statuses) or [200]
         self.got: list[RawRequest] = []
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.got.append(request)
         status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         line = status if isinstance(status, bytes) else b"%d Said" % status
-        await send_reply(there, line, b"ok")
+        await send_reply(connection, line, b"ok")
 
     @property
     def told(self) -> list[dict[str, Any]]:
@@ -60,10 +60,10 @@ async def hooked(
     script: Callable[[RawRequest, Connection], Any], more: dict[str, Any] | None = None, **tree: Any
 ) -> AsyncIterator[tuple[RunningProxy, Upstream]]:
     """A proxy with one webhook, whose receiver is this."""
-    async with run_upstream(script) as there:
-        hooks = [hook(there.port, **(more or {}))]
+    async with run_upstream(script) as upstream:
+        hooks = [hook(upstream.port, **(more or {}))]
         async with run_proxy("demo", before=impatient, webhooks=hooks, **tree) as proxy:
-            yield proxy, there
+            yield proxy, upstream
 
 
 def outcome(proxy: RunningProxy, port: int, name: str) -> float:
@@ -76,9 +76,9 @@ def tell(proxy: RunningProxy, kind: str = bus.FALLBACK, tenant: str = "t", **dat
 
 async def test_an_event_of_real_traffic_arrives_signed() -> None:
     receiver = Receiver()
-    async with hooked(receiver) as (proxy, there):
+    async with hooked(receiver) as (proxy, running):
         await Agent(proxy, (b"x-context-session: mine", b"x-context-off: 1")).say("Hello")
-        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 1)
+        await wait_until(lambda: outcome(proxy, running.port, "delivered") == 1)
     (request,) = receiver.got
     assert request.line == b"POST /in?k=1 HTTP/1.1"
     assert request.all(b"content-type") == [b"application/json"]
@@ -97,11 +97,11 @@ async def test_an_event_of_real_traffic_arrives_signed() -> None:
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
 async def test_what_may_be_taken_later_is_tried_again(status: int) -> None:
     receiver = Receiver(status, status, 200)
-    async with hooked(receiver) as (proxy, there):
+    async with hooked(receiver) as (proxy, running):
         tell(proxy, n=1)
         tell(proxy, n=2)
-        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 2)
-        assert outcome(proxy, there.port, "retried") == 2
+        await wait_until(lambda: outcome(proxy, running.port, "delivered") == 2)
+        assert outcome(proxy, running.port, "retried") == 2
     assert [told["data"]["n"] for told in receiver.told] == [1, 1, 1, 2], "in order"
     assert len({one["id"] for one in receiver.told}) == 2
 
@@ -109,11 +109,11 @@ async def test_what_may_be_taken_later_is_tried_again(status: int) -> None:
 @pytest.mark.parametrize("status", [400, 404, 410])
 async def test_what_is_refused_is_not_tried_again(status: int) -> None:
     receiver = Receiver(status, 200)
-    async with hooked(receiver) as (proxy, there):
+    async with hooked(receiver) as (proxy, running):
         tell(proxy)
         tell(proxy)
-        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 1)
-        assert outcome(proxy, there.port, "refused") == 1
+        await wait_until(lambda: outcome(proxy, running.port, "delivered") == 1)
+        assert outcome(proxy, running.port, "refused") == 1
     assert len(receiver.got) == 2
 
 
@@ -121,12 +121,12 @@ async def test_a_redirect_is_not_followed() -> None:
     canary = Receiver()
     async with run_upstream(canary) as elsewhere:
 
-        async def away(_: RawRequest, there: Connection) -> None:
-            await send_reply(there, b"302 Found", b"", f"location: http://127.0.0.1:{elsewhere.port}/".encode())
+        async def away(_: RawRequest, connection: Connection) -> None:
+            await send_reply(connection, b"302 Found", b"", f"location: http://127.0.0.1:{elsewhere.port}/".encode())
 
-        async with hooked(away) as (proxy, there):
+        async with hooked(away) as (proxy, running):
             tell(proxy)
-            await wait_until(lambda: outcome(proxy, there.port, "refused") == 1)
+            await wait_until(lambda: outcome(proxy, running.port, "refused") == 1)
         assert elsewhere.connections == 0
 
 
@@ -145,24 +145,24 @@ async def test_a_receiver_that_is_down_is_given_up_after_so_many_tries_and_harms
 
 
 async def test_a_receiver_that_hangs_holds_no_request_and_is_left_in_time() -> None:
-    async def hangs(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def hangs(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
-    async with hooked(hangs, {"tries": 1, "timeout_s": 0.3}) as (proxy, there):
+    async with hooked(hangs, {"tries": 1, "timeout_s": 0.3}) as (proxy, running):
         tell(proxy)
-        await wait_until(lambda: there.open == 1)
+        await wait_until(lambda: running.open == 1)
         await Agent(proxy).say("Hello")
-        assert outcome(proxy, there.port, "failed") == 0, "the answer came while the webhook was waiting"
-        await wait_until(lambda: outcome(proxy, there.port, "failed") == 1)
+        assert outcome(proxy, running.port, "failed") == 0, "the answer came while the webhook was waiting"
+        await wait_until(lambda: outcome(proxy, running.port, "failed") == 1)
 
 
 async def test_only_what_is_wanted_is_sent() -> None:
     receiver = Receiver()
-    async with hooked(receiver, {"events": ["memo:*", "state:updated"], "tenant": "mine"}) as (proxy, there):
+    async with hooked(receiver, {"events": ["memo:*", "state:updated"], "tenant": "mine"}) as (proxy, running):
         for tenant in ("mine", "other"):
             for kind in bus.EVENT_KINDS:
                 tell(proxy, kind, tenant)
-        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 2)
+        await wait_until(lambda: outcome(proxy, running.port, "delivered") == 2)
         await asyncio.sleep(0.05)
     assert [(told["kind"], told["tenant"]) for told in receiver.told] == [(bus.STATE, "mine"), (bus.MEMO, "mine")]
 
@@ -171,26 +171,26 @@ async def test_a_receiver_that_is_too_slow_loses_the_oldest_and_is_told_how_many
     free = asyncio.Event()
     receiver = Receiver()
 
-    async def slow(request: RawRequest, there: Connection) -> None:
+    async def slow(request: RawRequest, connection: Connection) -> None:
         await free.wait()
-        await receiver(request, there)
+        await receiver(request, connection)
 
-    async with hooked(slow, events={"queue": 3}) as (proxy, there):
+    async with hooked(slow, events={"queue": 3}) as (proxy, running):
         tell(proxy, n=0)
-        await wait_until(lambda: there.open == 1)
+        await wait_until(lambda: running.open == 1)
         for n in range(1, 11):
             tell(proxy, n=n)
         free.set()
-        await wait_until(lambda: outcome(proxy, there.port, "delivered") == 5)
+        await wait_until(lambda: outcome(proxy, running.port, "delivered") == 5)
     assert [told["data"] for told in receiver.told] == [{"n": 0}, {"lost": 7}, {"n": 8}, {"n": 9}, {"n": 10}]
 
 
 async def test_what_is_waiting_at_the_end_is_sent_and_what_cannot_be_is_counted() -> None:
     receiver = Receiver()
 
-    async def slow(request: RawRequest, there: Connection) -> None:
+    async def slow(request: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(0.1)
-        await receiver(request, there)
+        await receiver(request, connection)
 
     async with hooked(slow) as (proxy, _):
         for n in range(5):

@@ -114,12 +114,12 @@ async def run_proxy_on_file(
             yield proxy
 
 
-async def send_texts(there: ProxyWithHelper, *texts: str, **more: Any) -> Agent:
+async def send_texts(proxy: ProxyWithHelper, *texts: str, **more: Any) -> Agent:
     """An agent that says these things one after the other, and lets the helper end each time."""
-    agent = Agent(there.proxy, (SESSION,), **more)
+    agent = Agent(proxy.proxy, (SESSION,), **more)
     for text in texts:
         await agent.say(text)
-        await wait_for_helper(there.proxy)
+        await wait_for_helper(proxy.proxy)
     return agent
 
 

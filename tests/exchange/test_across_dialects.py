@@ -45,9 +45,9 @@ class Model:
         )
         self.messages = StrictMessages([block], [{"type": "text", "text": "Third." + note("3")}])
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         wire = self.chat if b"/chat/" in request.line else self.messages
-        await (self.responses if b"/responses" in request.line else wire)(request, there)
+        await (self.responses if b"/responses" in request.line else wire)(request, connection)
 
 
 class Client:
@@ -143,7 +143,7 @@ class Client:
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["one process", "restarts"])
 @pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
-async def test_a_client_that_changes_its_dialect_goes_on_with_its_conversation(
+async def test_a_client_that_changes_its_dialect_continues_with_its_conversation(
     stream: bool, restarts: bool, tmp_path: Path
 ) -> None:
     model, client = Model(), Client(stream)

@@ -38,7 +38,7 @@ def count_tokens(body: Json) -> int:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_fallback_to_the_clients_bytes_costs_reasoning_and_no_conversation(
+async def test_a_fallback_to_the_clients_bytes_loses_reasoning_but_not_the_conversation(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = StrictMessages(*answers(4 * STEPS))
@@ -78,7 +78,7 @@ def bring(agent: MessagesAgent) -> None:
     agent.messages.append({"role": "user", "content": results})
 
 
-async def test_a_change_of_the_clients_own_is_refused_to_the_client() -> None:
+async def test_a_refusal_caused_by_the_clients_own_change_reaches_the_client() -> None:
     model = StrictMessages(*answers(STEPS))
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="passthrough") as proxy:
         agent = MessagesAgent(proxy, read_listing, more=THINKING)
@@ -91,7 +91,7 @@ async def test_a_change_of_the_clients_own_is_refused_to_the_client() -> None:
     assert len(model.refusals) == 1
 
 
-async def test_what_was_refused_is_left_out_after_a_restart_too(tmp_path: Path) -> None:
+async def test_refused_reasoning_is_left_out_after_a_restart_too(tmp_path: Path) -> None:
     model = StrictMessages(*answers(4 * STEPS))
     path = str(tmp_path / "a.sqlite3")
     async with run_upstream(model) as upstream:
@@ -172,11 +172,11 @@ async def test_the_tools_stay_where_rounds_are_limited_since_reasoning_is_bound_
     assert {len(body["tools"]) for body in model.bodies} == {2}
 
 
-async def test_a_round_that_fails_leaves_a_conversation_that_goes_on() -> None:
+async def test_a_round_that_fails_leaves_a_conversation_that_continues() -> None:
     """The client's own bytes go out in its place, without the reasoning that is bound to our tools."""
 
-    async def fail(request: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"500 Oops", b"{}", b"content-type: application/json")
+    async def fail(request: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"500 Oops", b"{}", b"content-type: application/json")
 
     own = {"type": "tool_use", "id": "toolu_own", "name": "recall", "input": {"id": "m_1"}}
     steps = answers(STEPS)
@@ -228,7 +228,7 @@ async def test_reasoning_without_a_token_binds_no_prompt(stream: bool) -> None:
     assert [one["reasoning_content"] for one in sent] == [f"Step {n}." for n in range(12)]
 
 
-async def test_the_tools_may_still_come_while_no_answer_is_bound() -> None:
+async def test_tools_may_still_be_offered_while_no_answer_is_bound() -> None:
     model = think_in_plain_text(40)
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, more=PLAIN)
@@ -252,7 +252,7 @@ async def test_an_empty_signature_binds_no_prompt() -> None:
     """vLLM, Ollama and others that speak Messages have nothing to sign with."""
     received: list[bytes] = []
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         received.append(request.body)
         n = len(received)
         thought = {"type": "thinking", "thinking": f"Step {n}.", "signature": ""}
@@ -263,7 +263,7 @@ async def test_an_empty_signature_binds_no_prompt() -> None:
             "content": [thought, *(DONE if is_last else [call])], "stop_reason": "end_turn" if is_last else "tool_use",
             "usage": {"input_tokens": 9, "output_tokens": 3},
         }  # fmt: skip
-        await send_reply(there, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
+        await send_reply(connection, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
 
     async with run_upstream(answer) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = MessagesAgent(proxy, read_listing, more=THINKING)

@@ -43,7 +43,7 @@ async def test_a_client_without_marks_is_served_from_the_cache() -> None:
     assert 0.5 * predicted < reported < 2 * predicted, "the upstream counts otherwise"
 
 
-async def test_passthrough_observe_and_the_setting_leave_a_prompt_as_it_came() -> None:
+async def test_passthrough_observe_and_the_setting_leave_a_prompt_unchanged() -> None:
     trees: list[Json] = [{"policy": "observe"}, {"policy": "passthrough"}, {"policy": "thrifty", "cache": {}}]
     trees[-1]["cache"]["breakpoints"] = False
     for tree in trees:

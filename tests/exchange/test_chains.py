@@ -75,7 +75,7 @@ def prompts(found: list[Json]) -> int:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_chain_goes_out_as_it_came_and_is_measured_and_stored(stream: bool, tmp_path: Path) -> None:
+async def test_a_chain_is_sent_unchanged_and_is_measured_and_stored(stream: bool, tmp_path: Path) -> None:
     model = StrictResponses(*STEPS[:6], [Think(), Say("All done.")])
     async with (
         run_upstream(model) as upstream,
@@ -126,7 +126,7 @@ async def test_a_chain_that_is_taken_over_is_managed_and_looks_as_it_would_direc
     assert prompts(found) < 0.8 * prompts(before), "something is saved"
 
 
-async def test_a_chain_goes_on_after_a_restart_and_two_requests_may_name_the_same_response(tmp_path: Path) -> None:
+async def test_a_chain_continues_after_a_restart_and_two_requests_may_name_the_same_response(tmp_path: Path) -> None:
     model = StrictResponses("First.", "Second.", "Other.", "Third.")
     tree: Json = {"policy": "thrifty", "db": str(tmp_path / "a"), "responses": {"takeover": True}}
     async with run_upstream(model) as upstream:
@@ -210,7 +210,7 @@ async def test_an_answer_that_the_provider_does_not_store_cannot_be_named() -> N
         assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
 
 
-async def test_a_chain_that_was_taken_over_goes_on_when_the_setting_or_the_policy_changes(tmp_path: Path) -> None:
+async def test_a_chain_that_was_taken_over_continues_when_the_setting_or_the_policy_changes(tmp_path: Path) -> None:
     model = StrictResponses("One.", "Two.", "Three.", "Four.", "Five.")
     db = str(tmp_path / "a")
     async with run_upstream(model) as upstream:
@@ -246,9 +246,9 @@ async def test_a_request_without_a_plan_names_its_response_again_where_the_clien
 ) -> None:
     model = StrictResponses("One.", "Two.", "Three.")
 
-    async def packs(request: RawRequest, there: Connection) -> None:
+    async def packs(request: RawRequest, connection: Connection) -> None:
         may_pack = b"gzip" in b"".join(request.all(b"accept-encoding")) or not is_asked
-        await model(request, _Packing(there.reader, there.writer) if may_pack else there)
+        await model(request, _Packing(connection.reader, connection.writer) if may_pack else connection)
 
     tree: Json = {"db": str(tmp_path / "a"), "responses": {"takeover": True}}
     async with run_upstream(packs) as upstream, run_proxy(upstream.port, policy="thrifty", **tree) as proxy:
@@ -298,12 +298,12 @@ async def test_others_get_their_turn_while_a_stream_is_made_to_look_as_directly(
     created = b'data: {"type":"response.%b","response":{"id":"r","previous_response_id":null}}\n\n'
     stream = created % b"created" + b"data: x\n\n" * 100_000 + created % b"completed"
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         if not model.received:
-            await model(request, there)
+            await model(request, connection)
             return
-        await there.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n" % head, stream)
-        there.writer.close()
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n" % head, stream)
+        connection.writer.close()
 
     tree: Json = {"policy": "thrifty", "responses": {"takeover": True}}
     async with run_upstream(script) as upstream, run_proxy(upstream.port, **tree) as proxy:
@@ -333,7 +333,7 @@ async def test_a_count_and_a_compaction_of_a_chain_are_about_its_whole_history()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_tools_of_ours_and_the_state_work_in_a_chain_that_is_taken_over(stream: bool, tmp_path: Path) -> None:
+async def test_proxy_tools_and_the_state_work_in_a_chain_that_is_taken_over(stream: bool, tmp_path: Path) -> None:
     note = "\n\n### STATE\nGoal: go on\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
     model = StrictResponses(
         "Warm.",
@@ -369,7 +369,7 @@ async def test_tools_of_ours_and_the_state_work_in_a_chain_that_is_taken_over(st
     assert "Goal: go on" in json.dumps(model.received[-1])
 
 
-async def test_a_request_with_too_many_keys_goes_on_as_it_came() -> None:
+async def test_a_request_with_too_many_keys_is_passed_on_unchanged() -> None:
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         raw = b'{"model":"m","input":"Hello."%b}' % b"".join(b',"k%d":1' % n for n in range(2000))
         found = await proxy.post(raw, path=PATH)
@@ -399,7 +399,7 @@ async def test_a_chain_that_is_taken_over_is_hidden_in_a_stream_with_another_hea
     assert b'"previous_response_id":"%b"' % first["id"].encode() in found.body.replace(b": ", b":")
 
 
-async def test_nothing_changes_in_front_of_an_answer_that_is_made_in_the_background() -> None:
+async def test_nothing_changes_before_an_answer_that_is_made_in_the_background() -> None:
     model = StrictResponses(*STEPS[:6], "Done.")
     items: list[Json] = [{"type": "message", "role": "user", "content": "Find the fault."}]
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:

@@ -19,13 +19,13 @@ from tests.scripted_model import ScriptedModel, make_events
 async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_stream, "KEEPALIVE_S", 0.05)
 
-    async def slow(request: RawRequest, there: Connection) -> None:
+    async def slow(request: RawRequest, connection: Connection) -> None:
         model.received.append(request)
         await asyncio.sleep(0.4)
-        await there.send(STREAM)
+        await connection.send(STREAM)
         for event in make_events({"content": "It is so."}):
-            await there.chunk(event)
-        await there.chunk(b"")
+            await connection.chunk(event)
+        await connection.chunk(b"")
 
     model = ScriptedModel(make_answer("Look. ", make_proxy_call(1)), slow)
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:

@@ -16,7 +16,7 @@ STEPS = 4
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_a_compaction_goes_on_as_it_came_and_the_session_goes_on_behind_it(own: bool) -> None:
+async def test_a_compaction_is_passed_on_unchanged_and_the_session_continues_after_it(own: bool) -> None:
     """own: a request of its own asks for it; else the last item of a request does."""
     steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(STEPS)]
     steps.insert(2, [Think("Again?"), Ask("recall", {"id": "zz"})])

@@ -160,7 +160,7 @@ async def test_a_request_can_be_switched_off(line: bytes) -> None:
     assert answer.header("x-context-fallback") == "off"
 
 
-async def test_rows_without_a_result_or_an_answer_come_back_as_they_came() -> None:
+async def test_rows_without_a_result_or_an_answer_are_returned_unchanged() -> None:
     rows = [{"role": "user", "content": "Hello."}]
     async with run_upstream(ScriptedModel("x")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         answer = await compress(proxy, rows)
@@ -168,7 +168,7 @@ async def test_rows_without_a_result_or_an_answer_come_back_as_they_came() -> No
     assert answer.header("x-context-fallback") == "rows"
 
 
-async def test_rows_over_a_limit_come_back_without_being_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_over_a_limit_are_returned_without_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten million numbers as rows held every other request for 58 s, and took 2 GB."""
     monkeypatch.setattr(json_spans, "find_elements", None)
     rows = [{"role": "user", "content": "x"}] * 4
@@ -184,7 +184,7 @@ async def test_a_body_without_rows_is_refused() -> None:
             assert (await proxy.post(body, path=COMPRESS)).status == 400
 
 
-async def test_a_fault_of_ours_gives_the_rows_back_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_of_the_proxy_gives_the_rows_back_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [result(turn) for turn in range(4)]
 
     def broken(*_: object) -> object:

@@ -67,27 +67,27 @@ HISTORY: list[dict[str, Any]] = [{"role": "user", "content": "Look around. " + "
 async def test_an_untouched_prompt_costs_what_it_would_have_cost(prices: str) -> None:
     model = ScriptedModel("Done.")
     model.usage = usage(1000, 400)
-    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
-        await there.post({"model": "priced", "messages": HISTORY})
-        paid, without = there.read_dollars()
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as proxy:
+        await proxy.post({"model": "priced", "messages": HISTORY})
+        paid, without = proxy.read_dollars()
     # 600 tokens at 1.25 x 2 dollars a million, 400 at a tenth of 2, and 100 of the answer at 10
     assert paid == pytest.approx((600 * 2.5 + 400 * 0.2 + 100 * 10) / 1e6)
     assert without == pytest.approx(paid)
 
 
 async def test_a_model_without_prices_has_no_bill(prices: str) -> None:
-    async with run_upstream(ScriptedModel("Done.")) as upstream, run_proxy(upstream.port, models_file=prices) as there:
-        await there.post({"model": "nobody-knows", "messages": HISTORY})
-        assert there.read_dollars() == (0.0, 0.0)
+    async with run_upstream(ScriptedModel("Done.")) as upstream, run_proxy(upstream.port, models_file=prices) as proxy:
+        await proxy.post({"model": "nobody-knows", "messages": HISTORY})
+        assert proxy.read_dollars() == (0.0, 0.0)
 
 
 async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cache(prices: str) -> None:
     """A window of one group: the second request goes out without a long group in its middle."""
     model = ScriptedModel("Done. " * 400, "Done again.")
     model.usage = usage(1000, 0)
-    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices, policy="rolling") as there:
-        first = await there.post({"model": "priced", "messages": HISTORY})
-        before = there.read_dollars()
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices, policy="rolling") as proxy:
+        first = await proxy.post({"model": "priced", "messages": HISTORY})
+        before = proxy.read_dollars()
         history = [*HISTORY, first.message]
         for n in range(6):
             history += [
@@ -95,9 +95,9 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
                 {"role": "assistant", "content": "So."},
             ]
         history.append({"role": "user", "content": "And now?"})
-        answer = await there.post({"model": "priced", "messages": history})
+        answer = await proxy.post({"model": "priced", "messages": history})
         before_tokens, after_tokens = map(int, (answer.header("x-context-tokens") or "").split(","))
-        paid, without = (now - then for now, then in zip(there.read_dollars(), before, strict=True))
+        paid, without = (now - then for now, then in zip(proxy.read_dollars(), before, strict=True))
     assert after_tokens < before_tokens
     assert paid == pytest.approx((1000 * 2.5 + 100 * 10) / 1e6)
     # The first prompt would have come from the cache, and its long answer would have been written: no prompt has had it
@@ -121,12 +121,12 @@ def test_a_prefix_that_the_provider_serves_is_cached_without_the_proxy_too(repor
     assert bill.without_proxy == pytest.approx(((1500 - cached) * 2.0 + cached * 0.2) / 1e6)
 
 
-async def test_rounds_of_ours_are_paid_for_and_would_not_have_been(prices: str) -> None:
+async def test_hidden_rounds_are_part_of_the_cost_that_the_proxy_adds(prices: str) -> None:
     model = ScriptedModel(make_answer(None, make_proxy_call(1)), make_answer(None, make_proxy_call(2)), "Done.")
     model.usage = usage(1000, 400)
-    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
-        answer = await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS})
-        paid, without = there.read_dollars()
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as proxy:
+        answer = await proxy.post({"model": "priced", "messages": HISTORY, "tools": TOOLS})
+        paid, without = proxy.read_dollars()
     prompt = 600 * 2.5 + 400 * 0.2
     assert paid == pytest.approx((3 * prompt + 300 * 10) / 1e6)
     before, after = map(int, (answer.header("x-context-tokens") or "").split(","))
@@ -167,7 +167,7 @@ class Metered:
         self.paid = 0.0
         self.steps = 0
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         read, token_counter = read_request(request.body), TokenCounter(estimate_text_tokens)
         sizes, came = [token_counter(m) for m in read.messages], [m.raw for m in read.messages]
         shared = next((n for n, (a, b) in enumerate(zip(came, self.sent, strict=False)) if a != b), len(self.sent))
@@ -177,12 +177,12 @@ class Metered:
         self.steps += 1
         called = make_calls((f"call_{self.steps:06}", "look"), at=self.steps)
         message = called if self.steps < 60 else {"role": "assistant", "content": "Done."}
-        await send_completion(there, message, usage(prompt, cached))
+        await send_completion(connection, message, usage(prompt, cached))
 
 
-async def read_stats_after_work(there: RunningProxy, metered: Metered) -> dict[str, Any]:
+async def read_stats_after_work(proxy: RunningProxy, metered: Metered) -> dict[str, Any]:
     """A session with sixty calls, each with a long result; its figures by the API."""
-    agent = Agent(there, (b"x-context-session: s",), more={"model": "priced", "tools": TOOLS})
+    agent = Agent(proxy, (b"x-context-session: s",), more={"model": "priced", "tools": TOOLS})
     agent.messages = [{"role": "system", "content": "Be."}]
     await agent.say("Look around.")
     while agent.messages[-1].get("tool_calls"):
@@ -190,13 +190,13 @@ async def read_stats_after_work(there: RunningProxy, metered: Metered) -> dict[s
         agent.brings("\n".join(f"row {n}-{k} of a listing with words in it" for k in range(150)))
         await agent.say()
     async with asyncio.timeout(HANGS_S):
-        while there.app.store.queued:
+        while proxy.app.store.queued:
             await asyncio.sleep(0.005)
-    return dict((await there.get("/api/sessions/s/stats")).json())
+    return dict((await proxy.get("/api/sessions/s/stats")).json())
 
 
-def kinds(there: RunningProxy) -> dict[str, float]:
-    return {kind: there.count("cost_dollars_total", kind=kind) for kind in ("paid", "without", "planned")}
+def kinds(proxy: RunningProxy) -> dict[str, float]:
+    return {kind: proxy.count("cost_dollars_total", kind=kind) for kind in ("paid", "without", "planned")}
 
 
 @pytest.mark.slow
@@ -207,10 +207,10 @@ async def test_observe_pays_for_the_originals_and_says_what_the_plan_would_have_
     for policy in ("observe", "thrifty", "passthrough"):
         metered = Metered()
         plain: dict[str, Any] = {"models_file": prices, "policy": policy, "state": {"ask": "never"}}
-        async with run_upstream(metered) as upstream, run_proxy(upstream.port, **plain) as there:
-            found[policy], counted[policy] = await read_stats_after_work(there, metered), kinds(there)
-            lines = (await there.get("/api/live")).json()["items"]
-            money = (await there.get("/api/money")).json()["total"]
+        async with run_upstream(metered) as upstream, run_proxy(upstream.port, **plain) as proxy:
+            found[policy], counted[policy] = await read_stats_after_work(proxy, metered), kinds(proxy)
+            lines = (await proxy.get("/api/live")).json()["items"]
+            money = (await proxy.get("/api/money")).json()["total"]
         spent[policy] = metered.paid
         for figures in (lines[0]["figures"], money):
             for name in ("cost", "cost_without"):
@@ -235,13 +235,13 @@ async def test_observe_pays_for_the_originals_and_says_what_the_plan_would_have_
 async def test_the_api_and_the_metrics_cost_hidden_rounds_by_the_same_function(prices: str) -> None:
     model = ScriptedModel(make_answer(None, make_proxy_call(1)), "Done.")
     model.usage = usage(100_000, 0)
-    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
-        agent = Agent(there, (b"x-context-session: s",), more={"model": "priced", "tools": TOOLS})
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as proxy:
+        agent = Agent(proxy, (b"x-context-session: s",), more={"model": "priced", "tools": TOOLS})
         await agent.say("Look around. " + "x " * 500)
-        await there.outcome()
-        found = (await there.get("/api/sessions/s/stats")).json()
-        counted = kinds(there)
-        (point,) = (await there.get("/api/sessions/s/points")).json()
+        await proxy.outcome()
+        found = (await proxy.get("/api/sessions/s/stats")).json()
+        counted = kinds(proxy)
+        (point,) = (await proxy.get("/api/sessions/s/points")).json()
     assert counted["paid"] == pytest.approx((2 * 100_000 * 2.5 + 200 * 10) / 1e6)
     assert found["cost"] == point["cost"] == pytest.approx(counted["paid"])
     assert found["cost_without"] == point["cost_without"] == pytest.approx(counted["without"])
@@ -278,13 +278,13 @@ class BilledResponses(StrictResponses):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_messages_are_billed_by_what_was_read_written_and_for_how_long(prices: str, stream: bool) -> None:
     model = BilledMessages([{"type": "text", "text": "Done."}])
-    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
-        agent = MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"})
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as proxy:
+        agent = MessagesAgent(proxy, no_tool, stream=stream, more={"model": "priced"})
         await agent.work("Look around.")
-        await there.outcomes()
-        paid, without = there.read_dollars()
-        (line,) = await there.app.store.list_sessions(None)
-        live = there.app.services.live_sessions.find_session(line.tenant, line.session)
+        await proxy.outcomes()
+        paid, without = proxy.read_dollars()
+        (line,) = await proxy.app.store.list_sessions(None)
+        live = proxy.app.services.live_sessions.find_session(line.tenant, line.session)
         assert live is not None
         assert [branch.unstored.has_long_cache for branch in live.branches.values()] == [True]
     output = len(json.dumps([{"type": "text", "text": "Done."}])) // 4
@@ -308,12 +308,12 @@ async def test_a_compaction_of_the_provider_is_paid_with_the_proxy_and_without_i
 
     async with (
         run_upstream(Compacting([{"type": "text", "text": "Done."}])) as upstream,
-        run_proxy(upstream.port, models_file=prices) as there,
+        run_proxy(upstream.port, models_file=prices) as proxy,
     ):
-        await MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"}).work("Look around.")
-        await there.outcomes()
-        paid, without = there.read_dollars()
-        ((text,),) = await there.rows("SELECT meter FROM exchanges")
+        await MessagesAgent(proxy, no_tool, stream=stream, more={"model": "priced"}).work("Look around.")
+        await proxy.outcomes()
+        paid, without = proxy.read_dollars()
+        ((text,),) = await proxy.rows("SELECT meter FROM exchanges")
     output = len(json.dumps([{"type": "text", "text": "Done."}])) // 4
     prompt = 50 * 2 + 9000 * 0.2 + 300 * 2.5 + 100 * 4
     assert paid == pytest.approx((prompt + output * 10 + 20 * 2 + 180_000 * 0.2 + 3500 * 10) / 1e6)
@@ -331,16 +331,16 @@ async def test_a_compaction_of_the_provider_is_paid_with_the_proxy_and_without_i
 async def test_responses_are_billed_by_the_same_function(prices: str, stream: bool) -> None:
     async with (
         run_upstream(BilledResponses([Say("Done.")])) as upstream,
-        run_proxy(upstream.port, models_file=prices) as there,
+        run_proxy(upstream.port, models_file=prices) as proxy,
     ):
-        agent = ResponsesAgent(there, no_tool, stream=stream, more={"model": "priced"})
+        agent = ResponsesAgent(proxy, no_tool, stream=stream, more={"model": "priced"})
         await agent.work("Look around.")
-        await there.outcomes()
-        paid, _ = there.read_dollars()
+        await proxy.outcomes()
+        paid, _ = proxy.read_dollars()
         agent.more["service_tier"] = "flex"
         await agent.work("Once more, slowly.")
-        await there.outcomes()
-        slow = there.read_dollars()[0] - paid
+        await proxy.outcomes()
+        slow = proxy.read_dollars()[0] - paid
     assert paid == pytest.approx((50 * 2 + 9000 * 0.2 + 400 * 2.5 + 70 * 10) / 1e6)
     assert slow == pytest.approx(paid / 2)
 
@@ -352,10 +352,10 @@ async def test_a_fast_answer_of_anthropic_costs_what_that_costs(prices: str, str
             return {"input_tokens": 9450, "service_tier": "standard", "speed": "fast", "inference_geo": "us"}
 
     model = Fast([{"type": "text", "text": "Done."}])
-    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
-        await MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"}).work("Look around.")
-        await there.outcomes()
-        paid, without = there.read_dollars()
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as proxy:
+        await MessagesAgent(proxy, no_tool, stream=stream, more={"model": "priced"}).work("Look around.")
+        await proxy.outcomes()
+        paid, without = proxy.read_dollars()
     output = len(json.dumps([{"type": "text", "text": "Done."}])) // 4
     assert paid == pytest.approx((9450 * 2.5 + output * 10) * 3 * 1.1 / 1e6)
     assert without == pytest.approx(paid)
@@ -366,33 +366,35 @@ async def test_a_fast_answer_of_anthropic_costs_what_that_costs(prices: str, str
 async def test_an_answer_of_openai_costs_what_its_service_tier_costs(
     prices: str, stream: bool, tier: Any, factor: float
 ) -> None:
-    async def answer(_: RawRequest, there: Connection) -> None:
+    async def answer(_: RawRequest, connection: Connection) -> None:
         events = make_events({"role": "assistant", "content": "Done."}, usage(1000, 400))
         whole = json.loads(make_completion({"role": "assistant", "content": "Done."}, usage(1000, 400)))
         if not stream:
-            await send_reply(there, b"200 OK", json.dumps(whole | {"service_tier": tier}).encode(), JSON)
+            await send_reply(connection, b"200 OK", json.dumps(whole | {"service_tier": tier}).encode(), JSON)
             return
-        await there.send(STREAM)
+        await connection.send(STREAM)
         for event in events:
-            await there.chunk(event.replace(b'"object"', b'"service_tier": %b, "object"' % json.dumps(tier).encode()))
-        await there.chunk(b"")
+            await connection.chunk(
+                event.replace(b'"object"', b'"service_tier": %b, "object"' % json.dumps(tier).encode())
+            )
+        await connection.chunk(b"")
 
     # Tools of the proxy are offered: a stream is written anew then.
-    async with run_upstream(answer) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
-        await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS, "stream": stream})
-        await there.outcomes()
-        paid, _ = there.read_dollars()
+    async with run_upstream(answer) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as proxy:
+        await proxy.post({"model": "priced", "messages": HISTORY, "tools": TOOLS, "stream": stream})
+        await proxy.outcomes()
+        paid, _ = proxy.read_dollars()
     assert paid == pytest.approx(factor * (600 * 2.5 + 400 * 0.2 + 100 * 10) / 1e6)
 
 
 async def test_dollars_that_the_provider_reports_are_what_was_paid(prices: str) -> None:
     model = ScriptedModel("Done.", "Done.")
     model.usage = {**usage(1000, 400), "cost": 0.5}
-    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
-        await there.post({"model": "priced", "messages": HISTORY})
-        assert there.read_dollars() == pytest.approx((0.5, 0.5))
-        await there.post({"model": "nobody-knows", "messages": HISTORY})
-        assert there.read_dollars() == pytest.approx((1.0, 1.0)), "a price is told even of an unknown model"
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as proxy:
+        await proxy.post({"model": "priced", "messages": HISTORY})
+        assert proxy.read_dollars() == pytest.approx((0.5, 0.5))
+        await proxy.post({"model": "nobody-knows", "messages": HISTORY})
+        assert proxy.read_dollars() == pytest.approx((1.0, 1.0)), "a price is told even of an unknown model"
 
 
 def test_the_prompt_that_was_not_sent_is_scaled_by_what_the_provider_asked() -> None:
@@ -435,7 +437,7 @@ def test_cached_tokens_that_are_not_reported_are_expected_by_the_count_of_the_pr
     assert (bill.paid, bill.without_proxy) == pytest.approx(((100 * 2.5 + 1100 * 0.2) / 1e6,) * 2)
 
 
-def test_what_was_fetched_again_is_no_part_of_the_cost_without_the_proxy() -> None:
+def test_what_was_fetched_again_is_not_part_of_the_cost_without_the_proxy() -> None:
     model = Model(input=2.0, output=10.0, w=1.25, r=0.1)
     meter = Meter([(1000, 800)], 60, before=3000, held=2900, sent=1000, expected=800, refetched=600)
     bill = compute_bill(model, meter)
@@ -502,11 +504,11 @@ async def test_a_prompt_longer_than_the_window_would_not_have_been_sent_without_
     model.usage = usage(1000, 0)
     async with (
         run_upstream(model) as upstream,
-        run_proxy(upstream.port, models_file=str(file), policy="rolling") as there,
+        run_proxy(upstream.port, models_file=str(file), policy="rolling") as proxy,
     ):
         history = [*HISTORY, *({"role": role, "content": "word " * 900} for role in ("assistant", "user") * 8)]
-        answer = await there.post({"model": "priced", "messages": history})
+        answer = await proxy.post({"model": "priced", "messages": history})
         before, after = map(int, (answer.header("x-context-tokens") or "").split(","))
         assert after < 4000 < before
-        ((text,),) = await there.rows("SELECT meter FROM exchanges")
+        ((text,),) = await proxy.rows("SELECT meter FROM exchanges")
     assert read_meter(text).before == 4000

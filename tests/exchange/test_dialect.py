@@ -112,12 +112,12 @@ async def test_reasoning_that_is_stored_at_the_provider_is_bound_too(policy: str
     [b'"content":[{"type":"server_tool_use","id":{"a":1}}]', b'"content":"So.","n":' + b"9" * 6000],
     ids=["id", "number"],
 )
-async def test_values_of_odd_types_are_passed_on_and_are_no_fault_of_the_proxy(more: bytes) -> None:
+async def test_values_of_odd_types_are_passed_on_and_cause_no_fault_of_the_proxy(more: bytes) -> None:
     received: list[bytes] = []
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         received.append(request.body)
-        await send_reply(there, b"200 OK", b"{}", b"content-type: application/json")
+        await send_reply(connection, b"200 OK", b"{}", b"content-type: application/json")
 
     asked = b'{"role":"user","content":"Go."}'
     body = b'{"model":"m","max_tokens":900,"messages":[%b,{"role":"assistant",%b},%b]}' % (asked, more, asked)
@@ -130,7 +130,7 @@ async def test_values_of_odd_types_are_passed_on_and_are_no_fault_of_the_proxy(m
 
 @pytest.mark.parametrize("head", [b"", b'"instructions":null,', b'"instructions":"Theirs.",'])
 @pytest.mark.parametrize("tail", [b"", b',"instructions":"Behind."'])
-def test_the_clients_instructions_are_told_where_others_were_sent(head: bytes, tail: bytes) -> None:
+def test_the_clients_instructions_are_echoed_where_others_were_sent(head: bytes, tail: bytes) -> None:
     if head and tail:
         return  # a member that is there twice is not read
     body = b'{%b"model":"m","input":[{"role":"user","content":"Do."}]%b}' % (head, tail)
@@ -142,7 +142,7 @@ def test_the_clients_instructions_are_told_where_others_were_sent(head: bytes, t
 
 
 @pytest.mark.parametrize("policy", ["hierarchical", "progressive"])
-async def test_a_search_that_goes_on_in_a_later_answer_leaves_as_a_whole(policy: str) -> None:
+async def test_a_search_that_continues_in_a_later_answer_leaves_whole(policy: str) -> None:
     """The provider runs the search while the client runs its own call: the result stands in the next answer."""
     model = StrictMessages([{"type": "text", "text": "Done."}])
     messages: list[Json] = [{"role": "user", "content": "Find the fault."}]
@@ -190,9 +190,9 @@ async def test_system_messages_in_a_conversation_keep_it_managed(policy: str) ->
 async def test_edits_stay_as_they_were_sent_when_the_provider_compacts_the_history() -> None:
     seal = {"id": "cmp_1", "type": "compaction", "encrypted_content": "sealed"}
 
-    async def compact(_: RawRequest, there: Connection) -> None:
+    async def compact(_: RawRequest, connection: Connection) -> None:
         made = {"id": "resp_1", "object": "response", "status": "completed", "model": "gpt-5.1", "output": [seal]}
-        await send_reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+        await send_reply(connection, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
 
     model = StrictResponses(compact, [Say("Done.")], binds=False)
     items: list[Json] = [{"role": "user", "content": "Find the fault."}]
@@ -210,7 +210,7 @@ async def test_edits_stay_as_they_were_sent_when_the_provider_compacts_the_histo
     assert second == [*first, *agent.items[9:-1]]
 
 
-async def test_the_pages_of_a_search_are_no_bound_reasoning() -> None:
+async def test_the_pages_of_a_search_are_not_bound_reasoning() -> None:
     """They are sealed, but bound to nothing: the policy of the request plans it."""
     model = StrictMessages([{"type": "text", "text": "Done."}])
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
@@ -261,7 +261,7 @@ NAMED: dict[str, tuple[Json, Json]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_the_call_of_a_tool_whose_name_is_no_text_is_none_of_the_proxys(name: str) -> None:
+def test_the_call_of_a_tool_whose_name_is_not_text_is_not_the_proxys(name: str) -> None:
     dialect, (body, event) = DIALECTS[name], NAMED[name]
     hidden = frozenset({"recall"})
     assert not dialect.answers.read_round(json.dumps(body).encode(), hidden, ()).hidden_calls
@@ -279,5 +279,5 @@ def test_a_body_that_cannot_be_read_is_not_repaired(name: str, body: bytes) -> N
     assert repair_cut_answers(DIALECTS[name], body) is body
 
 
-def test_an_answer_with_an_item_that_is_no_object_is_not_written_as_items() -> None:
+def test_an_answer_with_an_item_that_is_not_an_object_is_not_written_as_items() -> None:
     assert make_items(b'{"role":"assistant","content":"Hi.","wire":[null]}', {})[0].startswith(b'{"type":"message"')

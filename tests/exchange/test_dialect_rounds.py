@@ -180,7 +180,7 @@ def assert_grows(wire: Wire, model: Any) -> None:
 @BOTH
 @STREAMING
 @pytest.mark.parametrize("scenario", list(SCENARIOS))
-async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_ours(
+async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_the_proxy(
     scenario: str, stream: bool, wire: Wire
 ) -> None:
     answers = number([*SCENARIOS[scenario], END, END, [THINK, ("ours", 9)], END])
@@ -290,7 +290,7 @@ async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_promp
 
 @BOTH
 @STREAMING
-async def test_an_answer_of_nothing_but_a_state_block_behind_a_round_is_the_answer(stream: bool, wire: Wire) -> None:
+async def test_an_answer_of_nothing_but_a_state_block_after_a_round_is_the_answer(stream: bool, wire: Wire) -> None:
     model = wire.play(number([[("ours", 1)], [("say", BLOCK)]]))
     more: Json = {} if wire.name == "messages" else {"include": []}
     async with run_upstream(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
@@ -305,7 +305,7 @@ async def test_an_answer_of_nothing_but_a_state_block_behind_a_round_is_the_answ
 
 
 @STREAMING
-async def test_a_state_block_in_front_of_thinking_goes_back_with_its_round(stream: bool) -> None:
+async def test_a_state_block_before_thinking_goes_back_with_its_round(stream: bool) -> None:
     wire = WIRES[0]
     model = wire.play(number([[("say", "Well.\n\n" + BLOCK), THINK, ("say", "So.\n\n" + BLOCK), ("ours", 1)], END]))
     async with run_upstream(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
@@ -321,7 +321,7 @@ async def test_a_state_block_in_front_of_thinking_goes_back_with_its_round(strea
 
 @BOTH
 @STREAMING
-async def test_a_call_of_ours_that_failed_goes_back_as_one(stream: bool, wire: Wire) -> None:
+async def test_a_call_of_a_proxy_tool_that_failed_is_sent_back_as_failed(stream: bool, wire: Wire) -> None:
     model = wire.play(number([[("ours", 1)], END, END]))
     async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = wire.agent(proxy, read, stream=stream)

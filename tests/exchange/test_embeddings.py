@@ -29,7 +29,7 @@ class Embedder:
         self.status = b"200 OK"
         self.hold: asyncio.Event | None = None
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.requests.append(request)
         if self.hold is not None:
             await self.hold.wait()
@@ -37,7 +37,7 @@ class Embedder:
         self.batches.append(texts)
         rows = [{"index": n, "embedding": [len(text), 0.1]} for n, text in enumerate(texts)]
         body = {"data": rows, "usage": {"prompt_tokens": 10 * len(texts), "total_tokens": 0}}
-        await send_reply(there, self.status, json.dumps(body).encode(), b"content-type: application/json")
+        await send_reply(connection, self.status, json.dumps(body).encode(), b"content-type: application/json")
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ async def test_vectors_are_made_in_batches_and_once_each() -> None:
         assert await proxy.rows("SELECT sum(asked), sum(prompt_tokens) FROM spending") == [(4, 80)]
 
 
-async def test_they_never_cross_a_session_or_a_tenant() -> None:
+async def test_embeddings_never_cross_a_session_or_a_tenant() -> None:
     model = Embedder()
     async with embedding(model) as proxy:
         for tenant, session in (("t", "s"), ("t", "u"), ("v", "s")):
@@ -99,7 +99,7 @@ async def test_nothing_is_asked_where_they_are_off_or_there_is_nothing_to_say() 
     assert model.requests == []
 
 
-async def test_a_long_text_is_told_by_its_beginning_and_the_request_carries_the_credential_alone() -> None:
+async def test_a_long_text_is_reported_by_its_beginning_and_the_request_carries_the_credential_alone() -> None:
     model = Embedder()
     async with embedding(model) as proxy:
         await ask(proxy, "x" * (MAX_CHARS + 5))

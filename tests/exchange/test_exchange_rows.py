@@ -22,7 +22,7 @@ async def counts(proxy: RunningProxy) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_every_message_is_stored_once_in_order_and_as_it_came(stream: bool) -> None:
+async def test_every_message_is_stored_once_in_order_and_as_received(stream: bool) -> None:
     step = make_calls(("call_abcdef01", "look"), path="ä.txt")
     async with run_upstream(ScriptedModel(step, "Done.", "Fine.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, stream=stream, messages=[SYSTEM])

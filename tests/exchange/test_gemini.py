@@ -97,7 +97,7 @@ async def test_an_agent_on_gemini_works_as_without_the_proxy_and_cheaper(
     ids=["body-cli", "events-cli", "events-sdk-ids", "list-sdk"],
 )
 @pytest.mark.parametrize("scenario", list(SCENARIOS))
-async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_ours(
+async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_the_proxy(
     scenario: str, stream: str, in_chunks: bool, with_ids: bool
 ) -> None:
     answers = number([*SCENARIOS[scenario], END, END, [THINK, ("ours", 9)], END])
@@ -116,7 +116,7 @@ async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_ours(
 
 
 @STREAMING
-async def test_a_call_of_ours_that_failed_goes_back_as_an_error(stream: str) -> None:
+async def test_a_call_of_a_proxy_tool_that_failed_is_sent_back_as_an_error(stream: str) -> None:
     model = play(number([[("ours", 1)], END, END]))
     async with run_upstream(model) as upstream, offering(upstream.port) as proxy:
         agent = GeminiAgent(proxy, read, stream=stream)
@@ -273,7 +273,7 @@ async def test_a_count_is_of_the_prompt_that_would_be_sent(tmp_path: Path) -> No
     assert len(json.dumps(model.counted[0])) < 0.9 * len(json.dumps({"generateContentRequest": asked}))
 
 
-async def test_a_key_in_the_query_goes_on_as_a_header_and_tells_tenants_apart() -> None:
+async def test_a_key_in_the_query_is_sent_as_a_header_and_identifies_the_tenant() -> None:
     model = StrictGemini()
     async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
         body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
@@ -297,9 +297,11 @@ async def test_a_prompt_that_is_partly_at_the_provider_passes_unmanaged() -> Non
 
 
 async def test_errors_have_googles_shape() -> None:
-    async def fail(_: RawRequest, there: Connection) -> None:
+    async def fail(_: RawRequest, connection: Connection) -> None:
         error = {"error": {"code": 429, "message": "Quota", "status": "RESOURCE_EXHAUSTED"}}
-        await send_reply(there, b"429 Too Many Requests", json.dumps(error).encode(), b"content-type: application/json")
+        await send_reply(
+            connection, b"429 Too Many Requests", json.dumps(error).encode(), b"content-type: application/json"
+        )
 
     async with run_upstream(StrictGemini(fail)) as upstream, run_proxy(upstream.port) as proxy:
         body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
@@ -329,8 +331,10 @@ async def test_a_prompt_begins_with_the_users_content_whatever_leaves_it(tmp_pat
 async def test_the_original_of_a_turn_whose_signature_stood_on_a_hidden_call_is_taken(stream: str) -> None:
     """The model signs the first call of a step. Where that is one of the proxy's, the client's history lacks it."""
 
-    async def refuse(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"400 Bad Request", b'{"error":{"message":"busy"}}', b"content-type: application/json")
+    async def refuse(_: RawRequest, connection: Connection) -> None:
+        await send_reply(
+            connection, b"400 Bad Request", b'{"error":{"message":"busy"}}', b"content-type: application/json"
+        )
 
     ours = {"functionCall": {"name": "recall", "args": {"id": f"{SECRET}-1"}}}
     model = StrictGemini([{"text": "I look."}, ours, step(1)[2]], refuse, step(2), [END_TEXT])

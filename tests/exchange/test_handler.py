@@ -55,19 +55,21 @@ async def test_usage_is_asked_for_and_taken_out_again_where_the_client_did_not_a
 
 @pytest.mark.parametrize("after", [0, 1, 3, 5])
 @pytest.mark.parametrize("how", ["reset", "end", "within a line"])
-async def test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done(how: str, after: int) -> None:
+async def test_a_broken_stream_is_passed_on_up_to_the_break_with_an_error_and_without_done(
+    how: str, after: int
+) -> None:
     whole = make_events({"content": "A longer text that comes in pieces."})
 
-    async def broken(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def broken(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for event in whole[:after]:
-            await there.chunk(event)
+            await connection.chunk(event)
         if how == "within a line":
-            await there.chunk(whole[after][:40])
+            await connection.chunk(whole[after][:40])
         if how == "end":
-            await there.chunk(b"")
+            await connection.chunk(b"")
         else:
-            await there.reset()
+            await connection.reset()
 
     async with run_upstream(broken) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(HELLO | {"stream": True, "stream_options": {"include_usage": True}})
@@ -84,10 +86,10 @@ async def test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_don
 
 
 async def test_an_idle_upstream_is_given_up_and_says_so() -> None:
-    async def stalls(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(make_chunk({"role": "assistant", "content": "I"}))
-        await there.left()
+    async def stalls(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(make_chunk({"role": "assistant", "content": "I"}))
+        await connection.left()
 
     idle = {"idle_s": 0.3}
     async with run_upstream(stalls) as upstream, run_proxy(upstream.port, policy="thrifty", timeouts=idle) as proxy:
@@ -102,9 +104,9 @@ async def test_an_upstreams_error_passes_once_and_as_it_is(status: bytes) -> Non
     model = ScriptedModel("Well.")
     body = b'[{"error": {"code": 429, "message": "Later"}}]'
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         model.received.append(request)
-        await send_reply(there, status, body, JSON, b"retry-after: 7", b"x-request-id: r1")
+        await send_reply(connection, status, body, JSON, b"retry-after: 7", b"x-request-id: r1")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(HELLO | {"stream": True})
@@ -114,7 +116,7 @@ async def test_an_upstreams_error_passes_once_and_as_it_is(status: bytes) -> Non
     assert len(model.received) == 1
 
 
-async def test_an_upstream_that_is_not_there_is_told_as_502() -> None:
+async def test_an_upstream_that_is_not_there_is_reported_as_502() -> None:
     async with run_upstream(ScriptedModel()) as upstream:
         port = upstream.port
     async with run_proxy(port, policy="thrifty") as proxy:
@@ -124,10 +126,10 @@ async def test_an_upstream_that_is_not_there_is_told_as_502() -> None:
         assert await proxy.outcome() == ("failed", 502, None)
 
 
-async def test_an_answer_cut_short_is_never_told_as_whole() -> None:
-    async def short(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
-        await there.reset()
+async def test_an_answer_cut_short_is_never_reported_as_whole() -> None:
+    async def short(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
+        await connection.reset()
 
     async with run_upstream(short) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         found = await proxy.post(HELLO)
@@ -155,8 +157,8 @@ ANSWERS: dict[str, tuple[bytes, bytes]] = {
 async def test_whatever_a_200_holds_reaches_the_client(policy: str) -> None:
     kind, body = b"", b""
 
-    async def odd(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"200 OK", body, b"content-type: " + kind)
+    async def odd(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"200 OK", body, b"content-type: " + kind)
 
     async with run_upstream(odd) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for name, (kind, body) in ANSWERS.items():
@@ -171,11 +173,11 @@ async def test_whatever_a_stream_holds_reaches_the_client(policy: str) -> None:
     odd = b'data: {"choices":[{"delta":5}]}\n\n: note\n\ndata: [1]\n\n'
     odd += b'event: x\ndata: {"choices":[{"delta":{"tool_calls":[3]}}]}\n\n'
 
-    async def script(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(odd)
-        await there.chunk(b"data: [DONE]\n\n")
-        await there.chunk(b"")
+    async def script(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(odd)
+        await connection.chunk(b"data: [DONE]\n\n")
+        await connection.chunk(b"")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         found = await proxy.post(HELLO | {"stream": True, "stream_options": {"include_usage": True}})
@@ -187,8 +189,8 @@ async def test_whatever_a_stream_holds_reaches_the_client(policy: str) -> None:
 async def test_an_answer_that_is_larger_than_we_hold_passes_as_it_comes() -> None:
     body = make_completion({"role": "assistant", "content": "a" * 3_000_000})
 
-    async def large(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"200 OK", body, JSON)
+    async def large(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"200 OK", body, JSON)
 
     async with (
         run_upstream(large) as upstream,
@@ -201,7 +203,7 @@ async def test_an_answer_that_is_larger_than_we_hold_passes_as_it_comes() -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_state_block_is_asked_for_withheld_stored_and_given_back_behind_the_system_prompt(stream: bool) -> None:
+async def test_a_state_block_is_asked_for_withheld_stored_and_given_back_after_the_system_prompt(stream: bool) -> None:
     model = ScriptedModel("The answer.\n\n" + BLOCK, "Another.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, stream=stream, messages=[{"role": "system", "content": "Be."}])
@@ -257,11 +259,11 @@ async def test_thrifty_asks_when_something_has_left_and_gives_the_note_back_at_t
     def result() -> str:
         return "\n".join(f"line {n} of result {len(model.received)}" for n in range(200))
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         done = build_prompt() in json.loads(request.body)["messages"][-1]["content"]
         step = make_calls((f"call_{len(model.received):09}", "look"))
         model.answers = ["Done.\n\n" + BLOCK if done else step if model.answers[0] != "Fine." else "Fine."]
-        await model(request, there)
+        await model(request, connection)
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream, messages=[{"role": "system", "content": "Be."}])

@@ -140,8 +140,8 @@ async def test_e4_every_schedule_sends_what_strict_upstreams_accept(
         assert after < before / 2
 
 
-async def failing(_: RawRequest, there: Connection) -> None:
-    await send_reply(there, b"500 No", b"no")
+async def failing(_: RawRequest, connection: Connection) -> None:
+    await send_reply(connection, b"500 No", b"no")
 
 
 @pytest.mark.parametrize("answer", ["Six runs of the log; nothing was found.", "", "x" * 9000, failing])
@@ -306,7 +306,7 @@ async def _rebuilt(proxy: RunningProxy) -> bytes:
 
 
 @STREAMS
-async def test_e1_e9_a_conversation_of_one_prompt_ages_behind_a_system_prompt_too(tmp_path: Path, stream: bool) -> None:
+async def test_e1_e9_a_conversation_of_one_prompt_ages_after_a_system_prompt_too(tmp_path: Path, stream: bool) -> None:
     model, clock = scripted(9), Clock()
     async with serving(tmp_path, model, clock, working_s=1, session_s=600, recent=1, block=2) as proxy:
         agent = Agent(proxy, NAMED, stream=stream)
@@ -428,7 +428,7 @@ async def test_e3_e4_weights_are_settings_of_the_policy_and_checked_at_the_start
                 pass
 
 
-async def test_e3_a_priority_that_sinks_with_time_is_no_new_edit(tmp_path: Path) -> None:
+async def test_e3_a_priority_that_sinks_with_time_makes_no_new_edit(tmp_path: Path) -> None:
     model, clock = scripted(12), Clock()
     async with serving(tmp_path, model, clock, total=4000, recent=1, working_s=9000) as proxy:
         agent = Agent(proxy, NAMED)

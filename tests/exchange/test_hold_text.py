@@ -50,7 +50,7 @@ async def test_upstream_sees_what_it_wrote_though_the_client_did_not(scenario: s
 
 
 @pytest.mark.parametrize("hold", [False, True])
-async def test_no_text_comes_in_front_of_the_clients_calls_that_was_said_in_front_of_ours(hold: bool) -> None:
+async def test_held_text_before_a_call_of_a_proxy_tool_is_dropped_where_the_client_gets_a_call(hold: bool) -> None:
     answers: list[Answer] = [
         make_answer("Let me look. ", make_proxy_call(1)),
         make_answer(None, make_client_call(1)),
@@ -100,8 +100,8 @@ async def test_the_models_own_text_beside_the_clients_calls_comes_first() -> Non
 
 
 async def test_where_the_rounds_fail_the_original_is_answered_alone() -> None:
-    async def fails(_: RawRequest, there: Connection) -> None:
-        await there.reset()
+    async def fails(_: RawRequest, connection: Connection) -> None:
+        await connection.reset()
 
     model = ScriptedModel(make_answer("Let me look. ", make_proxy_call(1)), fails, "It is so.")
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, tools=HOLD) as proxy:

@@ -86,10 +86,10 @@ async def test_e9_without_a_helper_it_is_planned_and_nothing_is_sent_or_stored(t
 async def test_e9_an_answer_under_way_is_not_disturbed(tmp_path: Path) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
-    async def slow(_: RawRequest, there: Connection) -> None:
+    async def slow(_: RawRequest, connection: Connection) -> None:
         begun.set()
         await go.wait()
-        await send_reply(there, b"200 OK", b'{"choices":[]}')
+        await send_reply(connection, b"200 OK", b'{"choices":[]}')
 
     model = scripted()
     model.answers.append(slow)

@@ -24,7 +24,7 @@ HISTORY: list[dict[str, Any]] = [
 ]
 
 
-async def test_an_agent_without_a_session_id_goes_on_where_the_import_ended() -> None:
+async def test_an_agent_without_a_session_id_continues_where_the_import_ended() -> None:
     async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         await Agent(proxy).say("Whose am I?")
         ((tenant,),) = await proxy.rows("SELECT tenant FROM sessions")
@@ -66,6 +66,6 @@ def test_geminis_calls_find_their_results_in_order() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[], [b"{"], [b"3"], [b'{"role": 3}'], [b'{"parts": 3}'], [b'{"parts": []}', b"x"]])
-def test_what_is_no_conversation_is_told(wrong: list[bytes]) -> None:
+def test_what_is_not_a_conversation_is_reported(wrong: list[bytes]) -> None:
     with pytest.raises(Unprocessable):
         read_conversation("x", wrong)

@@ -80,7 +80,7 @@ async def test_d1_of_the_sources_worked_example_the_best_four_reach_the_upstream
 
 @SCHEDULES
 @STREAMS
-async def test_d2_over_the_target_the_best_go_on_as_they_came(tmp_path: Path, schedule: str, stream: bool) -> None:
+async def test_d2_over_the_target_the_best_are_passed_on_unchanged(tmp_path: Path, schedule: str, stream: bool) -> None:
     model = ScriptedModel()
     talk = [dict(m) for m in TALK]
     talk[7]["content"] = f"6: the FATAL word {WORDS}"  # 46 points, 31 without it
@@ -105,7 +105,7 @@ async def test_d2_below_the_target_the_bytes_are_the_clients(tmp_path: Path, sch
     assert model.received[0].body == raw
 
 
-async def test_d2_steps_go_on_whole_as_the_history_grows(tmp_path: Path) -> None:
+async def test_d2_steps_stay_whole_as_the_history_grows(tmp_path: Path) -> None:
     model = ScriptedModel("Well.")
     talk = [TALK[0], wordy_message("user", "begin")]
     async with serving(tmp_path, model, "importance", "always") as proxy:
@@ -121,7 +121,7 @@ async def test_d2_steps_go_on_whole_as_the_history_grows(tmp_path: Path) -> None
         assert len(model.last["messages"]) < len(talk)
 
 
-async def test_d2_system_and_last_message_over_the_budget_go_on(tmp_path: Path) -> None:
+async def test_d2_system_and_last_message_are_sent_even_over_the_budget(tmp_path: Path) -> None:
     model = ScriptedModel()
     talk = [wordy_message("system", WORDS * 9), *TALK[1:5], wordy_message("user", WORDS * 9)]
     async with serving(tmp_path, model, "importance", "always") as proxy:
@@ -152,7 +152,7 @@ async def test_d3_the_sources_limits_hold(tmp_path: Path, name: str, target: int
 
 @SCHEDULES
 @STREAMS
-async def test_d4_the_old_go_on_as_one_sentence(tmp_path: Path, schedule: str, stream: bool) -> None:
+async def test_d4_old_messages_are_replaced_by_one_sentence(tmp_path: Path, schedule: str, stream: bool) -> None:
     model = ScriptedModel()
     async with serving(tmp_path, model, "summarize", schedule) as proxy:
         await ask(proxy, TALK, stream=stream)

@@ -56,7 +56,7 @@ async def test_a_compacted_history_begins_with_the_newest_state(
         assert found[-1][0] != found[-2][0], "it is the new branch's own"
 
 
-async def test_it_is_shown_at_the_tail_though_nothing_has_left_the_new_prompt() -> None:
+async def test_an_inherited_state_is_shown_at_the_tail_though_nothing_has_left_the_new_prompt() -> None:
     model = ScriptedModel()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         await make_agent_with_state(proxy, model)

@@ -111,11 +111,11 @@ class Worker(ScriptedModel):
         super().__init__("Fine.")
         self.text = text
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         last = json.loads(request.body)["messages"][-1]["content"]
         step = make_calls((f"call_{len(self.received):08}", "look"))
         self.answers = [f"{self.text}\n\n### STATE\nContext: x\nGoal: {self.text}" if build_prompt() in last else step]
-        await super().__call__(request, there)
+        await super().__call__(request, connection)
 
 
 async def until_done(agent: Agent, upto: int = 60) -> None:
@@ -189,7 +189,7 @@ async def mixed(dice: random.Random) -> None:
     model = ScriptedModel()
     foreign = 0
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         nonlocal foreign
         body = request.body.decode()
         own = {name for name in names if name in sent[-1]}
@@ -197,7 +197,7 @@ async def mixed(dice: random.Random) -> None:
         mine = next(iter(sorted(own)), "nobody")
         note = f"### STATE\nGoal: {mine} is the goal of {sorted(own)}\nContext: as before"
         model.answers = [f"Yes. {dice.choice(['', mine])}\n\n{note}"]
-        await model(request, there)
+        await model(request, connection)
 
     sent: list[str] = []
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:

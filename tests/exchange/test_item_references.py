@@ -72,7 +72,7 @@ async def test_items_that_are_referred_to_come_from_the_store_and_the_prompt_is_
 
 
 @pytest.mark.parametrize("takeover", [False, True])
-async def test_a_reference_to_an_unknown_item_goes_on_as_it_came(takeover: bool) -> None:
+async def test_a_reference_to_an_unknown_item_is_passed_on_unchanged(takeover: bool) -> None:
     model = make_model()
     async with run_upstream(model) as upstream:
         async with run_proxy(upstream.port) as proxy:

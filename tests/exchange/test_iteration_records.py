@@ -109,7 +109,7 @@ async def test_c1_other_policies_record_nothing() -> None:
 
 
 @STREAMING
-async def test_c2_inline_the_block_is_asked_for_withheld_stored_and_told(stream: bool) -> None:
+async def test_c2_inline_the_block_is_asked_for_withheld_stored_and_shown(stream: bool) -> None:
     answers = [
         searching(0),
         *(searching(n, reflection_block(f"insight {n - 1}")) for n in range(1, 8)),
@@ -244,7 +244,7 @@ async def test_c2_a_helper_that_is_of_no_use_is_done_without(tmp_path: Path) -> 
 
 
 @STREAMING
-async def test_c3_with_reflection_off_older_results_are_told_in_a_line(stream: bool) -> None:
+async def test_c3_with_reflection_off_older_results_are_listed_in_a_line(stream: bool) -> None:
     async with run_reflective_proxy(*(searching(n) for n in range(7)), "Well.") as (proxy, model):
         await work(Agent(proxy, (b"x-context-session: a",), stream=stream), 7)
     tail = model.texts()[-1]
@@ -307,7 +307,7 @@ async def test_c5_a_batch_is_reflected_on_at_once_and_its_records_know_it(tmp_pa
     assert [one.tool_calls[0].execution_time is not None for one in found] == [True, True]
 
 
-async def test_a_fault_in_recording_is_counted_and_the_answer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_in_recording_is_counted_and_the_answer_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(turn: Turn, injection: object) -> list[object]:
         raise ValueError("a fault of ours")
 

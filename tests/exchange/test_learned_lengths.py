@@ -49,7 +49,7 @@ async def test_after_a_restart_the_next_task_is_shortened_as_early_as_before(tmp
             assert early < await count_steps_until_cut(proxy, model, "next", "sk-two"), "another tenant's task waits"
 
 
-async def test_agents_are_told_apart_as_before_and_side_calls_do_not_count(tmp_path: Path) -> None:
+async def test_agents_are_distinguished_as_before_and_side_calls_do_not_count(tmp_path: Path) -> None:
     model = ScriptedModel("Done.")
     db = str(tmp_path / "store.sqlite3")
     asked, answered = {"role": "user", "content": "Go."}, {"role": "assistant", "content": "Done."}
@@ -69,7 +69,7 @@ async def test_agents_are_told_apart_as_before_and_side_calls_do_not_count(tmp_p
             assert await list_lengths(proxy, make_request(asked, tools=[])) == []
 
 
-async def test_without_the_store_they_are_learned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_store_lengths_are_learned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable("the disk is gone")
 

@@ -36,12 +36,12 @@ WORDS = {
 def narrow(model: ScriptedModel, words: bytes, most: int = 20_000, status: bytes = b"400 Bad") -> Any:
     """An upstream that takes bodies of so many bytes and refuses others in these words."""
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         if len(request.body) > most:
             model.received.append(request)
-            await send_reply(there, status, words, JSON)
+            await send_reply(connection, status, words, JSON)
         else:
-            await model(request, there)
+            await model(request, connection)
 
     return script
 
@@ -72,7 +72,7 @@ async def test_the_proxy_plans_again_with_it_before_the_client_hears_of_it(words
     assert len(sent) < len(LONG)
 
 
-async def test_its_exact_prompt_can_be_shown_afterwards() -> None:
+async def test_the_exact_prompt_after_a_learned_window_can_be_shown() -> None:
     model = ScriptedModel("Well.")
     async with (
         run_upstream(narrow(model, WORDS["openai"])) as upstream,
@@ -93,7 +93,7 @@ async def test_its_exact_prompt_can_be_shown_afterwards() -> None:
     assert sorted(bodies) == sorted(r.body for r in model.received)
 
 
-async def test_it_is_known_after_a_restart_by_upstream_and_model(tmp_path: Path) -> None:
+async def test_a_learned_window_is_kept_by_upstream_and_model_after_a_restart(tmp_path: Path) -> None:
     model = ScriptedModel("Well.")
     db = str(tmp_path / "store.sqlite3")
     async with run_upstream(narrow(model, WORDS["anthropic"])) as upstream:
@@ -111,7 +111,7 @@ async def test_it_is_known_after_a_restart_by_upstream_and_model(tmp_path: Path)
             assert len(model.received) == 3, "of another model nothing is known"
 
 
-async def test_it_is_believed_for_a_week() -> None:
+async def test_a_learned_window_is_believed_for_a_week() -> None:
     model = ScriptedModel("Well.")
     async with (
         run_upstream(narrow(model, WORDS["openai"])) as upstream,

@@ -35,7 +35,7 @@ async def rebuilt(proxy: RunningProxy, sent: list[bytes]) -> None:
         assert found.sent_body == outgoing
 
 
-async def test_one_request_under_a_literal_policy_leaves_the_session_whole() -> None:
+async def test_one_request_under_a_literal_policy_leaves_the_session_unedited() -> None:
     model = make_looking_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
@@ -50,7 +50,7 @@ async def test_one_request_under_a_literal_policy_leaves_the_session_whole() -> 
         await rebuilt(proxy, [r.body for r in model.received])
 
 
-async def test_edits_that_last_come_back_byte_for_byte_after_a_literal_request() -> None:
+async def test_lasting_edits_are_repeated_byte_for_byte_after_a_literal_request() -> None:
     model = make_looking_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
@@ -86,7 +86,7 @@ def lasting(path: Path) -> dict[str, Any]:
     return {"policy": "thrifty", "db": str(path / "store.sqlite3")}
 
 
-async def test_a_restart_between_the_two_changes_nothing(tmp_path: Path) -> None:
+async def test_a_restart_between_literal_and_lasting_requests_changes_nothing(tmp_path: Path) -> None:
     tree = lasting(tmp_path)
     model = make_looking_model()
     async with run_upstream(model) as upstream:
@@ -103,7 +103,7 @@ async def test_a_restart_between_the_two_changes_nothing(tmp_path: Path) -> None
             await rebuilt(proxy, [r.body for r in model.received])
 
 
-async def test_a_session_under_a_literal_policy_goes_on_as_ever() -> None:
+async def test_a_session_under_a_literal_policy_continues_as_usual() -> None:
     model = make_looking_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
@@ -112,7 +112,7 @@ async def test_a_session_under_a_literal_policy_goes_on_as_ever() -> None:
         await rebuilt(proxy, [r.body for r in model.received])
 
 
-async def test_a_fork_under_a_literal_policy_inherits_what_it_left_out_and_what_lasts(tmp_path: Path) -> None:
+async def test_a_fork_under_a_literal_policy_inherits_what_it_left_out_and_lasting_edits(tmp_path: Path) -> None:
     tree = lasting(tmp_path)
     model = make_looking_model()
     async with run_upstream(model) as upstream:

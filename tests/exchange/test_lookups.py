@@ -61,7 +61,7 @@ async def test_e6_a_prompt_is_searched_for_once_and_only_in_a_session_with_a_nam
         assert asked == ["handshake port zebra", "other thing"]
 
 
-async def test_a_match_whose_text_was_not_read_is_no_hit() -> None:
+async def test_a_match_whose_text_was_not_read_is_not_a_hit() -> None:
     matches = [
         SearchMatch("message", b"a" * 16, "user", "the port", -2.0),
         SearchMatch("message", b"b" * 16, "tool", "", -1.0, has_text=False),
@@ -111,15 +111,15 @@ class Model:
         self.chat = ScriptedModel("ok")
         self.embedded: list[str] = []
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         if b"/embeddings" not in request.line:
-            await self.chat(request, there)
+            await self.chat(request, connection)
             return
         texts = json.loads(request.body)["input"]
         self.embedded += texts
         rows = [{"index": n, "embedding": [1.0, 0.0 if "zebra" in t else 1.0]} for n, t in enumerate(texts)]
         body = {"data": rows, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-        await send_reply(there, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
+        await send_reply(connection, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
 
 
 def near(proxy: RunningProxy) -> dict[bytes, float]:

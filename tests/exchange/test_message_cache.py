@@ -93,7 +93,7 @@ def test_a_history_that_grows_is_known_by_its_beginning() -> None:
     )
 
 
-def test_messages_of_a_history_are_known_though_its_first_one_was_written_anew_and_leave_with_it() -> None:
+def test_messages_of_a_history_are_known_although_its_first_one_was_rewritten() -> None:
     cache = MessageCache(1 << 20)
     first = cache.get_request(body(30))[0]
     again = json.loads(body(30))
@@ -271,7 +271,7 @@ def test_every_body_that_stays_for_another_wire_format_is_counted() -> None:
 TOOLS = [{"name": "look", "description": "y" * 200_000}]
 
 
-def test_what_stands_behind_the_messages_stays_with_the_body_and_is_counted() -> None:
+def test_what_follows_the_messages_stays_with_the_body_and_is_counted() -> None:
     cache = MessageCache(1 << 24)
     text = json.dumps(json.loads(body(30)) | {"tools": TOOLS}).encode()
     cache.get_request(body(30))
@@ -282,7 +282,7 @@ def test_what_stands_behind_the_messages_stays_with_the_body_and_is_counted() ->
 
 
 @pytest.mark.parametrize(("name", "copies"), [("messages", 4), ("responses", 4)])
-def test_what_stands_behind_the_messages_of_another_wire_format_is_counted(name: str, copies: int) -> None:
+def test_what_follows_the_messages_of_another_wire_format_is_counted(name: str, copies: int) -> None:
     cache, said = MessageCache(1 << 24), json.loads(body(30))["messages"]
     history = {"messages": said} if name == "messages" else {"input": said}
     read: WireReader[Any] = read_messages_request if name == "messages" else read_wire_request

@@ -26,7 +26,7 @@ async def works(agent: Agent, rounds: int) -> None:
         await agent.say(f"Observation:\nExecution logs:\npart {n}\n{LONG}")
 
 
-async def test_the_task_stays_under_rolling_and_observations_are_no_groups() -> None:
+async def test_the_task_stays_under_rolling_and_observations_are_not_groups() -> None:
     model = acting()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), messages=[{"role": "system", "content": "Be exact."}])

@@ -25,7 +25,7 @@ def read_again(steps: int) -> list[dict[str, Any]]:
     return made
 
 
-async def test_a_repeat_is_referred_to_in_front_of_a_long_prompt_without_tools_of_the_proxy() -> None:
+async def test_a_repeat_is_replaced_by_a_reference_before_a_long_prompt_without_tools_of_the_proxy() -> None:
     """The definitions of tools stand in front of all else: with them, the whole prompt would have to be cached anew."""
     history = read_again(8)
     tree: dict[str, Any] = {"policy": "thrifty", "tokens": {"count": "estimate"}}

@@ -99,13 +99,13 @@ async def test_a_level_over_its_budget_is_counted_and_recorded() -> None:
 def refusing(model: ScriptedModel, most: int) -> Any:
     """An upstream that refuses the proxy's cuts and texts, and whatever is longer than `most` bytes."""
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         body = request.body.decode()
         if "### STATE" in body or "[shortened" in body or len(body) > most:
             model.received.append(request)
-            await send_reply(there, b"400 Bad", b'{"error":{"message":"no"}}', JSON)
+            await send_reply(connection, b"400 Bad", b'{"error":{"message":"no"}}', JSON)
         else:
-            await model(request, there)
+            await model(request, connection)
 
     return script
 

@@ -52,7 +52,7 @@ async def test_an_agent_that_reads_a_file_again_and_again_gets_one_pointer_and_t
 
 
 @pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\u2028", "\x85"])
-async def test_what_other_readers_take_for_a_line_end_is_sent_as_it_came(odd: str) -> None:
+async def test_what_other_readers_take_for_a_line_end_is_sent_as_received(odd: str) -> None:
     text = "\n".join([*ROWS[:20], f"one{odd}line of thirty characters", *ROWS[20:]])
     assert await forwarded("run_it", [text, text], command="make") == [text, text]
 

@@ -66,14 +66,14 @@ def test_a_long_plan_pauses_a_third_as_long_as_it_works(clocks: Clocks, step: fl
     assert clocks.asked <= 2 * len(clocks.pauses) + 2
 
 
-def test_time_in_which_others_work_is_no_reason_to_pause(clocks: Clocks) -> None:
+def test_time_in_which_others_work_is_not_a_reason_to_pause(clocks: Clocks) -> None:
     timer = PlanTimer(100.0, pauses_at_once=False)
     timer.start()
     run(clocks, timer, 0.9 * UNDIVIDED_S, 0.0001, waited=0.1)
     assert clocks.pauses == []
 
 
-def test_it_stops_at_its_limit_and_when_nobody_waits(clocks: Clocks) -> None:
+def test_planning_stops_at_its_limit_and_when_nobody_waits(clocks: Clocks) -> None:
     timer = PlanTimer(0.5, pauses_at_once=False)
     timer.start()
     with pytest.raises(NotManaged, match=r"limits\.plan_ms"):

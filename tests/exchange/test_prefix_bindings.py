@@ -284,14 +284,14 @@ def count_reasoning(model: StrictMessages | StrictResponses) -> int:
     return count_tokens(model)
 
 
-async def test_edits_in_another_wire_format_cost_no_more_than_the_reasoning_behind_them(tmp_path: Path) -> None:
+async def test_edits_in_another_wire_format_cost_no_more_than_the_reasoning_after_them(tmp_path: Path) -> None:
     """Under one name a session goes on in another format, in which nothing is bound and old messages are edited."""
     write_eager_policy(tmp_path)
     model = make("messages")
     plain = StrictThinking("It is the first one.")
 
-    async def upstream_of_both(request: RawRequest, there: Connection) -> None:
-        await (model if b"/messages" in request.line else plain)(request, there)
+    async def upstream_of_both(request: RawRequest, connection: Connection) -> None:
+        await (model if b"/messages" in request.line else plain)(request, connection)
 
     name = (b"x-context-session: one",)
     tree: Json = {"policy": "eager", "policies_dir": str(tmp_path)}
@@ -338,7 +338,7 @@ async def test_a_client_may_fork_ask_again_and_compact(wire: str, stream: bool) 
 
 
 @WIRES
-async def test_a_change_of_the_client_in_front_of_reasoning_ends_no_conversation(wire: str, tmp_path: Path) -> None:
+async def test_a_change_of_the_client_before_reasoning_ends_no_conversation(wire: str, tmp_path: Path) -> None:
     """Without the proxy the upstream refuses it; where the proxy has edited, the reasoning goes and stays away."""
     model = make(wire)
     path = str(tmp_path / "a.sqlite3")
@@ -411,14 +411,14 @@ def _bring(wire: str, agent: Agent, message: Json) -> None:
 def refuse_edits(model: StrictMessages, find_agent: Callable[[], Agent | None]) -> Script:
     """An upstream that refuses edited prompts as long as there is an agent, for a reason that is nobody's business."""
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         agent = find_agent()
         if agent is not None and request.body.count(b"function_7(") < json.dumps(agent.messages).count("function_7("):
             model.received.append(request)
             text = b'{"type":"error","error":{"type":"invalid_request_error","message":"I do not like this"}}'
-            await send_reply(there, b"400 Bad Request", text, b"content-type: application/json")
+            await send_reply(connection, b"400 Bad Request", text, b"content-type: application/json")
             return
-        await model(request, there)
+        await model(request, connection)
 
     return answer
 
@@ -451,7 +451,7 @@ async def test_a_plan_that_is_refused_for_another_reason_costs_no_conversation(w
 
 
 @WIRES
-async def test_the_first_reasoning_behind_what_was_left_out_is_known_to_be_made_behind_edits(wire: str) -> None:
+async def test_the_first_reasoning_after_what_was_left_out_is_known_to_be_made_after_edits(wire: str) -> None:
     """The client's bytes have another reasoning in front of it than what goes out; that is no change of the client."""
     async with working_agent(wire) as (model, agent, refuse):
         at = next(n for n, one in enumerate(agent.messages) if one["content"] == "Find the fault.")

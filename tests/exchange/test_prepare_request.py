@@ -34,7 +34,7 @@ async def test_new_edits_are_stored_before_they_are_sent() -> None:
 
 
 @pytest.mark.timed
-async def test_a_slow_store_delays_an_answer_by_its_limit_at_most_and_is_told() -> None:
+async def test_a_slow_store_delays_an_answer_at_most_by_the_limit_and_is_reported() -> None:
     model, store = ScriptedModel("Well."), FailingStore()
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 250}}
     async with run_upstream(model) as upstream, run_proxy(upstream.port, before=use_store(store), **tree) as proxy:

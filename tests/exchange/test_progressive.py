@@ -67,7 +67,7 @@ async def test_b7_words_without_their_placeholder_are_refused_at_the_start(tmp_p
         await forwarded(make_iterations(15), **worded(tmp_path, 'firm = "Hurry up."\n'))
 
 
-async def test_b4_progress_is_told_from_the_fifth_iteration_on() -> None:
+async def test_b4_progress_is_reported_from_the_fifth_iteration_on() -> None:
     thoughts = [assistant(f"thought {n}") for n in range(4)]
     values = [user("a"), *thoughts, *make_step("search", "x"), *make_step("get_page", "y", None, "c2")]
     assert (await forwarded(values))[-1] == "y\n\n[PROGRESS: Iteration 6/30 | 2 tools used | 1 page read]"
@@ -90,7 +90,7 @@ async def looping(proxy: RunningProxy, times: int, *lines: bytes) -> Agent:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_b5_b6_a_theme_loop_is_told_once_and_again_when_it_has_doubled(stream: bool) -> None:
+async def test_b5_b6_a_theme_loop_is_reported_once_and_again_when_it_has_doubled(stream: bool) -> None:
     model = ScriptedModel("I need to plan.", "Let me plan my approach.", "Planning to search.", "I plan.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream, more={"tools": [SEARCH]})
@@ -160,7 +160,7 @@ async def test_b8_the_settings_of_the_policy_are_a_users_to_change(tmp_path: Pat
 
 
 @pytest.mark.parametrize("schedule", ["over_budget", "when_it_pays"])
-async def test_b3_it_can_be_used_with_the_other_schedules(tmp_path: Path, schedule: str) -> None:
+async def test_b3_progressive_works_with_the_other_schedules(tmp_path: Path, schedule: str) -> None:
     shipped = (Path(__file__).parents[2] / "config/policies/progressive.toml").read_text()
     text = shipped.replace('schedule = "always"', f'schedule = "{schedule}"').replace('"progressive"', '"mine"')
     (tmp_path / "mine.toml").write_text(text)
@@ -206,7 +206,7 @@ async def test_b5_b6_other_policies_may_warn_of_loops_and_their_prefix_stays(tmp
         assert chat["messages"][:-1] == agent.messages[: len(chat["messages"]) - 1]
 
 
-async def test_b5_plain_chat_is_told_of_no_loop() -> None:
+async def test_b5_no_loop_is_reported_in_plain_chat() -> None:
     model = ScriptedModel(
         "A.", "B.", "C.", "D.", "I need to plan.", "I need to plan.", "I need to plan.", "I need to plan."
     )
@@ -218,7 +218,7 @@ async def test_b5_plain_chat_is_told_of_no_loop() -> None:
     assert [model.texts(n)[-1] for n in range(9)] == questions
 
 
-async def test_b5_answers_to_other_questions_are_no_loop_and_the_same_thought_again_is_one() -> None:
+async def test_b5_answers_to_other_questions_are_not_a_loop_but_the_same_thought_again_is() -> None:
     model = ScriptedModel(
         *(
             "Paris is the capital of France; you need to book early.",
@@ -238,7 +238,7 @@ async def test_b5_answers_to_other_questions_are_no_loop_and_the_same_thought_ag
     assert (await forwarded([user("a"), *same]))[-1].endswith(SOURCE)
 
 
-async def test_b5_an_unchanged_status_is_no_loop_however_often_it_is_asked_for() -> None:
+async def test_b5_an_unchanged_status_is_not_a_loop_however_often_it_is_asked_for() -> None:
     polls = [m for n in range(8) for m in make_step("get_status", "running", "I need to wait.", f"p{n}", id=1)]
     found = await forwarded([user("Deploy it"), *make_step("deploy", "begun", None, "d"), *polls])
     assert found[-1].startswith("running\n\n[PROGRESS: ")
@@ -250,7 +250,7 @@ PLANS = [assistant(t) for t in ("I need to plan", "Let me plan my approach", "Pl
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_b5_scenario_2_of_the_source_is_told_where_the_last_message_is_the_assistants(stream: bool) -> None:
+async def test_b5_scenario_2_of_the_source_is_reported_where_the_last_message_is_the_assistants(stream: bool) -> None:
     model = ScriptedModel("Well.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         body = {"model": "m", "messages": [user("a"), *PLANS], "tools": [SEARCH], "stream": stream}
@@ -266,7 +266,9 @@ async def test_b3_b4_windows_and_progress_are_told_there_too() -> None:
 
 
 @pytest.mark.parametrize("more", [{"continue_final_message": True}, {"add_generation_prompt": False}, {"prefix": True}])
-async def test_b5_what_the_model_goes_on_with_is_left_and_told_with_the_next_request(more: dict[str, bool]) -> None:
+async def test_b5_a_message_to_continue_is_left_alone_and_the_loop_reported_with_the_next_request(
+    more: dict[str, bool],
+) -> None:
     model = ScriptedModel("Well.")
     last = dict(PLANS[-1], **more) if "prefix" in more else PLANS[-1]
     told = {} if "prefix" in more else more

@@ -77,7 +77,7 @@ async def test_a10_under_thrifty_what_was_sent_stays_the_front_of_what_is_sent()
 
 
 @POLICIES
-async def test_a10_it_survives_a_restart(policy: str, tmp_path: Any) -> None:
+async def test_a10_the_scratchpad_survives_a_restart(policy: str, tmp_path: Any) -> None:
     model, db = ScriptedModel("ok"), str(tmp_path / "store.sqlite3")
     async with run_upstream(model) as upstream:
         async with run_proxy(upstream.port, policy=policy, db=db) as proxy:
@@ -138,7 +138,7 @@ async def test_a13_projects_and_tenants_are_kept_apart() -> None:
         assert [name in whole(model) for name in ("one.sh", "two.sh", "three.sh")] == [True, False, False]
 
 
-async def test_a13_many_memos_are_compared_beside_the_loop_and_at_most_five_are_told() -> None:
+async def test_a13_many_memos_are_compared_off_the_event_loop_and_at_most_five_are_quoted() -> None:
     model = ScriptedModel("ok")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for n in range(lookups.MAX_LOOP_MEMOS + 5):
@@ -162,7 +162,7 @@ async def test_p4_a_store_that_is_away_delays_and_spoils_nothing() -> None:
         assert proxy.count("internal_errors_total", where="prompt_notes") == 1
 
 
-async def test_a_chinese_memo_is_told_where_the_prompt_is_about_it() -> None:
+async def test_a_chinese_memo_is_quoted_where_the_prompt_is_about_it() -> None:
     model = ScriptedModel(
         make_calls(("call_m1", "save_memo"), content="支付服务的密钥保存在金库中不在配置里", tags=["支付"]),
         "好。",

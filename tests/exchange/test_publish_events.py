@@ -68,7 +68,7 @@ async def test_d6_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Pat
         assert told["kept"] > 0
 
 
-async def test_what_a_policy_shortens_is_told_with_how_many_tokens_that_saved() -> None:
+async def test_what_a_policy_shortens_is_reported_with_how_many_tokens_that_saved() -> None:
     model = make_looking_model()
     async with (
         run_upstream(model) as upstream,
@@ -83,7 +83,7 @@ async def test_what_a_policy_shortens_is_told_with_how_many_tokens_that_saved() 
         assert LONG[:40] not in json.dumps([one for _, _, one in stream.told])
 
 
-async def test_levels_that_are_compressed_are_told(tmp_path: Path) -> None:
+async def test_levels_that_are_compressed_are_reported(tmp_path: Path) -> None:
     model, clock = hierarchical.scripted(3), hierarchical.Clock()
     async with (
         hierarchical.serving(tmp_path, model, clock, recent=1) as proxy,
@@ -105,7 +105,7 @@ async def call(proxy: RunningProxy, method: str, path: str, body: Any = None) ->
     return got.json()
 
 
-async def test_what_the_operator_decides_over_the_api_is_told() -> None:
+async def test_what_the_operator_decides_over_the_api_is_reported() -> None:
     async with run_conversation("thrifty") as talk, event_stream(talk.proxy) as stream:
         group = (await talk.groups())[0]
         await call(talk.proxy, "POST", f"/api/sessions/s/groups/{group}/drop")
@@ -128,7 +128,7 @@ async def test_what_the_operator_decides_over_the_api_is_told() -> None:
         assert {one["session"] for _, _, one in stream.told} == {"s"}
 
 
-async def test_a_loop_is_told_when_the_model_is_told_of_it() -> None:
+async def test_a_loop_is_reported_when_the_model_is_told_of_it() -> None:
     model = ScriptedModel(*[make_calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
     async with (
         run_upstream(model) as upstream,
@@ -161,7 +161,7 @@ async def test_a_state_block_of_the_models_own_is_told_without_its_text(stream: 
         assert await once(told, "state:updated") == {"by": "model", "characters": size}
 
 
-async def test_a_memo_that_the_model_saves_is_told_by_its_id() -> None:
+async def test_a_memo_that_the_model_saves_is_reported_by_its_id() -> None:
     arguments = json.dumps({"content": FACT, "tags": ["printers"]})
     hidden = {"id": "c1", "type": "function", "function": {"name": "save_memo", "arguments": arguments}}
     model = ScriptedModel(make_answer(None, hidden), "Noted.")
@@ -196,7 +196,7 @@ async def cached(**usage: int) -> AsyncIterator[tuple[RunningProxy, Agent, Scrip
         yield proxy, Agent(proxy, NAMED, messages=messages), model, stream
 
 
-async def test_a_cache_that_serves_far_less_than_predicted_is_told() -> None:
+async def test_a_cache_that_serves_far_less_than_predicted_is_reported() -> None:
     async with cached(cached_tokens=64) as (_, agent, _, stream):
         await agent.say("One")
         await agent.say("Two")
@@ -205,7 +205,7 @@ async def test_a_cache_that_serves_far_less_than_predicted_is_told() -> None:
         assert told["predicted"] > 1000
 
 
-async def test_a_cache_that_serves_what_was_predicted_is_no_event() -> None:
+async def test_a_cache_that_serves_what_was_predicted_is_not_an_event() -> None:
     async with cached(cached_tokens=3900) as (_, agent, _, stream):
         for text in ("One", "Two", "Three"):
             await agent.say(text)
@@ -213,7 +213,7 @@ async def test_a_cache_that_serves_what_was_predicted_is_no_event() -> None:
         assert stream.of("cache:broken") == []
 
 
-async def test_what_the_client_changes_in_its_own_prefix_is_told() -> None:
+async def test_what_the_client_changes_in_its_own_prefix_is_reported() -> None:
     async with cached() as (_, agent, _, stream):
         await agent.say("One")
         await agent.say("Two")
@@ -224,7 +224,7 @@ async def test_what_the_client_changes_in_its_own_prefix_is_told() -> None:
         assert (await once(stream, "cache:broken", 2))["changed"] == "tools"
 
 
-async def test_a_history_that_the_client_rewrites_is_told() -> None:
+async def test_a_history_that_the_client_rewrites_is_reported() -> None:
     async with cached() as (_, agent, _, stream):
         for text in ("One", "Two", "Three"):
             await agent.say(text)
@@ -234,7 +234,7 @@ async def test_a_history_that_the_client_rewrites_is_told() -> None:
         assert (told["by"], told["changed"]) == ("client", "history")
 
 
-async def test_a_request_that_goes_out_as_it_came_since_the_store_is_away_is_told() -> None:
+async def test_a_request_that_is_sent_unchanged_because_the_store_is_away_is_reported() -> None:
     store = FailingStore()
     async with (
         run_upstream(ScriptedModel("Well.")) as upstream,

@@ -88,13 +88,13 @@ async def test_what_was_sent_in_the_end_is_what_counts() -> None:
     model = ScriptedModel("Well.\n\n" + BLOCK)
     bodies: list[bytes] = []
 
-    async def picky(request: RawRequest, there: Connection) -> None:
+    async def picky(request: RawRequest, connection: Connection) -> None:
         bodies.append(request.body)
         if b"## Global Anchor" in request.body:
             bodies.pop()
-            await send_reply(there, b"400 Bad", b"{}", b"content-type: application/json")
+            await send_reply(connection, b"400 Bad", b"{}", b"content-type: application/json")
         else:
-            await model(request, there)
+            await model(request, connection)
 
     came: list[bytes] = []
     async with run_upstream(picky) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:

@@ -29,11 +29,11 @@ BLOCK = "### STATE\nContext: as before\nGoal: go on"
 def breaking(*deltas: dict[str, Any]) -> Any:
     """A stream that ends after these."""
 
-    async def script(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def script(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for delta in deltas:
-            await there.chunk(make_chunk(delta))
-        await there.reset()
+            await connection.chunk(make_chunk(delta))
+        await connection.reset()
 
     return script
 
@@ -118,7 +118,7 @@ async def test_an_answer_is_given_whatever_goes_wrong_in_counting_it(monkeypatch
         assert [one["content"] for one in await answers(proxy)] == ["Well."] * 2
 
 
-async def test_each_choice_is_stored_and_any_can_be_gone_on_from() -> None:
+async def test_each_choice_is_stored_and_can_be_continued() -> None:
     body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
     texts = ["One.", "Another."]
     choices = [
@@ -126,9 +126,9 @@ async def test_each_choice_is_stored_and_any_can_be_gone_on_from() -> None:
         for n, text in enumerate(texts)
     ]
 
-    async def several(_: RawRequest, there: Connection) -> None:
+    async def several(_: RawRequest, connection: Connection) -> None:
         raw = json.dumps(body | {"choices": choices}).encode()
-        await there.send(
+        await connection.send(
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(raw), raw
         )
 
@@ -142,15 +142,15 @@ async def test_each_choice_is_stored_and_any_can_be_gone_on_from() -> None:
 
 
 @pytest.mark.parametrize("how", ["upstream", "client"])
-async def test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from(how: str) -> None:
+async def test_an_answer_that_broke_off_is_stored_as_far_as_it_came_and_can_be_continued(how: str) -> None:
     begun = asyncio.Event()
 
-    async def stalls(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(make_chunk({"role": "assistant", "content": "I was about"}))
+    async def stalls(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(make_chunk({"role": "assistant", "content": "I was about"}))
         begun.set()
-        await there.left()
-        there.writer.close()
+        await connection.left()
+        connection.writer.close()
 
     script = breaking({"role": "assistant", "content": "I was"}, {"content": " about"}) if how == "upstream" else stalls
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
@@ -301,8 +301,8 @@ async def test_an_answer_of_a_shape_that_no_provider_sends_reaches_the_client() 
     body = {"id": "x", "type": "message", "role": "assistant", "content": [thinking], "stop_reason": "end_turn"}
     raw = json.dumps(body).encode()
 
-    async def script(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"200 OK", raw, b"content-type: application/json")
+    async def script(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"200 OK", raw, b"content-type: application/json")
 
     asked = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
@@ -314,10 +314,10 @@ async def test_a_session_that_was_forgotten_while_it_was_answered_is_read_back_w
     """Another request of the session reads it back before the answer is there, and must not hide what is behind it."""
     arrived, goes_on = asyncio.Event(), asyncio.Event()
 
-    async def answer_late(_: RawRequest, there: Connection) -> None:
+    async def answer_late(_: RawRequest, connection: Connection) -> None:
         arrived.set()
         await goes_on.wait()
-        await send_completion(there, make_answer(None, make_proxy_call(1)), None)
+        await send_completion(connection, make_answer(None, make_proxy_call(1)), None)
 
     model = ScriptedModel("Hello.", answer_late, "Twin.", "Other.", "And?", "Found it.", "Well.")
     limits = {"live_branches": 1}
@@ -347,11 +347,11 @@ async def test_an_answer_of_messages_that_broke_off_costs_at_least_what_came_of_
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
     ]
 
-    async def breaks(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def breaks(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for event in events:
-            await there.chunk(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), json.dumps(event).encode()))
-        await there.reset()
+            await connection.chunk(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), json.dumps(event).encode()))
+        await connection.reset()
 
     body = {"model": "m", "max_tokens": 2000, "stream": True, "messages": [{"role": "user", "content": "Tell."}]}
     async with run_upstream(breaks) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:

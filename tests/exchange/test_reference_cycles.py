@@ -120,10 +120,10 @@ async def test_a_conversation_of_another_wire_format_leaves_no_cycle(form: str) 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 async def test_a_stream_that_breaks_off_leaves_no_cycle(path: str) -> None:
-    async def break_off(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n')
-        await there.reset()
+    async def break_off(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n')
+        await connection.reset()
 
     asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}], "stream": True}
     async with run_upstream(break_off) as upstream, run_proxy(upstream.port) as proxy:

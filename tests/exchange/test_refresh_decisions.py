@@ -17,7 +17,7 @@ from tests.postgres import drop_database, new_store_database
 from tests.proxy_server import run_proxy
 
 
-async def test_what_another_process_decided_is_read_where_the_store_is_shared(
+async def test_decisions_of_another_process_are_read_where_the_store_is_shared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with run_conversation("thrifty") as talk:
@@ -33,7 +33,7 @@ async def test_what_another_process_decided_is_read_where_the_store_is_shared(
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "passthrough"])
-async def test_two_processes_on_one_database_agree(postgres: str, policy: str) -> None:
+async def test_two_processes_on_one_database_apply_the_same_decisions(postgres: str, policy: str) -> None:
     db = await new_store_database(postgres)
     async with run_conversation(policy, db=db) as talk, run_proxy(talk.port, policy=policy, db=db) as other:
         parts = other.app.services
@@ -51,7 +51,7 @@ async def test_two_processes_on_one_database_agree(postgres: str, policy: str) -
     await drop_database(db)
 
 
-async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_when_a_shared_store_is_away_known_decisions_stay_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_conversation("thrifty") as talk:
         await edit_messages.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         monkeypatch.setattr(talk.parts.store, "shared", True)  # as PostgreSQL is
@@ -64,14 +64,14 @@ async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: py
         assert talk.proxy.count("internal_errors_total", where="operator_decisions") == 1
 
 
-async def test_a_session_that_nobody_named_and_nobody_knows_is_not_looked_up() -> None:
+async def test_an_unnamed_new_session_is_not_looked_up() -> None:
     async with run_conversation("thrifty") as talk:
         live_session = LiveSession("t", "new", explicit=False)
         talk.parts.live_sessions.store = None  # type: ignore[assignment]  # any look at it fails
         assert (await load_sessions.refresh_decisions(talk.parts.live_sessions, live_session)).is_empty
 
 
-async def test_a_session_in_memory_learns_at_once_and_one_on_disk_when_it_is_read(tmp_path: Path) -> None:
+async def test_a_live_session_gets_a_decision_at_once_and_a_stored_one_when_it_is_read(tmp_path: Path) -> None:
     async with run_conversation("thrifty", db=str(tmp_path / "s.sqlite3")) as talk:
         await session_settings.set_window(talk.parts, talk.tenant, "s", 1)
         live = talk.parts.live_sessions.find_session(talk.tenant, "s")
@@ -81,7 +81,7 @@ async def test_a_session_in_memory_learns_at_once_and_one_on_disk_when_it_is_rea
         assert find_messages(await talk.ask()) == set()
 
 
-async def test_what_is_asked_of_one_request_is_asked_once_even_of_two_at_a_time() -> None:
+async def test_a_one_time_request_for_state_is_made_once_even_with_two_concurrent_requests() -> None:
     async with run_conversation("thrifty") as talk:
         await session_settings.request_state(talk.parts, talk.tenant, "s")
         talk.agent.messages.append({"role": "user", "content": "Go on."})

@@ -116,7 +116,7 @@ async def test_a_clients_own_context_management_is_left_as_it_is(tree: Json) -> 
     assert all("context_management" in answer for answer in agent.answers)
 
 
-async def test_a_client_that_keeps_its_thinking_gets_ours_behind_it(tree: Json) -> None:
+async def test_clearing_of_results_is_added_after_the_clients_own_clearing_of_thinking(tree: Json) -> None:
     model = make_model()
     own = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
     line = b"anthropic-beta: context-management-2025-06-27,another-beta"
@@ -130,7 +130,7 @@ async def test_a_client_that_keeps_its_thinking_gets_ours_behind_it(tree: Json) 
     assert (model.refusals, model.dropped) == ([], [])
 
 
-async def test_another_wire_format_gets_the_usual_schedule_and_is_told(tree: Json) -> None:
+async def test_another_wire_format_gets_the_usual_schedule_and_is_reported(tree: Json) -> None:
     async with run_upstream(ScriptedModel("Done.")) as upstream, run_proxy(upstream.port, **tree) as proxy:
         found = await Agent(proxy).say("Look around.")
     assert found.header("x-context-policy-used") == "clearing, when_it_pays"

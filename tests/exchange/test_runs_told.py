@@ -34,7 +34,7 @@ WHY = (
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_t1_t4_what_failed_is_told_as_failed_after_its_results_were_shortened(stream: bool) -> None:
+async def test_t1_t4_what_failed_is_reported_as_failed_after_its_results_were_shortened(stream: bool) -> None:
     looks = [f"ls {n}" for n in range(6)]
     asked = [*FAILED, *looks]
     answers: list[Any] = [make_calls((f"c{n}", "bash"), command=command) for n, command in enumerate(asked)]
@@ -65,7 +65,7 @@ NOT_OK = {
 }
 
 
-async def test_a_run_without_tests_or_with_a_failure_that_its_code_hides_is_not_told_as_ok() -> None:
+async def test_a_run_without_tests_or_with_a_failure_that_its_code_hides_is_not_reported_as_ok() -> None:
     calls = [make_calls((f"c{n}", "bash"), command=command)["tool_calls"][0] for n, command in enumerate(NOT_OK)]
     together: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": calls}
     model = ScriptedModel(together, *(make_calls((f"d{n}", "bash"), command=f"ls {n}") for n in range(3)), "Well.")

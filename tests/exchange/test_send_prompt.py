@@ -21,12 +21,12 @@ def refusing(
 ) -> Any:
     """A script that answers 400 to whatever does not have the messages of the original."""
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         if always or json.loads(request.body)["messages"] != original:
             model.received.append(request)
-            await send_reply(there, b"400 Bad", body, JSON)
+            await send_reply(connection, b"400 Bad", body, JSON)
         else:
-            await ScriptedModel.__call__(model, request, there)
+            await ScriptedModel.__call__(model, request, connection)
 
     return script
 
@@ -35,11 +35,11 @@ def refusing(
 async def test_a_422_to_a_rewritten_prompt_is_a_refusal_as_a_400_is(stream: bool) -> None:
     model = ScriptedModel("Well.")
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         if "### STATE" in request.body.decode():
-            await send_reply(there, b"422 Unprocessable Entity", b'{"detail":[]}', JSON)
+            await send_reply(connection, b"422 Unprocessable Entity", b'{"detail":[]}', JSON)
         else:
-            await model(request, there)
+            await model(request, connection)
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(HELLO | {"stream": stream}, b"x-context-session: a")
@@ -47,7 +47,7 @@ async def test_a_422_to_a_rewritten_prompt_is_a_refusal_as_a_400_is(stream: bool
     assert [r.body for r in model.received] == [json.dumps(HELLO | {"stream": stream}).encode()]
 
 
-async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_it_came() -> None:
+async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_received() -> None:
     model = ScriptedModel("Well.")
     original = HELLO["messages"]
     async with run_upstream(refusing(model, original)) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
@@ -64,13 +64,13 @@ async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_it_came()
 async def test_rewriting_stops_for_a_branch_whose_original_was_taken(stream: bool) -> None:
     model = ScriptedModel("Well.")
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         rewritten = "### STATE" in request.body.decode() or b"include_usage" in request.body
         if rewritten:
             model.received.append(request)
-            await send_reply(there, b"400 Bad", b"{}", JSON)
+            await send_reply(connection, b"400 Bad", b"{}", JSON)
         else:
-            await model(request, there)
+            await model(request, connection)
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream, messages=[{"role": "system", "content": "Be."}])
@@ -84,7 +84,7 @@ async def test_rewriting_stops_for_a_branch_whose_original_was_taken(stream: boo
     assert stopped == [("a", "upstream_reject"), ("b", "upstream_reject")]
 
 
-async def test_rewriting_goes_on_where_the_original_is_refused_too() -> None:
+async def test_rewriting_continues_where_the_original_is_refused_too() -> None:
     model = ScriptedModel("Well.")
     async with (
         run_upstream(refusing(model, None, always=True)) as upstream,

@@ -60,7 +60,7 @@ def test_a_request_is_what_came() -> None:
     assert (came.path, came.query, came.session) == ("/v1/chat/completions", b"a=1", None)
 
 
-def test_models_with_long_names_are_told_apart_by_short_keys() -> None:
+def test_models_with_long_names_are_distinguished_by_short_keys() -> None:
     assert make_model_key("t", "u", "gpt-5") == ("t", "u", "gpt-5")
     keys = {make_model_key("t", "u", "m" * 1_000_000 + end) for end in ("a", "b")}
     assert len(keys) == 2

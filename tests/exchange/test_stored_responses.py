@@ -57,7 +57,7 @@ def test_a_question_is_read_from_method_and_path(method: str, path: str, part: s
         ("GET", "/v1/conversations/conv_1"),
     ],
 )
-def test_other_paths_are_no_questions(method: str, path: str) -> None:
+def test_other_paths_are_not_questions(method: str, path: str) -> None:
     assert read_question(method, path, b"") is None
 
 
@@ -135,7 +135,7 @@ async def test_a_response_that_the_provider_has_shows_nothing_of_the_proxy() -> 
     assert [part["text"] for item in items.json()["data"] for part in item["content"]] == ["Hello."]
 
 
-def test_an_item_is_no_response() -> None:
+def test_an_item_is_not_a_response() -> None:
     assert read_question("GET", "/v1/responses/item:msg_1", b"") is None
     assert read_question("DELETE", "/v1/responses/item:msg_1", b"") is None
 
@@ -159,7 +159,7 @@ async def test_a_number_of_any_length_is_answered(limit: str, status: int) -> No
         assert found.status == status
 
 
-async def test_a_clock_that_is_behind_does_not_keep_a_response() -> None:
+async def test_a_slow_clock_does_not_keep_a_response() -> None:
     """Replicas' clocks differ, and the newest row of a name counts."""
     model = StrictResponses("One.", "Two.")
     tree: dict[str, Any] = {"policy": "thrifty", "responses": {"takeover": True}}
@@ -187,7 +187,7 @@ async def test_an_item_does_not_stand_for_the_answer_that_it_is_of() -> None:
         assert model.received[-1]["previous_response_id"] == name
 
 
-async def test_what_one_replica_has_deleted_no_other_one_goes_on_from(database: str) -> None:
+async def test_what_one_replica_has_deleted_no_other_replica_continues(database: str) -> None:
     model = StrictResponses("One.", "Two.", "Three.")
     tree: dict[str, Any] = {"policy": "thrifty", "responses": {"takeover": True}, "db": database}
     async with (

@@ -30,30 +30,30 @@ TOOLS = [{"type": "function", "function": {"name": "theirs", "parameters": {"typ
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hello."}], "stream": True}
 
 
-async def waits(there: Connection) -> None:
-    await there.left()
+async def waits(connection: Connection) -> None:
+    await connection.left()
 
 
-async def resets(there: Connection) -> None:
-    await there.reset()
+async def resets(connection: Connection) -> None:
+    await connection.reset()
 
 
-async def breaks_the_framing(there: Connection) -> None:
-    await there.send(b"zz\r\n")
+async def breaks_the_framing(connection: Connection) -> None:
+    await connection.send(b"zz\r\n")
 
 
-async def pings(there: Connection) -> None:
+async def pings(connection: Connection) -> None:
     for _ in range(400):
-        await there.chunk(b": ping\n\n")
+        await connection.chunk(b": ping\n\n")
 
 
 @pytest.mark.parametrize("rest", [waits, resets, breaks_the_framing, pings])
 async def test_an_answer_has_ended_with_its_last_event_whatever_the_upstream_does_then(rest: Rest) -> None:
-    async def script(request: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def script(request: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for chunk in (*CHUNKS, DONE):
-            await there.chunk(chunk)
-        await rest(there)
+            await connection.chunk(chunk)
+        await rest(connection)
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
@@ -76,9 +76,9 @@ EVENTS = {
 async def test_others_get_their_turn_while_a_stream_is_read_that_came_at_once(path: str, media_type: bytes) -> None:
     stream = EVENTS[path] * (1_000_000 // len(EVENTS[path]))
 
-    async def script(request: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n" % media_type, stream)
-        there.writer.close()
+    async def script(request: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n" % media_type, stream)
+        connection.writer.close()
 
     asked = {"contents": [{"parts": [{"text": "a"}]}]} if "v1beta" in path else ASKED | {"input": "a", "max_tokens": 9}
     async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy, count_bytes_read() as read:
@@ -88,12 +88,12 @@ async def test_others_get_their_turn_while_a_stream_is_read_that_came_at_once(pa
     assert max(read.values()) <= 2 * TURN_BYTES
 
 
-async def test_a_break_in_front_of_the_last_event_is_told() -> None:
-    async def script(request: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+async def test_a_break_before_the_last_event_is_reported() -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for chunk in CHUNKS:
-            await there.chunk(chunk)
-        await there.reset()
+            await connection.chunk(chunk)
+        await connection.reset()
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
@@ -105,11 +105,11 @@ async def test_a_break_in_front_of_the_last_event_is_told() -> None:
 async def test_an_error_of_the_provider_reaches_the_client_alone_and_the_record_has_it(
     events: tuple[bytes, ...],
 ) -> None:
-    async def script(request: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def script(request: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for event in events:
-            await there.chunk(event)
-        await there.send(b"0\r\n\r\n")
+            await connection.chunk(event)
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
@@ -130,12 +130,12 @@ async def test_an_error_of_the_provider_reaches_the_client_alone_and_the_record_
 )
 @pytest.mark.parametrize("hides", [False, True])
 async def test_a_stream_is_read_as_one_whatever_its_head_says(head: bytes, hides: bool) -> None:
-    async def script(request: RawRequest, there: Connection) -> None:
-        await there.send(head + b"transfer-encoding: chunked\r\n\r\n")
+    async def script(request: RawRequest, connection: Connection) -> None:
+        await connection.send(head + b"transfer-encoding: chunked\r\n\r\n")
         is_first = hides and len(upstream.requests) == 1
         for chunk in (CALLING, DONE) if is_first else (*CHUNKS, DONE):
-            await there.chunk(chunk)
-        await there.send(b"0\r\n\r\n")
+            await connection.chunk(chunk)
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post({**ASKED, "tools": TOOLS} if hides else ASKED)
@@ -147,14 +147,14 @@ async def test_a_stream_is_read_as_one_whatever_its_head_says(head: bytes, hides
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-async def test_calls_of_ours_stay_hidden_in_a_stream_that_is_compressed_unasked(coding: str) -> None:
-    async def script(request: RawRequest, there: Connection) -> None:
+async def test_calls_of_proxy_tools_stay_hidden_in_a_stream_that_is_compressed_unasked(coding: str) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         made = zlib.compressobj(wbits=31 if coding == "gzip" else 15)
-        await there.send(STREAM[:-2], b"content-encoding: %b\r\n\r\n" % coding.encode())
+        await connection.send(STREAM[:-2], b"content-encoding: %b\r\n\r\n" % coding.encode())
         for chunk in (CALLING, DONE) if len(upstream.requests) == 1 else (*CHUNKS, DONE):
-            await there.chunk(made.compress(chunk) + made.flush(zlib.Z_SYNC_FLUSH))
-        await there.chunk(made.flush())
-        await there.send(b"0\r\n\r\n")
+            await connection.chunk(made.compress(chunk) + made.flush(zlib.Z_SYNC_FLUSH))
+        await connection.chunk(made.flush())
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post({**ASKED, "tools": TOOLS}, b"accept-encoding: gzip")
@@ -166,12 +166,12 @@ async def test_calls_of_ours_stay_hidden_in_a_stream_that_is_compressed_unasked(
 
 
 @pytest.mark.parametrize("cut", [40, -12])
-async def test_a_compressed_stream_that_breaks_off_is_told(cut: int) -> None:
-    async def script(request: RawRequest, there: Connection) -> None:
+async def test_a_compressed_stream_that_breaks_off_is_reported(cut: int) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         packed = gzip.compress(b"".join(CHUNKS))
-        await there.send(STREAM[:-2], b"content-encoding: gzip\r\n\r\n")
-        await there.chunk(packed[:cut])
-        await there.send(b"0\r\n\r\n")
+        await connection.send(STREAM[:-2], b"content-encoding: gzip\r\n\r\n")
+        await connection.chunk(packed[:cut])
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
@@ -179,11 +179,11 @@ async def test_a_compressed_stream_that_breaks_off_is_told(cut: int) -> None:
         assert (await proxy.outcome())[0] == "partial"
 
 
-async def test_a_coding_that_is_not_known_goes_on_as_it_comes_and_is_noted() -> None:
-    async def script(request: RawRequest, there: Connection) -> None:
-        await there.send(STREAM[:-2], b"content-encoding: x-own\r\n\r\n")
-        await there.chunk(b"\x80packed")
-        await there.send(b"0\r\n\r\n")
+async def test_a_coding_that_is_not_known_is_passed_on_unchanged_and_is_noted() -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM[:-2], b"content-encoding: x-own\r\n\r\n")
+        await connection.chunk(b"\x80packed")
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post(ASKED)
@@ -196,9 +196,9 @@ async def test_a_coding_that_is_not_known_goes_on_as_it_comes_and_is_noted() -> 
 @pytest.mark.parametrize("head", [b"204 No Content", b"307 Moved"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_has_no_body_to_come_is_complete(head: bytes, stream: bool) -> None:
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         end = b"\r\n" if head.startswith(b"204") else b"location: /v2\r\ncontent-length: 0\r\n\r\n"
-        await there.send(b"HTTP/1.1 %b\r\n" % head, end)
+        await connection.send(b"HTTP/1.1 %b\r\n" % head, end)
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         found = await proxy.post({**ASKED, "stream": stream})
@@ -243,16 +243,16 @@ FORMATS: dict[str, tuple[dict[str, object], bytes]] = {
         (b"retr", False),
     ],
 )
-async def test_text_behind_the_events_goes_on_with_tools_too_and_half_an_event_does_not(
+async def test_text_after_the_events_is_passed_on_with_tools_too_and_half_an_event_is_not(
     path: str, rest: bytes, passes: bool
 ) -> None:
     asked, event = FORMATS[path]
 
-    async def script(request: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(event)
-        await there.chunk(rest)
-        await there.send(b"0\r\n\r\n")
+    async def script(request: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(event)
+        await connection.chunk(rest)
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(json.dumps(asked).encode(), path=path)
@@ -263,11 +263,11 @@ async def test_text_behind_the_events_goes_on_with_tools_too_and_half_an_event_d
         assert (await proxy.outcome())[0] == "partial"
 
 
-async def test_of_a_broken_stream_with_a_length_the_client_gets_the_error_behind_it() -> None:
+async def test_a_broken_stream_with_a_length_ends_with_an_error_for_the_client() -> None:
     """The error had no room in the length that the upstream had announced."""
 
-    async def script(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"200 OK", CHUNKS[0], b"content-type: text/event-stream")
+    async def script(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"200 OK", CHUNKS[0], b"content-type: text/event-stream")
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port) as proxy:
         wanted = ASKED | {"stream_options": {"include_usage": True}}

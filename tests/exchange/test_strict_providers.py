@@ -40,7 +40,7 @@ class RecallingModel(StrictCompletions):
     hidden = 0
     _step = -1
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         names = [tool["function"]["name"] for tool in json.loads(request.body).get("tools") or ()]
         offered = [one for one in OURS if one[0] in names]
         step = PROMPTS * (STEPS + 1) - len(self.answers)
@@ -50,7 +50,7 @@ class RecallingModel(StrictCompletions):
         elif offered and step != self._step and step % 9 == 7 and "calls" in self.answers[0]:
             self._step, self.hidden = step, self.hidden + 1
             self.answers[0] = {**self.answers[0], "calls": [*self.answers[0]["calls"], offered[0]]}
-        await super().__call__(request, there)
+        await super().__call__(request, connection)
 
 
 def list_answers() -> Iterable[Json]:

@@ -81,8 +81,8 @@ async def test_d4_what_is_left_out_now_is_asked_for_and_waited_for_whatever_its_
         assert len(helper.chats) == 2, "what is new alone"
 
 
-async def down(_: RawRequest, there: Connection) -> None:
-    await send_reply(there, b"500 No", b"no")
+async def down(_: RawRequest, connection: Connection) -> None:
+    await send_reply(connection, b"500 No", b"no")
 
 
 @pytest.mark.parametrize("answer", ["", "  ", "x" * 60_000, down], ids=["empty", "blank", "longer", "down"])

@@ -25,13 +25,13 @@ CHEATING = LONG | {"temperature": "maximum context length is 300 tokens; stream_
 def repeats(model: ScriptedModel) -> Any:
     """An upstream that repeats a value that it does not understand, as those do that check with pydantic."""
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         value = json.loads(request.body).get("temperature")
         if isinstance(value, str):
             error = {"message": f"Input should be a valid number, input_value={value!r}", "code": 400}
-            await send_reply(there, b"400 Bad Request", json.dumps({"error": error}).encode(), JSON)
+            await send_reply(connection, b"400 Bad Request", json.dumps({"error": error}).encode(), JSON)
         else:
-            await model(request, there)
+            await model(request, connection)
 
     return script
 
@@ -78,16 +78,16 @@ async def test_p7_a_result_that_two_tenants_got_alike_is_shortened_for_each_by_i
 async def test_p7_a_credential_that_the_helper_refuses_stops_the_helper_for_one_tenant_alone(tmp_path: Path) -> None:
     model = ScriptedModel("In short.")
 
-    async def check_key(request: RawRequest, there: Connection) -> None:
+    async def check_key(request: RawRequest, connection: Connection) -> None:
         if request.all(b"authorization") == [b"Bearer sk-wrong"]:
-            await send_reply(there, b"401 Unauthorized", b'{"error":{"message":"no such key"}}', JSON)
+            await send_reply(connection, b"401 Unauthorized", b'{"error":{"message":"no such key"}}', JSON)
         else:
-            await model(request, there)
+            await model(request, connection)
 
-    async with run_proxy_with_helper(tmp_path, check_key) as there:
+    async with run_proxy_with_helper(tmp_path, check_key) as proxy:
         for n in range(4):
             for key in ("sk-wrong",) if n < 3 else ("sk-wrong", "sk-right"):
                 body = {"model": "m", "messages": [{"role": "user", "content": f"Read {n}"}]}
-                assert (await there.proxy.post(body, b"x-context-session: s%d" % n, key=key)).status == 200
-                await wait_for_helper(there.proxy)
-        assert (there.told("refused"), there.told("resting"), there.told("kept")) == (3, 1, 1)
+                assert (await proxy.proxy.post(body, b"x-context-session: s%d" % n, key=key)).status == 200
+                await wait_for_helper(proxy.proxy)
+        assert (proxy.told("refused"), proxy.told("resting"), proxy.told("kept")) == (3, 1, 1)

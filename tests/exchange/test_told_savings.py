@@ -68,8 +68,8 @@ class Provider:
         usage = {"prompt_tokens": size, "completion_tokens": said, "prompt_tokens_details": {"cached_tokens": read}}
         return message, usage
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
-        await send_completion(there, *self.ask(json.loads(request.body)))
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
+        await send_completion(connection, *self.ask(json.loads(request.body)))
 
 
 def write_plain(message: dict[str, Any]) -> str:

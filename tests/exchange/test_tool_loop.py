@@ -93,7 +93,9 @@ SCENARIOS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("scenario", list(SCENARIOS))
-async def test_upstream_sees_what_it_wrote_and_the_client_sees_nothing_of_ours(scenario: str, stream: bool) -> None:
+async def test_upstream_sees_what_it_wrote_and_the_client_sees_nothing_of_the_proxy(
+    scenario: str, stream: bool
+) -> None:
     answers = [*SCENARIOS[scenario], "You are welcome.", make_answer(None, make_proxy_call(9)), "And that was that."]
     model = ScriptedModel(*answers)
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
@@ -270,7 +272,7 @@ async def test_a_state_is_kept_from_the_client_in_whichever_round_it_is_written(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_two_answers_to_one_request_each_keep_what_is_behind_them(stream: bool) -> None:
+async def test_two_answers_to_one_request_each_keep_what_follows_them(stream: bool) -> None:
     """The client asks again, gets another answer, and goes on from either."""
     model = ScriptedModel(
         make_answer(None, make_proxy_call(1)), "One.", make_answer(None, make_proxy_call(2)), "Two.", "So.", "So."

@@ -130,7 +130,7 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_has_to_be_a_call_is_a_call_of_ours_but_once(stream: bool) -> None:
+async def test_a_forced_call_is_a_call_of_a_proxy_tool_only_once(stream: bool) -> None:
     model = ScriptedModel(
         make_answer(None, make_proxy_call(1)),
         make_answer(None, make_client_call(1)),
@@ -146,8 +146,8 @@ async def test_what_has_to_be_a_call_is_a_call_of_ours_but_once(stream: bool) ->
     assert_hidden(played.heard)
 
 
-async def refuse(request: RawRequest, there: Connection) -> None:
-    await send_reply(there, b"500 Broken", b'{"error":{"message":"no"}}', JSON)
+async def refuse(request: RawRequest, connection: Connection) -> None:
+    await send_reply(connection, b"500 Broken", b'{"error":{"message":"no"}}', JSON)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -204,8 +204,8 @@ async def test_a_body_that_waited_is_answered_by_the_original_whatever_was_said(
 async def test_why_a_round_was_refused_is_recorded_and_told_where_it_is_not_about_hidden_messages(
     status: bytes, is_told: bool
 ) -> None:
-    async def refuses(request: RawRequest, there: Connection) -> None:
-        await send_reply(there, status, b'{"error":{"message":"Try later, please."}}', JSON)
+    async def refuses(request: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, status, b'{"error":{"message":"Try later, please."}}', JSON)
 
     for said, stream in (("Let me look.", True), (None, True), (None, False)):
         model = ScriptedModel(make_answer(said, make_proxy_call(1)), refuses, "It is so.")
@@ -218,9 +218,9 @@ async def test_why_a_round_was_refused_is_recorded_and_told_where_it_is_not_abou
         assert (b"Try later" in found.body) == (is_told and said is not None)
 
 
-async def test_a_refusal_in_an_unknown_compression_is_told_by_its_status_alone() -> None:
-    async def refuses(request: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"500 Broken", b"\x80packed", JSON, b"content-encoding: x-own")
+async def test_a_refusal_in_an_unknown_compression_is_reported_by_its_status_alone() -> None:
+    async def refuses(request: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"500 Broken", b"\x80packed", JSON, b"content-encoding: x-own")
 
     model = ScriptedModel(make_answer("Let me look.", make_proxy_call(1)), refuses)
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
@@ -236,9 +236,9 @@ async def test_a_refusal_in_an_unknown_compression_is_told_by_its_status_alone()
 async def test_the_cost_of_a_body_has_the_rounds_that_were_given_up() -> None:
     for third in (None, {"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}}):
 
-        async def fails(request: RawRequest, there: Connection, third: Any = third) -> None:
+        async def fails(request: RawRequest, connection: Connection, third: Any = third) -> None:
             status = b"500 Broken" if third is None else b"200 OK"
-            await send_reply(there, status, json.dumps(third).encode(), JSON)
+            await send_reply(connection, status, json.dumps(third).encode(), JSON)
 
         model = ScriptedModel(make_answer(None, make_proxy_call(1)), fails, "It is so.")
         async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
@@ -250,7 +250,7 @@ async def test_the_cost_of_a_body_has_the_rounds_that_were_given_up() -> None:
 
 
 @pytest.mark.parametrize(("said", "stream"), [(None, False), (None, True), ("Let me look.", True)])
-async def test_an_exchange_that_fails_behind_a_round_has_the_cost_of_the_round(said: str | None, stream: bool) -> None:
+async def test_an_exchange_that_fails_after_a_round_has_the_cost_of_the_round(said: str | None, stream: bool) -> None:
     model = ScriptedModel(make_answer(said, make_proxy_call(1)), refuse, refuse)
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": stream}
@@ -265,11 +265,11 @@ async def test_an_exchange_that_fails_behind_a_round_has_the_cost_of_the_round(s
 
 @pytest.mark.parametrize("said", ["", "Let me look."])
 async def test_a_later_stream_that_breaks_off(said: str) -> None:
-    async def breaks(request: RawRequest, there: Connection) -> None:
+    async def breaks(request: RawRequest, connection: Connection) -> None:
         model.received.append(request)
-        await there.send(STREAM)
-        await there.chunk(make_chunk({"role": "assistant", "content": ""}))
-        await there.reset()
+        await connection.send(STREAM)
+        await connection.chunk(make_chunk({"role": "assistant", "content": ""}))
+        await connection.reset()
 
     model = ScriptedModel(make_answer(said or None, make_proxy_call(1)), breaks, "It is so.")
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
@@ -283,11 +283,11 @@ async def test_a_later_stream_that_breaks_off(said: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_prompt_with_our_tools_that_is_refused_goes_out_once_more_without(stream: bool) -> None:
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         if len(json.loads(request.body)["tools"]) > len(TOOLS):
-            await send_reply(there, b"400 Bad", b'{"error":{"message":"no"}}', JSON)
+            await send_reply(connection, b"400 Bad", b'{"error":{"message":"no"}}', JSON)
         else:
-            await ScriptedModel.__call__(model, request, there)
+            await ScriptedModel.__call__(model, request, connection)
 
     model = ScriptedModel(
         make_answer(None, make_proxy_call(1))
@@ -315,10 +315,10 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
             raise
         return ""
 
-    async def silent(request: RawRequest, there: Connection) -> None:
+    async def silent(request: RawRequest, connection: Connection) -> None:
         at.set()
-        await there.send(STREAM)
-        await there.left()
+        await connection.send(STREAM)
+        await connection.left()
         ended.append("round")
 
     if where == "tool":
@@ -376,10 +376,10 @@ async def test_a_client_that_leaves_ends_the_process_that_runs_sql_for_it() -> N
 async def test_a_call_that_was_cut_off_is_nothing_that_is_put_back(before: list[Any]) -> None:
     """It has no result, and a call without one is refused."""
 
-    async def cut(request: RawRequest, there: Connection) -> None:
+    async def cut(request: RawRequest, connection: Connection) -> None:
         model.received.append(request)
         choice = {"index": 0, "message": make_answer("Long.", make_proxy_call(1)), "finish_reason": "length"}
-        await send_reply(there, b"200 OK", json.dumps({"id": "a", "choices": [choice]}).encode(), JSON)
+        await send_reply(connection, b"200 OK", json.dumps({"id": "a", "choices": [choice]}).encode(), JSON)
 
     model = ScriptedModel(*before, cut, "Well.")
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
@@ -403,12 +403,12 @@ async def test_each_round_has_an_idempotency_key_of_its_own(stream: bool) -> Non
     model = ScriptedModel(make_answer(None, make_proxy_call(1)), make_answer(None, make_proxy_call(2)), "It is so.")
     seen: dict[bytes, bytes] = {}
 
-    async def refuse_other_bodies(request: RawRequest, there: Connection) -> None:
+    async def refuse_other_bodies(request: RawRequest, connection: Connection) -> None:
         (key,) = request.all(b"idempotency-key")
         if seen.setdefault(key, request.body) != request.body:
-            await send_reply(there, b"422 Unprocessable Content", b'{"error":{"message":"another body"}}', JSON)
+            await send_reply(connection, b"422 Unprocessable Content", b'{"error":{"message":"another body"}}', JSON)
             return
-        await model(request, there)
+        await model(request, connection)
 
     async with run_upstream(refuse_other_bodies) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         found = await PlayedConversation(proxy, model, stream=stream).turn("Hello", b"Idempotency-Key: k")

@@ -25,7 +25,7 @@ def ids(turn: Turn, begin: int = 0) -> list[str]:
     return list_group_ids(turn.request, turn.keys, turn.enriched.policy.observation, begin)
 
 
-def test_a_turn_that_is_not_planned_goes_out_as_it_came() -> None:
+def test_a_turn_that_is_not_planned_is_sent_unchanged() -> None:
     found = turn(user("Hi"), assistant("Yes."), user("And?"))
     assert found.prompt.plan is UNPLANNED
     assert found.enriched.spliced.request is found.request

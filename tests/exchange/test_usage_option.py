@@ -15,14 +15,14 @@ async def test_an_upstream_that_refuses_to_be_asked_for_usage_is_asked_once() ->
     model = ScriptedModel("Well.")
     asked: list[bool] = []
 
-    async def script(request: RawRequest, there: Connection) -> None:
+    async def script(request: RawRequest, connection: Connection) -> None:
         asked.append(b"stream_options" in request.body)
         if asked[-1]:
             detail = {"type": "extra_forbidden", "loc": ["body", "stream_options", "include_usage"]}
             error = {"object": "error", "message": {"detail": [detail]}, "type": "invalid_request_error"}
-            await send_reply(there, b"422 Unprocessable Entity", json.dumps(error).encode(), JSON)
+            await send_reply(connection, b"422 Unprocessable Entity", json.dumps(error).encode(), JSON)
         else:
-            await model(request, there)
+            await model(request, connection)
 
     async with run_upstream(script) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         found = [await proxy.post(HELLO | {"stream": True}, b"x-context-session: a") for _ in range(2)]

@@ -37,7 +37,7 @@ def test_messages_of_a_hidden_round_are_none_of_the_client_s() -> None:
     assert [raw for _, raw in found] == [message.raw for message in spliced.request.messages]
 
 
-def test_results_that_the_provider_clears_go_out_as_they_came() -> None:
+def test_results_that_the_provider_clears_are_sent_unchanged() -> None:
     talk: list[Any] = [user("Hi")]
     for n in range(4):
         talk += [assistant(None, f"call_{n}"), result(f"call_{n}", f"result {n}")]

@@ -111,7 +111,7 @@ class Load:
         return answer
 
 
-async def answer_with_mark(request: RawRequest, there: Connection) -> None:
+async def answer_with_mark(request: RawRequest, connection: Connection) -> None:
     """Answers with the mark of the last user message."""
     asked = json.loads(request.body)
     said = next(m["content"] for m in reversed(asked["messages"]) if m["role"] == "user")
@@ -119,18 +119,18 @@ async def answer_with_mark(request: RawRequest, there: Connection) -> None:
     if not asked.get("stream"):
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         body = json.dumps({"id": "c", "object": "chat.completion", "choices": [choice]}).encode()
-        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+        await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
         return
-    await there.send(STREAM)
+    await connection.send(STREAM)
     for delta, finish in (
         ({"role": "assistant"}, None),
         ({"content": text[:9]}, None),
         ({"content": text[9:]}, "stop"),
     ):
         chunk = {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
-        await there.chunk(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-    await there.chunk(b"data: [DONE]\n\n")
-    await there.send(b"0\r\n\r\n")
+        await connection.chunk(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+    await connection.chunk(b"data: [DONE]\n\n")
+    await connection.send(b"0\r\n\r\n")
 
 
 async def kill_rounds(

@@ -43,8 +43,8 @@ PROMISES = (
         "An answer that failed never becomes one that succeeded, nor the reverse.",
         (
             "upstream/test_client_replies.py",
-            "exchange/test_handler.py::test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done",
-            "exchange/test_handler.py::test_an_answer_cut_short_is_never_told_as_whole",
+            "exchange/test_handler.py::test_a_broken_stream_is_passed_on_up_to_the_break_with_an_error_and_without_done",
+            "exchange/test_handler.py::test_an_answer_cut_short_is_never_reported_as_whole",
             "web/test_passthrough.py::test_u4_u5_u11_a_broken_answer_never_looks_whole",
         ),
     ),

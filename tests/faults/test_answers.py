@@ -37,10 +37,10 @@ async def test_u14_a_reply_that_unpacks_to_gigabytes_is_refused(
     for _coding in range(max(1, codings - 1)):
         bomb = gzip.compress(bomb, 1)
 
-    async def pack(_: RawRequest, there: Connection) -> None:
+    async def pack(_: RawRequest, connection: Connection) -> None:
         named = b", ".join([b"gzip"] * codings)
         head = b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (named, len(bomb))
-        await there.send(HEAD + head + bomb)
+        await connection.send(HEAD + head + bomb)
 
     async with run_upstream(pack) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
@@ -63,17 +63,17 @@ async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
     part = b"x" * (1 << 20)
     asked: list[RawRequest] = []
 
-    async def endless(request: RawRequest, there: Connection) -> None:
+    async def endless(request: RawRequest, connection: Connection) -> None:
         asked.append(request)
         if len(asked) == 1:
-            await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
+            await connection.send(HEAD + b"content-length: 2\r\n\r\n{}")
             return
-        await there.send(STREAM)
-        await there.chunk(b"data: ")
+        await connection.send(STREAM)
+        await connection.chunk(b"data: ")
         with suppress(ConnectionError):
             for _part in range(size // len(part)):
-                await there.chunk(part)
-            await there.send(b"0\r\n\r\n")
+                await connection.chunk(part)
+            await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(endless) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", str(tmp_path / "a.sqlite3")
@@ -104,9 +104,9 @@ async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
 
 @pytest.mark.parametrize("count", [600, pytest.param(100_000, marks=pytest.mark.long)])
 async def test_s14_names_without_number_are_few_series(record_property: Record, count: int) -> None:
-    async def said(_: RawRequest, there: Connection) -> None:
+    async def said(_: RawRequest, connection: Connection) -> None:
         body = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}]}'
-        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+        await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
 
     async with run_upstream(said) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
@@ -148,13 +148,15 @@ async def lossy() -> None:
     print("30 whole")
 
 
-async def _long(_: RawRequest, there: Connection) -> None:
-    await there.send(STREAM)
+async def _long(_: RawRequest, connection: Connection) -> None:
+    await connection.send(STREAM)
     for number in range(20):
         finish = b'"stop"' if number == 19 else b"null"
-        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":%b}]}\n\n' % finish)
-    await there.chunk(b"data: [DONE]\n\n")
-    await there.send(b"0\r\n\r\n")
+        await connection.chunk(
+            b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":%b}]}\n\n' % finish
+        )
+    await connection.chunk(b"data: [DONE]\n\n")
+    await connection.send(b"0\r\n\r\n")
 
 
 def test_u19_lost_packets_cost_time_and_nothing_else() -> None:

@@ -37,13 +37,13 @@ def test_s15_a_known_vulnerability_fails(audit: Any) -> None:
 
 
 @pytest.mark.parametrize("found", [None, report(UNKNOWN), report(UNKNOWN, UNKNOWN)])
-def test_s15_a_database_that_cannot_be_reached_is_told_of_and_is_no_clean_bill(audit: Any, found: Any) -> None:
+def test_s15_an_audit_that_reaches_no_database_says_that_nothing_was_audited(audit: Any, found: Any) -> None:
     code, told = audit.verdict(found)
     assert code == 0
     assert "nothing was audited" in told
 
 
-def test_s15_what_was_audited_is_told(audit: Any) -> None:
+def test_s15_what_was_audited_is_reported(audit: Any) -> None:
     assert audit.verdict(report(FINE, FINE)) == (0, "2 packages audited, no vulnerability is known")
     assert audit.verdict(report(FINE, UNKNOWN))[1].endswith("; not known to the database: b")
 

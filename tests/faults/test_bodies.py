@@ -63,9 +63,9 @@ def bodies(count: int, chance: random.Random) -> Iterator[bytes]:
 async def test_h7_what_is_not_rewritten_arrives_as_it_was_sent(path: str, count: int, record_property: Record) -> None:
     got: list[bytes] = []
 
-    async def note(request: RawRequest, there: Connection) -> None:
+    async def note(request: RawRequest, connection: Connection) -> None:
         got.append(sha256(request.body).digest())
-        await fine(request, there)
+        await fine(request, connection)
 
     chance = random.Random(7)
     async with run_upstream(note) as upstream, run_proxy(upstream.port, policy="passthrough") as proxy:

@@ -26,11 +26,11 @@ async def test_d8_a_clock_that_is_set_changes_neither_order_nor_who_is_who(
     def set_clock(app: ContextProxy) -> None:
         app.services.now = lambda: time.time() + offset
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         nonlocal offset
         offset = -offset  # it jumps while an answer is under way
         await asyncio.sleep(0.01)
-        await answer_with_mark(request, there)
+        await answer_with_mark(request, connection)
 
     db = str(tmp_path / "a.sqlite3")
     async with (

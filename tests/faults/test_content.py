@@ -17,8 +17,8 @@ from tests.raw_upstream import HEAD, Connection, RawRequest, run_upstream
 ANSWER = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"fine"},"finish_reason":"stop"}]}'
 
 
-async def fine(_: RawRequest, there: Connection) -> None:
-    await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
+async def fine(_: RawRequest, connection: Connection) -> None:
+    await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
 
 
 def chat(content: bytes) -> bytes:
@@ -41,7 +41,7 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("name", HEAVY)
-async def test_j1_what_breaks_parsers_goes_on_as_it_came(name: str) -> None:
+async def test_j1_bodies_that_break_parsers_are_passed_on_unchanged(name: str) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         got = await proxy.post(HEAVY[name])
         assert (got.status, got.body) == (200, ANSWER)
@@ -76,7 +76,9 @@ ODD = {
 
 
 @pytest.mark.parametrize("policy", ["passthrough", "thrifty", "rolling"])
-async def test_j2_what_is_nearly_json_goes_on_as_it_came_and_nothing_is_our_error(policy: str) -> None:
+async def test_j2_bodies_that_are_nearly_json_are_passed_on_unchanged_without_an_error_of_the_proxy(
+    policy: str,
+) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for name, body in ODD.items():
             upstream.requests.clear()
@@ -91,7 +93,7 @@ async def test_j2_what_is_nearly_json_goes_on_as_it_came_and_nothing_is_our_erro
         assert bytes(stored[0][0]).startswith(b'{"role":"user"')
 
 
-async def test_c8_a_packed_body_goes_on_packed_and_is_not_unpacked_here() -> None:
+async def test_c8_a_compressed_body_is_passed_on_compressed() -> None:
     bomb = gzip.compress(b"0" * (64 << 20))
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, limits={"body_mb": 1}) as proxy:
         for encoding, body in ((b"gzip", bomb), (b"x-unknown", b"?"), (b"gzip, gzip", gzip.compress(bomb))):
@@ -109,7 +111,7 @@ def test_j6_the_names_of_special_tokens_are_text(text: str) -> None:
         assert get_token_counter(name)(text) > 1, "as text, and not as the one token of that name"
 
 
-def test_j8_it_starts_and_answers_where_there_is_no_network_at_all(tmp_path: Path) -> None:
+def test_j8_the_proxy_starts_and_answers_without_any_network(tmp_path: Path) -> None:
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not installed (Debian's package util-linux)")
     if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode:

@@ -38,7 +38,7 @@ def test_no_bytes_raise_or_are_read_wrongly_ten_million_times(
     record_property("measured", f"{count:,} inputs of `{name}`, 0 raised")
 
 
-def test_an_input_that_raises_is_told() -> None:
+def test_an_input_that_raises_is_reported() -> None:
     def read(data: bytes) -> None:
         assert b"ab" not in data
 

@@ -271,7 +271,7 @@ OVER: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("name", OVER)
-async def test_s2_what_is_over_a_limit_goes_on_as_it_came_and_says_so(name: str) -> None:
+async def test_s2_what_is_over_a_limit_is_passed_on_unchanged_and_says_so(name: str) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, policy="thrifty", limits=FEW) as proxy:
         got = await proxy.post({"model": "m", **OVER[name]})
         assert (got.status, got.body, got.header("x-context-fallback")) == (200, ANSWER, "size")
@@ -282,12 +282,12 @@ async def test_s2_what_is_over_a_limit_goes_on_as_it_came_and_says_so(name: str)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_s2_an_answer_with_too_many_values_goes_on_as_it_came(stream: bool) -> None:
+async def test_s2_an_answer_with_too_many_values_is_passed_on_unchanged(stream: bool) -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
     said = [json.dumps({"choices": [choice], "more": [0] * count}).encode() for count in (9_000, 11_000)]
 
-    async def answer(_: RawRequest, there: Connection) -> None:
-        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(said[0]), said[0])
+    async def answer(_: RawRequest, connection: Connection) -> None:
+        await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(said[0]), said[0])
 
     async with run_upstream(answer) as upstream, run_proxy(upstream.port, limits=FEW) as proxy:
         for status in ("complete", "partial"):
@@ -296,7 +296,7 @@ async def test_s2_an_answer_with_too_many_values_goes_on_as_it_came(stream: bool
             assert (await proxy.outcome())[0] == status
 
 
-async def test_s2_a_history_that_grows_over_a_limit_goes_on_as_it_came_from_then_on() -> None:
+async def test_s2_a_history_that_grows_over_a_limit_is_passed_on_unchanged_from_then_on() -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, policy="thrifty", limits=FEW) as proxy:
         told = []
         for count in range(15, 25):

@@ -86,8 +86,8 @@ async def refused(port: int, body: bytes) -> RawAnswer:
     return parse_answer(head)
 
 
-async def wait(_: RawRequest, there: Connection) -> None:
-    await there.left()
+async def wait(_: RawRequest, connection: Connection) -> None:
+    await connection.left()
 
 
 async def test_s6_bodies_that_do_not_come_from_one_address_leave_places_for_others_and_for_probes() -> None:
@@ -118,9 +118,9 @@ async def test_s6_nobody_is_refused_while_there_is_room_and_a_share_may_be_all()
         limits: dict[str, Any] = {"connections": 32, "address_share": share}
         gate = asyncio.Event()
 
-        async def late(request: RawRequest, there: Connection, gate: asyncio.Event = gate) -> None:
+        async def late(request: RawRequest, connection: Connection, gate: asyncio.Event = gate) -> None:
             await gate.wait()
-            await fine(request, there)
+            await fine(request, connection)
 
         async with run_upstream(late) as upstream, run_proxy(upstream.port, limits=limits) as proxy:
             clients = [await connect(proxy.port) for _ in range(40)]
@@ -142,7 +142,7 @@ async def test_s6_nobody_is_refused_while_there_is_room_and_a_share_may_be_all()
 
 @pytest.mark.parametrize("how", [b"content-length: 1000000000000000", b"transfer-encoding: chunked"])
 @pytest.mark.parametrize("path", [CHAT, "/v1/x", "/api/sessions"])
-async def test_s6_who_is_not_let_in_is_told_at_once_and_holds_no_place_with_its_body(path: str, how: bytes) -> None:
+async def test_s6_an_unauthorized_client_is_refused_at_once_and_its_body_takes_no_place(path: str, how: bytes) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, **KEYED) as proxy:
         client = await connect(proxy.port)
         await client.send(b"POST %b HTTP/1.1\r\nhost: localhost\r\n%b\r\n\r\n" % (path.encode(), how))
@@ -161,7 +161,7 @@ async def test_s6_who_is_not_let_in_is_told_at_once_and_holds_no_place_with_its_
         assert proxy.app.body_budget.held == 0
 
 
-async def test_s6_who_is_not_let_in_may_go_on_once_the_body_has_come() -> None:
+async def test_s6_an_unauthorized_client_may_continue_once_its_body_has_arrived() -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, **KEYED) as proxy:
         client = await connect(proxy.port)
         await client.send(begun(50_000, path="/v1/x"))
@@ -250,9 +250,9 @@ async def test_s7_bodies_that_wait_on_a_connection_are_bounded() -> None:
 async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
 
-    async def slow(request: RawRequest, there: Connection) -> None:
+    async def slow(request: RawRequest, connection: Connection) -> None:
         await gate.wait()
-        await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
+        await connection.send(HEAD + b"content-length: 2\r\n\r\n{}")
 
     monkeypatch.setattr("proxy.web.server.MAX_PIPELINED_BYTES", 300_000)
     assert MAX_PIPELINED_BYTES > 300_000

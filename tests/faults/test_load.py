@@ -23,26 +23,26 @@ WORKERS = 16
 FAULTS = 0.01
 
 
-async def model(request: RawRequest, there: Connection) -> None:
+async def model(request: RawRequest, connection: Connection) -> None:
     """Answers with the mark that it was asked with; breaks as the text says."""
     asked = json.loads(request.body)
     mark = asked["messages"][-1]["content"].split()[0]
     if mark.startswith("refuse"):
-        await there.send(b"HTTP/1.1 529 Busy\r\ncontent-length: 0\r\n\r\n")
+        await connection.send(b"HTTP/1.1 529 Busy\r\ncontent-length: 0\r\n\r\n")
     elif mark.startswith("reset"):
-        await there.send(STREAM)
-        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"half"}}]}\n\n')
-        await there.reset()
+        await connection.send(STREAM)
+        await connection.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"half"}}]}\n\n')
+        await connection.reset()
     elif asked.get("stream"):
         chunk = {"choices": [{"index": 0, "delta": {"content": mark}, "finish_reason": "stop"}]}
-        await there.send(STREAM)
-        await there.chunk(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-        await there.chunk(b"data: [DONE]\n\n")
-        await there.send(b"0\r\n\r\n")
+        await connection.send(STREAM)
+        await connection.chunk(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        await connection.chunk(b"data: [DONE]\n\n")
+        await connection.send(b"0\r\n\r\n")
     else:
         choice = {"index": 0, "message": {"role": "assistant", "content": mark}, "finish_reason": "stop"}
         body = json.dumps({"choices": [choice]}).encode()
-        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+        await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
 
 
 @dataclass

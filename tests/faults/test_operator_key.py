@@ -217,32 +217,32 @@ ENCODED: dict[bytes, bytes] = {
 }
 
 
-async def echo(request: RawRequest, there: Connection) -> None:
+async def echo(request: RawRequest, connection: Connection) -> None:
     """Refuses, and says with what it was asked."""
     said = b"wrong key: " + b", ".join(request.all(b"authorization")) + b" (%d)" % len(request.body)
     mode = next(iter(request.all(b"x-mode")), b"")
     if mode in (b"gzip", b"packed"):
         said = gzip.compress(said)
         coding = b"gzip" if mode == b"gzip" else b"x-packed"
-        await there.send(
+        await connection.send(
             b"HTTP/1.1 401 No\r\ncontent-encoding: %b\r\ncontent-length: %d\r\n\r\n%b" % (coding, len(said), said)
         )
     elif mode in ENCODED:
         form = ENCODED[mode]
         said = b"wrong key: Bearer " + form + b" (" + form[:9] + b")"
-        await there.send(b"HTTP/1.1 401 No\r\nx-echo: %b\r\ncontent-length: %d\r\n\r\n" % (form, len(said)) + said)
+        await connection.send(b"HTTP/1.1 401 No\r\nx-echo: %b\r\ncontent-length: %d\r\n\r\n" % (form, len(said)) + said)
     elif mode == b"moved":
-        await there.send(
+        await connection.send(
             b"HTTP/1.1 302 %b\r\nlocation: /?%b\r\ncontent-length: %d\r\n\r\n" % (said, said, len(said)) + said
         )
     elif mode == b"pieces":
-        await there.send(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n")
+        await connection.send(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n")
         for n in range(0, len(said), 7):
-            await there.chunk(said[n : n + 7])
-        await there.send(b"0\r\n\r\n")
+            await connection.chunk(said[n : n + 7])
+        await connection.send(b"0\r\n\r\n")
     else:
         head = b"HTTP/1.1 401 No\r\nx-echo: %b\r\ncontent-length: %d\r\n\r\n"
-        await there.send(head % (said, len(said)) + said)
+        await connection.send(head % (said, len(said)) + said)
 
 
 @pytest.mark.usefixtures("lent")
@@ -267,11 +267,11 @@ async def test_s5_an_error_that_repeats_the_operators_key_arrives_without_it(pat
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
-async def test_headers_of_ours_that_an_upstream_says_do_not_reach_the_client(path: str) -> None:
-    async def spoofing(request: RawRequest, there: Connection) -> None:
+async def test_an_upstreams_x_context_headers_do_not_reach_the_client(path: str) -> None:
+    async def spoofing(request: RawRequest, connection: Connection) -> None:
         head = b"HTTP/1.1 %b\r\nX-Context-Session: spoof\r\nx-context-other: spoof\r\nx-fine: 1\r\n"
         head += b"content-length: 2\r\n\r\n{}"
-        await there.send(head % (next(iter(request.all(b"x-status")), b"") or b"200 OK"))
+        await connection.send(head % (next(iter(request.all(b"x-status")), b"") or b"200 OK"))
 
     async with run_upstream(spoofing) as upstream, run_proxy(upstream.port) as proxy:
         for status in (b"200 OK", b"401 No"):
@@ -282,7 +282,7 @@ async def test_headers_of_ours_that_an_upstream_says_do_not_reach_the_client(pat
 
 
 @pytest.mark.parametrize("origin", [b"http://[evil", b"http://\xff\xfe[x]y"])
-async def test_an_origin_that_is_no_url_is_a_page_of_another_site(origin: bytes) -> None:
+async def test_an_origin_that_is_not_a_url_is_a_page_of_another_site(origin: bytes) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         for method, path in (("POST", CHAT), ("GET", "/api/sessions"), ("GET", "/v1/models")):
             assert (await ask(proxy, method, path, b"origin: " + origin)).status == 403
@@ -303,8 +303,8 @@ async def test_what_the_rules_refuse_is_not_said_to_have_passed(caplog: pytest.L
 @pytest.mark.parametrize("status", [b"304 Not Modified", b"204 No Content"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_r6_an_answer_without_a_body_may_tell_a_length(status: bytes, method: str) -> None:
-    async def bodiless(request: RawRequest, there: Connection) -> None:
-        await there.send(b'HTTP/1.1 %b\r\netag: "a"\r\ncontent-length: 5\r\n\r\n' % status)
+    async def bodiless(request: RawRequest, connection: Connection) -> None:
+        await connection.send(b'HTTP/1.1 %b\r\netag: "a"\r\ncontent-length: 5\r\n\r\n' % status)
 
     async with run_upstream(bodiless) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
@@ -320,7 +320,7 @@ async def test_r6_an_answer_without_a_body_may_tell_a_length(status: bytes, meth
         assert proxy.count("internal_errors_total", where="web") == 0
 
 
-async def test_an_answer_that_is_none_of_these_is_as_it_came() -> None:
+async def test_an_answer_without_the_key_is_unchanged() -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:
         got = await ask(proxy, "GET", "/v1/models", b"authorization: Bearer own")
         assert (got.body, got.header("content-length")) == (ANSWER, str(len(ANSWER)))

@@ -72,10 +72,10 @@ async def test_c6_a_thousand_silent_sockets_do_not_slow_others(
         await asyncio.to_thread(fork_server.kill, pid)
 
 
-async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_told_to_come_back() -> None:
-    async def slow(request: RawRequest, there: Connection) -> None:
+async def test_r2_under_twice_the_load_admitted_requests_finish_and_the_rest_are_told_to_retry() -> None:
+    async def slow(request: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(0.05)
-        await model(request, there)
+        await model(request, connection)
 
     async with run_upstream(slow) as upstream, run_proxy(upstream.port, limits={"requests": 20}) as proxy:
         counts = {200: 0, 503: 0}
@@ -101,12 +101,12 @@ async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_to
 
 
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(OVERLOAD_S, marks=pytest.mark.long, id="long")])
-async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
+async def test_r2_goodput_stays_and_rejected_requests_are_answered_at_once(
     fork_server: ForkServer, tmp_path: Path, record_property: Record, seconds: float
 ) -> None:
-    async def slow(request: RawRequest, there: Connection) -> None:
+    async def slow(request: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(0.15)
-        await model(request, there)
+        await model(request, connection)
 
     async with run_upstream(slow) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
@@ -156,19 +156,19 @@ async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
 def holding(end: asyncio.Event) -> Script:
     """Answers at once but for streams that are held until the end."""
 
-    async def held(request: RawRequest, there: Connection) -> None:
+    async def held(request: RawRequest, connection: Connection) -> None:
         if len(request.body) > 1_000_000:  # what reads it here would hold up the light ones, too
             body = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}]}'
-            await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+            await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
             return
         if not json.loads(request.body)["messages"][-1]["content"].startswith("held"):
-            await model(request, there)
+            await model(request, connection)
             return
-        await there.send(STREAM)
-        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
+        await connection.send(STREAM)
+        await connection.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
         await end.wait()
-        await there.chunk(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
-        await there.send(b"0\r\n\r\n")
+        await connection.chunk(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
+        await connection.send(b"0\r\n\r\n")
 
     return held
 

@@ -15,34 +15,112 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 
-FAULTS = {"u": 19, "c": 10, "h": 7, "j": 8, "d": 12, "s": 15, "r": 3}
-ROWS = [f"{kind}{n}" for kind, last in FAULTS.items() for n in range(1, last + 1)]
+FAULTS = {
+    "u1": "the upstream refuses the connection",
+    "u2": "the upstream never accepts the connection",
+    "u3": "the upstream resets the connection before its headers",
+    "u4": "the upstream resets the connection within a stream",
+    "u5": "a stream ends without its end marker",
+    "u6": "a stream ends within a line or a character",
+    "u7": "the upstream is silent for minutes",
+    "u8": "an answer comes byte by byte",
+    "u9": "a stream is cut into pieces at any byte",
+    "u10": "an answer has another type than was asked for, or is garbage",
+    "u11": "a body is shorter or longer than it says",
+    "u12": "the upstream asks for a retry, or fails",
+    "u13": "an answer is compressed unasked",
+    "u14": "an answer unpacks to gigabytes",
+    "u15": "an endless stream, or one endless line",
+    "u16": "a redirect to another address",
+    "u17": "informational answers, trailers, HTTP/1.0 and hop-by-hop headers",
+    "u18": "the upstream repeats the key",
+    "u19": "packets are lost",
+    "c1": "the client leaves within a stream",
+    "c2": "the client leaves before the first byte",
+    "c3": "many clients leave at random moments",
+    "c4": "the client closes its sending half",
+    "c5": "the client reads slowly",
+    "c6": "the client is silent, or sends byte by byte",
+    "c7": "a body over the limit",
+    "c8": "a request body that unpacks to gigabytes, or in an unknown coding",
+    "c9": "pipelined requests, `Expect`, and reuse after an error",
+    "c10": "more connections than allowed",
+    "h1": "headers that two readers could read in two ways",
+    "h2": "no host, two hosts, or a host that is none",
+    "h3": "hop-by-hop headers",
+    "h4": "headers over the limit",
+    "h5": "paths that are spelt in odd ways",
+    "h6": "line ends in values that are repeated",
+    "h7": "a request that is not changed",
+    "j1": "JSON of extreme depth or size",
+    "j2": "JSON that only some readers accept",
+    "j3": "a body of the wrong shape",
+    "j4": "texts that take tokenizers long",
+    "j5": "texts that take patterns long",
+    "j6": "special tokens in a text",
+    "j7": "calls and results that do not match",
+    "j8": "no network",
+    "d1": "the process is killed",
+    "d2": "power is lost",
+    "d3": "the disk is full",
+    "d4": "the disk fails, or files run out",
+    "d5": "the disk is slow",
+    "d6": "another process holds the lock, or an old snapshot",
+    "d7": "the database is deleted, replaced, truncated or damaged",
+    "d8": "the clock jumps",
+    "d9": "the process is told to stop under load, or killed in a migration",
+    "d10": "two processes on one file",
+    "d11": "a store with millions of rows",
+    "d12": "a request is cancelled at any await",
+    "s1": "each route with each wrong key",
+    "s2": "SQL in values that clients choose, and values beyond every limit",
+    "s3": "SQL of a model that tries to get out",
+    "s4": "names of sessions that are guessed or collide",
+    "s5": "memos that try to give orders",
+    "s6": "tool results that look like the model's own notes, and bodies of clients that are not let in",
+    "s7": "a model that calls the proxy's tools for ever",
+    "s8": "tools of the client with a name of the proxy's",
+    "s9": "addresses that a client chooses",
+    "s10": "markup in everything that the dashboard shows",
+    "s11": "pages of other sites",
+    "s12": "secrets in logs, errors, metrics and the store",
+    "s13": "the time that a check of a key takes",
+    "s14": "names without number in metrics",
+    "s15": "packages that were tampered with",
+    "r1": "a long run with faults",
+    "r2": "twice the load that can be served",
+    "r3": "one heavy request among many streams",
+}
+"""Each row in words: of the upstream (u), the client (c), HTTP (h), JSON (j), the disk (d), attacks (s), load (r)."""
+ROWS = [*FAULTS]
 
 WHERE = ("faults", "upstream", "web")
 """Folders in which a row's letter is a fault's; elsewhere it may be a feature's."""
 
 SHOWN: dict[str, list[str]] = {
     "u2": ["upstream/test_client.py::test_a_connection_that_is_never_accepted_ends_at_the_connect_timeout"],
-    "u4": ["exchange/test_handler.py::test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done"],
+    "u4": [
+        "exchange/test_handler.py::test_a_broken_stream_is_passed_on_up_to_the_break_with_an_error_and_without_done"
+    ],
     "u5": [
-        "exchange/test_record_outcome.py::test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from"
+        "exchange/test_record_outcome.py::test_an_answer_that_broke_off_is_stored_as_far_as_it_came_and_can_be_continued"
     ],
     "u9": [
-        "stream/test_completions_relay.py::test_without_options_every_byte_goes_on_at_every_cut",
+        "stream/test_completions_relay.py::test_without_options_every_byte_is_passed_on_at_every_cut",
         "stream/test_sse.py::test_a_stream_reads_alike_whole_byte_by_byte_and_cut_anywhere",
     ],
     "u10": [
         "exchange/test_handler.py::test_whatever_a_200_holds_reaches_the_client",
         "exchange/test_handler.py::test_whatever_a_stream_holds_reaches_the_client",
     ],
-    "u11": ["exchange/test_handler.py::test_an_answer_cut_short_is_never_told_as_whole"],
+    "u11": ["exchange/test_handler.py::test_an_answer_cut_short_is_never_reported_as_whole"],
     "c1": ["web/test_chat.py::test_upstream_is_closed_when_the_client_leaves_mid_stream"],
     "c2": ["web/test_chat.py::test_upstream_is_closed_when_the_client_leaves_before_the_first_byte"],
     "c3": ["web/test_chat.py::test_the_next_requests_succeed_after_many_clients_have_left"],
     "c5": ["web/test_chat.py::test_a_client_that_reads_slowly_holds_the_upstream_back"],
     "j3": [
-        "web/test_chat.py::test_odd_bodies_go_on_untouched_and_upstream_decides",
-        "web/test_chat.py::test_no_body_makes_an_error_of_ours",
+        "web/test_chat.py::test_odd_bodies_are_passed_on_untouched_and_upstream_decides",
+        "web/test_chat.py::test_no_body_causes_an_error_of_the_proxy",
     ],
     "j4": [
         "test_tokenizers.py::test_pathological_texts_are_counted_at_once",
@@ -98,7 +176,7 @@ SHOWN: dict[str, list[str]] = {
         "notes/test_memo_matching.py::test_no_memo_can_end_its_block_or_begin_anything",
         "notes/test_memo_matching.py::test_a_memo_of_100_kb_is_shown_to_2_kb",
     ],
-    "s6": ["exchange/test_state_blocks.py::test_s6_a_block_of_a_tool_or_of_the_user_is_no_state"],
+    "s6": ["exchange/test_state_blocks.py::test_s6_a_block_in_a_tool_result_or_a_user_message_is_not_a_state"],
     "s7": [
         "exchange/test_tool_loop_ends.py::test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools",
         "exchange/test_tool_loop_ends.py::test_time_is_bounded_too_and_ends_a_tool_that_runs",
@@ -113,7 +191,7 @@ SHOWN: dict[str, list[str]] = {
         "upstream/test_client.py::test_nothing_imports_another_http_client",
     ],
     "s10": [
-        "web/dashboard/test_hostile.py::test_there_are_two_hundred_of_them",
+        "web/dashboard/test_hostile.py::test_there_are_two_hundred_hostile_texts",
         "web/dashboard/test_hostile.py::test_names_of_sessions_and_models_in_the_list",
         "web/dashboard/test_static_files.py::test_texts_never_become_markup_and_nothing_comes_from_elsewhere",
     ],

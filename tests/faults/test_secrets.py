@@ -22,23 +22,23 @@ KINDS = ("sk-proj-canary%d", "sk-ant-canary%d", "ghp_canary%d", "eyJhbGci.canary
 CANARIES = [form % (KINDS[k] % (10 * n + k)) for n, form in enumerate(FORMS) for k in range(len(KINDS))]
 
 
-async def broken(request: RawRequest, there: Connection) -> None:
+async def broken(request: RawRequest, connection: Connection) -> None:
     """Repeats the credentials that it got, in a header and in its body, and breaks in one of four ways."""
     got = b", ".join(value for name, value in request.headers if b"canary" in value)
     body = json.dumps({"error": {"message": "no such key: " + got.decode()}}).encode()
     kind = len(request.body) % 4
     if kind == 0:
         head = b"HTTP/1.1 401 No\r\nx-was: %b\r\ncontent-length: %d\r\n\r\n" % (got, len(body))
-        await there.send(head + body)
+        await connection.send(head + body)
     elif kind == 1:
-        await there.send(STREAM)
-        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\ndata: ' + body + b"\n\n")
-        await there.reset()
+        await connection.send(STREAM)
+        await connection.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\ndata: ' + body + b"\n\n")
+        await connection.reset()
     elif kind == 2:
-        await there.reset()
+        await connection.reset()
     else:
-        await there.send(HEAD + b"content-length: 99999\r\n\r\n{")
-        await there.reset()
+        await connection.send(HEAD + b"content-length: 99999\r\n\r\n{")
+        await connection.reset()
 
 
 async def test_s12_u18_no_credential_rests_anywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -67,8 +67,8 @@ ATTACKS: dict[str, bytes] = {
 }
 
 
-async def echo(request: RawRequest, there: Connection) -> None:
-    await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(request.body) + request.body)
+async def echo(request: RawRequest, connection: Connection) -> None:
+    await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(request.body) + request.body)
 
 
 async def talk(proxy: RunningProxy, raw: bytes) -> tuple[bytes, bool]:
@@ -140,7 +140,7 @@ async def test_h1_what_is_dangerous_never_reaches_the_upstream(name: str) -> Non
 async def test_h6_what_is_told_back_forges_neither_headers_nor_log_lines(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         model = json.loads(request.body)["model"]
         body: Any = {
             "id": "c",
@@ -148,7 +148,7 @@ async def test_h6_what_is_told_back_forges_neither_headers_nor_log_lines(
             "choices": [{"index": 0, "finish_reason": "stop", "message": {"content": "x"}}],
         }
         raw = json.dumps(body).encode()
-        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(raw) + raw)
+        await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(raw) + raw)
 
     async with run_upstream(answer) as upstream, run_proxy(upstream.port) as proxy:
         body = json.dumps({"model": text, "messages": [{"role": "user", "content": text}]}).encode()

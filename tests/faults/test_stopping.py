@@ -74,12 +74,12 @@ def stored(path: Path) -> dict[str, int]:
 async def test_d9_with_200_streams_open_all_end_in_order_and_are_stored(tmp_path: Path) -> None:
     end = asyncio.Event()
 
-    async def stream(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(EVENT)
+    async def stream(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(EVENT)
         await end.wait()
-        await there.chunk(LAST)
-        await there.send(b"0\r\n\r\n")
+        await connection.chunk(LAST)
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(stream) as upstream, served(tmp_path, upstream.port, 60) as (process, port):
         clients = await streams(port, 200)
@@ -109,10 +109,10 @@ async def status(port: int, path: str) -> int:
 
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
 async def test_d9_with_notice_it_serves_on_and_says_that_it_will_stop(tmp_path: Path, told: signal.Signals) -> None:
-    async def answer(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(LAST)
-        await there.send(b"0\r\n\r\n")
+    async def answer(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(LAST)
+        await connection.send(b"0\r\n\r\n")
 
     notice = {"CONTEXT_PROXY_DRAIN__NOTICE_S": "600"}
     async with run_upstream(answer) as upstream, served(tmp_path, upstream.port, 5, notice) as (process, port):
@@ -145,10 +145,10 @@ async def refusing(port: int) -> None:
 
 
 async def test_d9_requests_on_connections_that_nobody_has_accepted_yet_are_answered(tmp_path: Path) -> None:
-    async def answer(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(LAST)
-        await there.send(b"0\r\n\r\n")
+    async def answer(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(LAST)
+        await connection.send(b"0\r\n\r\n")
 
     body = b'{"model":"m","messages":[{"role":"user","content":"a"}]}'
     asked = make_post(CHAT, body, b"content-type: application/json").replace(b"connection: close\r\n", b"")
@@ -179,10 +179,10 @@ async def test_d9_requests_on_connections_that_nobody_has_accepted_yet_are_answe
 async def test_d9_told_twice_it_waits_no_longer_and_stores_what_there_was(
     tmp_path: Path, second: signal.Signals
 ) -> None:
-    async def stall(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(EVENT)
-        await there.left()
+    async def stall(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(EVENT)
+        await connection.left()
 
     async with run_upstream(stall) as upstream, served(tmp_path, upstream.port, 600) as (process, port):
         clients = await streams(port, 20)
@@ -204,8 +204,8 @@ async def test_d9_told_twice_it_waits_no_longer_and_stores_what_there_was(
 
 
 async def test_d9_at_the_end_of_its_patience_the_rest_is_broken_off(tmp_path: Path) -> None:
-    async def stall(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def stall(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     async with run_upstream(stall) as upstream, served(tmp_path, upstream.port, 1) as (process, port):
         client = await connect(port)
@@ -223,10 +223,10 @@ async def test_d9_at_the_end_of_its_patience_the_rest_is_broken_off(tmp_path: Pa
 
 
 async def test_r1_with_a_full_disk_and_much_waiting_it_ends_and_what_was_lost_is_recorded(tmp_path: Path) -> None:
-    async def answer(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(LAST)
-        await there.send(b"0\r\n\r\n")
+    async def answer(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(LAST)
+        await connection.send(b"0\r\n\r\n")
 
     path = tmp_path / "a.sqlite3"
     quick = {"CONTEXT_PROXY_LIMITS__COMMIT_WAIT_MS": "1"}

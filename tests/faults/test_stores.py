@@ -267,7 +267,7 @@ async def test_d4_where_no_file_can_be_opened_who_is_connected_is_answered_and_s
     check_integrity(db)
 
 
-async def test_d3_what_a_request_said_is_lost_and_its_answer_stored_is_no_acknowledgement() -> None:
+async def test_d3_what_a_request_said_is_lost_and_its_answer_stored_is_not_an_acknowledgement() -> None:
     """The spool was full when the request came, and had room when the answer did."""
 
     def refuse(app: ContextProxy) -> None:

@@ -46,7 +46,7 @@ async def test_what_is_held_counts_until_it_is_settled(store: FailingStore) -> N
     assert daily_budget.reserved == 0.0
 
 
-async def test_a_restart_goes_on_with_the_day_and_a_new_day_begins_anew(store: FailingStore) -> None:
+async def test_stored_spending_counts_after_a_restart_and_starts_over_on_a_new_day(store: FailingStore) -> None:
     clock = Clock()
     await store.put([SpendingRow(*NO_CONVERSATION, 5, "summary", 1, 0, 0, 0.9)])
     daily_budget = Budget(1.0, clock)
@@ -125,7 +125,7 @@ def test_three_failures_in_a_row_begin_a_rest() -> None:
     assert not breaker.is_open("t")
 
 
-def test_answers_that_do_not_fit_and_a_spent_budget_are_no_failures_of_the_helper() -> None:
+def test_answers_that_do_not_fit_and_a_spent_budget_are_not_failures_of_the_helper() -> None:
     breaker = HelperCircuitBreaker(Clock(0.0))
     assert not any(
         breaker.record_call(outcome, "t") for outcome in ("cut", "over_budget", "store") for _ in range(DOWN_AFTER)

@@ -39,8 +39,8 @@ async def asker(script: Script, timeout_s: float = 2.0) -> AsyncIterator[tuple[H
 
 
 def says(status: bytes, body: bytes, *lines: bytes) -> Script:
-    async def script(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, status, body, TYPE, *lines)
+    async def script(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, status, body, TYPE, *lines)
 
     return script
 
@@ -69,9 +69,9 @@ async def test_a_question_is_one_user_message_and_its_answer_has_a_price() -> No
 
 
 async def test_tokens_that_are_not_reported_are_estimated() -> None:
-    async def silent(_: RawRequest, there: Connection) -> None:
+    async def silent(_: RawRequest, connection: Connection) -> None:
         body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "x" * 390}}]}
-        await send_reply(there, b"200 OK", json.dumps(body).encode(), TYPE)
+        await send_reply(connection, b"200 OK", json.dumps(body).encode(), TYPE)
 
     async with asker(silent) as (one, _):
         told = await one.ask("y" * 3900, [])
@@ -109,8 +109,8 @@ async def test_whatever_comes_back_is_an_outcome_and_is_asked_once(script: Scrip
 
 
 async def test_a_slow_answer_is_given_up_and_taken_for_paid() -> None:
-    async def slow(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def slow(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     async with asker(slow, timeout_s=0.1) as (one, upstream):
         told = await one.ask("q", [])
@@ -119,20 +119,20 @@ async def test_a_slow_answer_is_given_up_and_taken_for_paid() -> None:
 
 
 async def test_an_answer_that_drips_is_given_up_as_well() -> None:
-    async def drip(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    async def drip(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
         while True:
-            await there.chunk(b" ")
+            await connection.chunk(b" ")
             await asyncio.sleep(0.02)
 
     async with asker(drip, timeout_s=0.15) as (one, _):
         assert (await one.ask("q", [])).outcome == "timeout"
 
 
-async def test_a_broken_answer_and_a_closed_port_are_told_apart() -> None:
-    async def breaks(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
-        await there.reset()
+async def test_a_broken_answer_and_a_closed_port_are_distinguished() -> None:
+    async def breaks(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+        await connection.reset()
 
     async with asker(breaks) as (one, _):
         assert (await one.ask("q", [])).outcome == "broken"
@@ -142,12 +142,12 @@ async def test_a_broken_answer_and_a_closed_port_are_told_apart() -> None:
 
 
 async def test_the_newer_name_of_the_limit_is_learnt_from_one_refusal() -> None:
-    async def strict(request: RawRequest, there: Connection) -> None:
+    async def strict(request: RawRequest, connection: Connection) -> None:
         if "max_tokens" in json.loads(request.body):
             error = b'{"error":{"message":"Unsupported: \'max_tokens\'. Use \'max_completion_tokens\' instead."}}'
-            await send_reply(there, b"400 Bad Request", error, TYPE)
+            await send_reply(connection, b"400 Bad Request", error, TYPE)
         else:
-            await ScriptedModel("Yes.")(request, there)
+            await ScriptedModel("Yes.")(request, connection)
 
     async with asker(strict) as (one, upstream):
         assert [(await one.ask("q", [])).text for _ in range(3)] == ["Yes."] * 3

@@ -28,20 +28,20 @@ from tests.scripted_model import ScriptedModel, send_reply
 
 
 async def test_a_good_answer_is_in_the_next_requests_prompt(tmp_path: Path) -> None:
-    async with run_proxy_with_helper(tmp_path, " The user wants it read.\n") as there:
-        agent = await send_texts(there, LONG, "And now?", "And then?")
-        assert there.model.texts(0) == [LONG]
-        assert there.model.texts(1)[0] == "The user wants it read."
-        assert there.told("kept") == 1
-        assert there.proxy.count("helper_tokens_total", kind="summary") == 14
-        assert there.proxy.count("helper_dollars_total", kind="summary") == pytest.approx((11 * 1.25 + 3 * 5) / 1e6)
-        (row,) = await there.proxy.rows(
+    async with run_proxy_with_helper(tmp_path, " The user wants it read.\n") as proxy:
+        agent = await send_texts(proxy, LONG, "And now?", "And then?")
+        assert proxy.model.texts(0) == [LONG]
+        assert proxy.model.texts(1)[0] == "The user wants it read."
+        assert proxy.told("kept") == 1
+        assert proxy.proxy.count("helper_tokens_total", kind="summary") == 14
+        assert proxy.proxy.count("helper_dollars_total", kind="summary") == pytest.approx((11 * 1.25 + 3 * 5) / 1e6)
+        (row,) = await proxy.proxy.rows(
             "SELECT kind, model, prompt_tokens, completion_tokens, text FROM helper_answers"
         )
         assert row == ("summary", "demo", 11, 3, b"The user wants it read.")
-        assert await there.proxy.rows("SELECT count(*) FROM sessions") == [(1,)], "the helper's calls are no session"
-        assert await there.proxy.rows("SELECT count(*) FROM exchanges") == [(3,)]
-    (question,) = there.helper.chats
+        assert await proxy.proxy.rows("SELECT count(*) FROM sessions") == [(1,)], "the helper's calls are no session"
+        assert await proxy.proxy.rows("SELECT count(*) FROM exchanges") == [(3,)]
+    (question,) = proxy.helper.chats
     assert question["messages"] == [{"role": "user", "content": "Summarise: " + LONG}]
     assert [m["content"] for m in agent.messages if m["role"] == "user"] == [LONG, "And now?", "And then?"]
 
@@ -52,8 +52,8 @@ async def test_nothing_of_it_reaches_the_client(tmp_path: Path, stream: bool) ->
         return [([name for name, _ in one.headers], one.body) for one in found]
 
     async def heard(answer: Any, **helper: Any) -> list[Any]:
-        async with run_proxy_with_helper(tmp_path, answer, helper=helper) as there:
-            agent = Agent(there.proxy, (SESSION,), stream=stream)
+        async with run_proxy_with_helper(tmp_path, answer, helper=helper) as proxy:
+            agent = Agent(proxy.proxy, (SESSION,), stream=stream)
             return [await agent.say(text) for text in (LONG, "And now?", "And then?")]
 
     async def down(_: RawRequest, connection: Connection) -> None:
@@ -66,23 +66,23 @@ async def test_nothing_of_it_reaches_the_client(tmp_path: Path, stream: bool) ->
 
 
 def script(status: bytes, body: bytes) -> Any:
-    async def speak(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, status, body, b"content-type: application/json")
+    async def speak(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, status, body, b"content-type: application/json")
 
     return speak
 
 
-async def hang(_: RawRequest, there: Connection) -> None:
-    await there.left()
+async def hang(_: RawRequest, connection: Connection) -> None:
+    await connection.left()
 
 
-async def refuse(_: RawRequest, there: Connection) -> None:
-    await there.reset()
+async def refuse(_: RawRequest, connection: Connection) -> None:
+    await connection.reset()
 
 
-async def half(_: RawRequest, there: Connection) -> None:
-    await there.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
-    await there.reset()
+async def half(_: RawRequest, connection: Connection) -> None:
+    await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+    await connection.reset()
 
 
 CUT = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"a42f and"},"finish_reason":"length"}]}'
@@ -106,29 +106,29 @@ BAD: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("answer", "outcome"), BAD, ids=[f"{n}-{outcome}" for n, (_, outcome) in enumerate(BAD)])
 async def test_a_bad_answer_is_counted_and_the_request_is_unharmed(tmp_path: Path, answer: Any, outcome: str) -> None:
     wait = {"timeout_s": 0.2 if outcome == "timeout" else 20.0}  # a busy machine takes its time for the other ones
-    async with run_proxy_with_helper(tmp_path, answer, stage='keep = "a42f"', helper=wait) as there:
-        agent = await send_texts(there, LONG, "And now?", "And then?")
-        assert there.told(outcome) == 1, "asked once, and not again with each request"
-        assert await there.proxy.rows("SELECT count(*) FROM helper_answers") == [(0,)]
-        assert all(row == ("complete", 200, None) for row in await there.proxy.outcomes())
-    assert len(there.helper.received) <= 2, "a connection that is lost before the answer is tried once more at most"
-    assert there.model.texts(1)[0] == EXTRACT
-    assert there.model.texts(2)[0] == EXTRACT
+    async with run_proxy_with_helper(tmp_path, answer, stage='keep = "a42f"', helper=wait) as proxy:
+        agent = await send_texts(proxy, LONG, "And now?", "And then?")
+        assert proxy.told(outcome) == 1, "asked once, and not again with each request"
+        assert await proxy.proxy.rows("SELECT count(*) FROM helper_answers") == [(0,)]
+        assert all(row == ("complete", 200, None) for row in await proxy.proxy.outcomes())
+    assert len(proxy.helper.received) <= 2, "a connection that is lost before the answer is tried once more at most"
+    assert proxy.model.texts(1)[0] == EXTRACT
+    assert proxy.model.texts(2)[0] == EXTRACT
     assert [m["content"] for m in agent.messages[1::2]] == ["Well."] * 3
 
 
 async def test_a_closed_port_is_counted_and_the_request_is_unharmed(tmp_path: Path) -> None:
-    async with run_proxy_with_helper(tmp_path, "x", small={"base_url": "http://127.0.0.1:1/v1"}) as there:
-        await send_texts(there, LONG, "And now?")
-        assert there.told("unreachable") == 1
-    assert there.model.texts(1)[0] == EXTRACT
-    assert there.helper.received == []
+    async with run_proxy_with_helper(tmp_path, "x", small={"base_url": "http://127.0.0.1:1/v1"}) as proxy:
+        await send_texts(proxy, LONG, "And now?")
+        assert proxy.told("unreachable") == 1
+    assert proxy.model.texts(1)[0] == EXTRACT
+    assert proxy.helper.received == []
 
 
 @pytest.mark.timed
 async def test_a_slow_helper_never_delays_a_request_that_does_not_wait(tmp_path: Path) -> None:
-    async with run_proxy_with_helper(tmp_path, hang, stage="now = true") as there:
-        agent = Agent(there.proxy, (SESSION,))
+    async with run_proxy_with_helper(tmp_path, hang, stage="now = true") as proxy:
+        agent = Agent(proxy.proxy, (SESSION,))
         started = time.monotonic()
         for text in (LONG, "And now?", "And then?"):
             await agent.say(text)
@@ -136,13 +136,13 @@ async def test_a_slow_helper_never_delays_a_request_that_does_not_wait(tmp_path:
 
 
 async def test_an_answer_that_is_needed_now_is_in_the_same_request(tmp_path: Path) -> None:
-    async with run_proxy_with_helper(tmp_path, "Read it.", stage="now = true", helper={"wait_ms": 2000}) as there:
-        agent = Agent(there.proxy, (SESSION,))
+    async with run_proxy_with_helper(tmp_path, "Read it.", stage="now = true", helper={"wait_ms": 2000}) as proxy:
+        agent = Agent(proxy.proxy, (SESSION,))
         agent.messages = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "Yes."}]
         await agent.say("And now?")
-        assert there.told("kept") == 1
-    assert there.model.texts(0)[0] == "Read it."
-    assert len(there.helper.received) == 1
+        assert proxy.told("kept") == 1
+    assert proxy.model.texts(0)[0] == "Read it."
+    assert len(proxy.helper.received) == 1
 
 
 @pytest.mark.timed
@@ -151,41 +151,41 @@ async def test_waiting_ends_with_its_limit_and_the_answer_comes_later(tmp_path: 
         await asyncio.sleep(0.6)
         await ScriptedModel("Read it.")(request, connection)
 
-    async with run_proxy_with_helper(tmp_path, late, stage="now = true", helper={"wait_ms": 150}) as there:
-        agent = Agent(there.proxy, (SESSION,))
+    async with run_proxy_with_helper(tmp_path, late, stage="now = true", helper={"wait_ms": 150}) as proxy:
+        agent = Agent(proxy.proxy, (SESSION,))
         agent.messages = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "Yes."}]
         started = time.monotonic()
         await agent.say("And now?")
         assert 0.15 <= time.monotonic() - started < 4 * 0.15
-        await wait_for_helper(there.proxy)
+        await wait_for_helper(proxy.proxy)
         await agent.say("And then?")
-    assert there.model.texts(0)[0] == EXTRACT
-    assert there.model.texts(1)[0] == "Read it."
+    assert proxy.model.texts(0)[0] == EXTRACT
+    assert proxy.model.texts(1)[0] == "Read it."
 
 
 async def test_a_client_that_leaves_while_it_waits_takes_nothing_with_it(tmp_path: Path) -> None:
-    async with run_proxy_with_helper(tmp_path, hang, "Read it.", stage="now = true", helper={"wait_ms": 5000}) as there:
-        agent = Agent(there.proxy, (SESSION,))
+    async with run_proxy_with_helper(tmp_path, hang, "Read it.", stage="now = true", helper={"wait_ms": 5000}) as proxy:
+        agent = Agent(proxy.proxy, (SESSION,))
         agent.messages = [{"role": "user", "content": LONG}]
-        leaving = asyncio.create_task(there.proxy.post({"model": "m", "messages": agent.messages}, SESSION, seconds=60))
-        await wait_until(lambda: len(there.helper.received) == 1)
+        leaving = asyncio.create_task(proxy.proxy.post({"model": "m", "messages": agent.messages}, SESSION, seconds=60))
+        await wait_until(lambda: len(proxy.helper.received) == 1)
         leaving.cancel()
         await asyncio.wait([leaving])
-        stored = await there.proxy.rows("SELECT body FROM messages")
+        stored = await proxy.proxy.rows("SELECT body FROM messages")
         assert [json.loads(body)["content"] for (body,) in stored] == [LONG]
         found = asyncio.create_task(agent.send())
         await asyncio.sleep(0.1)
-        assert len(there.helper.received) == 1, "the question is under way already"
+        assert len(proxy.helper.received) == 1, "the question is under way already"
         found.cancel()
-    assert there.model.received == []
+    assert proxy.model.received == []
 
 
 async def test_without_dollars_nothing_is_asked(tmp_path: Path) -> None:
-    async with run_proxy_with_helper(tmp_path, "Read it.", helper={"dollars_a_day": 0.000_01}) as there:
-        await send_texts(there, LONG, "And now?")
-        assert there.told("over_budget") == 1
-    assert there.helper.received == []
-    assert there.model.texts(1)[0] == EXTRACT
+    async with run_proxy_with_helper(tmp_path, "Read it.", helper={"dollars_a_day": 0.000_01}) as proxy:
+        await send_texts(proxy, LONG, "And now?")
+        assert proxy.told("over_budget") == 1
+    assert proxy.helper.received == []
+    assert proxy.model.texts(1)[0] == EXTRACT
 
 
 async def test_a_restart_keeps_answers_and_what_was_spent(tmp_path: Path) -> None:
@@ -220,87 +220,87 @@ async def test_no_more_are_asked_at_once_than_the_settings_allow(tmp_path: Path)
         await ScriptedModel("Read it.")(request, connection)
         under_way[0] -= 1
 
-    async with run_proxy_with_helper(tmp_path, count, helper={"concurrency": 2, "queue": 3}) as there:
-        agents = [Agent(there.proxy, (b"x-context-session: s%d" % n,)) for n in range(8)]
+    async with run_proxy_with_helper(tmp_path, count, helper={"concurrency": 2, "queue": 3}) as proxy:
+        agents = [Agent(proxy.proxy, (b"x-context-session: s%d" % n,)) for n in range(8)]
         await asyncio.gather(*(agent.say(LONG) for agent in agents))
         await wait_until(lambda: under_way[0] == 2)
-        asking = there.proxy.app.services.helper_queue
+        asking = proxy.proxy.app.services.helper_queue
         assert asking is not None
         assert len(asking) == 5
-        assert there.told("queue_full") == 3
+        assert proxy.told("queue_full") == 3
         release.set()
-        await wait_for_helper(there.proxy)
+        await wait_for_helper(proxy.proxy)
         assert under_way[1] == 2
-        assert there.told("kept") == 5
+        assert proxy.told("kept") == 5
 
 
 async def test_an_answer_belongs_to_its_tenant_and_is_asked_with_its_credential(tmp_path: Path) -> None:
-    async with run_proxy_with_helper(tmp_path, "For one.", "For two.") as there:
+    async with run_proxy_with_helper(tmp_path, "For one.", "For two.") as proxy:
         for key in ("sk-one", "sk-two"):
-            await send_texts(there, LONG, "And now?", key=key)
-    assert [request.all(b"authorization") for request in there.helper.received] == [
+            await send_texts(proxy, LONG, "And now?", key=key)
+    assert [request.all(b"authorization") for request in proxy.helper.received] == [
         [b"Bearer sk-one"],
         [b"Bearer sk-two"],
     ]
-    assert there.model.texts(1)[0] == "For one."
-    assert there.model.texts(3)[0] == "For two."
-    for request in there.helper.received:
+    assert proxy.model.texts(1)[0] == "For one."
+    assert proxy.model.texts(3)[0] == "For two."
+    for request in proxy.helper.received:
         assert not [name for name, _ in request.headers if name.lower().startswith(b"x-")]
 
 
 async def test_the_upstreams_own_key_is_used_where_it_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMALL_KEY", "sk-small")
-    async with run_proxy_with_helper(tmp_path, "Read it.", small={"api_key_env": "SMALL_KEY"}) as there:
-        await Agent(there.proxy, (SESSION, b"api-key: sk-azure")).say(LONG)
-        await wait_for_helper(there.proxy)
-    (request,) = there.helper.received
+    async with run_proxy_with_helper(tmp_path, "Read it.", small={"api_key_env": "SMALL_KEY"}) as proxy:
+        await Agent(proxy.proxy, (SESSION, b"api-key: sk-azure")).say(LONG)
+        await wait_for_helper(proxy.proxy)
+    (request,) = proxy.helper.received
     assert request.all(b"authorization") == [b"Bearer sk-small"]
     assert request.all(b"api-key") == []
 
 
 async def test_a_helper_that_is_down_is_left_alone_for_a_while(tmp_path: Path) -> None:
-    async with run_proxy_with_helper(tmp_path, script(b"503 No", b"no"), helper={"concurrency": 1}) as there:
+    async with run_proxy_with_helper(tmp_path, script(b"503 No", b"no"), helper={"concurrency": 1}) as proxy:
         for n in range(6):
-            await Agent(there.proxy, (b"x-context-session: s%d" % n,)).say(LONG)
-            await wait_for_helper(there.proxy)
-        assert there.told("failed") == 3
-        assert there.told("resting") == 3
-    assert len(there.helper.received) == 3
+            await Agent(proxy.proxy, (b"x-context-session: s%d" % n,)).say(LONG)
+            await wait_for_helper(proxy.proxy)
+        assert proxy.told("failed") == 3
+        assert proxy.told("resting") == 3
+    assert len(proxy.helper.received) == 3
 
 
 @pytest.mark.timed
 async def test_calls_end_with_the_proxy(tmp_path: Path) -> None:
     started = 0.0
-    async with run_proxy_with_helper(tmp_path, hang, helper={"timeout_s": 60}) as there:
-        await Agent(there.proxy, (SESSION,)).say(LONG)
-        await wait_until(lambda: bool(there.helper.received))
+    async with run_proxy_with_helper(tmp_path, hang, helper={"timeout_s": 60}) as running:
+        await Agent(running.proxy, (SESSION,)).say(LONG)
+        await wait_until(lambda: bool(running.helper.received))
         started = time.monotonic()
-        proxy = there.proxy
+        proxy = running.proxy
     assert time.monotonic() - started < 2
     assert proxy.count("helper_total", kind="summary", outcome="cancelled") == 1
 
 
 @pytest.mark.parametrize("mode", ["observe", "passthrough"])
 async def test_a_policy_that_sends_the_original_asks_nothing(tmp_path: Path, mode: str) -> None:
-    async with run_proxy_with_helper(tmp_path, "Read it.", mode=mode) as there:
-        await send_texts(there, LONG, "And now?")
-    assert there.helper.received == []
+    async with run_proxy_with_helper(tmp_path, "Read it.", mode=mode) as proxy:
+        await send_texts(proxy, LONG, "And now?")
+    assert proxy.helper.received == []
 
 
 async def test_a_store_that_is_away_costs_the_answer_and_nothing_else(tmp_path: Path) -> None:
     store = FailingStore()
-    async with run_proxy_with_helper(tmp_path, "Read it.", before=use_store(store)) as there:
-        agent = await send_texts(there, LONG)
+    async with run_proxy_with_helper(tmp_path, "Read it.", before=use_store(store)) as proxy:
+        agent = await send_texts(proxy, LONG)
         store.writes = False
         await agent.say("And now?")
         store.writes = True
-        agent = Agent(there.proxy, (b"x-context-session: b",))
+        agent = Agent(proxy.proxy, (b"x-context-session: b",))
         store.reads = False
         await agent.send()
-        await wait_for_helper(there.proxy)
+        await wait_for_helper(proxy.proxy)
         store.reads = True
         await agent.say(LONG)
-    assert there.told("kept") >= 1
+    assert proxy.told("kept") >= 1
 
 
 def test_names_must_stand_by_themselves() -> None:

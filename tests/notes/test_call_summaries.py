@@ -48,7 +48,7 @@ def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:
     assert len(finding("x" * 5000)) <= call_summaries.MAX_LINE_CHARS
 
 
-def test_a_result_that_is_an_image_is_no_failure() -> None:
+def test_a_result_that_is_an_image_is_not_a_failure() -> None:
     found = make_message(result("c", [{"type": "image_url", "image_url": {"url": "data:"}}]))
     assert call_summaries.describe_result(found, QuotedOutcome("success")) == "an image or file"
 

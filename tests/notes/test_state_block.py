@@ -166,7 +166,7 @@ def test_a_note_is_read_in_the_forms_that_models_write(note: str) -> None:
         "\u76ee\u6807: x\n\u72b6\u6001: y",
     ],
 )
-def test_what_is_no_note_or_not_the_last_thing_goes_to_the_client_whole(body: str) -> None:
+def test_what_is_not_a_note_or_not_the_last_thing_goes_to_the_client_whole(body: str) -> None:
     text = f"It reads:\n\n### STATE\n{body}"
     assert state_block.split_blocks(text) == (text, [])
     assert state_block.split_blocks(text + "\n\n\n") == (text + "\n\n\n", [])
@@ -191,7 +191,7 @@ def test_of_an_answer_that_was_cut_off_other_text_stays() -> None:
     assert state_block.split_blocks(text, is_cut_off=True) == (text, [])
 
 
-def test_what_is_too_long_is_no_block() -> None:
+def test_what_is_too_long_is_not_a_block() -> None:
     text = f"Hi\n\n{BLOCK}" + "x" * state_block.MAX_BLOCK_CHARS
     assert state_block.split_blocks(text) == (text, [])
     assert state_block.split_blocks(f"{text}\n\n{BLOCK}")[0] == text

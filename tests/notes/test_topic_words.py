@@ -13,7 +13,7 @@ def test_words_that_say_nothing_of_a_topic_are_left_out() -> None:
     assert all(word == word.lower() for word in STOP_WORDS)
 
 
-def test_a_blob_is_no_word() -> None:
+def test_a_blob_is_not_a_word() -> None:
     assert find_topic_words("x" * 41 + " " + "y" * 40 + " z") == ["x" * 40, "y" * 40]
 
 

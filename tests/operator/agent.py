@@ -73,10 +73,10 @@ async def run_conversation(
 ) -> AsyncIterator[RunningConversation]:
     """A conversation of three groups."""
     upstream = make_model()
-    async with run_upstream(upstream) as there:
-        main = {"base_url": f"http://127.0.0.1:{there.port}/v1", "api_key_env": own_key}
+    async with run_upstream(upstream) as server:
+        main = {"base_url": f"http://127.0.0.1:{server.port}/v1", "api_key_env": own_key}
         tree["upstreams"] = {"main": main, **(more_upstreams or {})}
-        async with _talking(upstream, there.port, policy, stream, tree) as talk:
+        async with _talking(upstream, server.port, policy, stream, tree) as talk:
             yield talk
 
 

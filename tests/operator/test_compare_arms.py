@@ -62,7 +62,7 @@ def test_few_sessions_are_never_known_and_the_report_says_how_many_are_missing(p
     assert f"about {main.sessions_needed} more sessions" in describe_verdict(main)
 
 
-def test_the_interval_of_a_few_sessions_is_not_told(pool: list[SessionMeasures]) -> None:
+def test_the_interval_of_a_few_sessions_is_not_reported(pool: list[SessionMeasures]) -> None:
     """That of one session had no width, and that of ten held the true figure in half of the draws."""
     few = compare([pool[:1], pool[1:100]])
     assert few.control.value is not None
@@ -85,7 +85,7 @@ def test_a_difference_of_5_percent_is_ruled_out_only_where_the_interval_rules_it
     )
 
 
-def test_more_requests_of_managed_agents_are_told_beside_the_saving() -> None:
+def test_more_requests_of_managed_agents_are_reported_beside_the_saving() -> None:
     saving = FigureComparison("", Interval(1.0), Interval(0.8), Interval(-0.2, -0.25, -0.15), True, True, 0)
     sentence = "Managed sessions cost 20.0% less for the same prompts (95 % interval -25.0% to -15.0%)."
     assert describe_verdict(saving, replace(saving, difference=Interval(0.01, -0.02, 0.04))) == sentence

@@ -33,7 +33,7 @@ async def test_d7_a_dropped_group_is_out_until_it_is_restored(policy: str) -> No
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_what_is_undone_does_not_come_back_and_the_same_words_said_anew_do(policy: str) -> None:
+async def test_what_is_undone_does_not_come_back_but_the_same_words_said_again_do(policy: str) -> None:
     async with run_conversation(policy) as talk:
         await edit_messages.undo(talk.parts, talk.tenant, "s")
         assert not find_messages(await talk.ask()) & list_group_messages(2)
@@ -69,8 +69,8 @@ async def test_decisions_outlive_a_restart(policy: str, tmp_path: Path) -> None:
         groups = await talk.groups()
         await edit_messages.drop(talk.parts, talk.tenant, "s", [groups[0]])
         tenant = talk.tenant
-        async with run_upstream(talk.upstream) as there:
-            await _restarted(talk, there.port, policy, db, tenant, groups)
+        async with run_upstream(talk.upstream) as upstream:
+            await _restarted(talk, upstream.port, policy, db, tenant, groups)
 
 
 async def _restarted(

@@ -48,7 +48,7 @@ async def test_past_prompts_can_still_be_shown() -> None:
         assert json.loads(past.body)["messages"] == talk.upstream.last["messages"]
 
 
-async def test_the_conversation_goes_on_over_a_restart_of_memory() -> None:
+async def test_the_conversation_continues_after_memory_is_lost() -> None:
     async with run_conversation("rolling") as talk:
         await edit_messages.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         live = talk.parts.live_sessions.find_session(talk.tenant, "s")

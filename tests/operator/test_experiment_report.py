@@ -62,19 +62,19 @@ async def test_the_report_has_both_arms_and_what_each_session_did(tmp_path: Path
         "experiment": {"control": 0.5},
         "models_file": str(tmp_path / "models.toml"),
     }
-    async with run_upstream(model) as upstream, run_proxy(upstream.port, **options) as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **options) as proxy:
         for n in range(SESSIONS):
             more = {"model": "priced", "tools": [TOOL]}
-            agent = Agent(there, (f"x-context-session: s{n}".encode(),), more=more)
+            agent = Agent(proxy, (f"x-context-session: s{n}".encode(),), more=more)
             await agent.say("Look around.")
             while agent.messages[-1].get("tool_calls"):
                 agent.brings("a result")
                 await agent.say()
-        await there.outcomes()
+        await proxy.outcomes()
         cache = make_measure_cache()
-        found = await build_report(there.app.services, cache, None)
-        again = await build_report(there.app.services, cache, None)
-        other = await build_report(there.app.services, cache, "nobody")
+        found = await build_report(proxy.app.services, cache, None)
+        again = await build_report(proxy.app.services, cache, None)
+        other = await build_report(proxy.app.services, cache, "nobody")
     assert found == again
     assert (found.control_sessions + found.managed_sessions, found.mixed, found.unpriced) == (SESSIONS, 0, 0)
     assert min(found.control_sessions, found.managed_sessions) > 0
@@ -103,13 +103,13 @@ async def test_dollars_a_request_are_those_of_the_requests_with_a_bill(tmp_path:
         "experiment": {"control": 0.999},
         "models_file": str(tmp_path / "models.toml"),
     }
-    async with run_upstream(model) as upstream, run_proxy(upstream.port, **options) as there:
-        agent = Agent(there, (b"x-context-session: mixed",))
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **options) as proxy:
+        agent = Agent(proxy, (b"x-context-session: mixed",))
         await agent.say("Look around.", model="priced")
         await agent.say("And on.", model="nobody-knows")
         await agent.say("And on.", model="priced")
-        await there.outcomes()
-        found = await build_report(there.app.services, make_measure_cache(), None)
+        await proxy.outcomes()
+        found = await build_report(proxy.app.services, make_measure_cache(), None)
     assert (found.control_sessions, found.unpriced, found.partly_billed) == (1, 0, 1)
     figures = {one.name: one.control.value for one in found.figures}
     assert figures["dollars a request"] == pytest.approx((1000 * 2.5 + 50 * 10) / 1e6)

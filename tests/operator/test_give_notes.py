@@ -10,7 +10,7 @@ LITERAL_OR_OWN = [name for name in POLICIES if name not in ("passthrough", "obse
 
 
 @pytest.mark.parametrize("policy", LITERAL_OR_OWN)
-async def test_a_state_that_was_set_is_told(policy: str) -> None:
+async def test_a_state_that_was_set_is_reported(policy: str) -> None:
     async with run_conversation(policy) as talk:
         assert (await give_notes.read_state(talk.parts, talk.tenant, "s")).text is None
         made = await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: the operator's")
@@ -48,7 +48,7 @@ async def test_a_state_that_no_prompt_would_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_note_stands_in_the_prompt_until_it_is_withdrawn(policy: str) -> None:
+async def test_a_note_is_in_the_prompt_until_it_is_withdrawn(policy: str) -> None:
     async with run_conversation(policy) as talk:
         note = await give_notes.add_note(talk.parts, talk.tenant, "s", " Use tabs. ")
         assert [one.text for one in await give_notes.list_notes(talk.parts, talk.tenant, "s")] == ["Use tabs."]
@@ -75,7 +75,7 @@ async def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             await give_notes.add_note(talk.parts, talk.tenant, "s", "x" * (give_notes.MAX_NOTE_CHARS + 1))
 
 
-async def test_the_scratchpad_is_set_and_told() -> None:
+async def test_the_scratchpad_is_set_and_reported() -> None:
     async with run_conversation("rolling") as talk:
         assert (await give_notes.read_scratchpad(talk.parts, talk.tenant, "s")).number == 0
         made = await give_notes.set_scratchpad(talk.parts, talk.tenant, "s", "- [ ] first\n")

@@ -78,14 +78,14 @@ def test_each_command_is_read(text: str, wanted: InbandCommand) -> None:
         "/undo twice", "/session", "/message list 0", "/message drop abc", "/context drop", "/context drop a b",
     ],
 )  # fmt: skip
-def test_what_no_command_is_behind_a_head_asks_for_help(text: str) -> None:
+def test_what_no_command_is_after_a_head_asks_for_help(text: str) -> None:
     assert parse_command(text) == InbandCommand("help")
 
 
 @pytest.mark.parametrize(
     "text", ["", "undo", "please /undo", "/undone", "/contexts", "/undo\nand then go on", "/help", "/undo" + " x" * 200]
 )
-def test_anything_else_is_no_command(text: str) -> None:
+def test_anything_else_is_not_a_command(text: str) -> None:
     assert parse_command(text) is None
 
 

@@ -47,7 +47,7 @@ async def test_a_policy_by_header_is_foreseen_as_it_was_last() -> None:
         assert (await preview_prompt(talk.parts, here)).turn.enriched.policy.name == "rolling"
 
 
-async def test_a_preview_that_fails_is_no_request_that_went_out_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_preview_that_fails_does_not_count_as_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise RuntimeError("a stage that fails")
 

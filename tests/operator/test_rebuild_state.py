@@ -20,7 +20,10 @@ STATE = "### STATE\n" + NOTE
 
 async def test_the_helper_is_asked_over_what_is_left() -> None:
     helper = ScriptedModel(STATE)
-    async with run_upstream(helper) as there, run_conversation("thrifty", **make_helper_settings(there.port)) as talk:
+    async with (
+        run_upstream(helper) as upstream,
+        run_conversation("thrifty", **make_helper_settings(upstream.port)) as talk,
+    ):
         await edit_messages.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         found = await rebuild_state.rebuild(talk.parts, talk.tenant, "s")
         assert (found.how, found.text, found.outcome) == ("helper", NOTE, "written")
@@ -58,7 +61,10 @@ async def test_else_the_next_request_asks(policy: str) -> None:
 @pytest.mark.parametrize("answer", ["I cannot.", "### STATE\n", "### STATE\nGoal: rebuilt"])
 async def test_an_answer_without_a_state_is_none(answer: str) -> None:
     helper = ScriptedModel(answer)
-    async with run_upstream(helper) as there, run_conversation("thrifty", **make_helper_settings(there.port)) as talk:
+    async with (
+        run_upstream(helper) as upstream,
+        run_conversation("thrifty", **make_helper_settings(upstream.port)) as talk,
+    ):
         found = await rebuild_state.rebuild(talk.parts, talk.tenant, "s")
         assert (found.how, found.outcome) == ("next_request", "no state in the answer")
         assert (await give_notes.read_state(talk.parts, talk.tenant, "s")).text is None
@@ -76,7 +82,10 @@ async def test_a_day_without_money_is_one_without_a_helper() -> None:
 
 async def test_undo_rebuilds_where_there_was_a_state() -> None:
     helper = ScriptedModel(STATE)
-    async with run_upstream(helper) as there, run_conversation("thrifty", **make_helper_settings(there.port)) as talk:
+    async with (
+        run_upstream(helper) as upstream,
+        run_conversation("thrifty", **make_helper_settings(upstream.port)) as talk,
+    ):
         await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: old")
         changed = await edit_messages.undo(talk.parts, talk.tenant, "s")
         assert changed.note == "state: helper, written"
@@ -100,8 +109,8 @@ async def test_a_turn_is_held_while_the_history_is_read_and_not_while_a_model_an
         await ScriptedModel(STATE)(request, there)
 
     async with (
-        run_upstream(ScriptedModel(answer)) as there,
-        run_conversation("thrifty", **make_helper_settings(there.port)) as talk,
+        run_upstream(ScriptedModel(answer)) as upstream,
+        run_conversation("thrifty", **make_helper_settings(upstream.port)) as talk,
     ):
         await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: first\nContext: none")
         async with AsyncExitStack() as taken:

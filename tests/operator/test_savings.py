@@ -41,7 +41,7 @@ async def test_requests_that_failed_are_counted_apart() -> None:
     assert before.requests > 0
 
 
-async def test_an_imported_conversation_is_no_request() -> None:
+async def test_an_imported_conversation_is_not_a_request() -> None:
     async with run_conversation("passthrough") as talk:
         before = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
         old = [b'{"role":"user","content":"One."}', b'{"role":"assistant","content":"First."}']

@@ -36,7 +36,7 @@ async def test_looking_changes_nothing(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_every_message_that_is_not_as_it_came_has_a_why(policy: str) -> None:
+async def test_every_message_that_was_changed_has_a_why(policy: str) -> None:
     async with run_conversation(policy) as talk:
         first = (await talk.groups())[0]
         await edit_messages.drop(talk.parts, talk.tenant, "s", [first])

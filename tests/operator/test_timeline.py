@@ -39,7 +39,7 @@ def test_a_period_takes_in_exchanges_and_other_periods() -> None:
     assert first == PeriodFigures(0, 3, 14, 9, 1, 2, 0.75, 0.75, 1, 2, 1, errors=1, first_byte_ms=5.0)
 
 
-async def test_a_session_that_is_used_again_is_told_anew() -> None:
+async def test_a_session_that_is_used_again_is_reported_again() -> None:
     async with run_conversation("thrifty") as talk:
         remembered = make_timeline_cache()
         (item,) = await talk.parts.store.list_sessions(talk.tenant)

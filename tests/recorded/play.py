@@ -58,7 +58,7 @@ class Model:
         self.state = state
         self.wrote = 0
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.bodies.append(request.body)
         body = json.loads(request.body)
         message = self.answer
@@ -71,9 +71,11 @@ class Model:
         usage = {"prompt_tokens": len(request.body) // 4, "completion_tokens": 9, "total_tokens": 9}
         if body.get("stream"):
             wanted = (body.get("stream_options") or {}).get("include_usage")
-            await send_stream(there, {**message, "content": text_of(message.get("content"))}, usage if wanted else None)
+            await send_stream(
+                connection, {**message, "content": text_of(message.get("content"))}, usage if wanted else None
+            )
         else:
-            await send_completion(there, message, usage)
+            await send_completion(connection, message, usage)
 
 
 @asynccontextmanager

@@ -63,7 +63,7 @@ def test_no_episode_is_dearer_than_without_the_proxy(rows: Rows, world: str, tem
 
 
 @pytest.mark.parametrize(("world", "temperament"), EPISODES)
-def test_nothing_is_lost_and_no_episode_goes_on_for_ever(rows: Rows, world: str, temperament: str) -> None:
+def test_nothing_is_lost_and_every_episode_ends(rows: Rows, world: str, temperament: str) -> None:
     for arm in ("direct", "proxy"):
         row = rows[arm, world, temperament]
         assert {figure: row[figure] for figure in PERFECT} == dict.fromkeys(PERFECT, 0), row["why"]

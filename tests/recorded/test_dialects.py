@@ -189,10 +189,10 @@ async def play(form: Form, history: list[Json], policy: str) -> tuple[list[Any],
     bodies: list[Json] = []
     turns = [n for n, message in enumerate(history) if message["role"] == "assistant" and n > 1]
 
-    async def upstream_model(request: RawRequest, there: Connection) -> None:
+    async def upstream_model(request: RawRequest, connection: Connection) -> None:
         bodies.append(json.loads(request.body))
         made = json.dumps(answer(history[turns[len(bodies) - 1]])).encode()
-        await send_reply(there, b"200 OK", made, b"content-type: application/json")
+        await send_reply(connection, b"200 OK", made, b"content-type: application/json")
 
     saved = []
     async with run_upstream(upstream_model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
@@ -259,11 +259,11 @@ async def test_a_conversation_may_change_its_wire_format() -> None:
     forms = list(FORMS.values())
     sizes: list[int] = []
 
-    async def upstream_model(request: RawRequest, there: Connection) -> None:
+    async def upstream_model(request: RawRequest, connection: Connection) -> None:
         n = turns[len(sizes)]
         sizes.append(len(request.body))
         made = json.dumps(forms[len(sizes) % len(forms)][2](history[n])).encode()
-        await send_reply(there, b"200 OK", made, b"content-type: application/json")
+        await send_reply(connection, b"200 OK", made, b"content-type: application/json")
 
     async with run_upstream(upstream_model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         for k, n in enumerate(turns, 1):

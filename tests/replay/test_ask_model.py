@@ -29,11 +29,11 @@ class Deciding:
         self.managed = managed
         self.asked = 0
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.asked += 1
         name = self.managed if b"managed" in request.body else "look"
         usage: dict[str, Any] = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
-        await send_completion(there, make_calls(("call_1", name), at=1), usage)
+        await send_completion(connection, make_calls(("call_1", name), at=1), usage)
 
 
 async def ask(model: Any, dollars: float, path: Path | None = None) -> DecisionReport:
@@ -60,7 +60,7 @@ async def test_a_planted_disagreement_is_found() -> None:
     assert found.differing == [f"c#{n}" for n in range(5)]
 
 
-async def test_the_budget_ends_a_run_and_a_later_one_goes_on(tmp_path: Path) -> None:
+async def test_the_budget_ends_a_run_and_a_later_one_continues(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     first, second = Deciding("look"), Deciding("look")
     part = await ask(first, 0.025, path)
@@ -78,14 +78,14 @@ async def test_the_budget_ends_a_run_and_a_later_one_goes_on(tmp_path: Path) -> 
 
 
 async def test_questions_that_fail_are_counted() -> None:
-    async def refuse(request: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"500 Internal Server Error", b'{"error":{"message":"no"}}')
+    async def refuse(request: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"500 Internal Server Error", b'{"error":{"message":"no"}}')
 
     found = await ask(refuse, 10.0)
     assert (found.points, found.failed) == (0, 4 * len(POINTS))
 
 
-def test_a_file_that_is_no_file_of_answers_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_file_of_answers_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text('{"id": 1}\n{"id": 2}\n')
     with pytest.raises(ConfigError, match="line 1"):

@@ -47,7 +47,7 @@ def test_every_place_of_an_atom_is_found_even_where_it_overlaps_itself() -> None
     assert list(atoms.find_atom_positions("./.", "./././.")) == [0, 2, 4]
 
 
-def test_lines_lose_indentation_and_a_listings_number_and_short_ones_are_none() -> None:
+def test_lines_lose_indentation_and_listing_numbers_and_short_lines_do_not_count() -> None:
     long = "a line that is long enough to be quoted"
     text = f"  12→    {long}\n 7\t{long} b\n3: {long} c\n4|{long} d\r\n99 {long}\nshort\n" + " " * 40
     assert list(atoms.split_lines(text)) == [long, f"{long} b", f"{long} c", f"{long} d", f"99 {long}"]

@@ -24,21 +24,21 @@ def users(*texts: str) -> list[Message]:
     return list(messages(*map(user, texts)))
 
 
-def test_a_prompt_that_goes_on_is_served_up_to_where_the_last_one_ended() -> None:
+def test_a_growing_prompt_is_served_from_the_cache_up_to_the_end_of_the_last_one() -> None:
     found, prompt = cache(head=100), users("a" * 92, "b" * 42)
     assert found.send_prompt(prompt[:1], 0) == (200, 0)
     assert found.send_prompt(prompt, 1) == (250, 200)
     assert found.send_prompt(prompt, 2) == (250, 250)
 
 
-def test_a_message_that_differs_counts_up_to_its_first_other_character() -> None:
+def test_a_different_message_counts_up_to_its_first_different_character() -> None:
     found = cache()
     found.send_prompt(users("a" * 32, "b" * 40), 0)
     assert found.send_prompt(users("a" * 32, "b" * 12 + "c" * 8, "d"), 1)[1] == ROLE + 32 + ROLE + 12
     assert found.send_prompt(users("x"), 2)[1] == ROLE
 
 
-def test_the_same_words_in_other_bytes_are_the_same() -> None:
+def test_equal_messages_in_other_objects_are_the_same() -> None:
     found = cache()
     found.send_prompt(users("a" * 50), 0)
     assert found.send_prompt(users("a" * 50), 1)[1] == ROLE + 50
@@ -55,13 +55,13 @@ def test_the_last_four_prompts_are_remembered() -> None:
     assert found.send_prompt(first, 0)[1] == len("<|")
 
 
-def test_only_whole_blocks_are_served_and_none_below_the_least() -> None:
+def test_only_whole_blocks_are_served_and_none_below_the_minimum() -> None:
     model = Model(min=1024, block=128)
     assert [count_served_tokens(hit, model) for hit in (0, 1023, 1024, 1151, 1152)] == [0, 0, 1024, 1024, 1152]
     assert count_served_tokens(1200, replace(model, min=1100)) == 1152
 
 
-def test_a_cache_that_was_idle_too_long_is_cold() -> None:
+def test_a_cache_that_was_idle_too_long_serves_nothing() -> None:
     found, prompt = cache(replace(PLAIN, ttl_s=300)), users("a" * 50)
     found.send_prompt(prompt, 0)
     assert found.send_prompt(prompt, 300)[1] > 0
@@ -74,7 +74,7 @@ def test_a_model_without_a_cache_serves_nothing() -> None:
     assert found.send_prompt(prompt, 1) == (ROLE + 50, 0)
 
 
-def test_where_a_cache_ends_at_marks_only_a_whole_earlier_prompt_serves() -> None:
+def test_with_breakpoints_only_a_whole_earlier_prompt_is_served() -> None:
     found, prompt = cache(replace(PLAIN, cache="breakpoint")), users("a" * 50, "b", "c")
     found.send_prompt(prompt[:2], 0)
     assert found.send_prompt(prompt, 1)[1] == ROLE + 50 + ROLE + 1
@@ -83,12 +83,12 @@ def test_where_a_cache_ends_at_marks_only_a_whole_earlier_prompt_serves() -> Non
 
 
 @pytest.mark.parametrize(("a", "b", "same"), [("", "", 0), ("a", "", 0), ("ab", "ac", 1), ("ab", "ab", 2)])
-def test_the_shared_front_of_two_texts(a: str, b: str, same: int) -> None:
+def test_the_common_prefix_of_two_texts_is_counted(a: str, b: str, same: int) -> None:
     assert count_common_characters(a, b) == same
 
 
 @given(st.text("ab", max_size=40), st.text("ab", max_size=40))
-def test_the_shared_front_is_the_longest(a: str, b: str) -> None:
+def test_the_common_prefix_is_the_longest(a: str, b: str) -> None:
     same = count_common_characters(a, b)
     assert a[:same] == b[:same]
     assert same == min(len(a), len(b)) or a[same] != b[same]

@@ -41,7 +41,7 @@ def decide(*actions: str) -> list[Decision]:
     return [Decision("p", n, action, 0.01) for n, action in enumerate(actions)]
 
 
-def test_agreement_of_full_with_managed_stands_beside_that_of_full_with_full() -> None:
+def test_agreement_of_full_with_managed_is_shown_beside_that_of_full_with_full() -> None:
     points = [point(n) for n in range(4)]
     answers = {
         (0, "full"): decide("a", "a"), (0, "managed"): decide("a", "a"),

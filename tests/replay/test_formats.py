@@ -329,14 +329,14 @@ def test_stdin_is_read_and_an_unknown_price_is_said() -> None:
         ('{"sessionId": "s", "message": {"role": "user", "content": ""}}', "nothing was said"),
     ],
 )
-def test_a_wrong_file_is_told_from_an_empty_one(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_file_is_distinguished_from_an_empty_one(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=told):
         list(read_conversations(file))
 
 
-def test_a_broken_archive_is_told(tmp_path: Path) -> None:
+def test_a_broken_archive_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "x.gz"
     file.write_bytes(gzip.compress(own().encode())[:-20])
     with pytest.raises(ConfigError, match=r"a whole \.gz file"):

@@ -159,7 +159,7 @@ def test_a_conversation_without_requests_adds_nothing() -> None:
     assert played(make_conversation(user("hello?"))).totals[0].requests == 0
 
 
-def test_tools_of_ours_cost_their_tokens_where_the_agent_has_tools_itself(policies: dict[str, Policy]) -> None:
+def test_proxy_tools_cost_their_tokens_where_the_agent_has_tools_itself(policies: dict[str, Policy]) -> None:
     thrifty, bare = (
         replace(policies["thrifty"], offer="first_request"),
         replace(policies["thrifty"], tools=(), offer="never"),

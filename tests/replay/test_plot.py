@@ -41,7 +41,7 @@ def crowd(count: int) -> ReplayReport:
     return made.build_report()
 
 
-def test_it_is_well_formed_and_names_every_policy_once_with_its_cost() -> None:
+def test_the_plot_is_well_formed_and_names_every_policy_once_with_its_cost() -> None:
     root = drawn(sums().build_report())
     texts = [text.text for text in root.iter(f"{SVG}text")]
     for name in ("nothing 1.00", "mine:always 0.47", "mask-10 0.47"):
@@ -58,7 +58,7 @@ def test_the_bounds_are_marked() -> None:
     assert any(text.startswith("bound: each tool result carried until its last use") for text in texts)
 
 
-def test_it_can_be_read_in_light_and_dark_and_needs_nothing_from_elsewhere() -> None:
+def test_the_plot_is_readable_in_light_and_dark_and_loads_nothing() -> None:
     text = render_svg(sums().build_report())
     assert "prefers-color-scheme: dark" in text
     assert "href" not in text

@@ -55,7 +55,7 @@ def test_an_id_may_be_a_number(tmp_path: Path) -> None:
         ('{"messages": ' + "[" * 100_000, "line"),
     ],
 )
-def test_what_is_no_conversation_is_told_with_its_file_and_line(tmp_path: Path, wrong: str, key: str) -> None:
+def test_what_is_not_a_conversation_is_reported_with_its_file_and_line(tmp_path: Path, wrong: str, key: str) -> None:
     file = read(tmp_path, make_line(user("a"), assistant_call(1)) + "\n" + wrong + "\n")
     with pytest.raises(ConfigError) as told:
         count_requests([file])
@@ -63,14 +63,14 @@ def test_what_is_no_conversation_is_told_with_its_file_and_line(tmp_path: Path, 
     assert len(str(told.value.value)) <= 40
 
 
-def test_a_file_that_is_not_text_is_told_too(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_reported_too(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"runs\.jsonl:1: line"):
         count_requests([file])
 
 
-def test_a_folder_an_empty_list_and_a_file_that_cannot_be_read_are_told_apart(tmp_path: Path) -> None:
+def test_a_folder_an_empty_list_and_a_file_that_cannot_be_read_are_distinguished(tmp_path: Path) -> None:
     empty = tmp_path / "empty.json"
     empty.write_text("[]")
     with pytest.raises(ConfigError, match="this one is an empty list"):
@@ -81,7 +81,7 @@ def test_a_folder_an_empty_list_and_a_file_that_cannot_be_read_are_told_apart(tm
         list(read_conversations(Path("/proc/self/mem")))  # its first page is nobody's
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a file that is there"):
         count_requests([tmp_path / "none.jsonl"])
 

@@ -78,7 +78,7 @@ def test_the_json_has_the_names_that_it_is_known_by() -> None:
     assert msgspec.json.decode(msgspec.json.encode(sums().build_report()), type=ReplayReport) == sums().build_report()
 
 
-def test_costs_are_told_and_set_against_doing_nothing() -> None:
+def test_costs_are_reported_and_compared_with_doing_nothing() -> None:
     report = sums().build_report()
     nothing, mine, plain = report.entries
     paid = 1.25 * 100 + 0.1 * 400

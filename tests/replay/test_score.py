@@ -64,12 +64,12 @@ def test_an_edited_message_keeps_what_it_still_says() -> None:
     assert judged(SAID, None, [*SAID[:3], tool_result(1, kept)]).in_place == 2
 
 
-def test_a_text_of_ours_counts_like_any_other() -> None:
+def test_a_text_of_the_proxy_counts_like_any_other() -> None:
     tally = judged(SAID, None, [system("s\n\nnumber 31337"), *SAID[1:3], tool_result(1, "[gone]")])
     assert (tally.atoms_kept, tally.in_place) == (2, 0)
 
 
-def test_a_passage_that_stands_elsewhere_is_in_place_there() -> None:
+def test_a_passage_that_is_elsewhere_counts_as_in_place() -> None:
     twin = tool_result(1, RESULT["content"])
     said = [user("go on"), READ, twin, assistant_call(3), {**RESULT, "tool_call_id": "c3"}, EDIT]
     without = [*said[:4], tool_result(3, "[gone]")]

@@ -89,7 +89,7 @@ async def test_a_branch_counts_its_own_requests_alone(tmp_path: Path) -> None:
     assert [play_conversation(one, MATCH).totals[0].requests for one in (main, fork)] == [3, 1]
 
 
-async def test_sessions_are_found_by_their_names_and_a_wrong_name_is_told(tmp_path: Path) -> None:
+async def test_sessions_are_found_by_their_names_and_a_wrong_name_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite3"
     async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port, db=str(file)) as proxy:
         for name in (b"a", b"b"):

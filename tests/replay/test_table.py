@@ -67,7 +67,7 @@ def test_costs_are_in_relation_to_doing_nothing() -> None:
     assert "0.47" in text  # and 100 for fetching again
 
 
-def test_refusals_faults_and_unasked_questions_are_told() -> None:
+def test_refusals_faults_and_unasked_questions_are_reported() -> None:
     text = print_to_text(sums().build_report(), 120)
     assert "mine:always: 1 plans refused, 3 failed: ValueError: x (3); rule W1 (1)" in text
     assert "mine:always: 2 questions to a helper model are neither asked nor counted." in text

@@ -41,7 +41,7 @@ def test_what_the_next_answer_refers_to_is_wanted_with_its_last_holder() -> None
     assert last.atoms == last.lines == ()
 
 
-def test_what_stands_in_the_system_prompt_or_the_tools_is_not_wanted() -> None:
+def test_what_is_in_the_system_prompt_or_the_tools_is_not_wanted() -> None:
     said = (
         system("use etc/x.conf"),
         user("etc/x.conf, var/y.log, z_1"),
@@ -72,13 +72,13 @@ def test_far_is_more_than_twenty_messages_since_the_last_sight() -> None:
     assert after(FAR_MESSAGES).far
 
 
-def test_an_atom_inside_a_longer_one_holds_it_and_is_no_sight_of_it() -> None:
+def test_an_atom_inside_a_longer_one_keeps_it_but_does_not_count_as_its_occurrence() -> None:
     found = wants(user("run ./src/a.py,src/a.py:7"), *[assistant("m")] * 30, assistant_call(1, path="src/a.py"))
     (atom,) = found.requests[-1].atoms
     assert (atom.holder, atom.far) == (0, False)
 
 
-def test_a_line_of_the_system_prompt_is_there_but_wanted_only_where_it_stands_elsewhere() -> None:
+def test_a_line_of_the_system_prompt_is_there_but_wanted_only_where_it_is_elsewhere() -> None:
     (step,) = wants(system(LINE), user("go"), assistant_call(1, old=LINE)).requests
     assert step.lines == ()
     found = wants(system(LINE), user(LINE), assistant_call(1, old=LINE))

@@ -32,11 +32,11 @@ TOOLS = [
 ]
 
 
-async def model(_: RawRequest, there: Connection) -> None:
+async def model(_: RawRequest, connection: Connection) -> None:
     message = {"role": "assistant", "content": "It is so, as far as can be seen. " * 10}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     body = json.dumps({"id": "c", "object": "chat.completion", "choices": [choice]}).encode()
-    await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+    await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
 
 
 def seconds(pid: int) -> float:

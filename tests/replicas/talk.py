@@ -31,15 +31,15 @@ class Model:
     def __init__(self) -> None:
         self.received: list[bytes] = []
 
-    async def __call__(self, request: RawRequest, there: Connection) -> None:
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
         self.received.append(request.body)
         body = json.loads(request.body)
         message = choose_answer(body)
         usage = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
         if body.get("stream"):
-            await send_stream(there, message, usage)
+            await send_stream(connection, message, usage)
         else:
-            await send_completion(there, message, usage)
+            await send_completion(connection, message, usage)
 
 
 def choose_answer(body: Json) -> Json:

@@ -18,7 +18,7 @@ def branch() -> Branch:
     return made
 
 
-def test_it_is_where_it_moved_itself_and_nowhere_else() -> None:
+def test_a_branch_is_only_where_it_moved_itself() -> None:
     one = branch()
     first, second = one.record_move(b"h1", None, 1.0), one.record_move(b"h1", b"a1", 2.0)
     for tip in (first, second):
@@ -40,7 +40,7 @@ def test_a_copy_of_its_position_changes_by_itself() -> None:
     assert one.store_position == before
 
 
-def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
+def test_the_size_of_a_branch_follows_its_messages_edits_answers_and_states() -> None:
     one = branch()
     assert one.live_session.size == 0
     one.live_session.nodes.update((bytes([n]), Node(b"form", "t", True, "openai")) for n in range(10))
@@ -73,7 +73,7 @@ def test_hidden_rounds_count_as_long_as_they_are_remembered() -> None:
     assert (live_session.size, live_session.hidden_rounds) == (0, {})
 
 
-def test_it_tells_the_tokens_of_a_message_only_in_the_form_and_for_the_counter_that_it_knows() -> None:
+def test_a_branch_knows_the_tokens_of_a_message_only_in_its_form_and_for_its_counter() -> None:
     counter, other = TokenCounter(len), TokenCounter(len)
     known, again = make_message(user("Hello")), make_message(user("Hello"))
     live_session = LiveSession("me", "s", False, token_counter=counter)

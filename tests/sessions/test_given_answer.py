@@ -30,7 +30,7 @@ def calling(*ids: str, text: str = "") -> Message:
     ],
     ids=["a text with the calls", "one call left", "calls as text", "a text behind", "no thoughts", "its end alone"],
 )
-def test_it_is_recognised(given: Message, returned: Message) -> None:
+def test_a_returned_answer_is_recognised(given: Message, returned: Message) -> None:
     assert GivenAnswer.remember(given).is_reworded_in(returned)
 
 
@@ -47,7 +47,7 @@ def test_it_is_recognised(given: Message, returned: Message) -> None:
     ],
     ids=["another call", "a counter", "a short id", "of the user", "a result", "a short text", "another text"],
 )
-def test_it_is_not_taken_for_another(given: Message, returned: Message) -> None:
+def test_a_different_answer_is_not_recognised(given: Message, returned: Message) -> None:
     assert not GivenAnswer.remember(given).is_reworded_in(returned)
 
 

@@ -80,7 +80,7 @@ def test_nothing_to_add_is_the_request_itself() -> None:
         assert (made.round_count, made.added_tools, made.hidden_at) == (0, b"", {})
 
 
-def test_hidden_rounds_stand_again_in_front_of_the_answer_that_they_led_to() -> None:
+def test_hidden_rounds_are_put_back_before_the_answer_that_they_led_to() -> None:
     history = [system(), user("Hi"), assistant("Let me look.It is so."), user("So?")]
     made, messages = put(history, behind(history, 2, *ONLY_OURS))
     assert messages == [*history[:2], *ONLY_OURS, history[3]]
@@ -99,7 +99,7 @@ def test_the_clients_messages_keep_their_keys_and_hidden_ones_get_their_own() ->
 
 
 @pytest.mark.parametrize("order", ["ours first", "ours last", "between", "around"])
-def test_results_of_ours_stand_among_the_clients_in_the_order_of_the_calls(order: str) -> None:
+def test_results_of_proxy_tools_are_among_the_clients_in_the_order_of_the_calls(order: str) -> None:
     named = {
         "ours first": [("a", "recall"), ("x", "run"), ("y", "run")],
         "ours last": [("x", "run"), ("y", "run"), ("a", "recall")],
@@ -118,7 +118,7 @@ def test_results_of_ours_stand_among_the_clients_in_the_order_of_the_calls(order
     assert len(made.hidden_at) == len(ours)
 
 
-def test_rounds_of_ours_and_then_a_mixed_one() -> None:
+def test_hidden_rounds_may_be_followed_by_a_mixed_one() -> None:
     shown = asking(("x", "run"), text="Let me look.")
     history = [user("Hi"), shown, result("x", "1")]
     true = asking(("b", "recall"), ("x", "run"))
@@ -164,7 +164,7 @@ def test_of_two_answers_to_the_same_request_each_gets_its_own() -> None:
 @pytest.mark.parametrize(
     "order", [["model", "messages", "tools"], ["tools", "messages", "model"], ["tools", "model", "messages"]]
 )
-def test_tools_stand_behind_the_clients_own_and_every_other_byte_stays(order: list[str]) -> None:
+def test_added_tools_follow_the_clients_own_and_every_other_byte_stays(order: list[str]) -> None:
     history = [user("Hi", name="é\u2028"), assistant("Yes.")]
     fields = {"model": "m", "messages": history, "tools": TOOLS}
     body = json.dumps({name: fields[name] for name in order}, indent=1).encode()
@@ -212,13 +212,13 @@ def test_a_round_comes_back_from_the_store_byte_for_byte(raws: list[dict[str, An
     assert decode_round(b"k", b"h", encode_round(found), 3.0) == found
 
 
-def test_what_is_no_round_is_a_value_error() -> None:
+def test_what_is_not_a_round_is_a_value_error() -> None:
     for wrong in (b"", b"{}", b'{"replaces": 1}', b"\xff"):
         with pytest.raises(ValueError, match=r"."):
             decode_round(b"k", b"h", wrong, 0.0)
 
 
-def test_more_messages_come_behind_those_that_were_sent() -> None:
+def test_later_messages_follow_those_that_were_sent() -> None:
     more = [encode_json(user("So?")), encode_json(assistant("é"))]
     for body in (b'{"messages":[{"role":"user"}],"n":1}', b'{"n": 1, "messages" : [ {"role":"user"} \n] }'):
         made = json.loads(append_messages(body, more))
@@ -247,7 +247,7 @@ def test_answers_are_looked_for_by_the_head_of_what_they_answer() -> None:
     assert match_rounds(request, keys, {b"": [first], keys[1]: [second]}) == {2: second}
 
 
-def test_call_ids_that_come_again_elsewhere_are_no_sign() -> None:
+def test_call_ids_that_recur_later_do_not_place_a_hidden_round_again() -> None:
     """Local servers call every first call `call_0`."""
     history = [user("Hi"), asking(("call_0", "run")), result("call_0", "1"), user("So?")]
     one = behind(history, 1, asking(("a", "recall"), ("call_0", "run")), results=[result("a", "2")], calls=["call_0"])

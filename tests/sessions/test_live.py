@@ -49,7 +49,7 @@ def test_one_session_may_have_more_branches_than_the_limit() -> None:
     assert len(branches) == 1
 
 
-def test_only_what_is_behind_an_answer_of_ours_can_be_found_without_a_name() -> None:
+def test_without_a_name_only_a_history_after_a_known_answer_is_found() -> None:
     branches = LiveSessions(9, InMemoryStore())
     live_session = begin(branches, "a").live_session
     branches.add_node(live_session, b"asked", Node(b"", "t", False, "openai"))

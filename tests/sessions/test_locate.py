@@ -116,7 +116,7 @@ async def branches(proxy: RunningProxy) -> list[tuple[str, str]]:
     return [(s, k) for s, k in await proxy.rows("SELECT session, kind FROM branches ORDER BY created_at, rowid")]
 
 
-async def test_without_a_name_a_conversation_is_known_by_an_answer_of_ours() -> None:
+async def test_without_a_name_a_conversation_is_recognised_by_an_answer_of_the_proxy() -> None:
     async with run_upstream(ScriptedModel("One.", "Two.", "Three.")) as upstream, run_proxy(upstream.port) as proxy:
         for stream in (False, True):
             agent = Agent(proxy, stream=stream, messages=[SYSTEM])
@@ -137,7 +137,7 @@ async def test_two_first_requests_that_are_alike_are_two_sessions() -> None:
         assert (await first.say("Go on")).session == one
 
 
-async def test_what_no_answer_of_ours_is_in_is_nobodys() -> None:
+async def test_a_history_without_a_known_answer_belongs_to_no_session() -> None:
     foreign = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "From elsewhere."}]
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         one = await Agent(proxy, messages=list(foreign)).say("Go on")
@@ -165,7 +165,7 @@ async def test_a_history_under_another_credential_belongs_to_nobody() -> None:
 
 
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
-async def test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin(line: tuple[bytes, ...]) -> None:
+async def test_a_retry_stays_on_its_branch_and_the_same_request_again_is_a_twin(line: tuple[bytes, ...]) -> None:
     async with (
         run_upstream(ScriptedModel("One.", "Two.", "Three.", "Four.")) as upstream,
         run_proxy(upstream.port) as proxy,
@@ -223,7 +223,7 @@ async def test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is
         assert [kind for _, kind in await branches(proxy)] == ["main", "twin"]
 
 
-async def test_an_answer_asked_for_again_leaves_both_to_go_on_from() -> None:
+async def test_an_answer_asked_for_again_leaves_both_answers_to_continue_from() -> None:
     async with (
         run_upstream(ScriptedModel("One.", "Two.", "Three.", "Four.")) as upstream,
         run_proxy(upstream.port) as proxy,
@@ -406,7 +406,7 @@ async def test_without_a_name_an_answer_in_other_words_and_without_calls_is_not_
 
 
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
-async def test_after_a_restart_every_branch_goes_on_where_it_was(tmp_path: Path, line: tuple[bytes, ...]) -> None:
+async def test_after_a_restart_every_branch_continues_where_it_was(tmp_path: Path, line: tuple[bytes, ...]) -> None:
     db = str(tmp_path / "store.sqlite3")
     model = ScriptedModel(*(f"Answer {n}." for n in range(50)))
     async with run_upstream(model) as upstream:
@@ -438,7 +438,7 @@ async def test_after_leaving_memory_a_conversation_is_read_back(line: tuple[byte
         assert [kind for _, kind in await branches(proxy)] == ["main"] * 3
 
 
-async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tmp_path: Path) -> None:
+async def test_a_conversation_killed_while_it_was_stored_continues_where_it_broke_off(tmp_path: Path) -> None:
     """Of a long request the first rows may be on disk, and not where its branch stands."""
     db, model = f"{tmp_path}/a.sqlite3", ScriptedModel("Yes.", "Well.")
     said = [("user", "One"), ("assistant", "So"), ("user", "Two"), ("assistant", "And"), ("user", "Three")]
@@ -447,10 +447,10 @@ async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tm
             talk = [{"role": role, "content": text} for role, text in said]
             agent = Agent(proxy, (b"x-context-session: a",), messages=talk)
             assert (await agent.send()).status == 200
-        with closing(sqlite3.connect(db)) as there, there:
-            there.execute("DELETE FROM exchanges")
-            there.execute("DELETE FROM messages WHERE position > 2")
-            there.execute("UPDATE branches SET tip = x'', answer = NULL")
+        with closing(sqlite3.connect(db)) as database, database:
+            database.execute("DELETE FROM exchanges")
+            database.execute("DELETE FROM messages WHERE position > 2")
+            database.execute("UPDATE branches SET tip = x'', answer = NULL")
         async with run_proxy(upstream.port, db=db) as agent.proxy:
             await agent.say()
             await agent.say("Four")

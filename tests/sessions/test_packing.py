@@ -228,7 +228,7 @@ def test_a_thread_that_looks_while_memory_is_packed_gets_its_value(
     assert branch.store_position.moves
 
 
-def test_another_attribute_is_missing_as_ever() -> None:
+def test_another_attribute_is_missing_as_usual() -> None:
     live_session: Any = LiveSession("me", "s", False)
     with pytest.raises(AttributeError, match="notes"):
         live_session.notes  # noqa: B018
@@ -294,7 +294,7 @@ async def talk(*, packs: bool) -> list[bytes]:
         return [request.body for request in upstream.requests]
 
 
-async def test_a_packed_conversation_goes_on_with_the_same_bytes() -> None:
+async def test_a_packed_conversation_continues_with_the_same_bytes() -> None:
     packed, usual = await talk(packs=True), await talk(packs=False)
     assert len(packed) == 28
     assert packed == usual

@@ -124,9 +124,9 @@ async def test_a_title_request_beside_the_first_answer_ends_as_the_side_call(db:
     """The title is asked for first, and its answer comes after the work has begun."""
     late = asyncio.Event()
 
-    async def title(request: RawRequest, there: Connection) -> None:
+    async def title(request: RawRequest, connection: Connection) -> None:
         await late.wait()
-        await ScriptedModel("Mending the parser")(request, there)
+        await ScriptedModel("Mending the parser")(request, connection)
 
     model = ScriptedModel(title, LOOK, "Done.")
     async with run_upstream(model) as upstream, served(upstream.port, db) as proxy:
@@ -157,7 +157,7 @@ async def test_a_title_request_after_the_work_is_a_side_call(db: str) -> None:
             assert "coding agent" in await page(proxy)
 
 
-async def test_a_sub_agent_that_calls_tools_is_no_side_call_and_one_that_only_answers_is(db: str) -> None:
+async def test_a_sub_agent_that_calls_tools_is_not_a_side_call_and_one_that_only_answers_is(db: str) -> None:
     model = ScriptedModel(LOOK, LOOK, "It is in b.py.", "Nothing there.", "Done.")
     async with run_upstream(model) as upstream:
         async with served(upstream.port, db) as proxy:
@@ -178,7 +178,7 @@ async def test_a_sub_agent_that_calls_tools_is_no_side_call_and_one_that_only_an
 
 
 @pytest.mark.parametrize("tools", [True, False])
-async def test_a_name_that_is_used_again_the_next_day_is_no_side_call(db: str, tools: bool) -> None:
+async def test_a_name_that_is_used_again_the_next_day_is_not_a_side_call(db: str, tools: bool) -> None:
     model = ScriptedModel("One.", "Two.", "Three.", "Four.")
     async with run_upstream(model) as upstream:
         days = ["Today's date: Sat Nov 21 2026, 23:59.", "Today's date: Sunday, December 1 2026, 8:00 AM."]
@@ -194,7 +194,7 @@ async def test_a_name_that_is_used_again_the_next_day_is_no_side_call(db: str, t
         assert all(("recall" in names) == tools for names in offered(model))
 
 
-async def test_a_short_call_without_tools_that_goes_on_is_the_conversation_after_all(db: str) -> None:
+async def test_a_short_call_without_tools_that_continues_is_a_conversation_after_all(db: str) -> None:
     """A chat without tools, whose client asks for the title first."""
     async with run_upstream(ScriptedModel("A title", "Hello!", "Well.")) as upstream:
         async with served(upstream.port, db) as proxy:

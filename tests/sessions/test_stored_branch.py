@@ -15,7 +15,7 @@ def row(key: bytes, version: int, text: str, action: str = "text") -> EditRow:
     return EditRow("me", "s", "t", key, version, "mask", "old", action, text, 100, 10, "x", 2.0)  # type: ignore[arg-type]
 
 
-def test_it_goes_by_the_stored_edits_where_they_are_others() -> None:
+def test_stored_edits_replace_those_in_memory() -> None:
     one = Branch("me", "s", "t", "main", b"", LiveSession("me", "s", False))
     mine = {b"k": Edit(b"k", "text", "mine", "mask", "old", 100, 10)}
     one.state = replace(one.state, edits=mine)
@@ -27,7 +27,7 @@ def test_it_goes_by_the_stored_edits_where_they_are_others() -> None:
 
 
 @pytest.mark.parametrize("action", ["withdrawn", "pin", "unpin", "strip"])
-def test_a_row_that_edits_nothing_is_no_edit(action: str) -> None:
+def test_a_row_that_edits_nothing_is_not_an_edit(action: str) -> None:
     assert read_edit(row(b"k", 1, "", action)) is None
     assert read_edit(row(b"k", 1, "short")) == Edit(b"k", "text", "short", "mask", "old", 100, 10)
 

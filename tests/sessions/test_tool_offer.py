@@ -140,7 +140,7 @@ async def test_from_the_first_request_on_the_tools_are_the_same_bytes(policy: st
     assert offered(model) == [*CLIENTS, *(OURS if policy == "rolling" else OURS[:1])]
 
 
-async def test_a_branch_that_began_without_tools_of_ours_never_gets_any() -> None:
+async def test_a_branch_that_began_without_tools_of_the_proxy_never_gets_any() -> None:
     model = ScriptedModel("Well.")
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         for first in ({"tools": None}, {"tool_choice": "none"}):

@@ -100,7 +100,7 @@ def test_config_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch
         ('[embeddings]\nenabled = true\nupstream = ""\nmodel = "m"\n', "embeddings.upstream", 3, "default"),
     ],
 )
-def test_what_is_wrong_is_told_with_key_line_and_what_is_allowed(
+def test_what_is_wrong_is_reported_with_key_line_and_what_is_allowed(
     tmp_path: Path, text: str, key: str, line: int, allowed: str
 ) -> None:
     file = write(tmp_path, text)
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_told_with_key_line_and_what_is_allowed(
     assert str(error).startswith(f"{file}:{line}: {said}")
 
 
-def test_a_wrong_variable_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_variable_is_reported_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXT_PROXY_STATE__ASK", "sometimes")
     assert str(refused()).startswith("CONTEXT_PROXY_STATE__ASK: state.ask = 'sometimes' is not usable")
 
@@ -126,7 +126,7 @@ def test_a_variable_that_names_nothing_is_an_error(monkeypatch: pytest.MonkeyPat
     assert refused(write(tmp_path, "port = 1\n")).source == name
 
 
-def test_a_wrong_flag_is_told_as_a_flag() -> None:
+def test_a_wrong_flag_is_reported_as_a_flag() -> None:
     assert refused(port=-1).source == "--port"
 
 
@@ -217,7 +217,7 @@ def test_shipped_models_can_all_be_read_and_have_sound_figures() -> None:
         ("some-new-model", None, "prefix", "append"),
     ],
 )
-def test_models_are_told_apart(name: str, window: int | None, cache: str, after_tool: str) -> None:
+def test_models_are_distinguished(name: str, window: int | None, cache: str, after_tool: str) -> None:
     model = find_model(Settings().load_models(), name)
     assert (model.window, model.cache, model.after_tool) == (window, cache, after_tool)
 
@@ -304,7 +304,7 @@ def test_two_keys_have_two_names_and_two_hashes(tmp_path: Path) -> None:
     assert "1111" not in str(same)
 
 
-def test_a_key_written_where_its_hash_belongs_is_not_told(tmp_path: Path) -> None:
+def test_a_key_written_where_its_hash_belongs_is_not_reported(tmp_path: Path) -> None:
     text = '[[keys]]\nname = "a"\nsha256 = "cp-canary"\ntenant = "t"\nplane = "data"\n'
     assert "canary" not in str(refused(write(tmp_path, text)))
 
@@ -315,7 +315,7 @@ def test_keys_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert load_settings().keys[0].plane == "read"
 
 
-def test_where_commands_find_a_proxy_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_commands_find_a_proxy_is_not_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXT_PROXY_URL", "http://127.0.0.1:8080")
     monkeypatch.setenv("CONTEXT_PROXY_KEY", "cp-key")
     assert load_settings() == Settings()
@@ -350,7 +350,7 @@ def test_s1_a_file_without_keys_is_not_taken_for_no_file(tmp_path: Path, text: s
         load_settings(None, {"keys_dir": str(tmp_path)})
 
 
-def test_a_wrong_entry_of_the_folder_is_told_with_its_file(tmp_path: Path) -> None:
+def test_a_wrong_entry_of_the_folder_is_reported_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "keys.toml").write_text(KEYS.replace("data", "everything"))
     with pytest.raises(ConfigError) as caught:
         load_settings(None, {"keys_dir": str(tmp_path)})

@@ -71,7 +71,7 @@ def test_values_are_checked_where_they_are_written() -> None:
         ("http://127.0.0.1:11434/api/chat/completions", "http://127.0.0.1:11434/api"),
     ],
 )
-def test_the_url_of_an_endpoint_is_no_base_url_and_the_error_names_the_one_that_is(url: str, base: str) -> None:
+def test_the_url_of_an_endpoint_is_not_a_base_url_and_the_error_names_the_one_that_is(url: str, base: str) -> None:
     with pytest.raises(ValueError, match=f"{re.escape(base)}$"):
         validate_base_url(url)
     assert validate_base_url(base) == base

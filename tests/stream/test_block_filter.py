@@ -132,7 +132,7 @@ def test_a_flush_lets_go_what_is_held_but_never_a_whole_heading() -> None:
     assert held.blocks == [N]
 
 
-def test_what_is_no_block_comes_before_a_call_and_a_block_never() -> None:
+def test_what_is_not_a_block_comes_before_a_call_and_a_block_never() -> None:
     held = BlockFilter()
     assert held.feed("a\n\n### STATE\nidle\n") == "a"
     assert held.flush(before_calls=True) == "\n\n### STATE\nidle"
@@ -235,7 +235,7 @@ def test_a_body_without_blocks_is_the_same_body(raw: bytes) -> None:
         b'{"choices":[{"index":0,"message":{"content":"a\\n\\n### State\\nGoal: x\\nContext: y","y":"\\ud83d"}}]}',
     ],
 )
-def test_a_body_that_cannot_be_cut_is_written_anew(raw: bytes) -> None:
+def test_a_body_that_cannot_be_cut_is_rewritten(raw: bytes) -> None:
     visible, blocks = remove_state(raw)
     assert json.loads(visible)["choices"][0]["message"]["content"] == "a"
     assert blocks == [N]

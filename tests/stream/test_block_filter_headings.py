@@ -50,7 +50,7 @@ def test_c2_the_filter_is_split_at_any_cut_for_every_set_of_headings(
     assert filtered(list(text), headings) == expected(text, headings)
 
 
-def test_c2_two_blocks_follow_each_other_and_are_told_apart() -> None:
+def test_c2_two_blocks_follow_each_other_and_are_distinguished() -> None:
     note = "Goal: x\nContext: y"
     text = f"Done.\n\n### STATE\n{note}\n\n{BLOCK}"
     assert expected(text, BOTH) == ("Done.", [note], ['{"synthesis": "x"}'])

@@ -76,7 +76,7 @@ def test_calls_add_up_by_index() -> None:
 
 
 @pytest.mark.parametrize("indexes", [(0, 0), (None, None)], ids=["all the same", "none"])
-def test_calls_without_indexes_of_their_own_are_told_apart_by_id(indexes: tuple[int | None, int | None]) -> None:
+def test_calls_without_indexes_of_their_own_are_distinguished_by_id(indexes: tuple[int | None, int | None]) -> None:
     made = answer(
         delta({"tool_calls": [call(indexes[0], "{", "read", "a")]}),
         delta({"tool_calls": [call(indexes[0], "}")]}),
@@ -263,7 +263,7 @@ def test_calls_of_a_body_are_read() -> None:
         (b"[]", None, 1),
     ],
 )
-def test_a_body_that_is_no_completion_has_no_message(body: bytes, error: str | None, unparsed: int) -> None:
+def test_a_body_that_is_not_a_completion_has_no_message(body: bytes, error: str | None, unparsed: int) -> None:
     made = AssembledAnswer.from_body(body)
     assert (made.error, made.unparsed, made.build_message(), made.text, made.calls) == (error, unparsed, None, "", ())
     assert made.is_truncated

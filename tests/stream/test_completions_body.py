@@ -23,7 +23,7 @@ def body(calls: bytes, content: bytes = b"null", finish: bytes = b'"tool_calls"'
     ) % (content, b',"tool_calls":[' + calls + b"]" + more if calls else more, finish)
 
 
-def test_what_has_no_calls_of_ours_keeps_every_byte() -> None:
+def test_an_answer_without_calls_of_proxy_tools_keeps_every_byte() -> None:
     for one in (
         body(b""),
         body(THEIRS),
@@ -48,7 +48,7 @@ def test_of_a_mixed_answer_the_clients_calls_keep_their_bytes(calls: bytes) -> N
     assert found.hidden_calls[0].arguments == '{"n": 1.50}'
 
 
-def test_a_call_of_ours_is_never_overlooked_however_its_name_is_written() -> None:
+def test_a_call_of_a_proxy_tool_is_never_overlooked_however_its_name_is_written() -> None:
     for name in (b"recall", b"r\\u0065call", b"\\u0072\\u0065\\u0063\\u0061\\u006c\\u006c"):
         called = body(OURS.replace(b"recall", name))
         assert read_round(called, HIDDEN).goes_on
@@ -56,14 +56,14 @@ def test_a_call_of_ours_is_never_overlooked_however_its_name_is_written() -> Non
     assert not may_call(body(THEIRS), HIDDEN)
 
 
-def test_indexes_that_a_server_gives_are_counted_anew() -> None:
+def test_indexes_that_a_server_gives_are_renumbered() -> None:
     calls = b",".join(b'{"index":%d,' % n + one[1:] for n, one in enumerate((OURS, THEIRS, OURS, THEIRS)))
     message = json.loads(join_rounds([body(calls)], HIDDEN))["choices"][0]["message"]
     assert [one["index"] for one in message["tool_calls"]] == [0, 1]
 
 
 @pytest.mark.parametrize("finish", [b'"tool_calls"', b'"stop"', b"null"])
-def test_calls_of_ours_alone_go_on(finish: bytes) -> None:
+def test_a_round_with_only_calls_of_proxy_tools_continues(finish: bytes) -> None:
     found = read_round(body(OURS, finish=finish), HIDDEN)
     assert found.goes_on
     assert found.usage is not None
@@ -82,7 +82,7 @@ def test_calls_of_an_answer_that_was_cut_short_are_not_run(finish: bytes) -> Non
     )
 
 
-def test_of_several_choices_none_goes_on_and_none_shows_calls_of_ours() -> None:
+def test_of_several_choices_none_continues_and_none_shows_calls_of_proxy_tools() -> None:
     value = json.loads(body(OURS))
     value["choices"].append({**value["choices"][0], "index": 1})
     raw = json.dumps(value).encode()
@@ -91,7 +91,7 @@ def test_of_several_choices_none_goes_on_and_none_shows_calls_of_ours() -> None:
     assert b"recall" not in join_rounds([raw], HIDDEN)
 
 
-def test_what_earlier_rounds_said_stands_before_the_rest_and_no_other_byte_changes() -> None:
+def test_text_of_earlier_rounds_comes_first_and_no_other_byte_changes() -> None:
     more = b',"reasoning_content":"r%d","annotations":[{"n":%d}]'
     first, second = (
         body(OURS, b'"a"', more=more % (1, 1)),
@@ -126,7 +126,7 @@ def test_contents_are_joined(contents: tuple[Any, Any], joined: Any) -> None:
     assert found["choices"][0]["message"]["content"] == joined
 
 
-def test_a_body_that_cannot_be_cut_is_written_anew() -> None:
+def test_a_body_that_cannot_be_cut_is_rewritten() -> None:
     odd = body(OURS.replace(b'"s":1', b'"s":"\\ud83d"') + b"," + THEIRS, b'"a"', more=b',"q":1,"q":2')
     found = json.loads(join_rounds([odd], HIDDEN))["choices"][0]["message"]
     assert [one["function"]["name"] for one in found["tool_calls"]] == ["read"]

@@ -81,7 +81,7 @@ def test_several_choices_are_changed_each_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("odd", [b'"x":1,"x":2', b'"x":"\\ud83d"', b'"x":NaN'])
-def test_what_cannot_be_cut_is_written_anew(odd: bytes) -> None:
+def test_what_cannot_be_cut_is_rewritten(odd: bytes) -> None:
     raw = RAW.replace(b'"q":null', odd).replace(b'"logprobs":null', b'"logprobs":{"content":[]}')
     change = ChoicePatch("c", [(1, 0)], True, b'"x"')
     choice = json.loads(patch_choices(raw, "delta", {0: change}))["choices"][0]

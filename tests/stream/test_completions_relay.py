@@ -30,7 +30,7 @@ ODD = (
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
-def test_without_options_every_byte_goes_on_at_every_cut(end: bytes) -> None:
+def test_without_options_every_byte_is_passed_on_at_every_cut(end: bytes) -> None:
     stream = ODD.replace(b"\n", end)
     whole = relay_stream(stream, withhold=False)[1]
     assert whole.terminal.startswith(b"data: [DONE]")
@@ -106,7 +106,7 @@ def test_without_options_a_slow_drip_is_passed_byte_by_byte() -> None:
         assert relay.feed(data[at : at + 1]) == data[at : at + 1]
 
 
-def test_an_event_goes_on_as_soon_as_it_is_complete() -> None:
+def test_an_event_is_passed_on_as_soon_as_it_is_complete() -> None:
     relay = CompletionsRelay(RelayOptions(withheld=HEADINGS, drop_usage=True))
     data = make_chunk({"content": "a"})
     assert relay.feed(data[:-1]) == b""
@@ -157,7 +157,7 @@ def test_of_usage_exactly_the_unasked_goes(before: bytes, after: bytes | None) -
     assert out == wrap(before if after is None else after)
 
 
-def test_an_error_in_the_stream_goes_on_as_it_is_and_after_the_text() -> None:
+def test_an_error_in_the_stream_is_passed_on_unchanged_after_the_text() -> None:
     error = b'data: {"error":{"message":"overloaded","usage":null},"usage":null}\n\n'
     out, relay = relay_stream([make_chunk({"content": "a\n"}), error], drop=True)
     assert out.endswith(error)
@@ -210,7 +210,7 @@ def test_a_line_of_9_mb_goes_through_and_is_not_captured(withhold: bool) -> None
     "stream", [b"<html>\n\n<body>no</body>", b'{"id":"x","choices":[]}', b"\x00\xff" * 50, b"", b"\n\n\r\r"]
 )
 @pytest.mark.parametrize("withhold", [True, False])
-def test_what_is_no_stream_goes_through(stream: bytes, withhold: bool) -> None:
+def test_what_is_not_a_stream_goes_through(stream: bytes, withhold: bool) -> None:
     assert relay_stream([stream[:7], stream[7:]], withhold=withhold, drop=withhold)[0] == stream
 
 

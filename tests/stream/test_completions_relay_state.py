@@ -69,7 +69,7 @@ def test_withholding_does_not_depend_on_how_the_bytes_are_cut(end: bytes, drop: 
     assert relay_stream([stream[i : i + 1] for i in range(len(stream))], drop=drop)[0] == expected
 
 
-def test_tool_calls_go_on_untouched_and_after_the_text() -> None:
+def test_tool_calls_are_passed_on_untouched_and_after_the_text() -> None:
     out, relay = relay_stream(make_answer_stream("Look:\n\n", 4, calls=2))
     texts = [n for n, c in enumerate(list_choices(out)) if c["delta"].get("content")]
     calls = [n for n, c in enumerate(list_choices(out)) if c["delta"].get("tool_calls")]
@@ -80,7 +80,7 @@ def test_tool_calls_go_on_untouched_and_after_the_text() -> None:
     assert make_chunk(make_call_delta(0, "", "tool0")) + make_chunk(make_call_delta(0, '{"a":')) in out
 
 
-def test_text_after_calls_goes_on_as_text() -> None:
+def test_text_after_calls_is_passed_on_as_text() -> None:
     parts = [
         make_chunk({"content": "a\n\n### STATE"}),
         make_chunk(make_call_delta(0, "{}", "f")),
@@ -114,7 +114,7 @@ def test_text_in_the_finishing_chunk_is_changed_there() -> None:
     assert (read_text(out), finishes(out), len(list_choices(out))) == ("a\n\n", ["stop"], 2)
 
 
-def test_a_chunk_that_is_left_without_text_goes_only_if_it_carries_anything_else() -> None:
+def test_a_chunk_that_is_left_without_text_is_sent_only_if_it_carries_anything_else() -> None:
     start = [make_chunk({"role": "assistant", "content": "a\n\n### STATE\n"})]
     for more, goes in (
         ({}, False),
@@ -202,7 +202,7 @@ def test_a_chunk_with_odd_bytes_is_changed_all_the_same() -> None:
         assert relay.blocks == [G]
 
 
-def test_half_characters_go_on_as_they_came() -> None:
+def test_lone_surrogates_are_passed_on_unchanged() -> None:
     parts = [
         b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % half
         for half in (b"\\ud83d", b"\\ude00\\n", b"### STATE\\nGoal: x\\nContext: \\ud83d")

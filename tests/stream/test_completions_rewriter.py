@@ -111,7 +111,7 @@ def test_a_role_that_never_came_comes_with_a_later_round() -> None:
     assert out == [later.raw]
 
 
-def test_calls_of_ours_in_a_later_round_without_any_of_ours_are_the_clients() -> None:
+def test_calls_in_a_later_round_without_proxy_tools_are_the_clients() -> None:
     first = edits_for("f")
     first.rewrite_event(make_event(call("f"), "stop"), [])
     first.end_round([], complete=True)

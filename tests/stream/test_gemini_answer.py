@@ -40,7 +40,7 @@ def test_empty_texts_do_not_go_back() -> None:
     assert json.loads(message)["wire"] == [{"text": "", "thoughtSignature": "x"}, call("a")]
 
 
-def test_what_is_no_answer() -> None:
+def test_what_is_not_an_answer_makes_no_message() -> None:
     assert GeminiAnswer().build_message() is None
     assert GeminiAnswer.from_body(b"nothing").unparsed == 1
     assert GeminiAnswer.from_body(b"[1").unparsed == 1

@@ -53,7 +53,7 @@ def test_blocks_leave(is_list: bool) -> None:
     assert remove_blocks(b"nothing of STATE", (HEADING,)) == (b"nothing of STATE", [])
 
 
-def test_blocks_under_other_headings_are_told_apart() -> None:
+def test_blocks_under_other_headings_are_distinguished() -> None:
     made, found = remove_blocks(make(text(f"Well.\n\n{OTHER}\n\n{STATE}")), (HEADING, "### REFLECTION"))
     assert shapes(parse(made)) == ["Well."]
     assert sorted(one.heading for one in found) == ["### REFLECTION", HEADING]

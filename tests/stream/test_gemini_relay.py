@@ -52,7 +52,7 @@ def answer_digest(relay: GeminiRelay) -> bytes:
     return read_message(message).digest
 
 
-def test_without_edits_the_bytes_go_on_and_the_end_is_held() -> None:
+def test_without_edits_the_bytes_are_passed_on_and_the_end_is_held() -> None:
     data = stream(*PLAIN)
     relay = GeminiRelay()
     out = b"".join(relay.feed(data[at : at + 1]) for at in range(len(data))) + relay.end()
@@ -135,7 +135,7 @@ def test_the_state_block_is_withheld_from_the_client_and_from_later_rounds() -> 
     assert said[-1]["thoughtSignature"] == "x"
 
 
-def test_a_round_of_nothing_but_thoughts_and_state_goes_back_as_it_came() -> None:
+def test_a_round_of_nothing_but_thoughts_and_state_is_sent_back_unchanged() -> None:
     _, relay = run([stream(think(), text(STATE))], withheld=HEADINGS)
     assert STATE in json.loads(relay.build_round_message() or b"")["content"]
     _, relay = run([stream(text(STATE), own_call("o"))], withheld=HEADINGS, **HIDING)
@@ -167,7 +167,7 @@ def test_text_that_only_looks_like_state_goes_to_the_client() -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_hidden_call_alone_lets_the_round_go_on(together: bool) -> None:
+def test_a_hidden_call_alone_lets_the_round_continue(together: bool) -> None:
     first = stream(text("Hm."), own_call("-", thoughtSignature="s1"), together=together)
     relay = GeminiRelay(RelayOptions(**HIDING))
     out = relay.feed(first) + relay.end()
@@ -201,7 +201,7 @@ def test_the_rounds_are_one_answer_with_the_first_ones_ids_and_usage_that_adds_u
     assert answer_digest(relay) == digest(found["parts"])
 
 
-def test_a_mixed_round_shows_the_clients_calls_and_hides_ours() -> None:
+def test_a_mixed_round_shows_the_clients_calls_and_hides_the_proxys() -> None:
     out, relay = run([stream(own_call("o"), call("a"), own_call("p"), together=True)], **HIDING)
     assert shapes(read(out)) == ["a"]
     assert not relay.goes_on
@@ -263,7 +263,7 @@ def test_a_last_event_without_its_blank_line_counts() -> None:
             assert shapes(read(out)) == ["One. Two."]
 
 
-def test_an_error_goes_on_as_it_came() -> None:
+def test_an_error_is_passed_on_unchanged() -> None:
     data = to_events([*chunks(text("x"), text("y"))[:1], {"error": {"code": 503, "message": "busy"}}])
     for options in ({}, {"withheld": HEADINGS, **HIDING}):
         out, relay = run([data], **options)
@@ -295,7 +295,7 @@ def test_an_event_that_is_too_large_passes_only_where_nothing_changes() -> None:
     assert not relay.answer.is_truncated
 
 
-def test_unknown_events_go_on() -> None:
+def test_unknown_events_are_passed_on() -> None:
     data = b"data: not json\r\n\r\n" + stream(text("x"), {"executableCode": {"code": "1"}}, {"unknown": 1})
     for withheld in ((), HEADINGS):
         out, relay = run([data], withheld=withheld)
@@ -347,7 +347,7 @@ def test_any_rounds_give_an_answer_that_reads_and_is_recognised(
 
 
 @pytest.mark.parametrize("comment", [b": keep-alive\r\n\r\n", b": keep-alive\n\n", b"retry: 5\n\n"])
-def test_a_comment_behind_a_hidden_call_does_not_end_the_answer(comment: bytes) -> None:
+def test_a_comment_after_a_hidden_call_does_not_end_the_answer(comment: bytes) -> None:
     first, last = (b"data: " + json.dumps(one).encode() + b"\r\n\r\n" for one in chunks(own_call("a"), text("")))
     relay = GeminiRelay(RelayOptions(hidden_tools=HIDDEN))
     out = relay.feed(first + comment) + relay.feed(last + comment) + relay.end()
@@ -356,7 +356,7 @@ def test_a_comment_behind_a_hidden_call_does_not_end_the_answer(comment: bytes) 
     assert out.count(comment.strip()) == 2
 
 
-def test_a_comment_behind_the_end_leaves_the_end_held() -> None:
+def test_a_comment_after_the_end_leaves_the_end_held() -> None:
     relay = GeminiRelay()
     out = relay.feed(stream(text("Hello.")) + b": bye\n\n") + relay.end()
     assert b"finishReason" not in out

@@ -45,7 +45,7 @@ def test_empty_texts_are_part_of_the_answer_and_not_of_what_upstream_gets_back()
     assert MessagesAnswer.from_body(json.dumps(make(text(" "))).encode()).build_round_message() is None
 
 
-def test_errors_and_what_is_no_answer_are_told() -> None:
+def test_errors_and_what_is_not_an_answer_are_reported() -> None:
     error = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
     assert MessagesAnswer.from_body(error).error == "Overloaded"
     streamed = MessagesAnswer()
@@ -64,7 +64,7 @@ def test_an_answer_over_the_limit_is_capped() -> None:
 
 
 @pytest.mark.parametrize("index", [1, 2])
-def test_there_is_one_choice(index: int) -> None:
+def test_there_is_only_one_choice(index: int) -> None:
     assert _from_events().build_message(index) is None
 
 

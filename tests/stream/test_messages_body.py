@@ -63,7 +63,7 @@ def test_a_body_that_only_python_reads_is_served_too() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"[]", b'{"content":"### STATE"}', b'{"content":[1,"### STATE"]}'])
-def test_a_body_that_is_no_answer_stays(body: bytes) -> None:
+def test_a_body_that_is_not_an_answer_stays(body: bytes) -> None:
     assert remove_blocks(body) == (body, [])
     assert join_rounds([body], HIDDEN) == body
     assert not read_round(body, HIDDEN).goes_on

@@ -28,7 +28,7 @@ def test_the_end_gets_another_reason_and_usage() -> None:
     assert (bare["delta"], bare["usage"]) == ({"stop_reason": "end_turn"}, {"output_tokens": 9})
 
 
-def test_data_whose_spans_are_not_certain_are_written_anew() -> None:
+def test_data_whose_spans_are_not_certain_are_rewritten() -> None:
     odd = b'{"type":"content_block_delta","index":1,"index":2,"delta":{"text":"\\ud83d"}}'
     assert json.loads(patch_index(odd, 5))["index"] == 5
     assert json.loads(patch_text(odd, "x"))["delta"]["text"] == "x"

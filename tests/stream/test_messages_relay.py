@@ -47,7 +47,7 @@ def _answer_digest(relay: MessagesRelay) -> bytes:
 PLAIN = [think(), text("Reading, é."), call("a", path="x"), call("b")]
 
 
-def test_without_edits_the_bytes_go_on_and_the_end_is_held() -> None:
+def test_without_edits_the_bytes_are_passed_on_and_the_end_is_held() -> None:
     data = stream(*PLAIN)
     relay = MessagesRelay()
     shown = relay.feed(data)
@@ -162,7 +162,7 @@ def test_a_start_that_bears_text_is_filtered_too() -> None:
     assert shapes(read(out)) == ["Go. x"] == [relay.answer.text]
 
 
-def test_a_hidden_call_alone_lets_the_round_go_on() -> None:
+def test_a_hidden_call_alone_lets_the_round_continue() -> None:
     relay = MessagesRelay(RelayOptions(**HIDING))
     shown = relay.feed(stream(think(), text("Hm."), own_call("o", q="x"))) + relay.end()
     assert relay.goes_on
@@ -199,7 +199,7 @@ def test_the_rounds_are_one_message_with_the_first_ones_head_and_indexes_without
     assert relay.shown_calls == 1
 
 
-def test_a_mixed_round_shows_the_clients_calls_and_hides_ours() -> None:
+def test_a_mixed_round_shows_the_clients_calls_and_hides_the_proxys() -> None:
     blocks = [think(), own_call("o"), call("a"), own_call("p"), call("b")]
     out, relay = run([stream(*blocks)], **HIDING)
     assert shapes(read(out)) == ["thinking", "a", "b"]
@@ -284,7 +284,7 @@ def test_held_text_and_state_at_a_break_are_given_out_or_withheld() -> None:
     assert b"STATE" not in out
 
 
-def test_an_error_goes_on_as_it_came() -> None:
+def test_an_error_is_passed_on_unchanged() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
     data = stream(text("Well."))
     for options in ({}, HIDING):
@@ -293,7 +293,7 @@ def test_an_error_goes_on_as_it_came() -> None:
         assert relay.answer.error == "Overloaded"
 
 
-def test_comments_pings_and_unknown_events_go_on() -> None:
+def test_comments_pings_and_unknown_events_are_passed_on() -> None:
     extra = b': keepalive\n\nevent: ping\ndata: {"type": "ping"}\n\nevent: news\ndata: {"type": "news", "index": 9}\n\n'
     data = stream(text("Well."))
     at = data.index(b"event: content_block_delta")
@@ -323,7 +323,7 @@ def test_an_event_that_is_too_large_passes_only_where_nothing_changes() -> None:
     assert relay.answer.is_capped
 
 
-def test_what_comes_behind_the_end_is_kept_for_the_end() -> None:
+def test_what_comes_after_the_end_is_kept_for_the_end() -> None:
     data = stream(text("Well.")) + b": bye\n\n"
     relay = MessagesRelay()
     assert relay.feed(data) + relay.feed(b": more\n\n") + relay.terminal == data + b": more\n\n"

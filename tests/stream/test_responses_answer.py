@@ -46,7 +46,7 @@ def test_an_unfinished_answer_is_what_came_of_it() -> None:
     assert [json.loads(raw)["type"] for raw in answer.items] == ["message", "function_call", "custom_tool_call"]
 
 
-def test_bodies_that_are_no_answer() -> None:
+def test_bodies_that_are_not_answers_make_no_message() -> None:
     failed = ResponsesAnswer.from_body(b'{"error":{"message":"no"}}')
     assert (failed.error, failed.is_done, failed.build_message()) == ("no", False, None)
     assert ResponsesAnswer.from_body(b"no json").unparsed == 1

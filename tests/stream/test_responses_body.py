@@ -65,7 +65,7 @@ def test_a_round_is_read_with_its_hidden_calls() -> None:
         (response(tool_call(1, "recall") | {"call_id": None}), 0, 0),
     ],
 )
-def test_a_round_that_does_not_go_on(made: Json, ours: int, shown: int) -> None:
+def test_a_round_that_ends_the_answer_does_not_go_on(made: Json, ours: int, shown: int) -> None:
     found = body_rules.read_round(dump(made), OURS)
     assert (len(found.hidden_calls), found.shown_calls, found.goes_on) == (ours, shown, False)
 

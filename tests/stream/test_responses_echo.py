@@ -48,7 +48,7 @@ def test_nothing_else_changes(cut: int) -> None:
     assert echo.feed(whole) + echo.flush() == whole, "what the provider does not repeat is not added"
 
 
-def test_the_rest_of_a_stream_that_broke_off_goes_on() -> None:
+def test_the_rest_of_a_stream_that_broke_off_is_passed_on() -> None:
     echo = ResponseEcho(MEMBERS, hides_tokens=True)
     assert echo.feed(b'data: {"type":"response.out') + echo.flush() == b'data: {"type":"response.out'
 

@@ -45,7 +45,7 @@ STATED = response(thinking(1), message(2, f"Hello, you.\n\n{BLOCK}"), tool_call(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 10**6])
-def test_a_stream_without_edits_goes_on_as_it_came_with_its_end_kept_back(size: int) -> None:
+def test_a_stream_without_edits_is_passed_on_unchanged_with_its_end_kept_back(size: int) -> None:
     stream = events(PLAIN)
     relay = ResponsesRelay()
     out = b"".join([relay.feed(part) for part in pieces(b"".join(stream), size)])
@@ -87,7 +87,7 @@ def test_a_stream_cut_anywhere_gives_the_same_bytes_and_answer(made: Json) -> No
         assert relay.answer.build_message() == first.answer.build_message()
 
 
-def test_state_is_withheld_from_all_copies() -> None:
+def test_a_state_block_is_withheld_from_all_copies() -> None:
     part = text_part(f"Hello, you.\n\n{BLOCK}", logged=3)
     out, relay = relay_round(events(response(message(1, part), tool_call(2, "shell"))), withheld=HEADINGS)
     output = check_copies(check_numbers(out))
@@ -102,7 +102,7 @@ def test_state_is_withheld_from_all_copies() -> None:
     assert kept.text == "Hello, you."
 
 
-def test_a_message_that_is_nothing_but_state_never_was() -> None:
+def test_a_message_that_is_only_a_state_block_is_left_out() -> None:
     made = response(thinking(1), message(2, BLOCK), tool_call(3, "shell"))
     out, relay = relay_round(events(made), withheld=HEADINGS)
     assert [item["id"] for item in check_copies(check_numbers(out))] == ["rs_1", "fc_3"]
@@ -111,7 +111,7 @@ def test_a_message_that_is_nothing_but_state_never_was() -> None:
     assert json.loads(relay.build_round_message() or b"")["wire"] == [made["output"][0], made["output"][2]]
 
 
-def test_state_goes_back_where_reasoning_is_bound_to_it_or_has_nothing_else_behind_it() -> None:
+def test_state_goes_back_where_reasoning_is_bound_to_it_or_has_nothing_else_after_it() -> None:
     for made in (
         response(message(1, BLOCK), thinking(2), tool_call(3, "recall")),
         response(thinking(1), message(2, BLOCK)),
@@ -120,7 +120,7 @@ def test_state_goes_back_where_reasoning_is_bound_to_it_or_has_nothing_else_behi
         assert json.loads(relay.build_round_message() or b"")["wire"] == made["output"]
 
 
-def test_a_part_that_is_nothing_but_state_leaves_its_message() -> None:
+def test_a_part_that_is_only_a_state_block_is_left_out_of_its_message() -> None:
     made = response(message(1, "One.", BLOCK, "Two."))
     out, relay = relay_round(events(made), withheld=HEADINGS)
     output = check_copies(check_numbers(out))
@@ -136,7 +136,7 @@ def test_an_empty_message_and_a_refusal_pass() -> None:
     assert answer_of(relay).digest == send_back(check_copies(read_events(out))).digest
 
 
-def test_annotations_behind_a_cut_move_and_those_in_it_leave() -> None:
+def test_annotations_after_a_cut_move_and_those_in_it_leave() -> None:
     block = "### REFLECTION\nI go on.\n"
     text = f"One.\n\n{block}\n## Two [x]"
     at, inside = text.index("[x]"), text.index("I go on")
@@ -175,7 +175,7 @@ def test_a_hidden_round_leaves_no_trace() -> None:
     assert (relay.round_usage.completion, relay.shown_calls) == (7, 1)
 
 
-def test_the_round_that_goes_on_is_told_whole_but_for_its_state() -> None:
+def test_the_message_of_a_round_that_continues_is_whole_except_for_its_state() -> None:
     first = response(
         thinking(1, "So."), message(2, f"I look.\n\n{BLOCK}"), tool_call(3, "recall"), tool_call(4, "query_db")
     )
@@ -197,7 +197,7 @@ def test_a_mixed_round_ends_the_answer_and_names_the_hidden_calls() -> None:
     assert answer_of(relay).digest == send_back([made["output"][0], made["output"][2]]).digest
 
 
-def test_an_answer_may_be_ended_although_it_would_go_on() -> None:
+def test_an_answer_may_be_ended_although_it_would_continue() -> None:
     first = response(message(1, "I look."), tool_call(2, "recall"))
     out, relay = relay_rounds([first])
     out += relay.end_answer() + relay.terminal
@@ -205,7 +205,7 @@ def test_an_answer_may_be_ended_although_it_would_go_on() -> None:
     assert (relay.goes_on, relay.answer.is_done, relay.answer.finish_reasons) == (False, True, {0: "stop"})
 
 
-def test_calls_that_interleave_are_told_apart() -> None:
+def test_calls_that_interleave_are_distinguished() -> None:
     made = response(tool_call(1, "recall"), tool_call(2, "shell"))
     stream = events(made, 1)
     head, tail = stream[:2], stream[-1:]
@@ -237,7 +237,7 @@ def test_a_call_waits_for_its_name() -> None:
             assert b"fc_1" not in out
 
 
-def test_a_name_in_a_namespace_is_the_clients() -> None:
+def test_a_call_in_a_namespace_is_the_clients() -> None:
     stream = events(response(tool_call(1, "recall", namespace="theirs")))
     out, relay = relay_round(stream, hidden_tools=OURS)
     assert (out, relay.goes_on) == (b"".join(stream), False)
@@ -260,7 +260,7 @@ def test_an_incomplete_answer_runs_no_hidden_call() -> None:
     assert [item["id"] for item in check_copies(check_numbers(out))] == ["msg_1"]
 
 
-def test_a_note_that_was_cut_off_is_withheld_too() -> None:
+def test_a_state_block_that_was_cut_off_is_withheld_too() -> None:
     cut = message(1, "Hi.\n\n### STATE\nGoal: go on\nCont", status="incomplete")
     out, relay = relay_round(events(response(cut, status="incomplete")), withheld=HEADINGS)
     assert check_copies(check_numbers(out))[0]["content"][0]["text"] == "Hi."
@@ -296,7 +296,7 @@ def test_events_repeat_the_request_as_the_client_knows_it() -> None:
             assert (one["response"]["instructions"], one["response"]["tools"]) == ("Theirs.", tools[:1])
 
 
-def test_a_server_that_writes_no_event_lines_or_an_end_marker_is_relayed_too() -> None:
+def test_a_server_without_event_lines_or_with_an_end_marker_is_relayed_too() -> None:
     stream = [one.partition(b"\n")[2] for one in events(STATED)]
     done = b"data: [DONE]\n\n"
     for size in (1, 9, 10**6):
@@ -336,7 +336,7 @@ def test_a_stream_that_breaks_off_is_truncated(how: Json) -> None:
     assert not relay.answer.is_truncated
 
 
-def test_held_text_goes_on_when_a_stream_breaks_off() -> None:
+def test_held_text_is_passed_on_when_a_stream_breaks_off() -> None:
     stream = events(response(message(1, "Hi.\n\n### STA")), 4)
     cut = next(n for n, one in enumerate(stream) if b"output_text.done" in one)
     out, relay = relay_round(stream[:cut], withheld=HEADINGS)
@@ -344,7 +344,7 @@ def test_held_text_goes_on_when_a_stream_breaks_off() -> None:
     assert relay.answer.text == "Hi.\n\n### STA"
 
 
-def test_an_error_and_a_failure_are_told() -> None:
+def test_an_error_and_a_failure_are_reported() -> None:
     out, relay = relay_round([*events(PLAIN)[:3], make_error_event("no", "server_error", 3)], withheld=HEADINGS)
     assert (relay.answer.error, relay.answer.is_truncated) == ("no", True)
     assert read_events(out)[-1]["error"]["message"] == "no"
@@ -365,7 +365,7 @@ def test_a_later_round_that_fails_before_any_output_is_not_the_end() -> None:
     assert not relay.answer.is_truncated
 
 
-def test_items_that_only_the_end_tells_are_taken_from_there() -> None:
+def test_items_that_only_the_final_event_has_are_read_from_it() -> None:
     made = response(message(1, f"Hi.\n\n{BLOCK}"), tool_call(2, "recall"), tool_call(3, "shell"))
     stream = events(made)
     out, relay = relay_round([*stream[:2], stream[-1]], withheld=HEADINGS, hidden_tools=OURS)
@@ -376,7 +376,7 @@ def test_items_that_only_the_end_tells_are_taken_from_there() -> None:
     assert answer_of(relay).digest == send_back(output).digest
 
 
-def test_an_event_that_is_too_large_caps_the_answer_and_shows_nothing_hidden() -> None:
+def test_an_event_that_is_too_large_marks_the_answer_as_capped_and_shows_nothing_hidden() -> None:
     made = response(tool_call(1, "recall", json.dumps({"q": "x" * 3000})), message(2, "Hi."))
     out, relay = relay_round(events(made, 10**6), hidden_tools=OURS, limit=2000)
     assert relay.answer.is_capped

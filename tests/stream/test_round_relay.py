@@ -15,7 +15,7 @@ NOTE = "### STATE\nGoal: ship it\nContext: a test\nResolved: nothing"
 
 
 @BOTH
-def test_text_in_front_of_a_hidden_call_leaves_with_the_text_behind_it_and_never_with_a_clients_call(wire: Any) -> None:
+def test_text_before_a_hidden_call_leaves_with_the_text_after_it_and_never_with_a_clients_call(wire: Any) -> None:
     first = wire.stream(wire.text("Hm. "), wire.own_call("o"))
     out, relay = wire.run([first], **HIDING)
     assert b"Hm." not in out
@@ -38,7 +38,7 @@ def test_an_answer_that_is_ended_early_has_its_text_and_an_end(wire: Any) -> Non
 
 
 @BOTH
-def test_blocks_and_usage_are_told_over_all_rounds_and_of_each(wire: Any) -> None:
+def test_blocks_and_usage_are_reported_over_all_rounds_and_of_each(wire: Any) -> None:
     rounds = [wire.stream(wire.text(NOTE), wire.own_call("o")), wire.stream(wire.text(f"So.\n\n{NOTE}"))]
     out, relay = wire.run(rounds, withheld=HEADINGS, **HIDING)
     assert b"STATE" not in out

@@ -103,7 +103,7 @@ def test_an_event_that_breaks_off_has_a_bound_of_values_too() -> None:
     assert parser.overflowed
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_line() -> None:
     stream = b"\xef\xbb\xbfdata: 1\n\ndata: 2\n\n"
     assert data(run(stream)) == data(run(stream[:2], stream[2:])) == [b"1", b"2"]
 
@@ -120,7 +120,7 @@ def test_a_comment_and_its_blank_line_are_one_event_where_they_come_together() -
     assert SseParser().feed(b": ping\n\n") == [SseEvent(b": ping\n\n")]
 
 
-def test_a_comment_before_a_return_does_not_swallow_the_data_behind_it() -> None:
+def test_a_comment_before_a_return_does_not_swallow_the_data_after_it() -> None:
     parser = SseParser()
     events = parser.feed(b": c\rdata: x\r\n") + parser.feed(b"\r\n")
     assert data(events) == [b"x"]
@@ -177,7 +177,7 @@ def test_garbage_is_only_passed(garbage: bytes) -> None:
 
 
 @pytest.mark.parametrize("step", [1 << 30, 1 << 16, 1_000_003])
-def test_a_line_of_9_mb_goes_on_in_pieces_without_data(step: int) -> None:
+def test_a_line_of_9_mb_is_passed_on_in_pieces_without_data(step: int) -> None:
     long = b"data: " + b"x" * (9 << 20) + b"\n\n"
     stream = b"data: 1\n\n" + long + b"data: 2\n\n"
     parser = SseParser()
@@ -190,7 +190,7 @@ def test_a_line_of_9_mb_goes_on_in_pieces_without_data(step: int) -> None:
     assert data(events) == [b"1", b"2"]
 
 
-def test_an_event_with_too_many_values_goes_on_without_data() -> None:
+def test_an_event_with_too_many_values_is_passed_on_without_data() -> None:
     few, many = (b'data: {"a":[%b0]}\n\n' % (b"0," * count) for count in (MAX_VALUES - 2, MAX_VALUES))
     text = b'data: {"a":"%b"}\n\n' % (b"," * MAX_VALUES * 2)
     assert [one.data is None for one in run(few, text)] == [False, False]
@@ -254,7 +254,7 @@ def test_an_event_of_mixed_line_ends_stays_one_event_with_other_data() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 100])
-def test_a_stream_that_goes_on_behind_another_has_no_byte_order_mark(step: int) -> None:
+def test_a_stream_that_continues_after_another_has_no_byte_order_mark(step: int) -> None:
     raw = b"\xef\xbb\xbfdata: a\n\ndata: b\n\n"
     parser = SseParser(drops_mark=True)
     events = [event for at in range(0, len(raw), step) for event in parser.feed(raw[at : at + step])]

@@ -164,7 +164,7 @@ def test_of_calls_the_client_made_before_ours_every_byte_stays() -> None:
     assert run([events(calls)])[0] == b"".join(events(calls))
 
 
-def test_text_goes_on_at_once_and_a_call_as_soon_as_its_name_is_known() -> None:
+def test_text_is_passed_on_at_once_and_a_call_as_soon_as_its_name_is_known() -> None:
     relay = CompletionsRelay(RelayOptions(hidden_tools=OURS))
     one = Script(())
 
@@ -210,7 +210,7 @@ def test_a_name_in_pieces_that_may_be_ours_holds_back_what_follows() -> None:
     assert relays[0].hidden_calls == [HiddenCall("i0", "recall", "")]
 
 
-def test_a_call_of_ours_without_arguments_holds_back_nothing_that_follows() -> None:
+def test_a_call_of_a_proxy_tool_without_arguments_holds_back_nothing_that_follows() -> None:
     relay = CompletionsRelay(RelayOptions(hidden_tools=OURS))
     one = Script(())
     nothing = {"index": 0, "id": "i", "function": {"name": "describe_db", "arguments": ""}}

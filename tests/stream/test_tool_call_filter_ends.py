@@ -50,7 +50,7 @@ def test_calls_of_an_answer_that_was_cut_short_are_not_run(mix: str, finish: str
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mix", ["o", "ot", "to"])
-def test_a_stream_that_breaks_off_never_goes_on_and_shows_nothing_of_ours(mix: str, form: str) -> None:
+def test_a_stream_that_breaks_off_never_continues_and_shows_nothing_of_the_proxy(mix: str, form: str) -> None:
     one = Script(("Hm.", *make_calls(mix)), form=form)
     stream = b"".join(events(one))
     first_end = stream.index(b'"finish_reason": "tool_calls"')
@@ -66,7 +66,7 @@ def test_a_stream_that_breaks_off_never_goes_on_and_shows_nothing_of_ours(mix: s
         assert not [secret for secret in secrets([one]) if secret in out], at
 
 
-def test_an_answer_without_its_last_line_goes_on_all_the_same() -> None:
+def test_an_answer_without_its_last_line_is_passed_on_all_the_same() -> None:
     for parts in (
         events(Script(tuple(make_calls("o"))), done=False),
         [*events(Script(tuple(make_calls("o"))))[:-3], DONE],
@@ -90,7 +90,7 @@ def test_an_error_in_the_stream_ends_it() -> None:
 
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("form", ["openai", "one chunk"])
-def test_an_answer_can_be_ended_where_a_round_would_go_on(drop: bool, form: str) -> None:
+def test_an_answer_can_be_ended_where_a_round_would_continue(drop: bool, form: str) -> None:
     rounds = [Script(("a", *make_calls("o")), form=form), Script(("b", *make_calls("oo")), id="chatcmpl-2", form=form)]
     out, relays = run([events(one) for one in rounds], drop=drop)
     assert relays[-1].goes_on
@@ -106,7 +106,7 @@ def test_an_answer_can_be_ended_where_a_round_would_go_on(drop: bool, form: str)
     assert pick_visible_fields(read(out + relays[0].end_answer()))["finish"] == "stop"
 
 
-def test_text_beside_a_call_of_ours_is_kept_and_its_finish_reason_is_not() -> None:
+def test_text_beside_a_call_of_a_proxy_tool_is_kept_and_its_finish_reason_is_not() -> None:
     one = Script(())
     parts = [
         chunk(one, {"role": "assistant", "content": "a", **call("recall")}, x=1.50),
@@ -137,7 +137,7 @@ def test_usage_that_comes_with_every_chunk_is_counted_on() -> None:
     assert chunks(out)[-1]["usage"]["prompt_tokens"] == LAST.prompt
 
 
-def test_a_second_choice_is_never_gone_on_with() -> None:
+def test_a_second_choice_is_never_continued() -> None:
     one = Script(())
     second = chunk(one, {}, choices=[{"index": 1, "delta": {"content": "b", **call("recall")}, "finish_reason": None}])
     for parts in (
@@ -183,7 +183,7 @@ def test_arguments_that_are_an_object_are_given_as_text() -> None:
     assert relays[0].hidden_calls == [HiddenCall("i", "recall", '{"id":1}')]
 
 
-def test_what_is_held_and_told_apart_is_bounded() -> None:
+def test_what_is_held_and_distinguished_is_bounded() -> None:
     one = Script(())
     endless = [chunk(one, {"tool_calls": [{"index": 0, "function": {"name": ""}}]})] * 3000
     out, relays = run([[*endless, chunk(one, {}, "tool_calls"), DONE]], limit=100_000)
@@ -218,7 +218,7 @@ def test_half_a_chunk_that_was_about_a_call_is_not_given_out() -> None:
     assert relays[0].hidden_calls == []
 
 
-def test_tokens_of_a_call_of_ours_do_not_stand_in_logprobs() -> None:
+def test_tokens_of_a_call_of_a_proxy_tool_are_not_in_logprobs() -> None:
     one = Script(())
     value = json.loads(chunk(one, {"content": "a", **call("recall")})[6:])
     value["choices"][0]["logprobs"] = {"content": [{"token": "recall"}]}
@@ -227,7 +227,7 @@ def test_tokens_of_a_call_of_ours_do_not_stand_in_logprobs() -> None:
     assert chunks(out)[0]["choices"][0]["delta"] == {"content": "a"}
 
 
-def test_of_thousands_of_calls_the_first_4096_are_told_apart_and_the_rest_is_given_to_nobody() -> None:
+def test_of_thousands_of_calls_the_first_4096_are_distinguished_and_the_rest_dropped() -> None:
     """Each of them costs memory while the answer lasts, and an upstream may send them without an end."""
     many = [Made("bash", "{}", f"call_{at}") for at in range(4098)]
     out, relays = run([events(Script(("Hm.", *many), form="whole"))])
@@ -236,7 +236,7 @@ def test_of_thousands_of_calls_the_first_4096_are_told_apart_and_the_rest_is_giv
     assert relays[0].shown_calls == 4096
 
 
-def test_a_call_of_ours_behind_thousands_of_others_is_neither_run_nor_shown() -> None:
+def test_a_call_of_a_proxy_tool_after_thousands_of_others_is_neither_run_nor_shown() -> None:
     many = [Made("recall", "{}", f"call_{at}") for at in range(4097)]
     out, relays = run([events(Script(("Hm.", *many), form="whole"))])
     assert (relays[0].goes_on, relays[0].hidden_calls) == (False, [])

@@ -12,7 +12,7 @@ from tests.tools.stored_session import (
 )
 
 
-async def test_it_tells_every_column_what_is_allowed_and_how_much_there_is() -> None:
+async def test_describe_db_lists_every_column_what_is_allowed_and_how_much_is_stored() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         assert "stored so far: 0 messages" in await run_call(tool_context, "describe_db")

@@ -101,7 +101,7 @@ async def test_no_statement_holds_anything_up(context: ToolContext, target: Path
 
 
 @pytest.mark.timed
-async def test_the_event_loop_goes_on_meanwhile(context: ToolContext) -> None:
+async def test_the_event_loop_keeps_running_meanwhile(context: ToolContext) -> None:
     worst = []
     for _ in range(3):  # the machine's own pauses are no concern of ours
         async with lag() as away:

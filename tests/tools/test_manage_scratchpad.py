@@ -9,7 +9,7 @@ from tests.stores import sqlite_store
 from tests.tools.stored_session import in_memory, make_session_rows, make_tool_context, read_error, run_call
 
 
-async def test_it_is_read_replaced_and_added_to() -> None:
+async def test_a_scratchpad_is_read_replaced_and_appended_to() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         assert await run_call(tool_context, "manage_scratchpad", action="read") == "[the scratchpad is empty]"
@@ -28,7 +28,7 @@ async def test_it_is_read_replaced_and_added_to() -> None:
         ]  # fmt: skip
 
 
-async def test_it_is_the_sessions_own_and_outlives_a_restart(tmp_path: Path) -> None:
+async def test_a_scratchpad_belongs_to_its_session_and_survives_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite3"
     store = sqlite_store(file)
     await store.open()
@@ -54,7 +54,7 @@ async def test_what_does_not_fit_changes_nothing() -> None:
         assert await run_call(tool_context, "manage_scratchpad", action="read") == "x" * 150
 
 
-async def test_wrong_arguments_are_told() -> None:
+async def test_wrong_arguments_are_reported() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         assert "action (string), content (string, optional)" in read_error(

@@ -49,7 +49,7 @@ async def test_all_pages_together_are_the_message(text: str) -> None:
         assert "next:" not in got[-1].split("\n")[0]
 
 
-async def test_a_message_that_calls_is_told_with_its_calls_its_thoughts_and_what_is_no_text() -> None:
+async def test_a_message_that_calls_is_reported_with_its_calls_its_thoughts_and_what_is_not_text() -> None:
     async with in_memory() as store:
         thinking = assistant_call("read", '{"path": "a.py"}', text="I read it.") | {"reasoning_content": "Where is it?"}
         picture = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]}
@@ -107,7 +107,7 @@ async def test_what_the_client_never_saw_is_found_by_its_id_too() -> None:
         )
 
 
-def test_its_definition_is_short() -> None:
+def test_the_definition_of_recall_is_short() -> None:
     # Every request of a branch carries it: about 60 tokens.
     assert len(RECALL.definition) < 360
 
@@ -132,7 +132,7 @@ def prompt_of(values: list[dict[str, object]]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("in_prompt", [True, False], ids=["in the prompt", "in the store alone"])
-async def test_it_says_which_call_it_was_how_long_ago_and_what_was_changed_since(in_prompt: bool) -> None:
+async def test_recall_says_which_call_it_was_how_long_ago_and_what_has_changed_since(in_prompt: bool) -> None:
     async with in_memory() as store:
         names = await store_messages(store, STEPS)
         tool_context = make_tool_context(store, **(prompt_of(STEPS) if in_prompt else {}))

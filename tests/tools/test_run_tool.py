@@ -78,7 +78,7 @@ class Broken(InMemoryStore):
         raise KeyError("a fault of ours, with private text in it")
 
 
-async def test_a_fault_of_ours_is_a_result_that_gives_nothing_away() -> None:
+async def test_a_fault_of_the_proxy_is_a_result_that_gives_nothing_away() -> None:
     context = make_tool_context(Broken())
     text = read_error(await run_call(context, "recall", id="aaaaaaaaaa"))
     assert text == "recall failed. Go on without it."

@@ -31,7 +31,7 @@ async def test_a_query_is_answered_by_a_child_that_is_gone_afterwards() -> None:
     assert not children()
 
 
-async def test_there_is_an_index_of_words_only_where_it_is_asked_for() -> None:
+async def test_the_word_index_is_built_only_where_it_is_asked_for() -> None:
     sql = "SELECT id FROM messages_fts WHERE messages_fts MATCH 'message AND 7'"
     assert (await Sandbox().query(given(ROWS), sql, search=True)).rows == [["id7"]]
     assert "no such table" in str((await Sandbox().query(given(ROWS), sql, search=False)).error)

@@ -28,7 +28,7 @@ def many() -> Iterator[Many]:
     made.close()
 
 
-def test_it_answers_with_columns_and_rows(many: Many) -> None:
+def test_the_child_answers_with_columns_and_rows(many: Many) -> None:
     assert many.ask("SELECT seq, content FROM messages WHERE seq < 3 ORDER BY seq DESC") == {
         "columns": ["seq", "content"],
         "rows": [[2, "def parse(): pass"], [1, "please read a.py"]],
@@ -75,7 +75,7 @@ def test_no_result_is_longer_than_its_limit(many: Many) -> None:
     assert (len(counted["rows"]), counted["more"]) == (sandbox_child.MAX_ROWS, True)
 
 
-def test_values_that_json_does_not_have_are_told_as_text(many: Many) -> None:
+def test_values_that_json_does_not_have_are_reported_as_text(many: Many) -> None:
     found = many.ask("SELECT 9e999, -9e999, x'e9ff', NULL, 9223372036854775807, 1.5")
     assert found is not None
     assert found["rows"] == [["inf", "-inf", "\ufffd\ufffd", None, 9223372036854775807, 1.5]]

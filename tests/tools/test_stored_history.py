@@ -140,7 +140,7 @@ async def test_of_many_rounds_some_are_copied_and_it_is_said(monkeypatch: pytest
         assert found_rows.startswith("[only 3 of this proxy's tool calls and results are searched; 1 row")
 
 
-async def test_rounds_that_the_client_never_saw_stand_before_their_answer() -> None:
+async def test_rounds_that_the_client_never_saw_precede_their_answer() -> None:
     async with in_memory() as store:
         await store_messages(store, [user("go"), assistant("It is 42.")])
         hidden = [assistant_call("query_db", '{"sql": "x"}', "q1"), result("42", "q1"), assistant("It is 42.")]
@@ -187,7 +187,7 @@ async def test_a_message_longer_than_a_cell_says_where_the_rest_is() -> None:
         assert content.endswith(f'[cut here; recall(id="{names[0]}") has all of it]')
 
 
-def test_bytes_that_are_no_message_are_text() -> None:
+def test_bytes_that_are_not_a_message_are_text() -> None:
     assert stored_history.format_stored_message(b"\xff no JSON") == "\ufffd no JSON"
     half = b'{"role": "user", "content": "a\\ud800b"}'
     assert stored_history.format_stored_message(half) == half.decode()

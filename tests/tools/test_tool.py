@@ -26,7 +26,7 @@ async def answer(takes: Takes, context: ToolContext) -> str:
 ECHO = Tool("echo", "Says it again.", {"word": {"type": "string"}}, ("word",), Takes, answer)
 
 
-def test_its_definition_is_what_it_is_told_to_be() -> None:
+def test_a_tool_has_the_definition_that_it_was_made_with() -> None:
     assert json.loads(ECHO.definition) == {
         "type": "function",
         "function": {

@@ -84,8 +84,8 @@ def errors(client: UpstreamClient, kind: str) -> float:
     return value or 0.0
 
 
-async def answer_json(_: RawRequest, there: Connection) -> None:
-    await there.send(HEAD, b"content-length: 2\r\n\r\n{}")
+async def answer_json(_: RawRequest, connection: Connection) -> None:
+    await connection.send(HEAD, b"content-length: 2\r\n\r\n{}")
 
 
 @asynccontextmanager

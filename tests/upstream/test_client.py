@@ -20,7 +20,7 @@ from tests.upstream.conftest import EVENTS, JSON, answer_json, errors, make_clie
 
 
 @pytest.mark.timed
-async def test_u1_a_refused_connection_is_told_at_once_and_tried_twice_at_most() -> None:
+async def test_u1_a_refused_connection_is_reported_at_once_and_tried_twice_at_most() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound and not listening: refused
         async with make_client(bound.getsockname()[1]) as client:
@@ -60,8 +60,8 @@ async def test_a_connection_that_is_never_accepted_ends_at_the_connect_timeout()
 
 
 async def test_u3_a_reset_before_the_headers_is_unreachable_and_not_sent_again() -> None:
-    async def reset(_: RawRequest, there: Connection) -> None:
-        await there.reset()
+    async def reset(_: RawRequest, connection: Connection) -> None:
+        await connection.reset()
 
     async with run_upstream(reset) as upstream, make_client(upstream.port) as client:
         with pytest.raises(UpstreamUnreachable):
@@ -70,8 +70,8 @@ async def test_u3_a_reset_before_the_headers_is_unreachable_and_not_sent_again()
 
 
 async def test_a_connection_closed_without_an_answer_is_unreachable() -> None:
-    async def close(_: RawRequest, there: Connection) -> None:
-        there.writer.close()
+    async def close(_: RawRequest, connection: Connection) -> None:
+        connection.writer.close()
 
     async with run_upstream(close) as upstream, make_client(upstream.port) as client:
         with pytest.raises(UpstreamUnreachable):
@@ -79,8 +79,8 @@ async def test_a_connection_closed_without_an_answer_is_unreachable() -> None:
 
 
 async def test_u7_silence_before_the_headers_ends_at_the_idle_timeout_and_frees_the_connection() -> None:
-    async def nothing(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def nothing(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     async with run_upstream(nothing) as upstream, make_client(upstream.port, idle_s=0.2) as client:
         with pytest.raises(UpstreamTimeout):
@@ -90,8 +90,8 @@ async def test_u7_silence_before_the_headers_ends_at_the_idle_timeout_and_frees_
 
 
 async def test_what_is_not_http_is_broken_and_no_answer() -> None:
-    async def say(_: RawRequest, there: Connection) -> None:
-        await there.send(b"220 smtp ready\r\n\r\n")
+    async def say(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"220 smtp ready\r\n\r\n")
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         with pytest.raises(UpstreamBroken):
@@ -103,9 +103,9 @@ async def test_what_is_not_http_is_broken_and_no_answer() -> None:
 async def test_u12_an_upstreams_error_is_passed_on_once_with_its_headers(status: int, after: str) -> None:
     body = b'{"error":{"message":"busy"}}'
 
-    async def busy(_: RawRequest, there: Connection) -> None:
+    async def busy(_: RawRequest, connection: Connection) -> None:
         head = b"HTTP/1.1 %d X\r\nretry-after: %b\r\ncontent-length: %d\r\n\r\n" % (status, after.encode(), len(body))
-        await there.send(head + body)
+        await connection.send(head + body)
 
     async with run_upstream(busy) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
@@ -116,7 +116,7 @@ async def test_u12_an_upstreams_error_is_passed_on_once_with_its_headers(status:
         assert errors(client, str(status)) == 1
 
 
-async def test_the_clients_accept_encoding_goes_on_where_the_answer_is_not_read() -> None:
+async def test_the_clients_accept_encoding_is_passed_on_where_the_answer_is_not_read() -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:
         headers = [(b"accept-encoding", b"br;q=1, gzip")]
         reply = await client.send(
@@ -128,8 +128,8 @@ async def test_the_clients_accept_encoding_goes_on_where_the_answer_is_not_read(
 
 
 async def test_u16_a_redirect_is_passed_on_and_not_followed() -> None:
-    async def move(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n")
+    async def move(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n")
 
     async with run_upstream(move) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
@@ -140,9 +140,9 @@ async def test_u16_a_redirect_is_passed_on_and_not_followed() -> None:
 
 
 async def test_u17_informational_answers_trailers_and_listed_headers_stay_on_their_hop() -> None:
-    async def say(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
-        await there.send(
+    async def say(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
+        await connection.send(
             b"HTTP/1.1 200 OK\r\nconnection: x-secret, keep-alive\r\nx-secret: 1\r\nkeep-alive: timeout=5\r\n"
             b"trailer: x-sum\r\nx-kept: a\r\nx-kept: b\r\ntransfer-encoding: chunked\r\n\r\n"
             b"2\r\n{}\r\n0\r\nx-sum: 1\r\n\r\n"
@@ -195,13 +195,13 @@ async def test_an_error_of_the_bodys_source_comes_out_as_it_is_and_closes_the_up
 async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> None:
     chance = random.Random(3)
 
-    async def work(_: RawRequest, there: Connection) -> None:
+    async def work(_: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(chance.uniform(0, 0.01))
-        await there.send(STREAM)
+        await connection.send(STREAM)
         for event in EVENTS[:5]:
-            await there.chunk(event)
+            await connection.chunk(event)
             await asyncio.sleep(chance.uniform(0, 0.004))
-        await there.send(b"0\r\n\r\n")
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(work) as upstream, make_client(upstream.port, connect_s=2) as client:
 
@@ -230,7 +230,7 @@ async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> N
         assert sound(client)
 
 
-async def test_a_pool_that_has_leaked_is_made_anew() -> None:
+async def test_a_pool_that_has_leaked_connections_is_replaced() -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port, connect_s=0.1) as client:
         transport = transport_of(client)
         transport._slots = asyncio.Semaphore(0)  # as if every slot were held by nobody
@@ -241,8 +241,8 @@ async def test_a_pool_that_has_leaked_is_made_anew() -> None:
 
 
 async def test_cancelling_before_the_first_byte_closes_the_upstream_within_half_a_second() -> None:
-    async def nothing(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def nothing(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     async with run_upstream(nothing) as upstream, make_client(upstream.port) as client:
         task = asyncio.create_task(send(client))
@@ -262,8 +262,10 @@ async def test_headers_that_cannot_be_sent_are_the_clients_mistake() -> None:
 async def test_questions_of_our_own_add_no_headers_keep_no_cookies_and_follow_no_redirect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def move(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 302 Found\r\nset-cookie: a=b\r\nlocation: /other\r\ncontent-length: 2\r\n\r\n{}")
+    async def move(_: RawRequest, connection: Connection) -> None:
+        await connection.send(
+            b"HTTP/1.1 302 Found\r\nset-cookie: a=b\r\nlocation: /other\r\ncontent-length: 2\r\n\r\n{}"
+        )
 
     async with run_upstream(move) as upstream, make_client(upstream.port) as client:
         for _ in range(2):
@@ -287,9 +289,9 @@ async def test_no_secret_is_in_what_is_printed_of_a_target(monkeypatch: pytest.M
 async def test_the_targets_own_key_replaces_the_clients_and_its_echo_is_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def echo(request: RawRequest, there: Connection) -> None:
+    async def echo(request: RawRequest, connection: Connection) -> None:
         [authorization] = request.all(b"authorization")
-        await there.send(HEAD, b"x-echo: ", authorization, b"\r\nx-other: 1\r\ncontent-length: 2\r\n\r\n{}")
+        await connection.send(HEAD, b"x-echo: ", authorization, b"\r\nx-other: 1\r\ncontent-length: 2\r\n\r\n{}")
 
     monkeypatch.setenv("SOME_KEY", "sk-canary-0123456789")
     async with run_upstream(echo) as upstream:

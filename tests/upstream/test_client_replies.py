@@ -24,11 +24,11 @@ async def timed(reply: Reply, came: list[float]) -> UpstreamTimeout:
 
 @pytest.mark.parametrize("count", range(0, 21, 4))
 async def test_u4_what_came_before_a_reset_is_given_out_byte_for_byte(count: int) -> None:
-    async def reset_after(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def reset_after(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for event in EVENTS[:count]:
-            await there.chunk(event)
-        await there.reset()
+            await connection.chunk(event)
+        await connection.reset()
 
     async with run_upstream(reset_after) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
@@ -39,12 +39,12 @@ async def test_u4_what_came_before_a_reset_is_given_out_byte_for_byte(count: int
 
 
 async def test_u5_a_close_before_the_last_chunk_is_broken_and_one_after_it_is_an_end() -> None:
-    async def close(request: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(EVENTS[0])
+    async def close(request: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(EVENTS[0])
         if b"whole" in request.body:
-            await there.send(b"0\r\n\r\n")
-        there.writer.close()
+            await connection.send(b"0\r\n\r\n")
+        connection.writer.close()
 
     async with run_upstream(close) as upstream, make_client(upstream.port) as client:
         came, error = await gathered(await send(client))
@@ -56,11 +56,11 @@ async def test_u5_a_close_before_the_last_chunk_is_broken_and_one_after_it_is_an
 async def test_u6_a_cut_inside_a_character_leaves_the_bytes_as_they_are() -> None:
     cut = EVENTS[3][: EVENTS[3].index(b"\xc3") + 1]
 
-    async def close(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(EVENTS[2])
-        await there.chunk(cut)
-        there.writer.close()
+    async def close(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(EVENTS[2])
+        await connection.chunk(cut)
+        connection.writer.close()
 
     async with run_upstream(close) as upstream, make_client(upstream.port) as client:
         came, error = await gathered(await send(client))
@@ -70,10 +70,10 @@ async def test_u6_a_cut_inside_a_character_leaves_the_bytes_as_they_are() -> Non
 
 @pytest.mark.timed
 async def test_u7_silence_in_the_middle_ends_at_the_idle_timeout_and_frees_the_connection() -> None:
-    async def stall(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(EVENTS[0])
-        await there.left()
+    async def stall(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(EVENTS[0])
+        await connection.left()
 
     async with run_upstream(stall) as upstream, make_client(upstream.port, idle_s=0.2) as client:
         started = time.monotonic()
@@ -88,11 +88,11 @@ async def test_u7_silence_in_the_middle_ends_at_the_idle_timeout_and_frees_the_c
 async def test_u8_a_slow_drip_is_forwarded_as_it_comes_and_ends_at_the_deadline() -> None:
     sent: list[float] = []
 
-    async def drip(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def drip(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for _number in range(100):
             sent.append(time.monotonic())
-            await there.chunk(b".")
+            await connection.chunk(b".")
             await asyncio.sleep(0.1)
 
     async with run_upstream(drip) as upstream, make_client(upstream.port, idle_s=0.4, total_s=0.75) as client:
@@ -108,12 +108,12 @@ async def test_u8_a_slow_drip_is_forwarded_as_it_comes_and_ends_at_the_deadline(
 
 
 async def test_a_slow_reader_is_not_taken_for_a_silent_upstream() -> None:
-    async def two(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(EVENTS[0])
+    async def two(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(EVENTS[0])
         await asyncio.sleep(0.3)
-        await there.chunk(EVENTS[1])
-        await there.send(b"0\r\n\r\n")
+        await connection.chunk(EVENTS[1])
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(two) as upstream, make_client(upstream.port, idle_s=0.25) as client:
         reply = await send(client)
@@ -126,15 +126,15 @@ async def test_a_slow_reader_is_not_taken_for_a_silent_upstream() -> None:
 
 @pytest.mark.parametrize("ending", ["close", "reset"])
 async def test_u4_what_came_before_the_end_is_given_out_to_a_slow_reader_too(ending: str) -> None:
-    async def break_off(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def break_off(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for event in EVENTS:
-            await there.chunk(event)
+            await connection.chunk(event)
             await asyncio.sleep(0.001)
         if ending == "reset":
-            await there.reset()
+            await connection.reset()
         else:
-            there.writer.close()
+            connection.writer.close()
 
     async with run_upstream(break_off) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
@@ -150,11 +150,11 @@ async def test_u4_what_came_before_the_end_is_given_out_to_a_slow_reader_too(end
 async def test_back_pressure_reaches_the_upstream() -> None:
     written = 0
 
-    async def flood(_: RawRequest, there: Connection) -> None:
+    async def flood(_: RawRequest, connection: Connection) -> None:
         nonlocal written
-        await there.send(STREAM)
+        await connection.send(STREAM)
         for _number in range(1000):
-            await there.chunk(b"x" * 65536)
+            await connection.chunk(b"x" * 65536)
             written += 65536
 
     async with run_upstream(flood) as upstream, make_client(upstream.port) as client:
@@ -179,9 +179,9 @@ async def test_back_pressure_reaches_the_upstream() -> None:
     ],
 )
 async def test_u11_a_body_that_is_not_whole_is_broken(answer: bytes) -> None:
-    async def say(_: RawRequest, there: Connection) -> None:
-        await there.send(answer)
-        there.writer.close()
+    async def say(_: RawRequest, connection: Connection) -> None:
+        await connection.send(answer)
+        connection.writer.close()
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         _, error = await gathered(await send(client))
@@ -189,12 +189,12 @@ async def test_u11_a_body_that_is_not_whole_is_broken(answer: bytes) -> None:
 
 
 async def test_u11_bytes_after_the_end_of_an_answer_never_reach_another_request() -> None:
-    async def say(request: RawRequest, there: Connection) -> None:
+    async def say(request: RawRequest, connection: Connection) -> None:
         forged = HEAD + b'content-length: 10\r\n\r\n"somebody"'
         if b"first" in request.body:
-            await there.send(HEAD + b"content-length: 2\r\n\r\n{}" + forged)
+            await connection.send(HEAD + b"content-length: 2\r\n\r\n{}" + forged)
         else:
-            await there.send(HEAD + b'content-length: 6\r\n\r\n"mine"')
+            await connection.send(HEAD + b'content-length: 6\r\n\r\n"mine"')
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         assert await (await send(client, b"first")).read_body(1000) == b"{}"
@@ -208,8 +208,10 @@ async def test_u13_an_answer_in_a_coding_that_is_not_known_or_asked_for_stays_as
 ) -> None:
     packed = gzip.compress(b'{"a":1}')
 
-    async def pack(_: RawRequest, there: Connection) -> None:
-        await there.send(HEAD, b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (encoding, len(packed)), packed)
+    async def pack(_: RawRequest, connection: Connection) -> None:
+        await connection.send(
+            HEAD, b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (encoding, len(packed)), packed
+        )
 
     async with run_upstream(pack) as upstream, make_client(upstream.port) as client:
         reply = await send(client, identity=asked)
@@ -221,10 +223,10 @@ async def test_u13_an_answer_in_a_coding_that_is_not_known_or_asked_for_stays_as
 
 
 async def test_u13_an_answer_that_is_compressed_although_identity_was_asked_for_is_decoded() -> None:
-    async def pack(request: RawRequest, there: Connection) -> None:
+    async def pack(request: RawRequest, connection: Connection) -> None:
         assert request.all(b"accept-encoding") == [b"identity"]
         packed = gzip.compress(b'{"a":1}')
-        await there.send(HEAD, b"Content-Encoding: GZip\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
+        await connection.send(HEAD, b"Content-Encoding: GZip\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
 
     async with run_upstream(pack) as upstream, make_client(upstream.port) as client:
         reply = await client.send(
@@ -239,20 +241,20 @@ async def test_u13_an_answer_that_is_compressed_although_identity_was_asked_for_
 
 
 async def test_u17_an_http_1_0_answer_ends_with_its_connection() -> None:
-    async def say(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.0 200 OK\r\n\r\nuntil the end")
-        there.writer.close()
+    async def say(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.0 200 OK\r\n\r\nuntil the end")
+        connection.writer.close()
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         assert await gathered(await send(client)) == (b"until the end", None)
 
 
 async def test_an_answer_over_the_limit_can_still_be_had_from_the_start() -> None:
-    async def long(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def long(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for _number in range(30):
-            await there.chunk(b"0123456789" * 100)
-        await there.send(b"0\r\n\r\n")
+            await connection.chunk(b"0123456789" * 100)
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(long) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
@@ -262,10 +264,10 @@ async def test_an_answer_over_the_limit_can_still_be_had_from_the_start() -> Non
 
 
 async def test_a_read_that_is_cancelled_closes_the_connection_by_itself() -> None:
-    async def stall(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(EVENTS[0])
-        await there.left()
+    async def stall(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(EVENTS[0])
+        await connection.left()
 
     async with run_upstream(stall) as upstream, make_client(upstream.port) as client:
         reading = asyncio.create_task((await send(client)).read_body(1000))
@@ -278,8 +280,8 @@ async def test_a_read_that_is_cancelled_closes_the_connection_by_itself() -> Non
 
 
 async def test_an_error_that_was_looked_into_can_be_passed_on() -> None:
-    async def refuses(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 400 Bad\r\ncontent-length: 7\r\n\r\n", b"too long"[:7])
+    async def refuses(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 400 Bad\r\ncontent-length: 7\r\n\r\n", b"too long"[:7])
 
     async with run_upstream(refuses) as upstream, make_client(upstream.port) as client:
         reply = await send(client)

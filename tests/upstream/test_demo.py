@@ -138,7 +138,7 @@ def test_an_unknown_path_is_told_which_ones_there_are() -> None:
         assert path in told
 
 
-def test_its_one_model_is_listed_with_and_without_v1() -> None:
+def test_the_demo_model_is_listed_with_and_without_v1() -> None:
     for path in ("/v1/models", "/models"):
         [model] = json.loads(b"".join(DemoTransport().answer_request("GET", path, b"").body.parts))["data"]
         assert model["id"] == "demo"
@@ -160,7 +160,7 @@ async def test_a_pause_is_made_only_where_it_is_wanted() -> None:
     st.sampled_from(["n", "stop", "max_tokens", "stream_options", "model"]),
     st.integers() | st.text(max_size=3) | st.none(),
 )
-def test_odd_parameters_and_characters_are_no_server_error(text: str, name: str, value: object) -> None:
+def test_odd_parameters_and_characters_cause_no_server_error(text: str, name: str, value: object) -> None:
     for stream in (False, True):
         status, _ = ask(
             DemoTransport(), messages=[{"role": "user", "content": text + "\ud800"}], stream=stream, **{name: value}

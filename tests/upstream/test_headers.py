@@ -38,7 +38,7 @@ def listed(block: list[tuple[bytes, bytes]]) -> set[bytes]:
 
 
 @given(BLOCKS)
-def test_h3_end_to_end_headers_go_up_as_they_came_in_their_order_with_their_doubles(
+def test_h3_end_to_end_headers_reach_upstream_unchanged_in_order_and_with_duplicates(
     block: list[tuple[bytes, bytes]],
 ) -> None:
     stopped = HOP_BY_HOP | listed(block) | {b"host", b"content-length", b"expect"}
@@ -51,7 +51,7 @@ def test_h3_end_to_end_headers_go_up_as_they_came_in_their_order_with_their_doub
 
 
 @given(BLOCKS)
-def test_h3_end_to_end_headers_come_back_as_they_came_in_their_order_with_their_doubles(
+def test_h3_end_to_end_headers_reach_the_client_unchanged_in_order_and_with_duplicates(
     block: list[tuple[bytes, bytes]],
 ) -> None:
     stopped = HOP_BY_HOP | listed(block)
@@ -60,7 +60,9 @@ def test_h3_end_to_end_headers_come_back_as_they_came_in_their_order_with_their_
 
 
 @given(BLOCKS, st.booleans())
-def test_nothing_of_ours_and_no_other_authorization_goes_up(block: list[tuple[bytes, bytes]], identity: bool) -> None:
+def test_no_header_of_the_proxy_and_no_other_authorization_reaches_upstream(
+    block: list[tuple[bytes, bytes]], identity: bool
+) -> None:
     out = build_request_headers(block, host=b"up", key="sk-own", identity=identity)
     assert [value for name, value in out if name == b"authorization"] == [b"Bearer sk-own"]
     assert not any(name.startswith(b"x-context-") for name, _ in out)
@@ -68,20 +70,20 @@ def test_nothing_of_ours_and_no_other_authorization_goes_up(block: list[tuple[by
         assert [value for name, value in out if name == b"accept-encoding"] == [b"identity"]
 
 
-def test_a_replaced_header_stays_in_its_place() -> None:
+def test_a_replaced_header_keeps_its_position() -> None:
     block = [(b"a", b"1"), (b"Authorization", b"Bearer x"), (b"b", b"2"), (b"authorization", b"Bearer y")]
     assert build_request_headers(block, host=b"up", key="k") == [
         (b"host", b"up"), (b"a", b"1"), (b"authorization", b"Bearer k"), (b"b", b"2"),
     ]  # fmt: skip
 
 
-def test_connection_may_name_authorization_but_not_take_ours_away() -> None:
+def test_a_connection_header_cannot_remove_the_proxys_authorization() -> None:
     block = [(b"connection", b"authorization"), (b"authorization", b"Bearer x")]
     assert build_request_headers(block, host=b"up") == [(b"host", b"up")]
     assert (b"authorization", b"Bearer k") in build_request_headers(block, host=b"up", key="k")
 
 
-def test_u18_a_header_that_repeats_our_key_does_not_come_back() -> None:
+def test_u18_a_response_header_that_repeats_the_key_is_removed() -> None:
     block = [(b"x-debug", b"sent Bearer sk-secret-1 there"), (b"x-fine", b"sk-other")]
     assert build_response_headers(block, "sk-secret-1") == [(b"x-fine", b"sk-other")]
     assert build_response_headers([(b"x", b"not tested")], "test") == [(b"x", b"not tested")], (
@@ -89,12 +91,12 @@ def test_u18_a_header_that_repeats_our_key_does_not_come_back() -> None:
     )
 
 
-def test_a_length_beside_a_transfer_encoding_is_not_believed() -> None:
+def test_a_length_beside_a_transfer_encoding_is_ignored() -> None:
     block = [(b"Transfer-Encoding", b"chunked"), (b"Content-Length", b"7"), (b"etag", b"x")]
     assert build_response_headers(block) == [(b"etag", b"x")]
 
 
-def test_lookups_do_not_mind_case() -> None:
+def test_header_names_are_found_in_any_case() -> None:
     block = [(b"Content-Type", b" text/plain "), (b"content-type", b"other"), (b"X-A", b"1")]
     assert find_header(block, b"content-type") == "text/plain"
     assert find_header(block, b"none") == ""
@@ -112,7 +114,7 @@ def fed(body: bytes, sizes: list[int]) -> bytes:
 @pytest.mark.parametrize(
     "body", [SECRET, b"a" + SECRET + b"b", SECRET * 3, b"sk-" + SECRET, b"sk-sk-sk-operator sk-op", b"sk-sk-operato"]
 )
-def test_however_a_body_is_cut_the_secret_is_not_in_it_and_its_length_stays(body: bytes) -> None:
+def test_a_secret_is_redacted_however_a_body_is_cut_and_the_length_stays(body: bytes) -> None:
     chance = random.Random(3)
     wanted = body.replace(SECRET, b"*" * len(SECRET))
     for cut in range(len(body) + 1):
@@ -121,14 +123,14 @@ def test_however_a_body_is_cut_the_secret_is_not_in_it_and_its_length_stays(body
         assert fed(body, [chance.randrange(4) for _ in range(30)]) == wanted
 
 
-def test_only_what_might_begin_the_secret_waits() -> None:
+def test_only_bytes_that_might_begin_the_secret_are_held() -> None:
     redactor = Redactor([SECRET])
     assert redactor.feed(b"nothing of it") == b"nothing of it"
     assert redactor.feed(b"but sk-sk") == b"but "
     assert redactor.feed(b"ating") == b"sk-skating"
 
 
-def test_a_key_is_blanked_in_each_of_its_forms_however_the_body_is_cut() -> None:
+def test_a_key_is_redacted_in_each_of_its_encodings_however_the_body_is_cut() -> None:
     key = "sk-a/b+c=d~e"
     forms = list_key_encodings(key)
     assert {b"sk-a/b+c=d~e", b"sk-a%2Fb%2Bc%3Dd~e", b"sk-a%2fb%2bc%3dd~e", b"c2stYS9iK2M9ZH5l"} <= set(forms)
@@ -141,7 +143,7 @@ def test_a_key_is_blanked_in_each_of_its_forms_however_the_body_is_cut() -> None
         assert got == wanted
 
 
-def test_a_key_for_google_goes_in_googles_header_and_no_other_credential_beside_it() -> None:
+def test_a_key_for_google_is_sent_in_googles_header_without_another_credential() -> None:
     came = [(b"authorization", b"Bearer mine"), (b"x-goog-api-key", b"mine"), (b"a", b"b")]
     out = build_request_headers(came, host=b"up", key="k", key_header=GOOGLE_KEY)
     assert out == [(b"host", b"up"), (b"a", b"b"), (b"x-goog-api-key", b"k")]
@@ -161,5 +163,5 @@ def test_a_key_for_google_goes_in_googles_header_and_no_other_credential_beside_
         ("/v1/chat/completions", False),
     ],
 )
-def test_googles_own_paths_are_known(path: str, is_googles: bool) -> None:
+def test_googles_own_paths_are_recognised(path: str, is_googles: bool) -> None:
     assert bool(GOOGLE_PATH.search(path)) is is_googles

@@ -113,7 +113,7 @@ def test_status_lines_that_are_read(line: bytes) -> None:
         b"HTTP/1.1 200\rOK", b"ICY 200 OK", b"220 smtp ready", b"HTTP/1.1 200OK", b"",
     ],
 )  # fmt: skip
-def test_status_lines_that_are_none(line: bytes) -> None:
+def test_status_lines_that_are_invalid_are_rejected(line: bytes) -> None:
     with pytest.raises(MalformedResponse):
         parse_response_head(line + b"\r\n", "GET")
 
@@ -128,7 +128,7 @@ def test_status_lines_that_are_none(line: bytes) -> None:
         "a\r\n: b\r\n", "a:\r\n\r\nb: c\r\n",
     ],
 )  # fmt: skip
-def test_lines_that_are_no_headers(lines: str) -> None:
+def test_lines_that_are_not_headers_are_rejected(lines: str) -> None:
     with pytest.raises(MalformedResponse):
         read(lines)
 
@@ -249,7 +249,7 @@ def test_what_there_is_of_a_chunk_is_given_out_at_once() -> None:
         b"0\r\nno trailer\r\n\r\n", b"0\r\na: b\nc: d\r\n\r\n", b"0\r\n a: b\r\n\r\n",
     ],
 )  # fmt: skip
-def test_chunks_that_are_none(data: bytes) -> None:
+def test_chunks_that_are_malformed_are_rejected(data: bytes) -> None:
     for step in (len(data), 1):
         with pytest.raises(MalformedResponse):
             in_steps(ChunkedBody(), data, step)

@@ -43,10 +43,10 @@ async def read_until_end(client: UpstreamClient, method: str = "GET") -> tuple[i
 async def test_an_answer_may_be_cut_into_pieces_anywhere(answer: bytes, body: bytes) -> None:
     at = 0
 
-    async def say(_: RawRequest, there: Connection) -> None:
-        await there.send(answer[:at])
+    async def say(_: RawRequest, connection: Connection) -> None:
+        await connection.send(answer[:at])
         await asyncio.sleep(0.001)
-        await there.send(answer[at:])
+        await connection.send(answer[at:])
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for at in range(1, len(answer)):  # noqa: B007  # `say` looks at it
@@ -56,17 +56,17 @@ async def test_an_answer_may_be_cut_into_pieces_anywhere(answer: bytes, body: by
 
 @pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 0)])
 async def test_very_many_informational_heads_are_refused(more: int, status: int) -> None:
-    async def say(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 100 \r\n\r\n" * (MAX_INFORMATIONAL + more) + SIZED)
+    async def say(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 100 \r\n\r\n" * (MAX_INFORMATIONAL + more) + SIZED)
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         assert (await read_until_end(client))[0] == status
 
 
 async def test_an_answer_may_come_byte_by_byte() -> None:
-    async def say(_: RawRequest, there: Connection) -> None:
+    async def say(_: RawRequest, connection: Connection) -> None:
         for at in range(len(WHOLE)):
-            await there.send(WHOLE[at : at + 1])
+            await connection.send(WHOLE[at : at + 1])
             await asyncio.sleep(0)
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
@@ -80,12 +80,12 @@ async def test_an_answer_may_come_byte_by_byte() -> None:
 async def test_an_answer_that_ends_too_early_is_never_a_whole_one(answer: bytes, body: bytes, ending: str) -> None:
     at = 0
 
-    async def say(_: RawRequest, there: Connection) -> None:
-        await there.send(answer[:at])
+    async def say(_: RawRequest, connection: Connection) -> None:
+        await connection.send(answer[:at])
         if ending == "reset":
-            await there.reset()
+            await connection.reset()
         else:
-            there.writer.close()
+            connection.writer.close()
 
     head = answer.index(b"\r\n\r\n", answer.index(b" 200 ")) + 4
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
@@ -112,12 +112,12 @@ async def test_an_answer_that_ends_too_early_is_never_a_whole_one(answer: bytes,
     ],
 )
 async def test_an_answer_that_cannot_be_passed_on_is_broken_and_its_connection_closed(answer: bytes) -> None:
-    async def say(_: RawRequest, there: Connection) -> None:
+    async def say(_: RawRequest, connection: Connection) -> None:
         with suppress(ConnectionError):
             for at in range(0, len(answer), 10_000):
-                await there.send(answer[at : at + 10_000])
+                await connection.send(answer[at : at + 10_000])
                 await asyncio.sleep(0.001)
-        await there.left()
+        await connection.left()
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         async with asyncio.timeout(30):
@@ -143,8 +143,8 @@ async def test_an_answer_that_cannot_be_passed_on_is_broken_and_its_connection_c
     ],
 )
 async def test_a_connection_is_used_again_where_nothing_is_left_on_it(method: str, answer: bytes, again: bool) -> None:
-    async def say(_: RawRequest, there: Connection) -> None:
-        await there.send(answer)
+    async def say(_: RawRequest, connection: Connection) -> None:
+        await connection.send(answer)
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for _ in range(3):
@@ -154,10 +154,10 @@ async def test_a_connection_is_used_again_where_nothing_is_left_on_it(method: st
 
 
 async def test_a_connection_whose_answer_was_not_heard_to_its_end_is_closed() -> None:
-    async def say(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(EVENTS[0])
-        await there.left()
+    async def say(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(EVENTS[0])
+        await connection.left()
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
@@ -180,13 +180,13 @@ def watched(client: UpstreamClient) -> list[ResponseStream]:
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged", b"\r\n", None])
 async def test_what_is_said_on_an_idle_connection_closes_it(said: bytes | None) -> None:
-    async def say(request: RawRequest, there: Connection) -> None:
-        await answer_json(request, there)
+    async def say(request: RawRequest, connection: Connection) -> None:
+        await answer_json(request, connection)
         await asyncio.sleep(0.02)
         if said is None:
-            there.writer.close()
+            connection.writer.close()
         else:
-            await there.send(said)
+            await connection.send(said)
 
     async with run_upstream(say) as upstream, make_client(upstream.port) as client:
         for _ in range(2):
@@ -203,10 +203,10 @@ async def test_what_is_said_on_an_idle_connection_closes_it(said: bytes | None) 
 async def test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_its_head(size: int) -> None:
     pieces: list[int] = []
 
-    async def count(there: Connection) -> None:
+    async def count(connection: Connection) -> None:
         while sum(pieces) < size or not pieces:
-            pieces.append((await there.reader.read(1 << 22)).count(b"x"))
-        await there.send(SIZED)
+            pieces.append((await connection.reader.read(1 << 22)).count(b"x"))
+        await connection.send(SIZED)
 
     async with listening(count) as port, make_client(port) as client:
         reply = await client.send(client.targets[0], UpstreamRequest("POST", "/v1/y", b"", [], b"x" * size))
@@ -233,13 +233,13 @@ async def test_an_upload_of_another_length_than_it_says_is_the_clients_mistake(p
 
 @pytest.mark.parametrize("ending", ["left open", "close", "reset"])
 @pytest.mark.parametrize("pieces", [True, False], ids=["upload", "bytes"])
-async def test_an_answer_that_comes_before_the_body_was_sent_is_told(pieces: bool, ending: str) -> None:
-    async def refuse(there: Connection) -> None:
-        await there.reader.readuntil(b"\r\n\r\n")
+async def test_an_answer_that_comes_before_the_body_was_sent_is_reported(pieces: bool, ending: str) -> None:
+    async def refuse(connection: Connection) -> None:
+        await connection.reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.1)  # by now the sockets are full
-        await there.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\ntoo ")
+        await connection.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\ntoo ")
         if ending == "reset":
-            await there.reset()
+            await connection.reset()
         elif ending == "left open":
             await asyncio.sleep(60)
 
@@ -254,9 +254,9 @@ async def test_an_answer_that_comes_before_the_body_was_sent_is_told(pieces: boo
 
 @pytest.mark.parametrize("pieces", [True, False], ids=["upload", "bytes"])
 async def test_a_reset_while_the_body_is_sent_is_unreachable(pieces: bool) -> None:
-    async def reset(there: Connection) -> None:
-        await there.reader.readuntil(b"\r\n\r\n")
-        await there.reset()
+    async def reset(connection: Connection) -> None:
+        await connection.reader.readuntil(b"\r\n\r\n")
+        await connection.reset()
 
     body = upload(*[b"x" * 1_000_000] * 50) if pieces else b"x" * 50_000_000
     async with listening(reset) as port, make_client(port) as client, asyncio.timeout(30):
@@ -281,8 +281,8 @@ async def test_an_upload_in_which_nothing_moves_ends_in_time(who: str, limits: d
             if who == "client":
                 await asyncio.sleep(60)
 
-    async def deaf(there: Connection) -> None:
-        there.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    async def deaf(connection: Connection) -> None:
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(60)
 
     async with listening(deaf) as port, make_client(port, **limits) as client:
@@ -296,11 +296,11 @@ async def test_an_upload_in_which_nothing_moves_ends_in_time(who: str, limits: d
     assert pulled == 1 if who == "client" else pulled < 500, "what cannot be sent is not asked for: back-pressure"
 
 
-async def test_a_refusal_while_the_clients_part_is_waited_for_is_told_and_the_connection_not_used_again() -> None:
-    async def refuse(there: Connection) -> None:
-        await there.reader.readuntil(b"\r\n\r\n")
-        await there.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\ntoo ")
-        await there.left()
+async def test_a_refusal_while_the_clients_part_is_awaited_is_reported_and_the_connection_is_not_reused() -> None:
+    async def refuse(connection: Connection) -> None:
+        await connection.reader.readuntil(b"\r\n\r\n")
+        await connection.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\ntoo ")
+        await connection.left()
 
     async with listening(refuse) as port, make_client(port) as client, asyncio.timeout(30):
         body = upload(b"abc", b"def", wait=60)
@@ -312,9 +312,9 @@ async def test_a_refusal_while_the_clients_part_is_waited_for_is_told_and_the_co
 
 
 async def test_a_body_whose_upstream_has_gone_is_closed_with_it() -> None:
-    async def reset(there: Connection) -> None:
-        await there.reader.readuntil(b"\r\n\r\n")
-        await there.reset()
+    async def reset(connection: Connection) -> None:
+        await connection.reader.readuntil(b"\r\n\r\n")
+        await connection.reset()
 
     async def endless() -> AsyncGenerator[bytes, None]:
         try:
@@ -334,9 +334,9 @@ async def test_a_body_whose_upstream_has_gone_is_closed_with_it() -> None:
 
 
 async def test_a_body_that_ends_with_its_connection_does_not_end_with_a_reset() -> None:
-    async def break_off(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
-        await there.reset()
+    async def break_off(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
+        await connection.reset()
 
     async with run_upstream(break_off) as upstream, make_client(upstream.port) as client:
         status, came, error = await read_until_end(client)
@@ -347,11 +347,11 @@ async def test_of_a_request_that_is_cancelled_nothing_more_is_sent() -> None:
     came = 0
     cancelled = asyncio.Event()
 
-    async def deaf(there: Connection) -> None:
+    async def deaf(connection: Connection) -> None:
         nonlocal came
         await cancelled.wait()
         with suppress(ConnectionError):
-            while data := await there.reader.read(1 << 20):
+            while data := await connection.reader.read(1 << 20):
                 came += len(data)
 
     async with listening(deaf) as port, make_client(port) as client:
@@ -369,8 +369,8 @@ async def test_of_a_request_that_is_cancelled_nothing_more_is_sent() -> None:
 
 
 async def test_no_more_than_the_high_water_mark_is_taken_from_the_kernel() -> None:
-    async def flood(_: RawRequest, there: Connection) -> None:
-        await there.send(HEAD + b"content-length: %d\r\n\r\n" % (8 << 20), b"x" * (8 << 20))
+    async def flood(_: RawRequest, connection: Connection) -> None:
+        await connection.send(HEAD + b"content-length: %d\r\n\r\n" % (8 << 20), b"x" * (8 << 20))
 
     async with run_upstream(flood) as upstream, make_client(upstream.port) as client:
         reply = await send(client)
@@ -391,11 +391,11 @@ async def test_the_timer_of_an_answer_ends_with_it() -> None:
 
 
 async def test_one_timer_keeps_the_limit_of_each_answer() -> None:
-    async def say(request: RawRequest, there: Connection) -> None:
+    async def say(request: RawRequest, connection: Connection) -> None:
         if request.body == b"whole":
-            await answer_json(request, there)
+            await answer_json(request, connection)
         else:
-            await there.left()
+            await connection.left()
 
     async with run_upstream(say) as upstream, make_client(upstream.port, idle_s=0.4) as client:
         loop, begun, ended = asyncio.get_running_loop(), [0.0] * 3, [0.0] * 3
@@ -414,10 +414,10 @@ async def test_one_timer_keeps_the_limit_of_each_answer() -> None:
 
 
 async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten() -> None:
-    async def drip(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def drip(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for event in EVENTS:
-            await there.chunk(event)
+            await connection.chunk(event)
             await asyncio.sleep(0.03)
 
     async with run_upstream(drip) as upstream, make_client(upstream.port, total_s=0.3) as client:
@@ -430,8 +430,8 @@ async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten(
 
 def test_the_same_holds_on_the_loop_that_is_served_with() -> None:
     async def run() -> None:
-        await test_an_answer_that_comes_before_the_body_was_sent_is_told(True, "reset")
-        await test_an_answer_that_comes_before_the_body_was_sent_is_told(False, "close")
+        await test_an_answer_that_comes_before_the_body_was_sent_is_reported(True, "reset")
+        await test_an_answer_that_comes_before_the_body_was_sent_is_reported(False, "close")
         await test_a_reset_while_the_body_is_sent_is_unreachable(True)
         await test_what_is_said_on_an_idle_connection_closes_it(None)
         await test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_its_head(3_000_000)

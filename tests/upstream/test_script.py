@@ -56,7 +56,7 @@ def test_a_long_description_does_not_outdo_a_name() -> None:
 AGENT = tool("Agent", "Launch an agent for a task of the conversation", "prompt")
 
 
-def test_reminders_are_no_prompt_and_an_agent_is_started_only_where_it_is_named() -> None:
+def test_reminders_are_not_prompts_and_an_agent_is_started_only_where_it_is_named() -> None:
     woken = "<system-reminder>\n[NOTIFICATION] The agent has ended. Read its task.\n</system-reminder>\n"
     assert ask(woken, tools=[AGENT, READ]).calls == (), "or it would be woken by its own agent, without end"
     assert ask(woken + "Hello!", tools=[AGENT, READ]).calls == ()

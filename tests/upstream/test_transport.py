@@ -55,9 +55,9 @@ async def test_a_connection_that_came_back_is_used_before_a_new_one() -> None:
 async def test_who_waits_is_served_in_order_with_what_comes_back() -> None:
     gates = {n: asyncio.Event() for n in range(6)}
 
-    async def wait(request: RawRequest, there: Connection) -> None:
+    async def wait(request: RawRequest, connection: Connection) -> None:
         await gates[int(request.body)].wait()
-        await answer_json(request, there)
+        await answer_json(request, connection)
 
     async with run_upstream(wait) as upstream, make_client(upstream.port, 2, connect_s=5) as client:
         tasks = []
@@ -103,10 +103,10 @@ async def test_what_comes_back_in_the_moment_in_which_the_wait_ends_is_taken_and
         await held.close()
 
 
-async def test_who_reads_while_all_is_closed_is_told() -> None:
-    async def stall(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.left()
+async def test_a_reader_is_told_when_everything_is_closed() -> None:
+    async def stall(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.left()
 
     async with run_upstream(stall) as upstream, make_client(upstream.port) as client:
         reading = asyncio.create_task((await send(client)).read_body(1000))
@@ -180,9 +180,9 @@ async def test_closing_closes_all_and_what_comes_back_after() -> None:
 
 @pytest.mark.slow
 async def test_a_thousand_at_once_each_get_their_own_answer() -> None:
-    async def echo(request: RawRequest, there: Connection) -> None:
+    async def echo(request: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(0.05)
-        await there.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(request.body), request.body))
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(request.body), request.body))
 
     async with run_upstream(echo) as upstream, make_client(upstream.port, 1000, 1000, connect_s=20) as client:
 
@@ -196,12 +196,12 @@ async def test_a_thousand_at_once_each_get_their_own_answer() -> None:
         assert sound(client, 1000)
 
 
-async def test_with_all_in_use_others_wait_and_then_are_told() -> None:
+async def test_with_all_places_in_use_others_wait_and_are_then_refused() -> None:
     gate = asyncio.Event()
 
-    async def wait(request: RawRequest, there: Connection) -> None:
+    async def wait(request: RawRequest, connection: Connection) -> None:
         await gate.wait()
-        await answer_json(request, there)
+        await answer_json(request, connection)
 
     async with run_upstream(wait) as upstream, make_client(upstream.port, connect_s=0.2) as client:
         held = [asyncio.create_task(send(client)) for _ in range(10)]
@@ -220,15 +220,15 @@ async def test_with_all_in_use_others_wait_and_then_are_told() -> None:
 async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
     chance = random.Random(seed)
 
-    async def work(_: RawRequest, there: Connection) -> None:
+    async def work(_: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(chance.uniform(0, 0.01))
-        await there.send(STREAM)
+        await connection.send(STREAM)
         for event in EVENTS[:5]:
-            await there.chunk(event)
+            await connection.chunk(event)
             await asyncio.sleep(chance.uniform(0, 0.004))
         if chance.random() < 0.1:
-            await there.reset()
-        await there.send(b"0\r\n\r\n")
+            await connection.reset()
+        await connection.send(b"0\r\n\r\n")
 
     process = psutil.Process()
     tasks, files = len(asyncio.all_tasks()), process.num_fds()
@@ -282,9 +282,9 @@ async def test_an_answer_that_is_over_cannot_touch_the_one_that_comes_after() ->
 async def test_an_address_that_swallows_packets_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a name with two addresses the first takes no connection and refuses none: its queue is full."""
 
-    async def answer(there: Connection) -> None:
-        await read_request(there.reader)
-        await there.send(HEAD + b"content-length: 2\r\n\r\nok")
+    async def answer(connection: Connection) -> None:
+        await read_request(connection.reader)
+        await connection.send(HEAD + b"content-length: 2\r\n\r\nok")
 
     async with listening(answer) as port:
         with socket.socket() as silent, socket.socket() as first, socket.socket() as second:
@@ -310,7 +310,7 @@ async def test_an_address_that_swallows_packets_is_passed_over(monkeypatch: pyte
             await client.close()
 
 
-async def test_a_name_whose_addresses_all_refuse_is_told_at_once() -> None:
+async def test_a_name_whose_addresses_all_refuse_is_reported_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         client = UpstreamClient(Settings(upstream=f"http://localhost:{unused.getsockname()[1]}/v1"), Metrics())
@@ -347,15 +347,15 @@ def httpx2_of(base: str, *, proxy: str = "", bundle: str = "", **timeouts: float
 async def test_httpx2s_own_sends_and_gives_out_the_same_bytes() -> None:
     packed = gzip.compress(b"{}")
 
-    async def say(request: RawRequest, there: Connection) -> None:
+    async def say(request: RawRequest, connection: Connection) -> None:
         if request.body == b"packed":
-            await there.send(HEAD, b"X-A: 1\r\nx-a: 2\r\ncontent-encoding: gzip\r\n")
-            await there.send(b"content-length: %d\r\n\r\n" % len(packed), packed)
+            await connection.send(HEAD, b"X-A: 1\r\nx-a: 2\r\ncontent-encoding: gzip\r\n")
+            await connection.send(b"content-length: %d\r\n\r\n" % len(packed), packed)
             return
-        await there.send(STREAM)
+        await connection.send(STREAM)
         for event in EVENTS:
-            await there.chunk(event)
-        await there.send(b"0\r\n\r\n")
+            await connection.chunk(event)
+        await connection.send(b"0\r\n\r\n")
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b"ab"
@@ -385,20 +385,20 @@ async def test_httpx2s_own_sends_and_gives_out_the_same_bytes() -> None:
 
 
 async def test_httpx2s_own_tells_each_failure_as_ours_does() -> None:
-    async def fail(request: RawRequest, there: Connection) -> None:
+    async def fail(request: RawRequest, connection: Connection) -> None:
         if request.body == b"silent":
-            await there.left()
+            await connection.left()
         elif request.body == b"reset":
-            await there.reset()
+            await connection.reset()
         else:
-            await there.send(STREAM)
-            await there.chunk(EVENTS[0])
+            await connection.send(STREAM)
+            await connection.chunk(EVENTS[0])
             if request.body == b"broken":
-                there.writer.close()
+                connection.writer.close()
             while request.body == b"drip":
                 await asyncio.sleep(0.05)
-                await there.chunk(b".")
-            await there.left()
+                await connection.chunk(b".")
+            await connection.left()
 
     async with run_upstream(fail) as upstream:
         client = httpx2_of(f"http://127.0.0.1:{upstream.port}", idle_s=0.2, total_s=0.5)
@@ -429,18 +429,18 @@ async def test_httpx2s_own_tells_each_failure_as_ours_does() -> None:
 async def test_httpx2s_own_speaks_http_2_where_the_upstream_does(certificate: Path) -> None:
     streams: list[int] = []
 
-    async def speak(there: Connection) -> None:
-        await there.writer.start_tls(serving(certificate))
+    async def speak(connection: Connection) -> None:
+        await connection.writer.start_tls(serving(certificate))
         here = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
         here.initiate_connection()
-        await there.send(here.data_to_send())
-        while data := await there.reader.read(65536):
+        await connection.send(here.data_to_send())
+        while data := await connection.reader.read(65536):
             for event in here.receive_data(data):
                 if isinstance(event, h2.events.StreamEnded):
                     streams.append(event.stream_id)
                     here.send_headers(event.stream_id, [(":status", "200"), ("content-type", "application/json")])
                     here.send_data(event.stream_id, b"{}", end_stream=True)
-            await there.send(here.data_to_send())
+            await connection.send(here.data_to_send())
 
     async with listening(speak) as port:
         client = httpx2_of(f"https://localhost:{port}/v1", bundle=str(certificate / "cert.pem"))
@@ -453,15 +453,15 @@ async def test_httpx2s_own_speaks_http_2_where_the_upstream_does(certificate: Pa
 async def test_httpx2s_own_goes_through_a_socks_proxy() -> None:
     asked_for: list[bytes] = []
 
-    async def forward(there: Connection) -> None:
-        await there.reader.readexactly(3)
-        await there.send(b"\x05\x00")
-        head = await there.reader.readexactly(5)
-        asked_for.append(await there.reader.readexactly(head[4]))
-        await there.reader.readexactly(2)
-        await there.send(b"\x05\x00\x00\x01\x7f\x00\x00\x01\x00\x50")
-        assert await read_request(there.reader) is not None
-        await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
+    async def forward(connection: Connection) -> None:
+        await connection.reader.readexactly(3)
+        await connection.send(b"\x05\x00")
+        head = await connection.reader.readexactly(5)
+        asked_for.append(await connection.reader.readexactly(head[4]))
+        await connection.reader.readexactly(2)
+        await connection.send(b"\x05\x00\x00\x01\x7f\x00\x00\x01\x00\x50")
+        assert await read_request(connection.reader) is not None
+        await connection.send(HEAD + b"content-length: 2\r\n\r\n{}")
 
     async with listening(forward) as port:
         client = httpx2_of("http://api.invalid/v1", proxy=f"socks5://127.0.0.1:{port}")

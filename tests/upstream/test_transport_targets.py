@@ -85,19 +85,19 @@ def client_of(base: str, *, proxy: str = "", bundle: str = "", connect_s: float 
     return UpstreamClient(Settings(upstreams={"t": upstream}, timeouts=TimeoutSettings(connect_s=connect_s)), Metrics())
 
 
-async def encrypted(there: Connection, certificate: Path) -> None:
+async def encrypted(connection: Connection, certificate: Path) -> None:
     """Requests behind a handshake: a body of 3 bytes is answered with a stream, any other with its length."""
-    await there.writer.start_tls(serving(certificate))
-    tls: ssl.SSLObject = there.writer.get_extra_info("ssl_object")
+    await connection.writer.start_tls(serving(certificate))
+    tls: ssl.SSLObject = connection.writer.get_extra_info("ssl_object")
     assert tls.selected_alpn_protocol() == "http/1.1"
-    while (request := await read_request(there.reader)) is not None:
+    while (request := await read_request(connection.reader)) is not None:
         if len(request.body) == 3:
-            await there.send(STREAM)
+            await connection.send(STREAM)
             for event in EVENTS:
-                await there.chunk(event)
-            await there.send(b"0\r\n\r\n")
+                await connection.chunk(event)
+            await connection.send(b"0\r\n\r\n")
         else:
-            await there.send(HEAD + b"content-length: 9\r\n\r\n%9d" % len(request.body))
+            await connection.send(HEAD + b"content-length: 9\r\n\r\n%9d" % len(request.body))
 
 
 async def test_tls_is_checked_against_the_targets_own_bundle(certificate: Path) -> None:
@@ -132,15 +132,15 @@ async def test_a_targets_own_certificate_is_shown_to_it(
 ) -> None:
     shown: list[object] = []
 
-    async def asks_for_one(there: Connection) -> None:
+    async def asks_for_one(connection: Connection) -> None:
         context = serving(certificate)
         context.set_alpn_protocols(["http/1.1"])
         context.load_verify_locations(certificate / "cert.pem")
         context.verify_mode = ssl.CERT_REQUIRED
-        await there.writer.start_tls(context)
-        shown.append(there.writer.get_extra_info("peercert"))
-        while await read_request(there.reader) is not None:
-            await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
+        await connection.writer.start_tls(context)
+        shown.append(connection.writer.get_extra_info("peercert"))
+        while await read_request(connection.reader) is not None:
+            await connection.send(HEAD + b"content-length: 2\r\n\r\n{}")
 
     file, key = str(certificate / "cert.pem"), str(certificate / "key.pem")
     async with listening(asks_for_one) as port:
@@ -179,12 +179,12 @@ async def test_large_bodies_and_streams_go_through_tls_as_they_are(certificate: 
 
 
 async def test_a_tls_handshake_with_something_else_fails_and_closes() -> None:
-    async def silent(_: RawRequest, there: Connection) -> None:
+    async def silent(_: RawRequest, connection: Connection) -> None:
         raise AssertionError("no request can be read from a handshake")
 
-    async def other(there: Connection) -> None:
-        await there.send(b"220 smtp ready\r\n")
-        await there.left()
+    async def other(connection: Connection) -> None:
+        await connection.send(b"220 smtp ready\r\n")
+        await connection.left()
 
     async with run_upstream(silent) as upstream:
         client = client_of(f"https://localhost:{upstream.port}", connect_s=0.1)
@@ -201,11 +201,11 @@ async def test_a_tls_handshake_with_something_else_fails_and_closes() -> None:
 # Through an outbound proxy
 
 
-async def tunnel(there: Connection, certificate: Path, answer: bytes, asked_for: list[bytes]) -> None:
-    asked_for.append(await there.reader.readuntil(b"\r\n\r\n"))
-    await there.send(answer)
+async def tunnel(connection: Connection, certificate: Path, answer: bytes, asked_for: list[bytes]) -> None:
+    asked_for.append(await connection.reader.readuntil(b"\r\n\r\n"))
+    await connection.send(answer)
     if b" 200 " in answer:
-        await encrypted(there, certificate)
+        await encrypted(connection, certificate)
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
@@ -236,12 +236,12 @@ async def test_an_https_target_is_reached_through_a_tunnel(certificate: Path, ve
 async def test_a_tunnel_that_is_refused_is_unreachable(answer: bytes, told: str) -> None:
     asked_for: list[bytes] = []
 
-    async def refuse(there: Connection) -> None:
-        asked_for.append(await there.reader.readuntil(b"\r\n\r\n"))
+    async def refuse(connection: Connection) -> None:
+        asked_for.append(await connection.reader.readuntil(b"\r\n\r\n"))
         if answer:
-            await there.send(answer)
+            await connection.send(answer)
             with suppress(ConnectionError):
-                await there.left()
+                await connection.left()
 
     async with listening(refuse) as port:
         client = client_of("https://localhost", proxy=f"http://u:secret@127.0.0.1:{port}")
@@ -254,13 +254,13 @@ async def test_a_tunnel_that_is_refused_is_unreachable(answer: bytes, told: str)
     assert len(asked_for) == 2, "once more, since nothing had been sent to the target"
 
 
-async def test_bytes_behind_the_answer_of_a_tunnel_are_no_answer_of_the_target() -> None:
+async def test_bytes_after_the_answer_of_a_tunnel_are_not_the_targets_answer() -> None:
     heard: list[bytes] = []
 
-    async def forge(there: Connection) -> None:
-        await there.reader.readuntil(b"\r\n\r\n")
-        await there.send(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-        heard.append(await there.reader.read(3))
+    async def forge(connection: Connection) -> None:
+        await connection.reader.readuntil(b"\r\n\r\n")
+        await connection.send(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        heard.append(await connection.reader.read(3))
 
     async with listening(forge) as port:
         client = client_of("https://localhost", proxy=f"http://127.0.0.1:{port}", connect_s=0.5)
@@ -271,7 +271,7 @@ async def test_bytes_behind_the_answer_of_a_tunnel_are_no_answer_of_the_target()
 
 
 async def test_a_tunnel_that_is_not_answered_ends_in_time() -> None:
-    async def wait(there: Connection) -> None:
+    async def wait(connection: Connection) -> None:
         await asyncio.sleep(60)
 
     async with listening(wait) as port:
@@ -283,11 +283,11 @@ async def test_a_tunnel_that_is_not_answered_ends_in_time() -> None:
 async def test_an_http_target_is_asked_for_in_full_and_through_an_encrypted_proxy_too(certificate: Path) -> None:
     lines: list[bytes] = []
 
-    async def forward(there: Connection) -> None:
-        await there.writer.start_tls(serving(certificate))
-        while (request := await read_request(there.reader)) is not None:
+    async def forward(connection: Connection) -> None:
+        await connection.writer.start_tls(serving(certificate))
+        while (request := await read_request(connection.reader)) is not None:
             lines.append(request.line)
-            await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
+            await connection.send(HEAD + b"content-length: 2\r\n\r\n{}")
 
     async with listening(forward) as port:
         client = client_of("http://[::1]:81/base", proxy=f"https://localhost:{port}")

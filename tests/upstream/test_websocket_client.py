@@ -27,9 +27,9 @@ async def opened(url: str, *subprotocols: str, key: str | None = None, seconds: 
 async def test_the_base_path_and_the_operators_key_take_the_place_of_the_clients() -> None:
     seen: list[ServerConnection] = []
 
-    async def note(there: ServerConnection) -> None:
-        seen.append(there)
-        await there.close(1000)
+    async def note(connection: ServerConnection) -> None:
+        seen.append(connection)
+        await connection.close(1000)
 
     async with serve(note, "127.0.0.1", 0) as server:
         port = next(iter(server.sockets)).getsockname()[1]
@@ -48,9 +48,9 @@ async def test_the_base_path_and_the_operators_key_take_the_place_of_the_clients
     assert request.headers.get_all("sec-websocket-key") != ["k"]
 
 
-async def test_a_redirect_is_no_answer_that_is_followed() -> None:
-    async def redirect(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"302 Found", b"", b"location: http://127.0.0.1:1/elsewhere")
+async def test_a_redirect_is_not_an_answer_that_is_followed() -> None:
+    async def redirect(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"302 Found", b"", b"location: http://127.0.0.1:1/elsewhere")
 
     async with run_upstream(redirect) as upstream:
         with pytest.raises(HandshakeRefused) as refused:
@@ -58,12 +58,12 @@ async def test_a_redirect_is_no_answer_that_is_followed() -> None:
         assert (refused.value.status, refused.value.is_final) == (302, False)
 
 
-async def test_an_upstream_that_is_away_or_silent_is_told() -> None:
+async def test_an_upstream_that_is_away_or_silent_is_reported() -> None:
     with pytest.raises(UpstreamUnreachable):
         await opened("http://127.0.0.1:1/v1")
 
-    async def silent(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def silent(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     async with run_upstream(silent) as upstream:
         with pytest.raises(UpstreamTimeout):
@@ -71,10 +71,10 @@ async def test_an_upstream_that_is_away_or_silent_is_told() -> None:
         assert await upstream.none_open(2.0)
 
 
-async def test_something_that_is_no_http_is_a_refusal() -> None:
-    async def noise(_: RawRequest, there: Connection) -> None:
-        await there.send(b"hello\r\n\r\n")
-        await there.reset()
+async def test_an_answer_that_is_not_http_is_a_refusal() -> None:
+    async def noise(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"hello\r\n\r\n")
+        await connection.reset()
 
     async with run_upstream(noise) as upstream:
         with pytest.raises((HandshakeRefused, UpstreamUnreachable)):
@@ -89,8 +89,8 @@ def test_codes_that_only_report_are_not_sent(code: int, wanted: bool) -> None:
 
 
 async def test_a_cancelled_handshake_leaves_no_connection() -> None:
-    async def silent(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def silent(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     async with run_upstream(silent) as upstream:
         task = asyncio.create_task(opened(f"http://127.0.0.1:{upstream.port}/v1"))

@@ -121,7 +121,7 @@ async def test_the_tenant_is_the_keys_and_nothing_that_the_client_says(keyed: An
     ]  # fmt: skip
 
 
-async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_log(
+async def test_s12_the_proxys_keys_reach_neither_upstream_nor_helper_nor_store_nor_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -129,8 +129,8 @@ async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_
     own = f"x-context-key: {canary}".encode()
     admin = f"x-context-key: {canary}-2".encode()
     keys = [make_key(canary, "acme"), make_key(canary + "-2", "acme", "admin")]
-    async with run_proxy_with_helper(tmp_path, "A summary.", db=str(tmp_path / "a.sqlite3"), keys=keys) as there:
-        port = there.proxy.port
+    async with run_proxy_with_helper(tmp_path, "A summary.", db=str(tmp_path / "a.sqlite3"), keys=keys) as proxy:
+        port = proxy.proxy.port
         for line in (
             b"authorization: Bearer sk-own",
             *(b"%b: Bearer %b" % (n, canary.encode()) for n in CREDENTIAL_HEADERS),
@@ -143,13 +143,13 @@ async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_
             for path in ("/api/import", "/v1/files"):
                 await send_raw(port, make_post(path, b"{}", *HEADERS, own, line))
         async with asyncio.timeout(30):
-            while not there.helper.received:
+            while not proxy.helper.received:
                 await asyncio.sleep(0.01)  # it is asked beside the requests
         for path in ("/metrics", "/api/sessions", "/api/stats", "/api/nothing"):
             assert canary.encode() not in await send_raw(port, get(path, admin))
-    asked = [*there.model.received, *there.helper.received]
+    asked = [*proxy.model.received, *proxy.helper.received]
     assert len(asked) > 8
-    assert [r.all(b"authorization") for r in there.model.received[:1]] == [[b"Bearer sk-own"]], "the upstream's stays"
+    assert [r.all(b"authorization") for r in proxy.model.received[:1]] == [[b"Bearer sk-own"]], "the upstream's stays"
     assert not [r.line for r in asked if canary.encode() in r.body or _carries(r, canary)]
     assert canary not in caplog.text
     for written in tmp_path.iterdir():

@@ -60,8 +60,8 @@ async def test_every_other_path_and_method_goes_through_byte_for_byte(scope: str
         ("PATCH", "/somewhere/else", b"abc"),
     ]
 
-    async def echo(request: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"201 Made", request.line + b"|" + request.body, b"x-own: 1", b"x-own: 2")
+    async def echo(request: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"201 Made", request.line + b"|" + request.body, b"x-own: 1", b"x-own: 2")
 
     async with run_upstream(echo) as upstream, run_proxy(f"http://127.0.0.1:{upstream.port}") as proxy:
         for method, path, body in said:
@@ -99,8 +99,8 @@ async def test_unmanaged_traffic_is_counted_and_said_once(caplog: pytest.LogCapt
 
 
 async def test_requests_are_counted_by_route_and_status() -> None:
-    async def refusing(request: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"429 Slow down", b"{}")
+    async def refusing(request: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"429 Slow down", b"{}")
 
     async with run_upstream(refusing) as upstream, run_proxy(upstream.port) as proxy:
         assert (await proxy.post(HELLO)).status == 429
@@ -110,8 +110,8 @@ async def test_requests_are_counted_by_route_and_status() -> None:
 
 
 async def test_errors_of_the_proxys_own_are_counted_with_the_status_that_the_client_got() -> None:
-    async def silent(_request: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def silent(_request: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     async with run_upstream(silent) as upstream, run_proxy(upstream.port, timeouts={"idle_s": 0.2}) as proxy:
         assert (await proxy.post(HELLO)).status == 504
@@ -136,7 +136,7 @@ async def test_the_metrics_tell_while_the_store_takes_no_writes(tmp_path: Path) 
         assert proxy.count("persist_dropped_total") == 0
 
 
-async def test_several_upstreams_are_told_apart_by_the_model() -> None:
+async def test_several_upstreams_are_distinguished_by_the_model() -> None:
     first, second = ScriptedModel("I am the first."), ScriptedModel("I am the second.")
     async with run_upstream(first) as one, run_upstream(second) as two:
         upstreams = {

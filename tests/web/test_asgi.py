@@ -150,7 +150,7 @@ async def test_what_the_connection_does_not_tell_of_is_a_cancellation_like_any()
         await task
 
 
-async def test_giving_the_request_up_from_outside_ends_the_work_however_often_it_is_told() -> None:
+async def test_cancelling_the_request_ends_the_work_however_often_it_is_cancelled() -> None:
     ended = 0
 
     async def work() -> None:
@@ -238,7 +238,7 @@ def test_whether_there_is_a_body_is_said_by_headers_alone() -> None:
     assert read_content_length(scope_of()) is None
 
 
-async def test_an_upload_comes_out_in_order_and_listening_goes_on_after_it() -> None:
+async def test_an_upload_comes_out_in_order_and_listening_continues_after_it() -> None:
     wire = Wire([part(b"a"), part(b""), part(b"b"), part(b"c", False)])
     upload = Upload(wire)
 
@@ -485,10 +485,10 @@ async def test_what_passes_unmanaged_has_a_line_too_and_probes_have_one_at_debug
 async def test_a_stream_that_the_upstream_cuts_is_a_warning_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    async def cut(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"canary"}}]}\n\n')
-        await there.reset()
+    async def cut(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"canary"}}]}\n\n')
+        await connection.reset()
 
     async with run_upstream(cut) as upstream, run_proxy(upstream.port) as proxy:
         found = await Agent(proxy, stream=True, messages=[{"role": "user", "content": "Hello"}]).send()
@@ -505,16 +505,16 @@ async def test_a_stream_that_the_upstream_cuts_is_a_warning_and_no_error(caplog:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
-async def test_an_upstream_that_fails_is_told_at_warning(path: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_upstream_that_fails_is_reported_at_warning(path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    async def failing(_: RawRequest, there: Connection) -> None:
+    async def failing(_: RawRequest, connection: Connection) -> None:
         await send_reply(
-            there, b"502 Bad Gateway", b'{"error":{"message":"canary"}}', b"content-type: application/json"
+            connection, b"502 Bad Gateway", b'{"error":{"message":"canary"}}', b"content-type: application/json"
         )
 
-    async def silent(_: RawRequest, there: Connection) -> None:
-        await there.reset()
+    async def silent(_: RawRequest, connection: Connection) -> None:
+        await connection.reset()
 
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
     for script, told in ((failing, "upstream default answered 502"), (silent, "upstream default failed: upstream_")):
@@ -532,9 +532,9 @@ async def test_a_client_that_leaves_before_its_answer_is_logged_as_gone(caplog: 
     caplog.set_level(logging.INFO)
     asked = asyncio.Event()
 
-    async def waiting(_: RawRequest, there: Connection) -> None:
+    async def waiting(_: RawRequest, connection: Connection) -> None:
         asked.set()
-        await there.left()
+        await connection.left()
 
     async with run_upstream(waiting) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)

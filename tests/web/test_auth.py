@@ -36,7 +36,7 @@ def scope(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("field", ["name", "tenant", "plane"])
-def test_there_is_no_caller_without_a_name_a_tenant_and_a_plane(field: str) -> None:
+def test_a_caller_needs_a_name_a_tenant_and_a_plane(field: str) -> None:
     with pytest.raises(ValueError, match="somebody"):
         Caller(**({"name": "n", "tenant": "t", "plane": "p"} | {field: ""}))
 
@@ -75,14 +75,14 @@ def test_a_key_for_every_tenant_is_bound_to_none() -> None:
         [(b"cookie", b"x-context-key=cp-one")],
     ],
 )
-def test_what_is_no_key_lets_nobody_in(headers: list[tuple[bytes, bytes]]) -> None:
+def test_what_is_not_a_key_lets_nobody_in(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Unauthorized):
         keys(make_key("cp-one"), make_key("cp-two", "other")).admit_caller(scope(*headers), DATA)
 
 
 @pytest.mark.parametrize("header", [b"authorization", b"api-key", b"x-api-key"])
 @pytest.mark.parametrize("form", [b"cp-one", b"Bearer cp-one", b"bearer  cp-one "])
-def test_a_key_of_ours_never_stays_in_a_header_for_the_upstream(header: bytes, form: bytes) -> None:
+def test_a_key_of_the_proxy_never_stays_in_a_header_for_the_upstream(header: bytes, form: bytes) -> None:
     request = scope((b"x-context-key", b"cp-one"), (header, form))
     keys(make_key("cp-one")).admit_caller(request, DATA)
     assert request["headers"] == []
@@ -208,7 +208,7 @@ def key(name: str) -> tuple[bytes, bytes]:
 JSON = (b"content-type", b"application/json")
 
 
-async def test_who_was_let_in_is_told_and_the_key_is_not() -> None:
+async def test_the_log_names_the_caller_and_never_its_key() -> None:
     status, _, told = await ask(KEYED, "GET", "/v1/models", key("cp-data"))
     assert (status, told) == (200, ["data", "acme-data", "acme", ["host"]])
     status, _, told = await ask(KEYED, "GET", "/api/things", key("cp-read"))
@@ -217,8 +217,8 @@ async def test_who_was_let_in_is_told_and_the_key_is_not() -> None:
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/models", "/v1beta/models/g:generateContent"])
 async def test_a_key_of_the_proxy_in_the_query_reaches_no_upstream(path: str) -> None:
-    async def fine(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"200 OK", b"{}", b"content-type: application/json")
+    async def fine(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"200 OK", b"{}", b"content-type: application/json")
 
     keys = [make_key("cp-data"), make_key("cp +read", plane="read")]
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, keys=keys) as proxy:

@@ -92,9 +92,11 @@ async def test_with_passthrough_nothing_is_asked_for_that_the_client_did_not_ask
 
 
 @pytest.mark.parametrize("policy", ["passthrough", "thrifty", "rolling"])
-async def test_odd_bodies_go_on_untouched_and_upstream_decides(policy: str) -> None:
-    async def refuse(request: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 422 No\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n", REFUSAL)
+async def test_odd_bodies_are_passed_on_untouched_and_upstream_decides(policy: str) -> None:
+    async def refuse(request: RawRequest, connection: Connection) -> None:
+        await connection.send(
+            b"HTTP/1.1 422 No\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n", REFUSAL
+        )
 
     async with run_upstream(refuse) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for name, body in ODD.items():
@@ -150,7 +152,7 @@ def body_of(dice: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "observe"])
-async def test_no_body_makes_an_error_of_ours(policy: str) -> None:
+async def test_no_body_causes_an_error_of_the_proxy(policy: str) -> None:
     dice = random.Random(policy)
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         for _ in range(400):
@@ -212,10 +214,10 @@ async def gone_while(proxy: RunningProxy, body: dict[str, Any], seen: asyncio.Ev
 async def test_upstream_is_closed_when_the_client_leaves_before_the_first_byte(stream: bool, how: str) -> None:
     asked = asyncio.Event()
 
-    async def silent(_: RawRequest, there: Connection) -> None:
+    async def silent(_: RawRequest, connection: Connection) -> None:
         asked.set()
-        await there.left()
-        there.writer.close()
+        await connection.left()
+        connection.writer.close()
 
     async with run_upstream(silent) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         leaving = asyncio.create_task(gone_while(proxy, HELLO | {"stream": stream}, asked, how=how))
@@ -230,12 +232,12 @@ async def test_upstream_is_closed_when_the_client_leaves_before_the_first_byte(s
 async def test_upstream_is_closed_when_the_client_leaves_mid_stream(policy: str) -> None:
     begun = asyncio.Event()
 
-    async def endless(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(make_chunk({"role": "assistant", "content": "On and"}))
+    async def endless(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(make_chunk({"role": "assistant", "content": "On and"}))
         begun.set()
-        await there.left()
-        there.writer.close()
+        await connection.left()
+        connection.writer.close()
 
     async with run_upstream(endless) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         leaving = asyncio.create_task(gone_while(proxy, HELLO | {"stream": True}, begun, how="reset"))
@@ -247,12 +249,12 @@ async def test_upstream_is_closed_when_the_client_leaves_mid_stream(policy: str)
 
 
 async def test_the_next_requests_succeed_after_many_clients_have_left() -> None:
-    async def slow(request: RawRequest, there: Connection) -> None:
+    async def slow(request: RawRequest, connection: Connection) -> None:
         if b"wait" in request.body:
-            await there.left()
-            there.writer.close()
+            await connection.left()
+            connection.writer.close()
         else:
-            await ScriptedModel("Well.")(request, there)
+            await ScriptedModel("Well.")(request, connection)
 
     async with (
         run_upstream(slow) as upstream,
@@ -275,12 +277,12 @@ async def test_the_next_requests_succeed_after_many_clients_have_left() -> None:
 async def test_a_client_that_reads_slowly_holds_the_upstream_back() -> None:
     sent = 0
 
-    async def fast(_: RawRequest, there: Connection) -> None:
+    async def fast(_: RawRequest, connection: Connection) -> None:
         nonlocal sent
-        await there.send(STREAM)
+        await connection.send(STREAM)
         event = make_chunk({"content": "a" * 60_000})
         for _again in range(2000):
-            await there.chunk(event)
+            await connection.chunk(event)
             sent += len(event)
 
     async with run_upstream(fast) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:

@@ -128,7 +128,7 @@ async def test_a_compressed_request_is_managed(way: str) -> None:
     assert named[b"content-length"] == str(len(came.body)).encode()
 
 
-async def test_what_cannot_be_decoded_goes_on_as_it_came_and_is_told() -> None:
+async def test_what_cannot_be_decoded_is_passed_on_unchanged_and_is_reported() -> None:
     model = ScriptedModel("Well.")
     bomb = gzip.compress(b'{"model":"m","messages":[' + b" " * (3 << 20) + b"]}")
     cases = {b"br": b"\x0b\x02\x80abc\x03", b"gzip": bomb, b"zstd": b"not zstd"}
@@ -142,7 +142,7 @@ async def test_what_cannot_be_decoded_goes_on_as_it_came_and_is_told() -> None:
         assert proxy.count("fallbacks_total", reason="encoding") == 3
 
 
-async def test_a_decoded_body_that_is_no_chat_goes_on_in_the_bytes_it_came_in() -> None:
+async def test_a_decoded_body_that_is_not_chat_is_passed_on_in_its_original_bytes() -> None:
     model = ScriptedModel("Well.")
     body = gzip.compress(b'{"model":"m","messages":"none"}')
     async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:

@@ -42,7 +42,7 @@ def test_s11_an_address_for_which_browsers_do_not_tell_the_site_is_not_ours(host
             BROWSERS.check_host(scope(host=host), allow_short=allow_short)
 
 
-def test_s11_it_is_where_the_proxy_was_told_to_listen_there() -> None:
+def test_s11_an_address_is_the_proxys_where_it_was_told_to_listen_there() -> None:
     BrowserRules(Settings.model_validate({"host": "0.0.0.0"})).check_host(scope(host="0.0.0.0:8080"))
 
 
@@ -77,7 +77,7 @@ def test_s11_a_page_of_another_site_asks_in_vain(headers: dict[str, str]) -> Non
     "headers",
     [{}, {"origin": "http://localhost:8080"}, {"sec_fetch_site": "none"}, {"sec_fetch_site": "same-origin"}],
 )
-def test_our_own_page_and_what_is_no_page_may_ask(headers: dict[str, str]) -> None:
+def test_the_proxys_own_page_and_clients_that_are_not_browsers_are_allowed(headers: dict[str, str]) -> None:
     assert BROWSERS.check_origin(scope(host="localhost:8080", **headers)) is None
 
 

@@ -37,7 +37,7 @@ async def send_and_read_error(error: ProxyError) -> tuple[int, dict[bytes, bytes
 
 
 @pytest.mark.parametrize("kind", [BadRequest, TooLarge, HeadersTooLarge])
-async def test_a_limit_of_ours_says_that_trying_again_is_of_no_use(kind: type[ProxyError]) -> None:
+async def test_a_limit_of_the_proxy_says_that_trying_again_is_of_no_use(kind: type[ProxyError]) -> None:
     status, headers, error = await send_and_read_error(kind("no", hint="Do."))
     assert status == kind.status
     assert headers[b"x-should-retry"] == b"false"
@@ -73,7 +73,7 @@ async def test_an_answer_that_has_begun_is_cut_and_never_completed(error: Except
         assert b"error" not in raw
 
 
-async def test_a_mistake_of_ours_is_a_plain_500_and_counted() -> None:
+async def test_a_fault_of_the_proxy_is_a_plain_500_and_counted() -> None:
     metrics = Metrics()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

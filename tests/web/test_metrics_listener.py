@@ -48,10 +48,10 @@ def fetch(address: str, port: int, path: str, *lines: bytes) -> tuple[int, bytes
     """(status, body); 0 where nobody listens."""
     head = b"".join(line + b"\r\n" for line in lines)
     try:
-        with socket.create_connection((address, port), timeout=10) as there:
-            there.sendall(b"GET %b HTTP/1.1\r\nhost: pod:1\r\nconnection: close\r\n%b\r\n" % (path.encode(), head))
+        with socket.create_connection((address, port), timeout=10) as connection:
+            connection.sendall(b"GET %b HTTP/1.1\r\nhost: pod:1\r\nconnection: close\r\n%b\r\n" % (path.encode(), head))
             raw = b""
-            while part := there.recv(65536):
+            while part := connection.recv(65536):
                 raw += part
     except (ConnectionRefusedError, ConnectionResetError):  # reset: the listener was closed before it accepted
         return 0, b""
@@ -74,15 +74,15 @@ def test_a_sidecar_can_be_probed_and_scraped_from_outside_its_pod_and_opens_noth
 
 
 @pytest.mark.slow
-async def test_it_says_not_ready_until_the_last_answer_has_ended(tmp_path: Path) -> None:
+async def test_readiness_fails_until_the_last_answer_has_ended(tmp_path: Path) -> None:
     go = asyncio.Event()
 
-    async def slow(_: RawRequest, there: Connection) -> None:
+    async def slow(_: RawRequest, connection: Connection) -> None:
         data = b"data: %b\n\n" % make_chunk({"role": "assistant", "content": "one"})
-        await there.send(STREAM, b"%x\r\n%b\r\n" % (len(data), data))
+        await connection.send(STREAM, b"%x\r\n%b\r\n" % (len(data), data))
         await go.wait()
         done = b"data: [DONE]\n\n"
-        await there.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(done), done))
+        await connection.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(done), done))
 
     async with run_upstream(ScriptedModel(slow)) as upstream:
         file, port = config(tmp_path, f"http://127.0.0.1:{upstream.port}/v1")
@@ -125,7 +125,7 @@ async def test_s1_with_keys_the_metrics_need_one_here_too() -> None:
         assert await status("/metrics", b"authorization: Bearer cp-metrics", b"host: b") == 400
 
 
-def test_an_address_that_cannot_be_had_is_told_by_its_own_setting() -> None:
+def test_an_address_that_cannot_be_bound_is_reported_with_its_setting() -> None:
     assert open_metrics_listener(Settings()) is None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -36,9 +36,9 @@ from tests.web.conftest import edge
 EVENT = b'data: {"choices":[{"delta":{"content":"\xc3\xa4"}}]}\n\n'
 
 
-async def echo(request: RawRequest, there: Connection) -> None:
+async def echo(request: RawRequest, connection: Connection) -> None:
     digest = sha256(request.body).hexdigest().encode()
-    await there.send(HEAD, b"x-sha: %b\r\ncontent-length: 2\r\n\r\n{}" % digest)
+    await connection.send(HEAD, b"x-sha: %b\r\ncontent-length: 2\r\n\r\n{}" % digest)
 
 
 def split(answer: bytes) -> tuple[bytes, bytes]:
@@ -46,7 +46,7 @@ def split(answer: bytes) -> tuple[bytes, bytes]:
     return head, body
 
 
-async def test_method_path_query_headers_and_body_go_up_as_they_came() -> None:
+async def test_method_path_query_headers_and_body_reach_upstream_unchanged() -> None:
     async with edge(echo) as proxy:
         raw = (
             b"PATCH /v1/files/a%2Fb;c//d?x=%7E&y HTTP/1.1\r\nhost: here\r\nX-Stainless-Lang: python\r\nX-Two: 1\r\n"
@@ -77,21 +77,23 @@ async def test_method_path_query_headers_and_body_go_up_as_they_came() -> None:
 def test_h7_any_body_arrives_with_the_same_digest(bodies: list[bytes], pieces: int) -> None:
     async def run() -> None:
         async with edge(echo) as proxy:
-            there = await connect(proxy.port)
+            connection = await connect(proxy.port)
             for body in bodies:
                 if pieces:
                     step = max(1, len(body) // pieces)
                     chunks = [body[at : at + step] for at in range(0, len(body), step)]
                     coded = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
-                    await there.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + coded)
+                    await connection.send(
+                        b"POST /v1/x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + coded
+                    )
                 else:
-                    await there.send(
+                    await connection.send(
                         b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
                     )
-                head = await there.reader.readuntil(b"\r\n\r\n")
-                assert await there.reader.readexactly(2) == b"{}"
+                head = await connection.reader.readuntil(b"\r\n\r\n")
+                assert await connection.reader.readexactly(2) == b"{}"
                 assert sha256(body).hexdigest().encode() in head
-            there.writer.transport.abort()
+            connection.writer.transport.abort()
             assert [request.body for request in proxy.upstream.requests] == bodies
 
     asyncio.run(run())
@@ -100,9 +102,9 @@ def test_h7_any_body_arrives_with_the_same_digest(bodies: list[bytes], pieces: i
 async def test_u13_compressed_bytes_come_back_as_they_were_sent() -> None:
     packed = gzip.compress(b"hello" * 100)
 
-    async def pack(request: RawRequest, there: Connection) -> None:
+    async def pack(request: RawRequest, connection: Connection) -> None:
         assert request.all(b"accept-encoding") == [b"gzip"]
-        await there.send(HEAD, b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
+        await connection.send(HEAD, b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
 
     async with edge(pack) as proxy:
         head, body = split(await send_raw(proxy.port, make_post("/v1/x", b"{}", b"accept-encoding: gzip")))
@@ -110,7 +112,7 @@ async def test_u13_compressed_bytes_come_back_as_they_were_sent() -> None:
         assert body == packed
 
 
-async def test_u1_an_upstream_that_is_not_there_is_told_in_openais_shape_and_may_be_retried() -> None:
+async def test_u1_an_upstream_that_is_not_there_is_reported_in_openais_shape_and_may_be_retried() -> None:
     async with edge(echo) as proxy:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
@@ -136,11 +138,11 @@ async def test_u1_an_upstream_that_is_not_there_is_told_in_openais_shape_and_may
 )
 @pytest.mark.parametrize("reset", [False, True])
 async def test_u4_u5_u11_a_broken_answer_never_looks_whole(answer: bytes, reset: bool) -> None:
-    async def break_off(_: RawRequest, there: Connection) -> None:
-        await there.send(answer)
+    async def break_off(_: RawRequest, connection: Connection) -> None:
+        await connection.send(answer)
         if reset:
-            await there.reset()
-        there.writer.close()
+            await connection.reset()
+        connection.writer.close()
 
     async with edge(break_off) as proxy:
         head, body = split(await send_raw(proxy.port, make_post()))
@@ -154,10 +156,10 @@ async def test_u4_u5_u11_a_broken_answer_never_looks_whole(answer: bytes, reset:
 
 
 async def test_u7_a_stall_in_the_middle_ends_and_is_seen_as_truncation() -> None:
-    async def stall(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(EVENT)
-        await there.left()
+    async def stall(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(EVENT)
+        await connection.left()
 
     async with edge(stall, idle_s=0.2) as proxy:
         _, body = split(await send_raw(proxy.port, make_post()))
@@ -166,28 +168,28 @@ async def test_u7_a_stall_in_the_middle_ends_and_is_seen_as_truncation() -> None
 
 
 async def test_u12_a_thousand_busy_answers_are_a_thousand_requests_upstream() -> None:
-    async def busy(_: RawRequest, there: Connection) -> None:
-        await there.send(b"HTTP/1.1 529 Overloaded\r\nretry-after: 3\r\ncontent-length: 0\r\n\r\n")
+    async def busy(_: RawRequest, connection: Connection) -> None:
+        await connection.send(b"HTTP/1.1 529 Overloaded\r\nretry-after: 3\r\ncontent-length: 0\r\n\r\n")
 
     async with edge(busy) as proxy:
-        there = await connect(proxy.port)
+        connection = await connect(proxy.port)
         for _ in range(1000):
-            await there.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
-            head = await there.reader.readuntil(b"\r\n\r\n")
+            await connection.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
+            head = await connection.reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 529")
             assert b"retry-after: 3" in head
-        there.writer.transport.abort()
+        connection.writer.transport.abort()
         assert len(proxy.upstream.requests) == 1000
 
 
 @pytest.mark.parametrize("way", ["fin", "rst", "half-close"])
 @pytest.mark.parametrize("begun", [False, True], ids=["before the first byte", "in the middle"])
 async def test_c1_c2_c4_a_client_that_leaves_closes_the_upstream_within_half_a_second(way: str, begun: bool) -> None:
-    async def wait(_: RawRequest, there: Connection) -> None:
+    async def wait(_: RawRequest, connection: Connection) -> None:
         if begun:
-            await there.send(STREAM)
-            await there.chunk(EVENT)
-        await there.left()
+            await connection.send(STREAM)
+            await connection.chunk(EVENT)
+        await connection.left()
 
     async with edge(wait) as proxy:
         for _ in range(5):
@@ -223,13 +225,13 @@ async def test_c1_a_client_that_leaves_in_the_middle_of_its_upload_closes_the_up
 async def test_c3_after_500_disconnects_at_random_moments_ten_requests_succeed() -> None:
     chance = random.Random(7)
 
-    async def work(_: RawRequest, there: Connection) -> None:
+    async def work(_: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(chance.uniform(0, 0.01))
-        await there.send(STREAM)
+        await connection.send(STREAM)
         for _number in range(4):
-            await there.chunk(EVENT)
+            await connection.chunk(EVENT)
             await asyncio.sleep(chance.uniform(0, 0.005))
-        await there.send(b"0\r\n\r\n")
+        await connection.send(b"0\r\n\r\n")
 
     async with edge(work, connect_s=3) as proxy:
 
@@ -250,11 +252,11 @@ async def test_c3_after_500_disconnects_at_random_moments_ten_requests_succeed()
 async def test_c5_a_client_that_reads_slowly_slows_the_upstream_and_is_given_up_in_the_end() -> None:
     written = 0
 
-    async def flood(_: RawRequest, there: Connection) -> None:
+    async def flood(_: RawRequest, connection: Connection) -> None:
         nonlocal written
-        await there.send(STREAM)
+        await connection.send(STREAM)
         while True:
-            await there.chunk(b"x" * 65536)
+            await connection.chunk(b"x" * 65536)
             written += 65536
 
     async with edge(flood, idle_s=0.6) as proxy:
@@ -287,24 +289,26 @@ async def test_an_upload_is_passed_on_as_it_comes_and_not_held() -> None:
         await serve_passthrough(scope, receive, send, client, Metrics(), path="/v1/files")
 
     async with serve_app(app) as port:
-        there = await connect(port)
-        await there.send(b"POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\nconnection: close\r\n\r\nfirst")
+        connection = await connect(port)
+        await connection.send(
+            b"POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\nconnection: close\r\n\r\nfirst"
+        )
         async with asyncio.timeout(20):
             await seen.wait()
-            await there.send(b"last")
-            assert (await there.reader.read()).endswith(b"{}")
-        there.writer.transport.abort()
+            await connection.send(b"last")
+            assert (await connection.reader.read()).endswith(b"{}")
+        connection.writer.transport.abort()
     await client.close()
     server.close()
     await server.wait_closed()
 
 
 async def test_head_and_empty_answers_stay_without_a_body() -> None:
-    async def say(request: RawRequest, there: Connection) -> None:
+    async def say(request: RawRequest, connection: Connection) -> None:
         if request.line.startswith(b"HEAD"):
-            await there.send(HEAD + b"content-length: 10\r\n\r\n")
+            await connection.send(HEAD + b"content-length: 10\r\n\r\n")
         else:
-            await there.send(b"HTTP/1.1 204 No Content\r\n\r\n")
+            await connection.send(b"HTTP/1.1 204 No Content\r\n\r\n")
 
     async with edge(say) as proxy:
         for method in (b"HEAD", b"DELETE"):

@@ -27,7 +27,7 @@ async def test_readiness_tells_how_the_store_is_without_asking_it() -> None:
     await store.close()
 
 
-async def test_a_store_that_is_away_leaves_us_ready_and_is_told() -> None:
+async def test_a_store_that_is_away_leaves_the_proxy_ready_and_is_reported() -> None:
     store = InMemoryStore()  # never opened
     status, _, body = await get("/readyz", store)
     assert status == 200, "a proxy that is taken out for its store turns a lost history into a lost service"

@@ -44,18 +44,18 @@ def create(items: Sequence[Json], **more: Any) -> str:
     return json.dumps(body | more)
 
 
-async def hear(there: ClientConnection) -> list[Json]:
+async def hear(websocket: ClientConnection) -> list[Json]:
     """The events of one response, or the error."""
     events: list[Json] = []
     while True:
-        events.append(json.loads(await asyncio.wait_for(there.recv(), 10)))
+        events.append(json.loads(await asyncio.wait_for(websocket.recv(), 10)))
         if events[-1]["type"] in ("response.completed", "response.incomplete", "response.failed", "error"):
             return events
 
 
-async def ask(there: ClientConnection, items: Sequence[Json], **more: Any) -> Json:
-    await there.send(create(items, **more))
-    events = await hear(there)
+async def ask(websocket: ClientConnection, items: Sequence[Json], **more: Any) -> Json:
+    await websocket.send(create(items, **more))
+    events = await hear(websocket)
     assert events[-1]["type"] == "response.completed", events[-1]
     assert [one["sequence_number"] for one in events] == [*range(len(events))]
     response: Json = events[-1]["response"]
@@ -71,12 +71,12 @@ async def test_a_loop_in_which_each_frame_has_only_what_is_new(policy: str, tmp_
     model = StrictResponses(*steps, [Think(), Say("All done.")])
     tree: Json = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
     whole: list[Json] = [HELLO]
-    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy, socket(proxy) as there:
-        warm = await ask(there, [], generate=False)
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy, socket(proxy) as websocket:
+        warm = await ask(websocket, [], generate=False)
         assert model.received == [], "a warm-up is answered here"
         new, before, calls = [HELLO], warm["id"], []
         while True:
-            answer = await ask(there, new, previous_response_id=before)
+            answer = await ask(websocket, new, previous_response_id=before)
             assert answer["previous_response_id"] == before, "the client sees what it has asked for"
             whole += answer["output"]
             asked = [item for item in answer["output"] if item["type"] == "function_call"]
@@ -103,7 +103,7 @@ async def test_a_loop_in_which_each_frame_has_only_what_is_new(policy: str, tmp_
 
 
 @pytest.mark.parametrize("takeover", [False, True])
-async def test_a_socket_goes_on_from_a_stored_response_that_it_did_not_carry(takeover: bool) -> None:
+async def test_a_socket_continues_from_a_stored_response_that_it_did_not_carry(takeover: bool) -> None:
     model = StrictResponses("First.", "Second.", "Third.")
     tree: Json = {"policy": "thrifty", "responses": {"takeover": takeover}}
     stored: Json = {"store": True, "include": []}
@@ -128,29 +128,29 @@ async def test_lanes_of_one_socket_are_answered_at_the_same_time_and_each_in_its
     gate = asyncio.Event()
     model = StrictResponses("Well.", binds=False)
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         if b"Slow." in request.body:
             await gate.wait()
-        await model(request, there)
+        await model(request, connection)
 
     def say(text: str) -> list[Json]:
         return [{"type": "message", "role": "user", "content": text}]
 
-    async with run_upstream(answer) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
-        await there.send(create(say("Slow."), stream_id="a"))
-        await there.send(create(say("Second."), stream_id="a"))
-        await there.send(create(say("Quick."), stream_id="b"))
-        quick = await hear(there)
+    async with run_upstream(answer) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as websocket:
+        await websocket.send(create(say("Slow."), stream_id="a"))
+        await websocket.send(create(say("Second."), stream_id="a"))
+        await websocket.send(create(say("Quick."), stream_id="b"))
+        quick = await hear(websocket)
         assert {one["stream_id"] for one in quick} == {"b"}
-        await there.send(create(say("Fork."), stream_id="c", previous_response_id=quick[-1]["response"]["id"]))
-        fork = await hear(there)
+        await websocket.send(create(say("Fork."), stream_id="c", previous_response_id=quick[-1]["response"]["id"]))
+        fork = await hear(websocket)
         assert ({one["stream_id"] for one in fork}, len(model.received[-1]["input"])) == ({"c"}, 3)
-        await there.send(create(say("Unknown."), stream_id="c", previous_response_id="resp_other"))
-        (unknown,) = await hear(there)
+        await websocket.send(create(say("Unknown."), stream_id="c", previous_response_id="resp_other"))
+        (unknown,) = await hear(websocket)
         assert (unknown["stream_id"], unknown["error"]["code"]) == ("c", "previous_response_not_found")
         gate.set()
-        assert {one["stream_id"] for one in [*await hear(there), *await hear(there)]} == {"a"}
-        assert not any("stream_id" in one for one in [*(await ask(there, [HELLO])), *model.received])
+        assert {one["stream_id"] for one in [*await hear(websocket), *await hear(websocket)]} == {"a"}
+        assert not any("stream_id" in one for one in [*(await ask(websocket, [HELLO])), *model.received])
     assert model.refused == []
     asked = [one["input"][-1]["content"] for one in model.received]
     assert asked[:4] == ["Quick.", "Fork.", "Slow.", "Second."]
@@ -158,34 +158,34 @@ async def test_lanes_of_one_socket_are_answered_at_the_same_time_and_each_in_its
 
 async def test_more_lanes_than_a_socket_may_have_end_it() -> None:
     model = StrictResponses("Well.", binds=False)
-    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as websocket:
         for n in range(MAX_LANES):
-            await there.send(create([HELLO], stream_id=str(n), generate=False))
-        assert len([await hear(there) for _ in range(MAX_LANES)]) == MAX_LANES
-        await there.send(create([HELLO], stream_id="more"))
+            await websocket.send(create([HELLO], stream_id=str(n), generate=False))
+        assert len([await hear(websocket) for _ in range(MAX_LANES)]) == MAX_LANES
+        await websocket.send(create([HELLO], stream_id="more"))
         with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(there.recv(), 5)
+            await asyncio.wait_for(websocket.recv(), 5)
     assert closed.value.rcvd is not None
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "too many lanes")
 
 
-async def test_input_that_steers_comes_back_while_the_response_goes_on() -> None:
+async def test_input_that_steers_comes_back_while_the_response_continues() -> None:
     gate = asyncio.Event()
     model = StrictResponses("Well.", binds=False)
 
-    async def answer(request: RawRequest, there: Connection) -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
         await gate.wait()
-        await model(request, there)
+        await model(request, connection)
 
-    async with run_upstream(answer) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
-        await there.send(create([HELLO]))
+    async with run_upstream(answer) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as websocket:
+        await websocket.send(create([HELLO]))
         steer = {"type": "response.steer", "previous_response_id": "resp_1", "input": "No, \u00e4nother way."}
-        await there.send(json.dumps(steer))
-        refused = json.loads(await asyncio.wait_for(there.recv(), 10))
+        await websocket.send(json.dumps(steer))
+        refused = json.loads(await asyncio.wait_for(websocket.recv(), 10))
         assert (refused["type"], refused["error"]["code"]) == ("response.steer.failed", "steering_not_supported")
         assert refused["steer"] == {"previous_response_id": "resp_1", "input": "No, \u00e4nother way."}
         gate.set()
-        assert (await hear(there))[-1]["type"] == "response.completed"
+        assert (await hear(websocket))[-1]["type"] == "response.completed"
 
 
 @pytest.mark.slow
@@ -194,12 +194,12 @@ async def test_a_thousand_responses_on_one_socket() -> None:
     async with (
         run_upstream(model) as upstream,
         run_proxy(upstream.port, policy="observe") as proxy,
-        socket(proxy) as there,
+        socket(proxy) as websocket,
     ):
         answer: Json = {}
         for n in range(1000):
             named: Json = {"previous_response_id": answer["id"]} if n % 10 else {}
-            answer = await ask(there, [HELLO], **named)
+            answer = await ask(websocket, [HELLO], **named)
         assert await proxy.rows("SELECT count(*) FROM exchanges WHERE status = 'complete'") == [(1000,)]
         assert proxy.count("internal_errors_total") == 0
         assert proxy.app._histories.size < 10_000
@@ -220,16 +220,16 @@ async def test_a_response_that_the_connection_did_not_carry_is_asked_for_whole()
     assert len(model.received) == 2
 
 
-async def test_an_error_is_a_frame_and_the_connection_goes_on() -> None:
+async def test_an_error_is_a_frame_and_the_connection_continues() -> None:
     model = StrictResponses("Well.")
-    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as websocket:
         for wrong in ("{", json.dumps({"type": "session.update"}), create([{"type": "message", "role": "user"}])):
-            await there.send(wrong)
-            (refused,) = await hear(there)
+            await websocket.send(wrong)
+            (refused,) = await hear(websocket)
             assert refused["status"] == 400
             assert refused["error"]["message"]
-        await there.send(create([HELLO]).encode())
-        assert (await hear(there))[-1]["type"] == "response.completed", "a binary frame is a frame too"
+        await websocket.send(create([HELLO]).encode())
+        assert (await hear(websocket))[-1]["type"] == "response.completed", "a binary frame is a frame too"
     assert len(model.refused) == 1
 
 
@@ -244,31 +244,31 @@ async def test_an_error_is_a_frame_and_the_connection_goes_on() -> None:
 async def test_an_error_in_a_stream_is_a_frame_with_a_status(event: bytes, status: int, code: str) -> None:
     """Codex goes by the status. Without one it waited for five minutes."""
 
-    async def fails(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(b'data: {"type":"response.created","response":{"id":"r","error":null}}\n\n')
-        await there.chunk(b"data: " + event + b"\n\n")
-        await there.chunk(b"")
+    async def fails(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(b'data: {"type":"response.created","response":{"id":"r","error":null}}\n\n')
+        await connection.chunk(b"data: " + event + b"\n\n")
+        await connection.chunk(b"")
 
-    async with run_upstream(fails) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
-        await there.send(create([HELLO]))
-        created, refused = await hear(there)
+    async with run_upstream(fails) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as websocket:
+        await websocket.send(create([HELLO]))
+        created, refused = await hear(websocket)
         assert created["type"] == "response.created"
         assert (refused["status"], refused["error"]["code"], refused["error"]["message"]) == (status, code, "No.")
-        await there.send(create([HELLO]))
-        assert (await hear(there))[-1]["type"] == "error", "the connection goes on"
+        await websocket.send(create([HELLO]))
+        assert (await hear(websocket))[-1]["type"] == "error", "the connection goes on"
 
 
-async def test_an_upstream_that_does_not_stream_is_told_as_events() -> None:
+async def test_an_upstream_that_does_not_stream_is_reported_as_events() -> None:
     body = json.dumps({"id": "resp_1", "object": "response", "status": "completed", "output": [{"id": "msg_1"}]})
 
-    async def whole(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"200 OK", body.encode(), b"content-type: application/json")
+    async def whole(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"200 OK", body.encode(), b"content-type: application/json")
 
-    async with run_upstream(whole) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
-        assert (await ask(there, [HELLO]))["output"] == [{"id": "msg_1"}]
-        await there.send(create([HELLO], previous_response_id="resp_1"))
-        await hear(there)
+    async with run_upstream(whole) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as websocket:
+        assert (await ask(websocket, [HELLO]))["output"] == [{"id": "msg_1"}]
+        await websocket.send(create([HELLO], previous_response_id="resp_1"))
+        await hear(websocket)
         sent = json.loads(upstream.requests[-1].body)["input"]
         assert sent == [HELLO, {"id": "msg_1"}, HELLO]
 
@@ -278,32 +278,32 @@ async def test_an_upstream_that_does_not_stream_is_told_as_events() -> None:
     [b"HTTP/1.1 200 OK\r\ncontent-type: Text/Event-Stream", b"HTTP/1.1 201 Created\r\ncontent-type: text/event-stream",
      b"HTTP/1.1 200 OK\r\ncontent-type: text/plain"],
 )  # fmt: skip
-async def test_a_stream_is_told_as_events_whatever_its_head_says(head: bytes) -> None:
+async def test_a_stream_is_reported_as_events_whatever_its_head_says(head: bytes) -> None:
     async with (
         run_upstream(replace_head(StrictResponses("Well."), head)) as upstream,
         run_proxy(upstream.port) as proxy,
-        socket(proxy) as there,
+        socket(proxy) as websocket,
     ):
-        assert (await ask(there, [HELLO]))["output"][0]["content"][0]["text"] == "Well."
+        assert (await ask(websocket, [HELLO]))["output"][0]["content"][0]["text"] == "Well."
 
 
 async def test_others_get_their_turn_while_a_stream_is_told_that_came_at_once() -> None:
     delta = b'data: {"type":"response.output_text.delta","delta":"a"}\n\n'
     stream = delta * 10_000 + b'data: {"type":"response.completed","response":{"id":"resp_1","output":[]}}\n\n'
 
-    async def whole(_: RawRequest, there: Connection) -> None:
+    async def whole(_: RawRequest, connection: Connection) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: unknown\r\n"
-        await there.send(head + b"connection: close\r\n\r\n", stream)
-        there.writer.close()
+        await connection.send(head + b"connection: close\r\n\r\n", stream)
+        connection.writer.close()
 
     async with (
         run_upstream(whole) as upstream,
         run_proxy(upstream.port) as proxy,
-        socket(proxy) as there,
+        socket(proxy) as websocket,
         count_bytes_read() as read,
     ):
-        await there.send(create([HELLO]))
-        assert len(await hear(there)) == 10_001
+        await websocket.send(create([HELLO]))
+        assert len(await hear(websocket)) == 10_001
     assert sum(read.values()) >= len(stream)
     assert max(read.values()) <= 4 * TURN_BYTES
 
@@ -312,16 +312,16 @@ async def test_an_answer_in_one_body_that_is_too_long_to_be_held_is_an_error(mon
     monkeypatch.setattr(responses_websocket, "MAX_BODY_BYTES", 10_000)
     said = [b'{"id":"resp_1","output":[],"x":"%b"}' % (b"a" * size) for size in (9_000, 11_000, 9_000)]
 
-    async def whole(_: RawRequest, there: Connection) -> None:
-        await send_reply(there, b"200 OK", said.pop(0), b"content-type: application/json")
+    async def whole(_: RawRequest, connection: Connection) -> None:
+        await send_reply(connection, b"200 OK", said.pop(0), b"content-type: application/json")
 
-    async with run_upstream(whole) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
-        await ask(there, [HELLO])
-        await there.send(create([HELLO]))
-        (refused,) = await hear(there)
+    async with run_upstream(whole) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as websocket:
+        await ask(websocket, [HELLO])
+        await websocket.send(create([HELLO]))
+        (refused,) = await hear(websocket)
         assert (refused["type"], refused["status"]) == ("error", 502)
         assert "too long" in refused["error"]["message"]
-        await ask(there, [HELLO])
+        await ask(websocket, [HELLO])
 
 
 async def test_a_key_and_an_allowed_page_are_needed_before_the_first_frame() -> None:
@@ -333,8 +333,8 @@ async def test_a_key_and_an_allowed_page_are_needed_before_the_first_frame() -> 
                     pass
             assert refused.value.response.status_code == 401
             assert b"x-context-key" in (refused.value.response.body or b"")
-            async with socket(proxy, headers={"x-context-key": "cp-acme-data"}) as there:
-                assert (await ask(there, [HELLO]))["output"]
+            async with socket(proxy, headers={"x-context-key": "cp-acme-data"}) as websocket:
+                assert (await ask(websocket, [HELLO]))["output"]
         async with run_proxy(upstream.port) as proxy:
             with pytest.raises(InvalidStatus) as refused:
                 async with socket(proxy, headers={"origin": "https://evil.example", "authorization": ""}):
@@ -348,10 +348,10 @@ async def test_a_session_in_the_path_and_headers_of_a_frame_count() -> None:
     async with (
         run_upstream(model) as upstream,
         run_proxy(upstream.port, policy="observe") as proxy,
-        socket(proxy, "/s/mine/v1/responses", headers={"openai-beta": "responses_websockets=2026-02-06"}) as there,
+        socket(proxy, "/s/mine/v1/responses", headers={"openai-beta": "responses_websockets=2026-02-06"}) as websocket,
     ):
         lite = {"ws_request_header_x_openai_internal_codex_responses_lite": "true"}
-        await ask(there, [HELLO], client_metadata=lite)
+        await ask(websocket, [HELLO], client_metadata=lite)
         assert await proxy.rows("SELECT DISTINCT session FROM branches") == [("mine",)]
         (request,) = upstream.requests
         assert request.line == b"POST /v1/responses HTTP/1.1"
@@ -360,15 +360,15 @@ async def test_a_session_in_the_path_and_headers_of_a_frame_count() -> None:
 
 
 async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
-    async def slow(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(b'event: response.created\ndata: {"type":"response.created","response":{"id":"r"}}\n\n')
-        await there.left()
+    async def slow(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(b'event: response.created\ndata: {"type":"response.created","response":{"id":"r"}}\n\n')
+        await connection.left()
 
     async with run_upstream(slow) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        async with socket(proxy) as there:
-            await there.send(create([HELLO]))
-            assert json.loads(await there.recv())["type"] == "response.created"
+        async with socket(proxy) as websocket:
+            await websocket.send(create([HELLO]))
+            assert json.loads(await websocket.recv())["type"] == "response.created"
             assert upstream.open == 1
         assert await upstream.none_open(2.0)
         assert (await proxy.outcome())[0] == "client_gone"
@@ -376,27 +376,27 @@ async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
 
 
 async def test_an_answer_that_breaks_off_ends_the_connection() -> None:
-    async def breaks(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(b'event: response.created\ndata: {"type":"response.created","response":{"id":"r"}}\n\n')
-        await there.reset()
+    async def breaks(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(b'event: response.created\ndata: {"type":"response.created","response":{"id":"r"}}\n\n')
+        await connection.reset()
 
-    async with run_upstream(breaks) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
-        await there.send(create([HELLO]))
-        assert (await hear(there))[-1]["type"] == "error"
+    async with run_upstream(breaks) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as websocket:
+        await websocket.send(create([HELLO]))
+        assert (await hear(websocket))[-1]["type"] == "error"
         with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(there.recv(), 5)
+            await asyncio.wait_for(websocket.recv(), 5)
 
 
 async def test_more_frames_than_may_wait_end_the_connection() -> None:
-    async def never(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def never(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
-    async with run_upstream(never) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
+    async with run_upstream(never) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as websocket:
         for _ in range(4):
-            await there.send(create([HELLO]))
+            await websocket.send(create([HELLO]))
         with pytest.raises(ConnectionClosed) as closed:
-            await asyncio.wait_for(there.recv(), 5)
+            await asyncio.wait_for(websocket.recv(), 5)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1008
 
@@ -405,9 +405,9 @@ async def test_a_server_that_stops_lets_a_response_end() -> None:
     gate = asyncio.Event()
     model = StrictResponses("Well.")
 
-    async def waits(request: RawRequest, there: Connection) -> None:
+    async def waits(request: RawRequest, connection: Connection) -> None:
         await gate.wait()
-        await model(request, there)
+        await model(request, connection)
 
     async with (
         run_upstream(waits) as upstream,

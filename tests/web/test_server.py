@@ -35,8 +35,8 @@ SLACK_S = 2.0
 """Seconds by which a deadline may be late here: a quarter of it, and more on a busy machine."""
 
 
-async def echo(request: RawRequest, there: Connection) -> None:
-    await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(request.body) + request.body)
+async def echo(request: RawRequest, connection: Connection) -> None:
+    await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(request.body) + request.body)
 
 
 def say(path: str, *lines: bytes, body: bytes = b"") -> bytes:
@@ -193,9 +193,9 @@ async def test_idle_connections_take_no_place_of_others() -> None:
 
 
 async def test_c6_an_answer_may_take_as_long_as_it_likes() -> None:
-    async def slow(request: RawRequest, there: Connection) -> None:
+    async def slow(request: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(1.2)
-        await echo(request, there)
+        await echo(request, connection)
 
     async with run_upstream(slow) as upstream, run_proxy(upstream.port, **QUICK) as proxy:
         got = parse_answer(await send_raw(proxy.port, say("/v1/x", b"connection: close", body=b"{}")))
@@ -259,9 +259,9 @@ async def reply(client: Connection) -> Any:
 async def test_c9_a_flood_of_pipelined_requests_is_bounded_and_the_first_ones_are_answered() -> None:
     gate = asyncio.Event()
 
-    async def wait(request: RawRequest, there: Connection) -> None:
+    async def wait(request: RawRequest, connection: Connection) -> None:
         await gate.wait()
-        await echo(request, there)
+        await echo(request, connection)
 
     async with run_upstream(wait) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
@@ -274,15 +274,15 @@ async def test_c9_a_flood_of_pipelined_requests_is_bounded_and_the_first_ones_ar
 
 
 @pytest.mark.parametrize("behind", [b"\x00\x01\x02 garbage\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"])
-async def test_c9_garbage_behind_a_request_never_gets_into_its_answer(behind: bytes) -> None:
+async def test_c9_garbage_after_a_request_never_gets_into_its_answer(behind: bytes) -> None:
     event = b'data: {"n":1}\n\n'
 
-    async def stream(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
+    async def stream(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
         for _number in range(5):
-            await there.chunk(event)
+            await connection.chunk(event)
             await asyncio.sleep(0.03)
-        await there.send(b"0\r\n\r\n")
+        await connection.send(b"0\r\n\r\n")
 
     async with run_upstream(stream) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
@@ -294,8 +294,8 @@ async def test_c9_garbage_behind_a_request_never_gets_into_its_answer(behind: by
 
 
 async def test_c9_a_client_that_leaves_with_more_requests_waiting_is_noticed() -> None:
-    async def wait(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def wait(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     async with run_upstream(wait) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
@@ -311,8 +311,8 @@ async def test_c9_a_client_that_leaves_with_more_requests_waiting_is_noticed() -
 @pytest.mark.parametrize("size", [1_000, 100_000, 300_000, 4_000_000])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/x"])
 async def test_c2_a_client_that_leaves_before_the_answer_is_noticed_whatever_its_body(path: str, size: int) -> None:
-    async def wait(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def wait(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "H" * size}]}).encode()
     async with run_upstream(wait) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
@@ -328,8 +328,8 @@ async def test_c2_a_client_that_leaves_before_the_answer_is_noticed_whatever_its
 
 
 async def test_c2_a_client_that_leaves_is_noticed_while_its_next_request_waits_to_be_read() -> None:
-    async def wait(_: RawRequest, there: Connection) -> None:
-        await there.left()
+    async def wait(_: RawRequest, connection: Connection) -> None:
+        await connection.left()
 
     async with run_upstream(wait) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
@@ -408,7 +408,7 @@ class held:  # noqa: N801  used as a function
 
 
 @pytest.mark.parametrize("token", [b"h2c", b"websocket"])
-async def test_an_offer_to_change_the_protocol_is_declined_and_the_connection_goes_on(token: bytes) -> None:
+async def test_an_offer_to_change_the_protocol_is_declined_and_the_connection_continues(token: bytes) -> None:
     async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         offer = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: " + token, b"http2-settings: AAMAAABkAAQ")
@@ -436,12 +436,12 @@ async def test_without_the_package_a_websocket_handshake_is_told_to_use_http_bef
         assert upstream.requests == []
 
 
-async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_others_go_on() -> None:
+async def test_c10_beyond_the_limit_503_says_when_to_retry_and_the_other_requests_continue() -> None:
     gate = asyncio.Event()
 
-    async def wait(request: RawRequest, there: Connection) -> None:
+    async def wait(request: RawRequest, connection: Connection) -> None:
         await gate.wait()
-        await echo(request, there)
+        await echo(request, connection)
 
     async with (
         run_upstream(wait) as upstream,
@@ -475,9 +475,9 @@ async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_oth
 async def test_c10_beyond_the_limit_of_connections_with_a_request_503_comes_and_the_connection_closes() -> None:
     gate = asyncio.Event()
 
-    async def wait(request: RawRequest, there: Connection) -> None:
+    async def wait(request: RawRequest, connection: Connection) -> None:
         await gate.wait()
-        await echo(request, there)
+        await echo(request, connection)
 
     async with run_upstream(wait) as upstream, run_proxy(upstream.port, limits={"connections": 5}) as proxy:
         working = [asyncio.create_task(proxy.post(b"{}", path="/v1/x")) for _ in range(5)]
@@ -492,8 +492,8 @@ async def test_c10_beyond_the_limit_of_connections_with_a_request_503_comes_and_
 async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_the_end() -> None:
     big = b"x" * (8 << 20)
 
-    async def flood(_: RawRequest, there: Connection) -> None:
-        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(big) + big)
+    async def flood(_: RawRequest, connection: Connection) -> None:
+        await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(big) + big)
 
     async with (
         run_upstream(flood) as upstream,
@@ -515,10 +515,10 @@ async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_th
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/x"])
 async def test_an_answer_that_breaks_off_is_reset_for_an_http_1_0_client(path: str) -> None:
-    async def breaks(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Well."}}]}\n\n')
-        await there.reset()
+    async def breaks(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Well."}}]}\n\n')
+        await connection.reset()
 
     asked = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}]}'
     head = b"POST %b HTTP/1.0\r\nhost: a\r\nauthorization: Bearer a\r\n" % path.encode()
@@ -534,11 +534,11 @@ async def test_an_answer_that_breaks_off_is_reset_for_an_http_1_0_client(path: s
 async def test_the_close_of_the_connection_ends_a_stream_to_an_http_1_0_client(path: str) -> None:
     chunks = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Well."},"finish_reason":"stop"}]}\n\n'
 
-    async def stream(_: RawRequest, there: Connection) -> None:
-        await there.send(STREAM)
-        await there.chunk(chunks)
-        await there.chunk(b"data: [DONE]\n\n")
-        await there.send(b"0\r\n\r\n")
+    async def stream(_: RawRequest, connection: Connection) -> None:
+        await connection.send(STREAM)
+        await connection.chunk(chunks)
+        await connection.chunk(b"data: [DONE]\n\n")
+        await connection.send(b"0\r\n\r\n")
 
     asked = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}]}'
     head = b"POST %b HTTP/1.0\r\nhost: a\r\nauthorization: Bearer a\r\nconnection: keep-alive\r\n" % path.encode()

@@ -9,7 +9,7 @@ from proxy.web.session_address import read_address, write_address
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=100))
-def test_every_name_has_an_address_that_a_path_carries(name: str) -> None:
+def test_every_session_name_has_an_address_that_fits_in_a_path(name: str) -> None:
     written = write_address(name)
     assert read_address(written) == name
     assert not set(written) & set("/?#% \\")
@@ -17,7 +17,7 @@ def test_every_name_has_an_address_that_a_path_carries(name: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["~", "~!", "~_", "~/", "~AAAAA", "~AA", "~7aCA"])
-def test_what_is_no_address_is_told(wrong: str) -> None:
+def test_what_is_not_an_address_is_reported(wrong: str) -> None:
     if wrong == "~":
         assert read_address(wrong) == ""
         return

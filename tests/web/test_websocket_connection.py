@@ -23,14 +23,14 @@ HANDSHAKE = (
 )
 
 
-async def test_a_frame_may_be_as_long_as_a_body_and_no_longer() -> None:
+async def test_a_frame_may_be_as_long_as_a_body_but_not_longer() -> None:
     model = StrictResponses("Well.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, limits={"body_mb": 1}) as proxy:
-        async with socket(proxy) as there:
-            await ask(there, [HELLO], user="a" * 900_000)
-            await there.send(create([HELLO], user="a" * 1_100_000))
+        async with socket(proxy) as websocket:
+            await ask(websocket, [HELLO], user="a" * 900_000)
+            await websocket.send(create([HELLO], user="a" * 1_100_000))
             with pytest.raises(ConnectionClosed) as closed:
-                await hear(there)
+                await hear(websocket)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1009
         assert len(upstream.requests) == 1
@@ -41,20 +41,20 @@ async def test_a_frame_that_grows_when_it_is_decompressed_is_bounded_too() -> No
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port, limits={"body_mb": 1}) as proxy,
     ):
-        async with socket(proxy, compression="deflate") as there:
-            await there.send(create([HELLO], user="a" * 50_000_000))
+        async with socket(proxy, compression="deflate") as websocket:
+            await websocket.send(create([HELLO], user="a" * 50_000_000))
             with pytest.raises(ConnectionClosed) as closed:
-                await hear(there)
+                await hear(websocket)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1009
         assert upstream.requests == []
 
 
-async def test_messages_that_have_not_come_whole_have_one_budget() -> None:
+async def test_incomplete_messages_share_one_budget() -> None:
     """Each of them may be as long as a body, on as many connections as there are; compressed it costs its client
     nothing."""
 
-    async def send_half(there: ClientConnection) -> None:
+    async def send_half(websocket: ClientConnection) -> None:
         half = create([HELLO], user="a" * 700_000)[:-100_000]
 
         async def fragments() -> AsyncIterator[str]:
@@ -62,7 +62,7 @@ async def test_messages_that_have_not_come_whole_have_one_budget() -> None:
             await asyncio.Event().wait()
 
         with suppress(ConnectionClosed):
-            await there.send(fragments())
+            await websocket.send(fragments())
 
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
@@ -100,7 +100,7 @@ async def test_fragments_without_bytes_count_too(monkeypatch: pytest.MonkeyPatch
         await abort_all([client])
 
 
-async def test_frames_that_wait_count_as_bodies() -> None:
+async def test_waiting_frames_count_towards_the_budget_of_bodies() -> None:
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port, limits={"body_mb": 1, "bodies_mb": 1}) as proxy,
@@ -108,46 +108,46 @@ async def test_frames_that_wait_count_as_bodies() -> None:
         budget = proxy.app.body_budget
         with budget.share("another") as share:
             share.reserve(900_000)
-            async with socket(proxy) as there:
-                await there.send(create([HELLO], user="a" * 200_000))
+            async with socket(proxy) as websocket:
+                await websocket.send(create([HELLO], user="a" * 200_000))
                 with pytest.raises(ConnectionClosed) as closed:
-                    await hear(there)
+                    await hear(websocket)
                 assert closed.value.rcvd is not None
                 assert closed.value.rcvd.code == 1013
         assert upstream.requests == []
-        async with socket(proxy) as there:
-            await ask(there, [HELLO], user="a" * 200_000)
+        async with socket(proxy) as websocket:
+            await ask(websocket, [HELLO], user="a" * 200_000)
         assert budget.held == 0
 
 
-async def test_a_frame_with_too_many_values_is_refused_and_the_connection_goes_on() -> None:
+async def test_a_frame_with_too_many_values_is_refused_and_the_connection_continues() -> None:
     """A frame of 40 MB with 20 million numbers held every other request for 55 s, and took 5.7 GB."""
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port, limits={"values": 1000}) as proxy,
-        socket(proxy) as there,
+        socket(proxy) as websocket,
     ):
-        await there.send(create([HELLO], metadata={"a": [0] * 1000}))
-        (error,) = await hear(there)
+        await websocket.send(create([HELLO], metadata={"a": [0] * 1000}))
+        (error,) = await hear(websocket)
         assert (error["status"], "1000 JSON values" in error["error"]["message"]) == (400, True)
-        await ask(there, [HELLO])
+        await ask(websocket, [HELLO])
         assert len(upstream.requests) == 1
 
 
-async def test_a_history_that_is_longer_than_a_body_is_refused_and_the_connection_goes_on() -> None:
+async def test_a_history_that_is_longer_than_a_body_is_refused_and_the_connection_continues() -> None:
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port, limits={"body_mb": 1}) as proxy,
-        socket(proxy) as there,
+        socket(proxy) as websocket,
     ):
         long = {"type": "message", "role": "user", "content": "a" * 700_000}
-        first = await ask(there, [long])
-        await there.send(create([long], previous_response_id=first["id"]))
-        assert (await hear(there))[-1]["status"] == 413
-        await ask(there, [HELLO], previous_response_id=first["id"])
+        first = await ask(websocket, [long])
+        await websocket.send(create([long], previous_response_id=first["id"]))
+        assert (await hear(websocket))[-1]["status"] == 413
+        await ask(websocket, [HELLO], previous_response_id=first["id"])
 
 
-async def test_connections_are_counted_with_the_others_and_leave_their_place() -> None:
+async def test_websocket_connections_count_with_the_others_and_free_their_place() -> None:
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port, limits={"connections": 3}) as proxy,
@@ -165,7 +165,7 @@ async def test_connections_are_counted_with_the_others_and_leave_their_place() -
         await wait_until(lambda: proxy.server is not None and not proxy.server.server_state.connections)
 
 
-async def test_a_client_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_answers_no_ping_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket_connection, "PING_S", 0.1)
     async with run_upstream(StrictResponses("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
@@ -181,7 +181,7 @@ async def test_a_client_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyP
         await wait_until(lambda: proxy.server is not None and not proxy.server.server_state.connections)
 
 
-async def test_frames_behind_the_handshake_are_read() -> None:
+async def test_frames_after_the_handshake_are_read() -> None:
     async with run_upstream(StrictResponses("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         client = await connect(proxy.port)
         data = create([HELLO]).encode()
@@ -198,9 +198,9 @@ async def test_no_path_and_no_query_is_logged(caplog: pytest.LogCaptureFixture) 
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,
         run_proxy(upstream.port) as proxy,
-        socket(proxy, "/v1/responses?secret=1") as there,
+        socket(proxy, "/v1/responses?secret=1") as websocket,
     ):
-        await ask(there, [HELLO])
+        await ask(websocket, [HELLO])
     ours = [one for one in caplog.records if one.name.startswith(("proxy", "uvicorn"))]
     assert ours
     assert not any("secret" in one.getMessage() for one in ours)

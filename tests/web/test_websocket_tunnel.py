@@ -34,22 +34,22 @@ class Upstream:
 async def upstream_of(handler: Handler, **more: Any) -> AsyncIterator[Upstream]:
     made = Upstream(0)
 
-    async def note(there: ServerConnection) -> None:
-        assert there.request is not None
-        made.requests.append(there.request)
+    async def note(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        made.requests.append(connection.request)
         with suppress(ConnectionClosed):
-            await handler(there)
-        await there.wait_closed()
-        made.closes.append((there.close_code, there.close_reason))
+            await handler(connection)
+        await connection.wait_closed()
+        made.closes.append((connection.close_code, connection.close_reason))
 
     async with serve(note, "127.0.0.1", 0, **more) as server:
         made.port = next(iter(server.sockets)).getsockname()[1]
         yield made
 
 
-async def echo(there: ServerConnection) -> None:
-    async for message in there:
-        await there.send(message)
+async def echo(connection: ServerConnection) -> None:
+    async for message in connection:
+        await connection.send(message)
 
 
 @asynccontextmanager
@@ -74,12 +74,12 @@ async def test_messages_subprotocols_headers_and_closes_go_both_ways() -> None:
         run_proxy(upstream.port) as proxy,
     ):
         headers = {"x-context-user": "me", "openai-beta": "realtime=v1"}
-        async with open_tunnel(proxy, subprotocols=["other", "realtime"], headers=headers) as there:
-            assert there.subprotocol == "realtime"
+        async with open_tunnel(proxy, subprotocols=["other", "realtime"], headers=headers) as tunnel:
+            assert tunnel.subprotocol == "realtime"
             for message in ("text \u00e4", b"\x00\xff", "", "x" * 3_000_000):
-                await there.send(message)
-                assert await asyncio.wait_for(there.recv(), 10) == message
-            await there.close(4001, "done")
+                await tunnel.send(message)
+                assert await asyncio.wait_for(tunnel.recv(), 10) == message
+            await tunnel.close(4001, "done")
         await wait_until(lambda: bool(upstream.closes))
         assert upstream.closes == [(4001, "done")]
         (request,) = upstream.requests
@@ -93,29 +93,29 @@ async def test_messages_subprotocols_headers_and_closes_go_both_ways() -> None:
 
 
 async def test_a_close_of_the_upstream_reaches_the_client_with_its_code() -> None:
-    async def closes(there: ServerConnection) -> None:
-        await there.recv()
-        await there.close(4008, "session expired")
+    async def closes(connection: ServerConnection) -> None:
+        await connection.recv()
+        await connection.close(4008, "session expired")
 
-    async def breaks(there: ServerConnection) -> None:
-        await there.recv()
-        there.transport.abort()
+    async def breaks(connection: ServerConnection) -> None:
+        await connection.recv()
+        connection.transport.abort()
 
     for handler, wanted in ((closes, (4008, "session expired")), (breaks, (1011, ""))):
-        async with upstream_of(handler) as upstream, run_proxy(upstream.port) as proxy, open_tunnel(proxy) as there:
-            await there.send("go")
+        async with upstream_of(handler) as upstream, run_proxy(upstream.port) as proxy, open_tunnel(proxy) as tunnel:
+            await tunnel.send("go")
             with pytest.raises(ConnectionClosed) as closed:
-                await asyncio.wait_for(there.recv(), 10)
+                await asyncio.wait_for(tunnel.recv(), 10)
             assert closed.value.rcvd is not None
             assert (closed.value.rcvd.code, closed.value.rcvd.reason) == wanted
 
 
 async def test_a_client_that_breaks_off_ends_the_upstreams_side() -> None:
     async with upstream_of(echo) as upstream, run_proxy(upstream.port) as proxy:
-        async with open_tunnel(proxy) as there:
-            await there.send("hello")
-            await there.recv()
-            there.transport.abort()
+        async with open_tunnel(proxy) as tunnel:
+            await tunnel.send("hello")
+            await tunnel.recv()
+            tunnel.transport.abort()
         await wait_until(lambda: bool(upstream.closes))
         assert upstream.closes[0][0] == 1001
 
@@ -131,13 +131,13 @@ async def test_an_upstream_that_serves_no_websocket_is_answered_with_426() -> No
 
 
 @pytest.mark.parametrize("path", ["/api/sessions", "/dashboard/", "/healthz", "/metrics"])
-async def test_the_proxys_own_pages_are_no_websockets(path: str) -> None:
+async def test_the_proxys_own_pages_are_not_websockets(path: str) -> None:
     async with upstream_of(echo) as upstream, run_proxy(upstream.port) as proxy:
         assert (await refuse(proxy, path)).status_code == 426
         assert upstream.requests == []
 
 
-async def test_the_demo_and_an_upstream_that_is_away_are_told() -> None:
+async def test_the_demo_and_an_upstream_that_is_away_are_reported() -> None:
     async with run_proxy("demo") as proxy:
         assert (await refuse(proxy)).status_code == 426
     async with run_proxy(1) as proxy:
@@ -145,8 +145,8 @@ async def test_the_demo_and_an_upstream_that_is_away_are_told() -> None:
 
 
 async def test_a_refusal_of_the_key_is_the_upstreams_own() -> None:
-    async def deny(there: ServerConnection, _: Request) -> Response:
-        return there.respond(401, '{"error":{"message":"Incorrect API key: sk-operator-secret"}}')
+    async def deny(connection: ServerConnection, _: Request) -> Response:
+        return connection.respond(401, '{"error":{"message":"Incorrect API key: sk-operator-secret"}}')
 
     async with upstream_of(echo, process_request=deny) as upstream:
         tree: dict[str, Any] = {"passthrough": {"paths": ["GET /v1/realtime"]}}
@@ -161,10 +161,10 @@ async def test_a_refusal_of_the_key_is_the_upstreams_own() -> None:
 
 
 async def test_the_operators_key_opens_listed_paths_alone_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def leaks(there: ServerConnection) -> None:
-        assert there.request is not None
-        await there.send(f"your key is {there.request.headers['authorization']}")
-        await there.close(4000, "sk-operator-secret")
+    async def leaks(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        await connection.send(f"your key is {connection.request.headers['authorization']}")
+        await connection.close(4000, "sk-operator-secret")
 
     def add_leak(_: ServerConnection, __: Request, response: Response) -> None:
         response.headers["x-seen"] = "sk-operator-secret"
@@ -182,15 +182,15 @@ async def test_the_operators_key_opens_listed_paths_alone_and_is_never_shown(mon
         assert upstream.requests == []
         async with run_proxy(0, upstreams=upstreams, keys=keys, passthrough={"paths": ["GET /v1/realtime"]}) as proxy:
             names = ["realtime", "openai-insecure-api-key.sk-mine"]
-            async with open_tunnel(proxy, headers=mine, subprotocols=names) as there:
-                assert await there.recv() == "your key is Bearer " + "*" * len("sk-operator-secret")
+            async with open_tunnel(proxy, headers=mine, subprotocols=names) as tunnel:
+                assert await tunnel.recv() == "your key is Bearer " + "*" * len("sk-operator-secret")
                 with pytest.raises(ConnectionClosed) as closed:
-                    await there.recv()
+                    await tunnel.recv()
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.reason == "*" * len("sk-operator-secret")
-            assert there.response is not None
-            assert "x-seen" not in there.response.headers
-            assert there.response.headers["openai-version"] == "1"
+            assert tunnel.response is not None
+            assert "x-seen" not in tunnel.response.headers
+            assert tunnel.response.headers["openai-version"] == "1"
         (request,) = upstream.requests
         assert request.headers["authorization"] == "Bearer sk-operator-secret"
         assert request.headers["sec-websocket-protocol"] == "realtime"
@@ -207,16 +207,16 @@ async def test_a_page_of_another_site_opens_no_tunnel() -> None:
 async def test_silence_and_long_messages_have_a_bound() -> None:
     tree: dict[str, Any] = {"timeouts": {"idle_s": 0.5}, "limits": {"body_mb": 1}}
     async with upstream_of(echo, max_size=None) as upstream, run_proxy(upstream.port, **tree) as proxy:
-        async with open_tunnel(proxy) as there:
+        async with open_tunnel(proxy) as tunnel:
             with pytest.raises(ConnectionClosed) as closed:
-                await asyncio.wait_for(there.recv(), 10)
+                await asyncio.wait_for(tunnel.recv(), 10)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1001
-        async with open_tunnel(proxy) as there:
+        async with open_tunnel(proxy) as tunnel:
             with suppress(ConnectionClosed):
-                await there.send(b"x" * (2 << 20))
+                await tunnel.send(b"x" * (2 << 20))
             with pytest.raises(ConnectionClosed) as closed:
-                await asyncio.wait_for(there.recv(), 10)
+                await asyncio.wait_for(tunnel.recv(), 10)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1009
         await wait_until(lambda: len(upstream.closes) == 2)
@@ -225,24 +225,24 @@ async def test_silence_and_long_messages_have_a_bound() -> None:
 
 async def test_as_many_tunnels_as_requests_may_be_open() -> None:
     async with upstream_of(echo) as upstream, run_proxy(upstream.port, limits={"requests": 1}) as proxy:
-        async with open_tunnel(proxy) as there:
-            await there.send("hello")
-            await there.recv()
+        async with open_tunnel(proxy) as tunnel:
+            await tunnel.send("hello")
+            await tunnel.recv()
             assert (await refuse(proxy)).status_code == 503
         await wait_until(lambda: bool(upstream.closes))
-        async with open_tunnel(proxy) as there:
-            await there.send("hello")
-            assert await there.recv() == "hello"
+        async with open_tunnel(proxy) as tunnel:
+            await tunnel.send("hello")
+            assert await tunnel.recv() == "hello"
 
 
 async def test_a_server_that_stops_closes_its_tunnels() -> None:
     async with upstream_of(echo) as upstream:
-        async with run_proxy(upstream.port) as proxy, open_tunnel(proxy) as there:
+        async with run_proxy(upstream.port) as proxy, open_tunnel(proxy) as tunnel:
             assert proxy.server is not None
             proxy.app.drain()
             proxy.server.should_exit = True
             with pytest.raises(ConnectionClosed) as closed:
-                await asyncio.wait_for(there.recv(), 5)
+                await asyncio.wait_for(tunnel.recv(), 5)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1012
         await wait_until(lambda: bool(upstream.closes))

@@ -135,7 +135,7 @@ class ActivityRecord:
     open_commands: Mapping[str, ShellCommand] = field(default_factory=dict)
 
     def copy(self) -> ActivityRecord:
-        """Return a record that goes on from here, while this one stays as it is."""
+        """Return a record that continues from here, while this one stays as it is."""
         return replace(
             self,
             files_read=dict(self.files_read),
@@ -343,7 +343,7 @@ class ActivityRecord:
 
     def list_entries(self) -> list[ActivityEntries]:
         """Return the entries of each kind, newest first. Failed commands come before all others, and commands that only
-        show something come last. Open items stand in the order of the agent's list: the first one is next."""
+        show something come last. Open items are in the order of the agent's list: the first one is next."""
         ran = list(reversed(self.command_runs.values()))
         ran.sort(key=lambda one: (one.only_shows, not one.unresolved))
         errors = identifiers.remove_duplicates(
@@ -366,7 +366,7 @@ def build_activity_record(
     messages: Sequence[Message], has_left: Sequence[bool], before: ActivityRecord | None = None
 ) -> ActivityRecord:
     """Return the record of the calls whose result has left the prompt. has_left: true for each message that has left.
-    before: the record of the messages in front of these, which is not changed.
+    before: the record of the messages before these, which is not changed.
 
     A later call whose result is in the prompt overrules the entries of the same command, and the open items.
     """

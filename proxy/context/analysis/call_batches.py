@@ -36,7 +36,7 @@ ReflectionMode = Literal["off", "inline", "helper"]
 REFLECTION_KIND = "reflection"
 """The kind of the Asks."""
 ERROR_CHARS = 90
-"""Characters of a line that tells of an error, where the last line of the run stands behind it."""
+"""Characters of a line that tells of an error, where the last line of the run follows it."""
 GOAL_TERMS = 40
 """Number of terms of the goal, its first ones, by which calls are ranked."""
 LOW_STAKES = ("think", "sleep", "wait", "todo_write", "todowrite", "todo_read", "update_plan", "manage_scratchpad")
@@ -295,7 +295,7 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
 def _find_telling_line(result: Message, command: ShellCommand, ended: ToolOutcome) -> str:
     """Return the line that says most of a result in which no line states the outcome.
 
-    Of a run it is the last one, behind the last one that tells of an error. Of another result it is the first one. Of
+    Of a run it is the last one, after the last one that tells of an error. Of another result it is the first one. Of
     an object the whole says more than a line in it, for which "" stands."""
     if command.kind == "run":
         ends = [n for n in ended.kept_lines if n not in ended.code_lines][-1:]

@@ -30,7 +30,7 @@ _CONSTANTS: Final = {"true": True, "false": False}
 
 
 def read_program_call(program: str) -> Mapping[str, Any] | None:
-    """Return the arguments of the one tool that a program calls: texts, numbers and booleans. A patch that stands in a
+    """Return the arguments of the one tool that a program calls: texts, numbers and booleans. A patch that is in a
     constant of its own is the argument `patch`. None for a text that is no such program, or calls several tools."""
     if len(program) > MAX_PROGRAM_CHARS:
         return None

@@ -1,7 +1,7 @@
-"""Dead texts in the arguments of earlier calls: texts that stand in no file any more.
+"""Dead texts in the arguments of earlier calls: texts that are in no file any more.
 
 An agent sends the text that an edit replaced, and the text that it wrote, with every later request. Once the edit has
-succeeded, the replaced text stands in no file. A written text is dead once a later edit has replaced all of it, or once
+succeeded, the replaced text is in no file. A written text is dead once a later edit has replaced all of it, or once
 the whole file was written again. Nothing is taken for dead by its age.
 
 The remark says that the edit was made. So the result has to say it too, or to show the new text. An edit that waits for
@@ -34,7 +34,7 @@ CONTENT_NAMES = ("content", "contents", "file_text", "fileText")
 _WHOLE = frozenset(("write", "create", "save"))
 """Words in the names of tools that write whole files."""
 _FILES = frozenset(("write", "file", "files", "fs"))
-"""Words of which one stands in such a name too: a tool that saves notes or creates issues adds to what is there."""
+"""Words of which one is in such a name too: a tool that saves notes or creates issues adds to what is there."""
 _PART = re.compile(r"append|mode|offset|line|range|position|start|end|insert")
 """A part of an argument's name with which a tool may write a part of a file."""
 _AS_WHOLE = (None, False, "", "w", "write", "overwrite", "rewrite", "create", "replace")
@@ -80,7 +80,7 @@ class DeadText:
 
 @dataclass(frozen=True, slots=True)
 class _WrittenText:
-    """A text that the agent wrote into a file, and that may still stand there."""
+    """A text that the agent wrote into a file, and that may still be there."""
 
     file: str
     index: int
@@ -110,7 +110,7 @@ class _Texts:
         for one in self.written:
             if replaced is None:
                 is_gone = one.file == file  # `a.py` may be another file than `src/a.py`
-            else:  # a text that was written at two places still stands at one of them
+            else:  # a text that was written at two places is still at one of them
                 is_gone = refetch.is_same_file(one.file, file) and one.text in replaced and texts.count(one.text) == 1
             if is_gone:
                 self.add_dead(one.index, DeadText(one.call, one.path, n, "overwritten"))
@@ -193,7 +193,7 @@ def _writes_whole(name: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def _forget_moved(texts: _Texts, call: Call) -> None:
-    """Forget the written texts of files that a call names which moves or copies files: they may stand elsewhere now."""
+    """Forget the written texts of files that a call names which moves or copies files: they may be elsewhere now."""
     if not texts.written:
         return
     if _MOVES.search(call.arguments) or identifiers.split_tool_name(call.name) & _MOVING:

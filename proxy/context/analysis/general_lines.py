@@ -1,4 +1,4 @@
-"""Lines that programs of many kinds print: errors, counts of failures, remarks behind an outcome, and words of success.
+"""Lines that programs of many kinds print: errors, counts of failures, remarks after an outcome, and words of success.
 
 They are regular expressions, matched as those of `runners` are. Each is for a place: the last line of an output, the
 lines on a failure, or any line.
@@ -49,7 +49,7 @@ ERROR_LINES = (
     r"|\u672a\u627e\u5230\u547d\u4ee4|\u6ca1\u6709\u90a3\u4e2a\u6587\u4ef6\u6216\u76ee\u5f55)"
 )
 """Last lines that report an error. Node.js and Bun write their version after an exception that nobody caught. curl
-writes its error behind its progress."""
+writes its error after its progress."""
 
 REMARK_LINES = (
     r"A new (?:minor |major |patch )?(?:release|version) of |To update, run: |npm notice\b|npm (?:WARN|warn) "
@@ -60,7 +60,7 @@ REMARK_LINES = (
     r"|ERROR: Pipe to stdout was broken$"
     r"|Use `bundle info|Destroying test database|\[(?:SQL|parameters): |\(Background on this error at: "
 )
-"""Lines that some programs write behind the line that reports the outcome."""
+"""Lines that some programs write after the line that reports the outcome."""
 
 MAX_REMARKS = 15
 """Maximum number of such lines at the end of an output."""

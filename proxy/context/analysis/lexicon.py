@@ -41,7 +41,7 @@ ACTING_WORDS = (
     "advance", "back", "click", "drag", "drive", "forward", "jump", "move", "press", "redo", "rotate", "step", "swipe",
     "tap", "turn", "type", "undo", "walk", "zoom",
 )  # fmt: skip
-"""Words in names of tools that change something, and that are meant to be called repeatedly: each call goes on from
+"""Words in names of tools that change something, and that are meant to be called repeatedly: each call continues from
 where the one before has ended."""
 SHELL_ARGUMENTS = ("command", "cmd", "script", "code", "input")
 INNER_TOOL_ARGUMENTS = ("tool_name", "tool", "action", "method", "operation", "command")

@@ -1,4 +1,4 @@
-"""Listings: texts with a line number in front of most lines, as tools show files and echo edits.
+"""Listings: texts with a line number before most lines, as tools show files and echo edits.
 
 Lines end at the line feed alone and keep all their other characters, so that the joined lines are the text, byte for
 byte. The line numbers belong to the listing, not to the file. A line without its number can be compared with another
@@ -42,7 +42,7 @@ class NumberedLines:
     is_sure: bool
     """The numbers are aligned to the right or stand before an arrow, as tools write them and tables hardly do."""
     is_exact: bool
-    """`bare` is the file's text: it is known whether the listing puts a blank behind its mark."""
+    """`bare` is the file's text: it is known whether the listing puts a blank after its mark."""
     is_plain: bool
     """The text has no other character that some readers take for a line end."""
 
@@ -53,7 +53,7 @@ class _LineFacts:
 
     numbers: array[int]
     cuts: array[int]
-    """The characters in front of each bare line; none for a text that is no listing."""
+    """The characters before each bare line; none for a text that is no listing."""
     is_sure: bool
     is_exact: bool
     is_plain: bool
@@ -132,10 +132,10 @@ def _make_unnumbered(whole: Sequence[str], *, is_plain: bool) -> NumberedLines:
 
 
 def _has_separator(texts: Sequence[str], found: Sequence[re.Match[str] | None]) -> bool | None:
-    """True if a blank behind the mark belongs to the listing, as in `00012| text` and `12: text`; None if unknown.
+    """True if a blank after the mark belongs to the listing, as in `00012| text` and `12: text`; None if unknown.
 
-    texts: what stands behind the marks. If each begins with a blank, that blank may be the file's or the listing's.
-    It is the listing's if the listing starts at line 1 and some line has text right behind the blank.
+    texts: what follows the marks. If each begins with a blank, that blank may be the file's or the listing's.
+    It is the listing's if the listing starts at line 1 and some line has text right after the blank.
     """
     if any(text[:1] not in ("", " ") for text in texts) or not any(texts):
         return False
@@ -145,7 +145,7 @@ def _has_separator(texts: Sequence[str], found: Sequence[re.Match[str] | None]) 
         return True  # numbers with leading zeros: opencode
     first = next(match for match in found if match is not None)
     begins = first[1] == "1" and any(text[1:2] not in ("", " ", "\t", "*") for text in texts)
-    return True if begins else None  # a whole file hardly has a blank in front of each line, a part of one may
+    return True if begins else None  # a whole file hardly has a blank before each line, a part of one may
 
 
 def thin_numbers(lines: NumberedLines, start: int, end: int) -> list[str]:

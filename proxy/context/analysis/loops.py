@@ -284,7 +284,7 @@ class LoopDetector:
             self._open = False
             self._tally("no_progress", self._idle, self._settings.no_progress, "")
 
-    def read_prompt(self, text: str = "") -> None:
+    def read_prompt(self, text: str) -> None:
         """Read a prompt of the user.
 
         The count of steps without progress begins again. Earlier words and actions still count, but not two things:

@@ -254,7 +254,7 @@ def writes_project(core: str, changes: Sequence[FileChange], arguments: str) -> 
 def may_write_project(core: str) -> bool:
     """True if the name of a script, a target or a command says that it writes something, and is not that of a test.
 
-    A program that stands in the command is read by `read_written_files`."""
+    A program that is in the command is read by `read_written_files`."""
     names = _FOLDERS.sub("", core)
     return _WRITING_WORD.search(names) is not None and _TESTING_WORD.search(names) is None
 
@@ -396,7 +396,7 @@ def read_directory(arguments: Mapping[str, Any]) -> str:
 _MOVES_SHELL = re.compile(
     r"\s*(?:cd|chdir|pushd|popd|set-location|push-location|pop-location|sl)\b(?![-.=])\s*([^;&|\n]*)", re.IGNORECASE
 )
-"""A command that only goes to another directory, and the words behind it."""
+"""A command that only goes to another directory, and the words after it."""
 _TARGET = re.compile(r"(?:(?:--|/d|-path|-literalpath)\s+)?(['\"]?)(?!-)([^\s'\"$`%*]+)\1\s*", re.IGNORECASE)
 
 

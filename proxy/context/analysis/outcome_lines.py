@@ -151,7 +151,7 @@ def _compile_no_tests() -> tuple[re.Pattern[str], ...]:
 
 
 def find_final_line(rows: Sequence[str]) -> int | None:
-    """Return the last line with content that is no remark behind the outcome; else the last line with content."""
+    """Return the last line with content that is no remark after the outcome; else the last line with content."""
     ends = find_last_lines(rows, general_lines.MAX_REMARKS)[::-1]
     remark = runner_patterns.compile_patterns().remark
     return next((n for n in ends if remark.match(strip_line(rows[n])) is None), ends[0] if ends else None)

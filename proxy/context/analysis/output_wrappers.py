@@ -1,6 +1,6 @@
 """The lines that tools write around the output of a command: labels, exit codes, and the state of the command.
 
-Each agent's tool has its own form. Some put the exit code first, some last behind other labels, and some return the
+Each agent's tool has its own form. Some put the exit code first, some last after other labels, and some return the
 output of a command that still runs or that was stopped. An output without its end proves no success.
 """
 
@@ -28,7 +28,7 @@ _TASK = re.compile(
     r"|[\[#* ]*(?i:observation|(?:execution|command|tool|last) (?:logs?|results?|outputs?|responses?)"
     r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"
 )
-"""The name of a task, a service or a build step in front of each line, the time, or the label of an output. Also the
+"""The name of a task, a service or a build step before each line, the time, or the label of an output. Also the
 words with which agents that act in plain text begin a result (`chat.group.is_observation`)."""
 _CODE = re.compile(
     r"""<(?:returncode|exit_?code|return_code)> \s* (-?\d{1,10}) \s* </\w+>
@@ -95,7 +95,7 @@ class CommandState(NamedTuple):
 
 def strip_line(line: str) -> str:
     """Return the beginning of a line, without colours, indentation, and text that a carriage return has overwritten.
-    The name of a task or the label of an observation in front is removed too, and the end of a wrapper behind."""
+    The name of a task or the label of an observation in front is removed too, and the end of a wrapper after it."""
     if "\r" in line:
         line = line.rstrip("\r").rpartition("\r")[2]
     line = line.lstrip()[:MAX_LINE_CHARS]
@@ -134,7 +134,7 @@ def find_exit_codes(rows: Sequence[str], *, is_shown: bool) -> list[tuple[int, i
     """Return (exit code, line) of each line at the ends of a result that contains only an exit code.
 
     is_shown: the command only shows data, which may have the code of another run. Then a plain `exit code: 1` counts
-    only where it begins the result or stands beside a label of the wrapper.
+    only where it begins the result or is beside a label of the wrapper.
     """
     found: list[tuple[int, int]] = []
     for n in _find_edges(rows):

@@ -76,7 +76,7 @@ _PLACES = re.compile(
     rf"(?:^|[;|&({{])\s*((?:{'|'.join(sorted(_WRITING_CMDLETS - {'new-item', 'ni'}))})\s[^;|&)}}\n]*)", re.IGNORECASE
 )
 _SCRIPT_BLOCK = re.compile(r"(foreach-object|where-object|select-object|[%?])\s*\{[^{}]*\}", re.IGNORECASE)
-"""A block that PowerShell runs for each line of the output in front of it."""
+"""A block that PowerShell runs for each line of the output before it."""
 _HERE_STRING = re.compile(r"@(['\"])[ \t]*\r?\n")
 """The beginning of a text of PowerShell with several lines."""
 _QUOTED_NAME = re.compile(r"(['\"])[\w./\\:~+-]{1,300}\.\w{1,8}\1")
@@ -159,7 +159,7 @@ def _pair_refetches(view: View) -> _Known:
 
 def pair_results(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, Call]]:
     """Yield (index, its call) of each tool result from `begin` on. Call ids are reused within runs: a result belongs to
-    the nearest message with calls in front of it. `begin` may be behind the end, where an operator has removed messages
+    the nearest message with calls before it. `begin` may be after the end, where an operator has removed messages
     since they were counted."""
     at = min(begin, len(messages)) - 1
     while at > 0 and not messages[at].calls:

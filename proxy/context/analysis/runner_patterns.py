@@ -1,6 +1,6 @@
 """The patterns of all runners, joined and compiled: for each kind of line one search.
 
-The lines of each runner stand in `runners`, those of many programs in `general_lines`, and the commands in
+The lines of each runner are in `runners`, those of many programs in `general_lines`, and the commands in
 `runner_commands`.
 """
 

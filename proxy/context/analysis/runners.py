@@ -185,7 +185,7 @@ RUNNERS = (
         ),
         passed=(r"Test Successful in [\d.]+\w+\. [1-9]",),
         last=(r"done \(passed successfully\)",),
-        # The reason stands in the lines below the place.
+        # The reason is in the lines below the place.
         detail=((r"\S+\.l?hs:\d+:\d+(?:-\d+)?: error:", 2), (r"\S+\.java:\d+: error: cannot find symbol", 1),
                 (r"%%% \S+ ==> .*FAILED", 1)),
     ),

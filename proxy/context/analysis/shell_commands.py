@@ -106,7 +106,7 @@ _SHELL_INPUT = re.compile(r"(?:^|[\s(/])(?:ssh|(?:ba|z|da)?sh)\s")
 _NOT_CARRIED_OVER = ";&|\n'\"`"
 """Characters that do not stand between such a program and its quoted command."""
 MAX_CARRIER_CHARS = 300
-"""Characters in front of a quoted text that are searched for `_CARRIES`."""
+"""Characters before a quoted text that are searched for `_CARRIES`."""
 _SHELL_START = re.compile(
     r"\s*(?:\S{0,200}[\\/])?(?:(?:ba|z|da)?sh|(?:pwsh|powershell|cmd)(?:\.exe)?)"
     r"(?:\s+(?:-(?!\w*c\b|command\b)[\w-]+|bypass|unrestricted|remotesigned))*\s+(?:-\w*c|-command|/c)\s+",
@@ -137,7 +137,7 @@ _STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit")
 _LENIENT = re.compile(r"\bset\s+(?:-\w+\s+)*\+\w*e|\bset\s+\+o\s+errexit")
 _PIPEFAIL = re.compile(r"\bpipefail\b")
 _BRANCHES = re.compile(r"(?:^|[;\n&|])[^\S\n]*(?:(?:for|while|until|if|case)|!)\s|&\s*\Z(?<!&&)|\$\(|`")
-"""Loops, branches, background jobs and substitutions: the exit code does not cover each command in them. Behind `!` it
+"""Loops, branches, background jobs and substitutions: the exit code does not cover each command in them. After `!` it
 is 0 if the command failed."""
 _ECHOED_CODE = re.compile(r"\becho [\"']?\$\?[\"']?\s*\Z")
 MAX_STORED_CHARS = 200
@@ -145,7 +145,7 @@ MAX_STORED_CHARS = 200
 MAX_PARSED_CHARS = 20_000
 """Maximum number of characters of a command that is parsed. The exit code of a longer one proves nothing."""
 MAX_PREFIXES = 16
-"""Words like `sudo` and `if` in a row that are left out in front of a command. Each costs a copy of those behind it."""
+"""Words like `sudo` and `if` in a row that are left out before a command. Each costs a copy of those after it."""
 MAX_DOCUMENTS = 100
 """Maximum number of `<<` in the last line of a command that is parsed. None begins a document, and each costs time."""
 
@@ -187,7 +187,7 @@ class ShellCommand:
     """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
     directory, other assignments, or another text as input."""
     prints_code: bool = False
-    """The command is one run, behind which the shell prints the run's exit code."""
+    """The command is one run, after which the shell prints the run's exit code."""
 
 
 PLAIN_CALL = ShellCommand("", "call")
@@ -329,7 +329,7 @@ def parse_command(text: str) -> ShellCommand:
 
 
 def _prints_code(parts: Sequence[_Part], text: str) -> bool:
-    """True if a command ends with `echo $?`, right behind its run and not behind a filter of it."""
+    """True if a command ends with `echo $?`, right after its run and not after a filter of it."""
     return (
         len(parts) > 1
         and parts[-1].first == "echo"
@@ -348,7 +348,7 @@ def _hides_failure(part: _Part) -> bool:
 def _proves_to_end(parts: Sequence[_Part], after: int, last_unlinked: int, *, strict: bool) -> bool:
     """True if the failure of a command reaches the end, so that a code of 0 there proves its success. after: the index
     of the part after its pipeline. last_unlinked: the index of the last part that begins without `&&` or a pipe.
-    strict: the shell ends at a failure, but not in front of `&&`."""
+    strict: the shell ends at a failure, but not before `&&`."""
     if after == len(parts):
         return True
     if parts[after].operator == "&&":
@@ -409,7 +409,7 @@ def _digest(text: str) -> str:
 def replace_quoted(text: str, replace: Callable[[re.Match[str]], str]) -> str:
     """Replace each quoted text of a command, in linear time.
 
-    Once a double quote is open at the end, each later one is escaped, and the single quotes behind it alone count."""
+    Once a double quote is open at the end, each later one is escaped, and the single quotes after it alone count."""
 
     def replace_one(found: re.Match[str]) -> str:
         if found[0][0] == '"' and not found["end"]:
@@ -438,7 +438,7 @@ def _replace_document(found: re.Match[str]) -> str:
 
 
 def _read_before(found: re.Match[str]) -> str:
-    """Return the words of the same command in front of a text."""
+    """Return the words of the same command before a text."""
     before = found.string[max(0, found.start() - MAX_CARRIER_CHARS) : found.start()]
     return before[1 + max(map(before.rfind, _NOT_CARRIED_OVER)) :]
 

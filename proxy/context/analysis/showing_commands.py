@@ -72,7 +72,7 @@ _VALUED_IN_FRONT = re.compile(
     r"|user|token|as|request-timeout|kube-context|repo|region|project|zone|output|format|query|subscription"
     r"|resource-group|account|endpoint-url|machine)"
 )
-"""Options in front of a client's command (`kubectl --context prod get`) that have a value in the next word."""
+"""Options before a client's command (`kubectl --context prod get`) that have a value in the next word."""
 READING_CMDLET = re.compile(
     r"(?:get|select|test|compare|find|show|format|where|sort|group|resolve|search|convertto|convertfrom|split|join"
     r")-[a-z]+|measure-object|write-(?:output|host|error|warning|information|verbose|debug)|out-(?:string|host|null)"

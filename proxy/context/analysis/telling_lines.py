@@ -28,9 +28,9 @@ _REPORT = re.compile(
     r"|: (?:No such file|[Pp]ermission denied|(?:command )?not found)\b"
 )
 """A line that reports an error, as a program or a log writes it. Code that handles errors has the same words in other
-places. A time gives nothing back, and begins behind no other: a line of times would take the cube of its length."""
+places. A time gives nothing back, and begins after no other: a line of times would take the cube of its length."""
 _MARGIN = r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+"
-"""The blanks and the line number in front of a line of code."""
+"""The blanks and the line number before a line of code."""
 _IMPORT = re.compile(_MARGIN + r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$)")
 _LIST_END = re.compile(_MARGIN + r"\)\s*$")
 """The bracket that ends a list of imports."""
@@ -41,7 +41,7 @@ _CONSTANT = re.compile(
 )
 """A name in capitals with its value, as a definition has it. The name or the value alone would say nothing."""
 _CAPITALS = re.compile(r"[A-Z][0-9]*_")
-"""The last capital letter in front of an underscore of a constant's name: a text without it has no such line."""
+"""The last capital letter before an underscore of a constant's name: a text without it has no such line."""
 _MAX_CONSTANT_LINE = 100
 """Characters above which a line is no definition of a constant."""
 _WITH_DIGIT = re.compile(r"(?<![^\s;,|])[^\s\d;,|]*+\d[^\s;,|]*")

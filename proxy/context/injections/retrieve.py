@@ -26,7 +26,7 @@ _LINE = 240
 _SENTENCE = re.compile(r"(?<=[.!?…;])\s+|(?<=[—–])\s*")
 _CLAUSE = re.compile(r"(?<=[,:)])\s+")
 _GAP = "… "
-"""Mark in front of a quoted piece where text between it and the piece before is missing."""
+"""Mark before a quoted piece where text between it and the piece before is missing."""
 _LEAST = 20
 """Tokens below which no further quotation is tried."""
 
@@ -238,7 +238,7 @@ def _mask_numbers(error: str) -> str:
 
 def make_excerpt(text: str, query: bm25.TermCounts, limit: int) -> str:
     """Return the lines of a text that share most terms with the query, in their order; the beginning if no line shares
-    any. Lines that are too long are split into sentences or clauses. Two pieces that do not stand one behind the other
+    any. Lines that are too long are split into sentences or clauses. Two pieces that do not stand one after the other
     have a mark between them: without it they would read as one sentence that nobody said."""
     longest = min(_LINE, limit - 1 - len(_GAP))
     lines = [piece for line in text.splitlines() for piece in _split_line(line.strip(), longest)]

@@ -1,7 +1,7 @@
 """The forms that a part of a conversation can have, from whole to gone, and their sizes in each level's budget.
 
 The forms are: whole, extract (each result by itself), folded (several steps in one summary), brief (a group in one
-short summary), gone. A summary stands in the result of a step that is kept, in place of the result's text. This is the
+short summary), gone. A summary is in the result of a step that is kept, in place of the result's text. This is the
 safest place: calls keep their results, roles keep their turns, and no message of the proxy is needed. The
 messages that the summary replaces are gone.
 """
@@ -328,7 +328,7 @@ class CompressionLadder:
         step, group = self.layout.steps[i], self.view.groups[self.layout.group_of[i]]
         message = self.view.messages[step.start]
         if self.layout.kinds[i] == "answer":
-            # Without it a user message could come to stand behind a tool result (rule W6 in `context.validate`).
+            # Without it a user message could come to follow a tool result (rule W6 in `context.validate`).
             follower = self.view.messages[step.end] if step.end < len(self.view.messages) else None
             if not (self._no_results or (follower is not None and follower.role == "assistant")):
                 return False

@@ -1,6 +1,6 @@
 """Units of a prompt that can leave by themselves, and the choice of units that stay under a budget.
 
-Every upstream refuses half a step. Some upstreams also refuse a user message behind a tool result, or two successive
+Every upstream refuses half a step. Some upstreams also refuse a user message after a tool result, or two successive
 messages of one role (W2, W5 and W6 in `context.validate`). A policy that picks messages by their worth has to know
 which others each brings along."""
 
@@ -28,7 +28,7 @@ def find_units(
 ) -> list[RemovableUnit]:
     """The units of a conversation, in the order of their first messages; every message is in one unit.
 
-    after_tool, alternate: as the model has them. If an upstream takes no user message behind a tool result, a step
+    after_tool, alternate: as the model has them. If an upstream takes no user message after a tool result, a step
     needs the answer that stands between. If it insists on turns, a prompt and the answer that closed it are one unit,
     and all steps between need that unit. A system message is its own unit.
     """

@@ -160,7 +160,7 @@ class ReferRepeats(Stage):
         return sources
 
     def _find_repeats(self, lines: Sequence[str], sources: Sequence[QuotedText]) -> Iterator[Repeat]:
-        """Yield each run of lines that is long enough and stands in a source, in order: of several the longest, and of
+        """Yield each run of lines that is long enough and is in a source, in order: of several the longest, and of
         these the newest. sources: newest first."""
         places: dict[str, list[tuple[QuotedText, int]]] = {}
         for source in reversed(sources):

@@ -115,7 +115,7 @@ def _shorten(message: Message, dead: Sequence[DeadText], least: int) -> tuple[st
 
 
 def _replace_text(raw: bytes, path: JsonPath, reason: DeathReason, least: int) -> bytes | None:
-    """Return the JSON with the text at this place shortened; None if the text is too short, or stands elsewhere."""
+    """Return the JSON with the text at this place shortened; None if the text is too short, or is elsewhere."""
     start, end = 0, len(raw)
     for key in path:
         inside = raw[start:end]

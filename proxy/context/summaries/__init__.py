@@ -1,1 +1,1 @@
-"""Texts that stand in a prompt in place of content that has left it."""
+"""Texts that are in a prompt in place of content that has left it."""

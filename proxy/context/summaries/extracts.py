@@ -131,7 +131,7 @@ def _parse_call(call: Call | None) -> ShellCommand:
     return shell_commands.parse_call(call) if call is not None else PLAIN_CALL
 
 
-def find_telling_lines(message: Message, call: Call | None, excluded: str = "") -> tuple[str, ...]:
+def find_telling_lines(message: Message, call: Call | None, excluded: str) -> tuple[str, ...]:
     """The lines of a result that tell how its call ended: of a run, its first failures and its summary or last line.
 
     The text of a file and the hits of a search tell of an error only where a program has reported one. Of a result

@@ -49,7 +49,7 @@ def _is_record(message: Message) -> bool:
 
 
 def _is_row(line: str) -> bool:
-    """True if a line has two cells between bars, as in a table of Markdown, or a word and at least two cells behind it.
+    """True if a line has two cells between bars, as in a table of Markdown, or a word and at least two cells after it.
     One pattern for the whole line would try all ways to part it."""
     text = line.strip()
     if text[:1] == "|" and text[-1:] == "|":

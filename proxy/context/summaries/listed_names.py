@@ -41,7 +41,7 @@ def rank_name(name: str) -> int:
 
 def drop_no_names(names: list[str], lines: Sequence[str]) -> list[str]:
     """Return the names without those that tell nothing: rulers, marks of progress, the measures of a wrapper, and plain
-    words behind the number of their line."""
+    words after the number of their line."""
     nothing = {*identifiers.find_names("\n".join(output_wrappers.list_measures(lines)))}
     if any(map(_NUMBERED_WORD.fullmatch, names)):
         nothing.update(found[0] for line in lines if (found := _NUMBERED_WORD.match(line)) is not None)
@@ -49,7 +49,7 @@ def drop_no_names(names: list[str], lines: Sequence[str]) -> list[str]:
 
 
 def split_places(names: list[str], lines: Sequence[str]) -> list[str]:
-    """The names of a result; those in front of the hits of a search are split into the place and the word behind it.
+    """The names of a result; those before the hits of a search are split into the place and the word after it.
 
     A line of context around a hit (`src/a.py-11-`) is no place: of it the path stays, and the word.
     """

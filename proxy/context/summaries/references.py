@@ -1,4 +1,4 @@
-"""References: what stands in a result in place of lines that stand earlier in the prompt, byte for byte.
+"""References: what is in a result in place of lines that stand earlier in the prompt, byte for byte.
 
     [80 lines (1-80): as lines 1-80 of result k3j2h5g7a4, 2 steps before this: read {"path": "/a/b.py"}]
 
@@ -62,7 +62,7 @@ class QuotedText(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Consecutive lines of a new result that stand in an earlier text, too."""
+    """Consecutive lines of a new result that are in an earlier text, too."""
 
     start: int
     end: int

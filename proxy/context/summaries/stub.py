@@ -54,7 +54,7 @@ class StubLimits(msgspec.Struct, frozen=True):
 def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *, content: ContentKind = "other") -> int:
     """Estimate the characters of this result's stub. The estimate is needed often, so it does not look at the prompt.
 
-    Names that stand elsewhere are not known here. Nearly all names are taken to stand nowhere else, which is the
+    Names that are elsewhere are not known here. Nearly all names are taken to be nowhere else, which is the
     careful side.
     """
     return message.derive(lambda m: _estimate_stub_chars(m, command, content), ("rough", command, content))
@@ -144,7 +144,7 @@ class StubWriter:
         view shows a file or page that may be edited later. message_id, state: see `render_stub`."""
         lines = result_lines.read_lines(message)
         is_view = content != "other"
-        self._prompt_index.remove(facts)  # from here on, what the index has stands in another message
+        self._prompt_index.remove(facts)  # from here on, what the index has is in another message
         kept = self._find_fixed_lines(message, lines, command, content)
         whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
         kept |= whole
@@ -154,7 +154,7 @@ class StubWriter:
             room = int(labelled_records.ROOM_FACTOR * room)
         elif is_view:
             room = self._keep_lines(message.derive(telling_lines.find_constants), lines, kept, room)
-        if room:  # the last ones first: a sum or a decision stands at the end
+        if room:  # the last ones first: a sum or a decision is at the end
             room = self._keep_lines(message.derive(telling_lines.find_unlike_lines)[::-1], lines, kept, room)
         if is_record:
             kept.update(labelled_records.select_lines(lines, room))
@@ -236,7 +236,7 @@ class StubWriter:
             removed = {*identifiers.find_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))}
             found = [name for name in found if name in removed]
         checkpoint()
-        # Names that stand in another message, and blobs, stay out.
+        # Names that are in another message, and blobs, stay out.
         lost = before = [name for name in found if name not in have]
         parts = listed_names.split_places(lost, lines)
         if parts is not before:
@@ -320,11 +320,11 @@ def render_stub(
     lines: Sequence[str],
     kept: set[int],
     names: Sequence[str],
-    message_id: str = "",
-    omitted_names: int = 0,
-    whole_lines: Collection[int] = (),
+    message_id: str,
+    omitted_names: int,
+    whole_lines: Collection[int],
     *,
-    state: ViewState = "current",
+    state: ViewState,
 ) -> str:
     """The stub: the amount kept, the kept lines in their order, a mark where lines are missing, and the names.
 
@@ -348,9 +348,7 @@ def render_stub(
         change = "edited since: read it again" if state == "changed" else "deleted or moved away since"
         body += f"\n[{change}; as it was: {render_recall_call(message_id)}]"
         message_id = ""
-    again = (
-        f"; {render_recall_call(message_id)}" if message_id else ""
-    )  # as short as it can be: it stands in every stub
+    again = f"; {render_recall_call(message_id)}" if message_id else ""  # as short as it can be: it is in every stub
     return f"[shortened: {len(body)} of {len(text)} characters{again}]\n{body}"
 
 

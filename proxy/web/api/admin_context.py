@@ -18,7 +18,7 @@ from proxy.web.session_address import read_address
 MAX_SEARCHED_BRANCHES: Final = 16
 """Branches, newest first, that are searched for the one used last."""
 AFTER_EVERY_NAME: Final = chr(0x10FFFF)
-"""Sorts behind the name of every session."""
+"""Sorts after the name of every session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ RETRY_MS: Final = 1000
 
 
 class EventDetails(BaseModel):
-    """One event: the JSON behind `data:`. id: rises, over restarts too; it is the `id:` of the stream. session, branch,
+    """One event: the JSON after `data:`. id: rises, over restarts too; it is the `id:` of the stream. session, branch,
     exchange: empty if there is none. data: the details, by kind. Two kinds are about the stream itself and have the id
     0, and no `id:`. `lost` gives in `data.lost` the number of events for which the listener was too slow. `gap` reports
     that requested events are no longer here."""

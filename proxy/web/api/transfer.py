@@ -76,7 +76,7 @@ async def _export_lines(services: Services, place: Stored) -> AsyncIterator[byte
 
 
 async def _export_next(services: Services, branches: AsyncIterator[Recorded], place: Stored) -> bytes:
-    """Return the line of the next branch, b"" behind the last. No turn is held while the client takes the line."""
+    """Return the line of the next branch, b"" after the last. No turn is held while the client takes the line."""
     async with services.read_slots.hold(place[0]):
         one = await anext(branches, None)
         return b"" if one is None else await asyncio.to_thread(_export_line, one, place[1])

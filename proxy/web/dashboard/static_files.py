@@ -52,13 +52,6 @@ CONTENT_TYPES: Final = {
     ".txt": b"text/plain; charset=utf-8",
 }
 
-VENDORED: Final = {
-    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
-    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
-    "uPlot.LICENSE.txt": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
-}
-"""Files of others, unchanged, with their SHA-256: uPlot 1.6.32 of the npm registry draws the charts."""
-
 
 class DashboardFiles:
     """All files with their tags, read once."""

@@ -21,7 +21,7 @@ def noted(*calls: tuple[str, Json, str]) -> list[str]:
     return stands(*((name, arguments, text, True) for name, arguments, text in calls))
 
 
-def test_files_are_told_by_what_was_done_to_them_the_newest_first() -> None:
+def test_files_are_reported_by_what_was_done_to_them_the_newest_first() -> None:
     assert noted(
         ("Read", {"file_path": "a.py"}, "x"),
         ("read_file", {"path": "b.py"}, "x"),
@@ -30,7 +30,7 @@ def test_files_are_told_by_what_was_done_to_them_the_newest_first() -> None:
     ) == ["Edited: a.py", "Created: c.py", "Read: b.py"]
 
 
-def test_commands_are_told_with_how_they_ended_and_those_that_failed_first() -> None:
+def test_commands_are_reported_with_how_they_ended_and_those_that_failed_first() -> None:
     assert noted(
         ("bash", {"command": "make test"}, "exit code: 2"),
         ("bash", {"command": "ls"}, "a\nb"),
@@ -65,7 +65,7 @@ def test_t1_five_runs_that_failed_are_told_to_have_failed() -> None:
     assert " ok" not in told
 
 
-def test_t2_an_edit_that_failed_is_no_edit() -> None:
+def test_t2_an_edit_that_failed_is_not_an_edit() -> None:
     assert noted(
         ("Edit", {"file_path": "a.py"}, "Error: old string not found"),
         ("Edit", {"file_path": "b.py"}, "The file b.py has been updated."),
@@ -77,7 +77,7 @@ def test_t2_an_edit_that_failed_is_no_edit() -> None:
     ]
 
 
-def test_t2_lines_of_source_are_no_errors() -> None:
+def test_t2_lines_of_source_are_not_errors() -> None:
     source = "\n".join(f"{n}\t    raise ValueError('x {n}')" for n in range(1, 30)) + "\n30\tclass MyError(Exception):"
     assert noted(
         ("Read", {"file_path": "a.py"}, source),
@@ -102,7 +102,7 @@ def test_a_file_that_was_there_before_is_edited_and_not_created_by_a_tool_that_w
     assert stands(read, written) == ["Edited: a.py"], "the view that stands in the prompt shows that it was there"
 
 
-def test_files_that_powershell_removed_are_not_told() -> None:
+def test_files_that_powershell_removed_are_not_reported() -> None:
     assert noted(
         ("edit_file", {"path": r"C:\src\Core\Ledger.cs"}, "OK: 1 replacement(s)"),
         ("edit_file", {"path": r"C:\src\Core\Tax.cs"}, "OK: 1 replacement(s)"),
@@ -121,7 +121,7 @@ def test_under_a_heading_of_an_error_stands_its_reason() -> None:
     ]
 
 
-def test_an_error_in_a_log_is_no_failure_of_the_command_that_shows_it() -> None:
+def test_an_error_in_a_log_is_not_a_failure_of_the_command_that_shows_it() -> None:
     log = "\n".join(f"10:{n:02}:00 handled request {n}" for n in range(39)) + "\nerror: could not connect to db-7"
     assert noted(
         ("bash", {"command": "kubectl --context prod -n shop logs web-0 | tail -40"}, log),
@@ -135,7 +135,7 @@ def test_t3_what_failed_is_not_pushed_out_by_commands_that_look() -> None:
     assert told.startswith("Commands: `pytest -q` failed; `ls 5`")
 
 
-def test_t3_what_has_succeeded_since_is_not_told_as_failed() -> None:
+def test_t3_what_has_succeeded_since_is_not_reported_as_failed() -> None:
     assert noted(
         ("bash", {"command": "make test 2>&1 | tail -5"}, "E   assert 1 == 2\n=== 1 failed in 0.1s ==="),
         ("bash", {"command": "make test"}, "=== 1 passed in 0.1s ==="),
@@ -154,7 +154,7 @@ def test_open_items_are_those_of_the_last_list() -> None:
     assert noted(("TodoWrite", {"todos": todos}, "ok")) == ["Open: two"]
 
 
-def test_arguments_that_are_no_json_object_tell_nothing() -> None:
+def test_arguments_that_are_not_a_json_object_say_nothing() -> None:
     for arguments in ("", "[]", "{", '"x"'):
         values = [user("a"), {**assistant(None), "tool_calls": [call("1", "read", arguments)]}, result("1", "text")]
         assert lines(build_activity_record(build_view(values).messages, [False, False, True])) == []
@@ -252,7 +252,7 @@ def test_the_error_of_a_cell_is_its_last_line() -> None:
         "1|access denied",
     ],
 )
-def test_a_result_that_only_names_a_failure_is_no_error(text: str) -> None:
+def test_a_result_that_only_names_a_failure_is_not_an_error(text: str) -> None:
     assert noted(("Task", {"prompt": "run the tests"}, text)) == []
 
 
@@ -264,7 +264,7 @@ def test_a_short_message_of_failure_is_an_error(text: str) -> None:
     assert noted(("get_item", {"id": "1"}, text)) == [f'Last errors: "{text}"']
 
 
-def test_an_edit_that_was_only_tried_is_no_edit() -> None:
+def test_an_edit_that_was_only_tried_is_not_an_edit() -> None:
     """The file server of MCP returns the diff in both cases."""
     diff = "```diff\nIndex: a.py\n--- a.py\n+++ a.py\n@@ -1 +1 @@\n-a\n+b\n```"
     tried = ("edit_file", {"path": "a.py", "dryRun": True}, diff)
@@ -289,7 +289,7 @@ def test_a_file_tool_whose_argument_is_called_command_touches_files() -> None:
     ) == ["Edited: b.py", "Created: c.py", "Read: a.py", 'Last errors: "Invalid `insert_line`" on d.py']
 
 
-def test_errors_that_a_later_run_has_got_past_are_not_told() -> None:
+def test_errors_that_a_later_run_has_got_past_are_not_reported() -> None:
     assert noted(
         ("bash", {"command": "python x.py"}, "Traceback (most recent call last):\nImportError: a"),
         ("bash", {"command": "python x.py | tail"}, "Traceback (most recent call last):\nKeyError: 'b'"),
@@ -324,7 +324,7 @@ def stands(*calls: tuple[str, Json, str, bool]) -> list[str]:
 
 
 @pytest.mark.parametrize("newest", ["=== 1 passed in 0.1s ===", "=== 1 failed in 0.1s ===", "interrupted"])
-def test_a_newer_result_that_stands_in_the_prompt_overrules_what_has_left(newest: str) -> None:
+def test_a_newer_result_in_the_prompt_overrules_what_has_left(newest: str) -> None:
     failed = ("bash", {"command": "make test"}, "E   KeyError: 1\n=== 1 failed in 0.1s ===", True)
     other = ("bash", {"command": "make lint"}, "<returncode>0</returncode>", True)
     assert stands(failed, other, ("bash", {"command": "make test | tail"}, newest, False)) == [
@@ -335,7 +335,7 @@ def test_a_newer_result_that_stands_in_the_prompt_overrules_what_has_left(newest
     )
 
 
-def test_a_newer_list_of_items_that_stands_in_the_prompt_counts() -> None:
+def test_a_newer_list_of_items_in_the_prompt_counts() -> None:
     def items(status: str, gone: bool) -> tuple[str, Json, str, bool]:
         return "TodoWrite", {"todos": [{"content": "one", "status": status}]}, "ok", gone
 
@@ -343,13 +343,13 @@ def test_a_newer_list_of_items_that_stands_in_the_prompt_counts() -> None:
     assert stands(items("pending", True), items("completed", False)) == []
 
 
-def test_an_edit_that_stands_in_the_prompt_takes_the_error_of_one_that_failed() -> None:
+def test_an_edit_that_is_in_the_prompt_takes_the_error_of_one_that_failed() -> None:
     failed = ("Edit", {"file_path": "a.py"}, "Error: old string not found in file", True)
     assert stands(failed, ("Edit", {"file_path": "a.py"}, "The file a.py has been updated.", False)) == []
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_a_record_goes_on_from_an_earlier_one(cut: int) -> None:
+def test_a_record_continues_from_an_earlier_one(cut: int) -> None:
     values: list[Json] = [user("a")]
     for n, command in enumerate(["cd src", "make test", "touch a.py", "make test"]):
         asked = {**assistant(None), "tool_calls": [call("1", "bash", json.dumps({"command": command}))]}
@@ -396,7 +396,7 @@ EDITED = ("edit_file", {"path": "src/a.py"}, "The file src/a.py has been updated
         ),
     ],
 )
-def test_the_files_of_a_patch_are_told(name: str, arguments: Json, text: str) -> None:
+def test_the_files_of_a_patch_are_reported(name: str, arguments: Json, text: str) -> None:
     assert noted(("read_file", {"path": "src/c.py"}, "x"), (name, arguments, text)) == [
         "Edited: src/new.py; src/a.py",
         "Created: src/b.py",
@@ -419,7 +419,7 @@ def test_the_files_of_a_patch_are_told(name: str, arguments: Json, text: str) ->
         (EDITED, ("str_replace_editor", {"command": "undo_edit", "path": "src/a.py"}, "Last edit undone.")),
     ],
 )
-def test_a_file_that_is_gone_or_as_it_was_is_not_told_as_touched(
+def test_a_file_that_is_gone_or_unchanged_is_not_reported_as_touched(
     first: tuple[str, Json, str], then: tuple[str, Json, str]
 ) -> None:
     assert "src/a.py" in noted(first)[0]
@@ -455,7 +455,7 @@ def test_a_command_is_where_the_shell_was_led_before() -> None:
     assert told[0].startswith("Commands: `pytest -q` failed in a; `pytest -q` ok in b; ")
 
 
-def test_how_a_command_ended_before_files_were_changed_is_told_as_that() -> None:
+def test_the_outcome_of_a_command_before_files_were_changed_is_reported_as_earlier() -> None:
     passed = ("bash", {"command": "pytest -q"}, "=== 3 passed in 0.1s ===")
     assert noted(passed, EDITED)[1] == "Commands: `pytest -q` ok, files changed since"
     assert noted(EDITED, passed)[1] == "Commands: `pytest -q` ok"
@@ -491,7 +491,7 @@ def test_a_check_and_a_log_change_no_file_of_the_project(command: str) -> None:
     assert "files changed since" not in "\n".join(noted(EDITED, passed, ("bash", {"command": command}, "")))
 
 
-def test_a_file_that_was_restored_before_the_tests_failed_is_not_told_as_edited() -> None:
+def test_a_file_that_was_restored_before_the_tests_failed_is_not_reported_as_edited() -> None:
     ran = ("bash", {"command": "cd /r && git checkout -- src/a.py && pytest -q"}, "=== 1 failed in 0.1s ===")
     assert not [line for line in noted(EDITED, ran) if line.startswith("Edited")]
     refused = ("bash", {"command": "git checkout -- src/a.py"}, "error: pathspec 'src/a.py' did not match")
@@ -499,7 +499,7 @@ def test_a_file_that_was_restored_before_the_tests_failed_is_not_told_as_edited(
 
 
 @pytest.mark.parametrize("name", ["filePath", "absolute_path", "relative_path"])
-def test_files_are_told_under_any_name_of_the_argument(name: str) -> None:
+def test_files_are_reported_under_any_name_of_the_argument(name: str) -> None:
     assert noted(("read", {name: "a.py"}, "x = 1"), ("edit", {name: "b.py"}, "Edit applied successfully.")) == [
         "Edited: b.py",
         "Read: a.py",
@@ -513,7 +513,7 @@ def test_files_are_told_under_any_name_of_the_argument(name: str) -> None:
         ("Killed", "Killed"),
     ],
 )
-def test_a_line_of_success_is_no_error_of_a_run_that_failed(end: str, told: str) -> None:
+def test_a_line_of_success_is_not_an_error_of_a_run_that_failed(end: str, told: str) -> None:
     lines = noted(("bash", {"command": "pytest -q"}, f"=== 60 passed in 11.02s ===\n{end}"))
     assert lines[0].startswith("Commands: `pytest -q` failed")
     assert "60 passed" not in "\n".join(lines)

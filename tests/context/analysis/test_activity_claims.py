@@ -18,13 +18,13 @@ def test_a_file_is_created_only_where_the_tool_says_that_it_is_new() -> None:
     ) == ["Edited: Dockerfile; s.xlsx", "Created: b.py; a.py"]
 
 
-def test_an_item_with_a_status_that_is_not_known_is_not_told_as_open() -> None:
+def test_an_item_with_a_status_that_is_not_known_is_not_reported_as_open() -> None:
     items = [("a", "In progress"), ("b", "booked"), ("c", "erledigt"), ("d", "not-started"), ("e", "")]
     todos = [{"content": name, "status": status} for name, status in items]
     assert noted(("TodoWrite", {"todos": [*todos, {"content": "f"}]}, "ok")) == ["Open: a; d; e; f"]
 
 
-def test_of_a_long_list_the_items_that_are_next_are_told_and_how_many_follow() -> None:
+def test_of_a_long_list_the_next_items_are_listed_with_how_many_follow() -> None:
     todos = [{"content": f"step {n}", "status": "in_progress" if n == 1 else "pending"} for n in range(1, 13)]
     assert noted(("TodoWrite", {"todos": todos}, "ok")) == [
         "Open: step 1; step 2; step 3; step 4; step 5; step 6; step 7; step 8; 4 more"
@@ -38,14 +38,14 @@ def test_a_drive_of_windows_has_one_name() -> None:
     assert noted(made, removed) == ["Commands: `del C:\\src\\a.cs`"]
 
 
-def test_a_file_whose_last_change_was_undone_is_not_told_as_created() -> None:
+def test_a_file_whose_last_change_was_undone_is_not_reported_as_created() -> None:
     undone = ("undo_edit", {"path": "x.py"}, "Last edit of x.py was undone.")
     assert noted(("create_file", {"path": "x.py"}, "File created: x.py"), undone) == []
     other = ("create_file", {"path": "y.py"}, "File created: y.py")
     assert noted(other, undone) == ["Created: y.py"]
 
 
-def test_a_test_that_passed_behind_one_that_failed_is_no_error() -> None:
+def test_a_test_that_passed_after_one_that_failed_is_not_an_error() -> None:
     bats = "1..3\nok 1 a\nnot ok 2 b\n# (in test file test/x.bats, line 3)\nok 3 c"
     errors = 'Last errors: "# (in test file test/x.bats, line 3)"; "not ok 2 b"'
     assert noted(("bash", {"command": "bats test/"}, bats)) == ["Commands: `bats test/` failed", errors]
@@ -139,7 +139,7 @@ def test_a_script_whose_name_says_that_it_writes_may_have_outdated_a_success(com
     "command",
     ["python test_fix.py", "node reproduce.js", "make lint", "/opt/build/app", "python -c 'print(generate())'"],
 )
-def test_a_script_of_another_name_is_not_told_as_one_that_writes(command: str) -> None:
+def test_a_script_of_another_name_is_not_reported_as_one_that_writes(command: str) -> None:
     tested = ("bash", {"command": "pytest -q"}, "3 passed in 0.1s")
     assert "changed since" not in noted(tested, ("bash", {"command": command}, ""))[-1]
 
@@ -173,7 +173,7 @@ def test_a_command_that_its_own_limit_ended_is_told_to_have_timed_out() -> None:
     assert "exceeding timeout" in error
 
 
-def test_a_code_that_is_an_answer_is_not_told_as_a_failure() -> None:
+def test_a_code_that_is_an_answer_is_not_reported_as_a_failure() -> None:
     copied = ("cmd", {"command": "robocopy src dst /MIR"}, "   Files :  14  14  0\n\nExit code: 1")
     assert noted(copied) == ["Commands: `robocopy src dst /MIR`"]
     denied = ("cmd", {"command": "robocopy src dst /MIR"}, "Access is denied.\n\nExit code: 8")

@@ -63,7 +63,7 @@ def test_the_output_of_a_command_is_read_within_the_words_of_the_program(first: 
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "json"])
-def test_a_program_that_writes_to_a_running_command_is_no_command(plain: bool) -> None:
+def test_a_program_that_writes_to_a_running_command_is_not_a_command(plain: bool) -> None:
     found = parse_call(make_call('const r = await tools.write_stdin({session_id:7,chars:""}); text(r)', plain=plain))
     assert (found.kind, found.text) == ("run", "")
 
@@ -98,7 +98,7 @@ def test_texts_are_read_in_each_kind_of_quotes(literal: str, value: str | None) 
     ],
     ids=["prose", "two calls", "a patch from elsewhere", "too long"],
 )
-def test_what_is_no_single_call_is_left_alone(program: str) -> None:
+def test_what_is_not_a_single_call_is_left_alone(program: str) -> None:
     assert read_program_call(program) is None
     assert identifiers.parse_arguments(json.dumps({"input": program})) == {"input": program}
 

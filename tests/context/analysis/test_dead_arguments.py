@@ -63,7 +63,7 @@ def test_a_file_that_is_written_again_has_none_of_its_earlier_texts() -> None:
     assert dead(write("one", path="/repo/a.py"), write("two", path="a.py")) == [], "perhaps another file"
 
 
-def test_several_edits_in_one_call_are_told_by_their_places() -> None:
+def test_several_edits_in_one_call_are_reported_by_their_places() -> None:
     edits = [{"old_string": "one", "new_string": "two"}, {"old_string": "two", "new_string": "three"}]
     found = find_dead_texts(history(call_tool("MultiEdit", {"file_path": "a.py", "edits": edits})))
     assert found == {
@@ -139,7 +139,7 @@ def test_a_part_that_is_written_leaves_the_rest_of_the_file(more: Json) -> None:
     assert dead(write("one"), whole) == [(1, "content", "overwritten")]
 
 
-def test_a_text_that_may_stand_elsewhere_is_not_dead() -> None:
+def test_a_text_that_may_be_elsewhere_is_not_dead() -> None:
     assert dead(write("one", path="src/a.py"), write("two", path="a.py")) == [], "another folder"
     assert dead(write("one"), call_tool("Bash", {"command": "mv a.py b.py"}, ""), write("two")) == []
     assert dead(write("one"), call_tool("move_file", {"from": "a.py", "to": "b.py"}), write("two")) == []

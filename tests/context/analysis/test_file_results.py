@@ -54,7 +54,7 @@ LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
         ("\u6587\u4ef6\u5df2\u4fdd\u5b58", True),
     ],
 )
-def test_t2_a_file_is_told_as_edited_where_the_result_says_so(text: str, edited: bool) -> None:
+def test_t2_a_file_is_reported_as_edited_where_the_result_says_so(text: str, edited: bool) -> None:
     (*told,) = noted(("Edit", {"file_path": "a.py"}, text))
     assert (told[:1] == ["Edited: a.py"]) == edited
 
@@ -76,12 +76,12 @@ def test_t2_a_file_is_told_as_edited_where_the_result_says_so(text: str, edited:
         "\u0424\u0430\u0439\u043b \u043d\u0435 \u0438\u0437\u043c\u0435\u043d\u0451\u043d",
     ],
 )
-def test_an_edit_that_failed_in_another_language_is_no_edit(text: str) -> None:
+def test_an_edit_that_failed_in_another_language_is_not_an_edit(text: str) -> None:
     assert not [line for line in noted(("edit_file", {"path": "a.py"}, text)) if line.startswith("Edited")]
     assert noted(("edit_file", {"path": "a.py"}, "Datei a.py aktualisiert"))[0] == "Edited: a.py"
 
 
-def test_a_file_that_could_not_be_read_is_not_told_as_read() -> None:
+def test_a_file_that_could_not_be_read_is_not_reported_as_read() -> None:
     assert noted(("read_file", {"path": "x.py"}, "Fehler: Datei nicht gefunden"))[:1] != ["Read: x.py"]
 
 
@@ -95,7 +95,7 @@ def test_a_file_that_could_not_be_read_is_not_told_as_read() -> None:
         "Nie ma takiego pliku",
     ],
 )
-def test_a_file_is_read_only_where_no_tool_says_in_some_language_that_it_is_not_there(text: str) -> None:
+def test_a_file_that_is_missing_in_any_language_is_not_reported_as_read(text: str) -> None:
     assert not [line for line in noted(("view", {"path": "/w/a.py"}, text)) if line.startswith("Read")]
     assert noted(("view", {"path": "/w/a.py"}, "     1\traise Error('not found')")) == ["Read: /w/a.py"]
     assert noted(("view", {"path": "/w/a.py"}, "ready = True")) == ["Read: /w/a.py"]
@@ -104,7 +104,7 @@ def test_a_file_is_read_only_where_no_tool_says_in_some_language_that_it_is_not_
 @pytest.mark.parametrize(
     "text", ["Bestand niet opgeslagen, ok?", "Plik nie zapisany (modified)", "Kunde inte sparas: ok"]
 )
-def test_an_edit_that_was_refused_in_another_language_is_no_edit(text: str) -> None:
+def test_an_edit_that_was_refused_in_another_language_is_not_an_edit(text: str) -> None:
     assert noted(("edit_file", {"path": "/w/a.py"}, text)) == []
 
 

@@ -68,7 +68,7 @@ def test_a_line_in_place_of_a_part_of_the_output_is_known(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["Truncated table orders", "120 lines in 3 files", "ok 3 - lines omitted nothing"])
-def test_a_line_about_other_things_is_no_cut(line: str) -> None:
+def test_a_line_about_other_things_is_not_a_cut(line: str) -> None:
     text = f"{line}\n5 passed in 0.1s"
     assert read_text_outcome(text, shell_commands.parse_command("pytest")).verdict == "succeeded"
 
@@ -82,12 +82,12 @@ def test_a_line_about_other_things_is_no_cut(line: str) -> None:
         ("mean squared error: 1e-3", "unknown"),
     ],
 )
-def test_a_figure_called_error_is_no_failure(line: str, verdict: str) -> None:
+def test_a_figure_called_error_is_not_a_failure(line: str, verdict: str) -> None:
     text = f"epoch 3 done\n{line}\n"
     assert read_text_outcome(text, shell_commands.parse_command("python train.py")).verdict == verdict
 
 
-def test_a_remark_behind_the_outcome_does_not_hide_it() -> None:
+def test_a_remark_after_the_outcome_does_not_hide_it() -> None:
     text = "DatabaseError: no such column\n\n[SQL: SELECT x]\n(Background on this error at: https://example.com)\n"
     assert read_text_outcome(text, shell_commands.parse_command("alembic upgrade head")).verdict == "failed"
     remark = runner_patterns.compile_patterns().remark
@@ -96,7 +96,7 @@ def test_a_remark_behind_the_outcome_does_not_hide_it() -> None:
 
 
 @pytest.mark.parametrize(("command", "output"), NO_TESTS)
-def test_a_run_without_a_test_is_not_told_as_ok(command: str, output: str) -> None:
+def test_a_run_without_a_test_is_not_reported_as_ok(command: str, output: str) -> None:
     assert read_text_outcome(xml(0, output), shell_commands.parse_command(command)).verdict == "unknown"
 
 

@@ -20,7 +20,7 @@ def test_names_are_words_with_a_digit_or_a_mark_of_paths_and_ids() -> None:
     assert identifiers.remove_duplicates(identifiers.find_names(text)) == ["src/app.py:12", "4f3a-99", "user_name"]
 
 
-def test_colours_of_a_terminal_are_no_part_of_a_name() -> None:
+def test_colours_of_a_terminal_are_not_part_of_a_name() -> None:
     text = "\x1b[0;32m/opt/dates.py:1063\x1b[0m, in \x1b[38;5;124mto_date\x1b[39m(\x1b[1morder\x1b[0m_date)"
     assert identifiers.find_distinct_names(text) == ["/opt/dates.py:1063", "to_date", "order_date"]
 
@@ -56,7 +56,7 @@ def test_names_are_those_that_a_search_finds(text: str) -> None:
 
 
 @pytest.mark.parametrize("row", [".", "/", "#", "~"])
-def test_a_long_row_of_punctuation_behind_a_character_that_is_not_ascii_takes_linear_time(row: str) -> None:
+def test_a_long_run_of_punctuation_after_a_character_that_is_not_ascii_takes_linear_time(row: str) -> None:
     # A search for names went back over the row once for each of its characters: minutes, with the interpreter locked.
     assert identifiers.find_distinct_names(f"é{row * 1_000_000} src/app.py")[-1] == "src/app.py"
 
@@ -91,7 +91,7 @@ def conversation() -> list[Json]:
     ]
 
 
-def test_what_stands_elsewhere_is_told_from_what_stands_here_alone() -> None:
+def test_what_is_elsewhere_too_is_distinguished_from_what_is_only_here() -> None:
     view = build_view(conversation())
     standing = PromptIndex(view)
     assert standing.has_line("only_here.py and /a/b.py")
@@ -102,7 +102,7 @@ def test_what_stands_elsewhere_is_told_from_what_stands_here_alone() -> None:
     assert not standing.has_line("only_here.py and /a/b.py")
 
 
-def test_a_line_in_the_arguments_of_a_call_stands_in_the_prompt() -> None:
+def test_a_line_in_the_arguments_of_a_call_is_in_the_prompt() -> None:
     written = {**assistant("Done."), "tool_calls": [call("1", "write", '{"text": "a line that was written\\nshort"}')]}
     standing = PromptIndex(build_view([user("Write it"), written, result("1", "ok")]))
     assert standing.has_line("a line that was written")

@@ -1,4 +1,4 @@
-"""FEATURES B2: iterations are assistant messages since the last user message."""
+"""Row B2: iterations are assistant messages since the last user message."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_b2_an_iteration_is_an_assistant_message_since_the_last_user_message() -
     assert read_iteration(build_view([*again, *make_step("search", "x")]), 30).number == 1
 
 
-def test_b2_what_stands_before_the_first_prompt_is_no_iteration() -> None:
+def test_b2_what_precedes_the_first_prompt_is_not_an_iteration() -> None:
     assert read_iteration(build_view([system(), assistant("Welcome!"), user("a")]), 30).number == 0
     assert read_iteration(build_view([assistant("Welcome!"), user("a"), assistant("b")]), 30).number == 1
     assert read_iteration(build_view([system(), assistant("a"), assistant("b")]), 30).number == 2
 
 
-def test_b2_observations_are_no_user_messages() -> None:
+def test_b2_observations_are_not_user_messages() -> None:
     talk = [user("fix it"), assistant("ls"), user("OBS a"), assistant("cat a"), user("OBS b")]
     assert read_iteration(build_view(talk, policy=Policy("p", observation=re.compile("^OBS"))), 30).number == 2
     assert read_iteration(build_view(talk), 30).number == 0

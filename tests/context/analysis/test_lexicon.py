@@ -55,12 +55,12 @@ def test_patterns_that_cannot_be_compiled_are_refused() -> None:
         LoopSettings(shell_polls="(")
 
 
-def test_commands_that_change_something_are_told_from_those_that_look() -> None:
+def test_commands_that_change_something_are_distinguished_from_those_that_look() -> None:
     assert [c for c in CHANGES if not re.search(SHELL_WRITES, c, re.MULTILINE)] == []
     assert [c for c in LOOKS if re.search(SHELL_WRITES, c, re.MULTILINE)] == []
 
 
-def test_commands_that_wait_are_told_from_others() -> None:
+def test_commands_that_wait_are_distinguished_from_others() -> None:
     for command in ("sleep 5 && cat log", "gh run watch 1", "tail -f log", "gh pr checks 5 --watch", "cat a; wait"):
         assert re.search(SHELL_POLLS, command) or "gh run watch" in command
     assert not re.search(SHELL_POLLS, "grep await x.js && tail -5 log && cat sleep.py")

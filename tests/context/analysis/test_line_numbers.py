@@ -18,7 +18,7 @@ def numbered(mark: str, start: int = 1, width: int = 6) -> str:
 
 @pytest.mark.parametrize("mark", ["\t", "\u2192", "|", ":", ": "])
 @pytest.mark.parametrize("width", [0, 6])
-def test_a_listing_is_told_by_numbers_in_a_row(mark: str, width: int) -> None:
+def test_a_listing_is_recognised_by_consecutive_numbers(mark: str, width: int) -> None:
     lines = split_lines(numbered(mark, 95, width))
     assert lines.is_listing
     assert lines.numbers[0] == 95
@@ -91,7 +91,7 @@ def test_what_is_remembered_of_lines_takes_a_tenth_of_them() -> None:
     assert sum(getsizeof(facts[0].cuts) + getsizeof(facts[0].numbers) for _ in facts) < taken / 10
 
 
-def test_what_other_readers_take_for_the_end_of_a_line_is_told() -> None:
+def test_what_other_readers_take_for_the_end_of_a_line_is_reported() -> None:
     assert split_lines("a\r\nb\r\n").is_plain
     assert not split_lines("a\rb").is_plain
     assert not split_lines("a\x0cb").is_plain
@@ -99,14 +99,14 @@ def test_what_other_readers_take_for_the_end_of_a_line_is_told() -> None:
 
 
 @pytest.mark.parametrize("form", ["{n:05d}| {row}", "{n}: {row}", "{n}| {row}"])
-def test_a_blank_behind_the_mark_is_no_text_of_the_file(form: str) -> None:
+def test_a_blank_after_the_mark_is_not_part_of_the_files_text(form: str) -> None:
     rows = ["import os", "", *ROWS]
     lines = split_lines("\n".join(form.format(n=n, row=row) for n, row in enumerate(rows, 1)))
     assert lines.bare == rows
     assert thin_numbers(lines, 0, len(rows))[1:9] == rows[1:9]
 
 
-def test_numbers_with_leading_zeros_stand_before_a_blank() -> None:
+def test_line_numbers_with_leading_zeros_are_removed_with_the_blank_after_them() -> None:
     text = "\n".join(f"{n:05d}| {row}" for n, row in enumerate(ROWS, 20))
     assert split_lines(text).bare == ROWS
 

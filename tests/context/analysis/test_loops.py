@@ -1,4 +1,4 @@
-"""FEATURES B5: every kind of loop is seen, in the whole history, and what has good reasons is not taken for one."""
+"""Row B5: every kind of loop is seen, in the whole history, and what has good reasons is not taken for one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_b5_which_themes_can_loop_is_a_setting() -> None:
     assert "theme_loop" in loops_at_end([assistant("I plan"), assistant("A plan")], LoopSettings(theme_window=2))
 
 
-def test_b5_a_theme_goes_on_over_calls_unless_new_results_end_it() -> None:
+def test_b5_a_theme_continues_over_calls_unless_new_results_end_it() -> None:
     values = [m for n in range(3) for m in make_step("search", f"r{n}", f"I need to look {n}", f"c{n}", q=n)]
     assert "theme_loop" in loops_at_end(values)
     assert "theme_loop" not in loops_at_end(values, LoopSettings(results_end_themes=True))
@@ -103,7 +103,7 @@ def test_b5_no_progress_is_five_iterations_without_a_new_result() -> None:
     assert "no_progress" not in loops_at_end(edits)
 
 
-def test_b5_the_same_call_is_told_by_its_arguments_not_by_how_they_are_written() -> None:
+def test_b5_the_same_call_is_reported_by_its_arguments_not_by_how_they_are_written() -> None:
     one, other = make_tool_call("read", "1"), make_tool_call("read", "2")
     one["tool_calls"][0]["function"]["arguments"] = '{"a":1,"b":[2]}'
     other["tool_calls"][0]["function"]["arguments"] = '{ "b": [2], "a": 1 }'
@@ -135,14 +135,14 @@ def test_b5_calls_with_a_write_between_do_not_count(between: list[Json]) -> None
         assert not set(loops_at_end(values[: -len(between)])) & {"same_call", "same_error", "cycle"}
 
 
-def test_a_move_of_a_robot_that_answers_the_same_is_no_loop_and_one_that_fails_is() -> None:
+def test_a_move_of_a_robot_that_answers_the_same_is_not_a_loop_and_one_that_fails_is() -> None:
     moves = make_step("move", '{"success": true}', None, "m", dx=1)
     assert not set(loops_at_end(moves * 6)) & {"same_call", "same_call_still", "cycle", "no_progress"}
     blocked = make_step("move", "Error: obstacle at 0.3 m", None, "m", dx=1)
     assert {"same_call", "same_error"} <= set(loops_at_end(thrice(*blocked)))
 
 
-def test_a_call_is_no_repeat_where_what_another_call_shows_has_changed_in_between() -> None:
+def test_a_call_is_not_a_repeat_where_what_another_call_shows_has_changed_in_between() -> None:
     pulse = make_step("thruster", "ok", None, "t", ms=10)
 
     def show(height: int) -> list[Json]:
@@ -180,7 +180,7 @@ def test_clicks_that_fail_again_and_again_are_a_loop_and_others_none(name: str) 
 @pytest.mark.parametrize(
     "command", ["kubectl -n web get pods", "kubectl rollout status deploy/web", "docker ps", "gh run view 7"]
 )
-def test_commands_that_ask_for_a_state_are_no_repeated_calls(command: str) -> None:
+def test_commands_that_ask_for_a_state_are_not_repeated_calls(command: str) -> None:
     poll = make_step("bash", "web-1 0/1 ContainerCreating", None, "p", command=command)
     assert not set(loops_at_end(poll * 6)) & {"same_call", "same_call_still", "cycle", "same_error"}
 
@@ -205,7 +205,7 @@ def test_b5_the_same_error_is_the_line_that_says_why() -> None:
     assert "same_error" not in loops_at_end(plain)
 
 
-def test_the_same_error_is_no_loop_where_the_tool_did_what_it_was_asked_for_in_between() -> None:
+def test_the_same_error_is_not_a_loop_where_the_tool_did_what_it_was_asked_for_in_between() -> None:
     """A customer service: each exchange is refused once, and then done."""
 
     def exchange(n: int, *, done: bool) -> list[Json]:
@@ -375,7 +375,7 @@ def test_a_recording_shows_what_each_of_its_requests_would_have_shown() -> None:
     "command",
     ["Start-Sleep 10; Get-Job 3", "timeout /t 10 & type status.txt", "ping -n 11 127.0.0.1 >nul & sc query web"],
 )
-def test_waiting_in_a_shell_of_windows_is_no_repeat(command: str) -> None:
+def test_waiting_in_a_shell_of_windows_is_not_a_repeat(command: str) -> None:
     assert "same_call" not in loops_at_end(make_step("powershell", "PENDING", None, "p", command=command) * 6)
 
 
@@ -388,7 +388,7 @@ def test_other_calls_that_are_only_acknowledged_are_progress(text: str) -> None:
     assert "same_call" in loops_at_end(thrice(*make_step("x1", text, None, "c", q=1)))
 
 
-def test_a_call_that_the_user_asks_for_again_is_no_loop() -> None:
+def test_a_call_that_the_user_asks_for_again_is_not_a_loop() -> None:
     step = make_step("get_weather", "3 degrees", None, "w", city="Oslo")
     asked = [m for n in range(6) for m in (user(f"How is it in Oslo at {n} o'clock?"), *step)]
     assert loops_at_end(asked) == {}
@@ -397,27 +397,27 @@ def test_a_call_that_the_user_asks_for_again_is_no_loop() -> None:
     assert "same_call" in loops_at_end([*asked, *step, *step])
 
 
-def test_a_run_between_the_steps_of_a_bisection_is_no_repeat() -> None:
+def test_a_run_between_the_steps_of_a_bisection_is_not_a_repeat() -> None:
     run = make_step("bash", "FAIL: t", None, "r", command="make && ./t")
     steps = [[*run, *make_step("bash", f"{n} left", None, f"b{n}", command="git bisect bad")] for n in range(6)]
     assert not set(loops_at_end([m for one in steps for m in one])) & {"same_call", "same_error"}
 
 
 @pytest.mark.parametrize("name", ["undo", "send_keys", "write_stdin", "zoom", "go_back"])
-def test_tools_that_go_on_from_where_they_were_are_no_repeat(name: str) -> None:
+def test_tools_that_continue_from_where_they_stopped_are_not_repeats(name: str) -> None:
     assert "same_call" not in loops_at_end(make_step(name, "", None, "u", q=1) * 4)
 
 
 @pytest.mark.parametrize(
     "text", ['{"state": "running"}', "compiling...", "The report is not ready yet", "status: IN_PROGRESS"]
 )
-def test_a_tool_that_says_that_something_goes_on_is_asked_again(text: str) -> None:
+def test_a_tool_that_says_that_work_is_in_progress_may_be_asked_again(text: str) -> None:
     assert loops_at_end(make_step("get_build", text, None, "g", id=1) * 12) == {}
     assert "same_call" in loops_at_end(thrice(*make_step("get_build", "Error: running is no state", None, "g", id=1)))
     assert "same_call" in loops_at_end(thrice(*make_step("get_build", '{"state": "done"}', None, "g", id=1)))
 
 
-def test_a_build_that_fails_again_after_a_file_was_written_in_powershell_is_no_loop() -> None:
+def test_a_build_that_fails_again_after_a_file_was_written_in_powershell_is_not_a_loop() -> None:
     build = make_step("powershell", "error CS1: x\nBuild FAILED.", None, "b", command="dotnet build")
     steps = [[*build, *make_step("powershell", "", None, f"s{n}", command=f"Set-Content a.cs {n}")] for n in range(6)]
     assert not set(loops_at_end([m for one in steps for m in one])) & {"same_call", "same_error"}

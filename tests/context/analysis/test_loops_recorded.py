@@ -1,4 +1,4 @@
-"""FEATURES B5 on recorded traffic: what each rule flags, what of it is a false alarm, and that planted loops are found.
+"""Row B5 on recorded traffic: what each rule flags, what of it is a false alarm, and that planted loops are found.
 
 Printed with `-s`. Exact evidence flags four of 117 conversations, and is right. Hints are hints: `theme_loop` as the
 source has it flags one conversation in four, since healthy agents say "I need to" as well. That is why notes are

@@ -67,7 +67,9 @@ def test_a_shell_command_is_followed(command: str, told: list[str]) -> None:
         ("edit_file", False),
     ],
 )
-def test_a_tool_that_deletes_a_file_is_told_from_one_that_deletes_lines_of_it(tool: str, *, told: bool) -> None:
+def test_a_tool_that_deletes_a_file_is_distinguished_from_one_that_deletes_lines_in_it(
+    tool: str, *, told: bool
+) -> None:
     found = moved_files.read_tool_changes(identifiers.split_tool_name(tool), {"path": "a.py"})
     assert found == ([moved_files.FileChange("gone", "a.py")] if told else [])
 
@@ -94,7 +96,7 @@ def test_a_file_is_known_by_less_of_its_path(named: str, path: str, *, means: bo
     assert moved_files.matches_path(named, path) == means
 
 
-def test_a_patch_is_read_wherever_it_stands_in_the_arguments() -> None:
+def test_a_patch_is_read_wherever_it_is_in_the_arguments() -> None:
     assert moved_files.read_patch_changes(
         '{"input": "*** Begin Patch\\n*** Add File: a b.py\\n+x\\n*** End Patch"}'
     ) == [moved_files.FileChange("created", "a b.py")]
@@ -204,6 +206,6 @@ def test_a_shell_is_followed_as_far_as_the_command_says_where_it_goes(command: s
     assert moved_files.follow_cd(command, "/w") == directory
 
 
-def test_a_name_that_is_too_long_for_a_file_is_no_file_of_a_project() -> None:
+def test_a_name_that_is_too_long_is_not_a_file_of_a_project() -> None:
     assert is_project_file("src/config.py")
     assert not is_project_file("a/" * MAX_PATH_CHARS + "config.py")

@@ -229,12 +229,12 @@ def test_other_tools_fail_where_their_result_is_a_message_of_failure(
     assert read_text_outcome(text, shell_commands.parse_call(Call("1", name, arguments))).verdict == verdict
 
 
-def test_the_exit_code_is_told_with_the_line_that_shows_it() -> None:
+def test_the_exit_code_is_reported_with_the_line_that_shows_it() -> None:
     read = read_text_outcome("Exit code 2\nboom", shell_commands.parse_command("./run"))
     assert (read.exit_code, read.code_lines, read.first_line) == (2, (0,), 1)
 
 
-def test_the_first_line_that_says_something_is_no_wrapper() -> None:
+def test_the_first_line_that_says_something_is_not_a_wrapper() -> None:
     assert read_text_outcome(xml(0, "hello there"), shell_commands.parse_command("./run")).first_line == 2
     assert read_text_outcome('{\n  "name": "x"\n}').first_line == 1
     assert read_text_outcome('[\n  {\n    "id": 4821\n  }\n]').first_line == 2

@@ -23,7 +23,7 @@ def test_the_search_for_words_misses_no_line_of_a_runner(text: str) -> None:
     assert told <= set(outcome_lines.find_candidates(rows))
 
 
-def test_the_final_line_is_no_remark_if_there_is_another_line() -> None:
+def test_the_final_line_is_not_a_remark_if_there_is_another_line() -> None:
     assert outcome_lines.find_final_line(["added 3 packages in 1s", "", "Run `npm audit` for details."]) == 0
     assert outcome_lines.find_final_line(["Run `npm audit` for details.", ""]) == 0
     assert outcome_lines.find_final_line([""]) is None

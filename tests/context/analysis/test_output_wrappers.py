@@ -45,7 +45,7 @@ def read(text: str, command: ShellCommand = SCRIPT) -> ToolOutcome:
     ("code", "output", "verdict"),
     [(1, LONG, "failed"), (0, LONG, "succeeded"), (1, "4 passed in 0.1s", "failed"), (2, "", "failed")],
 )
-def test_the_exit_code_is_found_behind_labels(form: str, code: int, output: str, verdict: str) -> None:
+def test_the_exit_code_is_found_after_labels(form: str, code: int, output: str, verdict: str) -> None:
     found = read(FORMS[form].format(code=code, output=output))
     assert (found.verdict, found.exit_code) == (verdict, code)
 
@@ -104,7 +104,7 @@ def test_a_failure_is_one_also_before_the_command_ends() -> None:
 
 
 @pytest.mark.parametrize(("line", "content"), [("Directory: (root)", False), ("Directory of names", True)])
-def test_a_label_is_no_content(line: str, content: bool) -> None:
+def test_a_label_is_not_content(line: str, content: bool) -> None:
     assert has_content(line) is content
 
 
@@ -134,7 +134,7 @@ def test_the_mark_alone_makes_an_edit_fail_and_its_absence_proves_nothing() -> N
 
 
 @pytest.mark.parametrize("behind", [" ", "\t", "1", "1 "])
-def test_what_stands_behind_a_timeout_is_read_in_linear_time(behind: str) -> None:
+def test_what_follows_a_timeout_is_read_in_linear_time(behind: str) -> None:
     line = "timed out:" + behind * 1_500 + "\0"
     began = time.thread_time()
     for _ in range(100):
@@ -152,5 +152,5 @@ def test_behind_thousands_of_blank_lines_no_exit_code_is_looked_for() -> None:
     ("line", "content"),
     [("130\t  );", False), ("7\u2192}", False), ("12|", False), ("12\tx", True), ("12", True)],
 )
-def test_a_numbered_line_without_a_word_is_no_content(line: str, content: bool) -> None:
+def test_a_numbered_line_without_a_word_is_not_content(line: str, content: bool) -> None:
     assert has_content(line) is content

@@ -48,7 +48,7 @@ def describe_origin_of(*steps: tuple[str, Json, str]) -> str:
         ((USER, ("set_tier", {"user_id": "u_18"}, "ok")), "2 steps ago"),
     ],
 )
-def test_a_result_is_told_with_its_age_and_what_has_changed_it(
+def test_a_result_is_reported_with_its_age_and_what_has_changed_it(
     steps: tuple[tuple[str, Json, str], ...], end: str
 ) -> None:
     arguments = json.dumps(steps[0][1])
@@ -127,7 +127,7 @@ def test_what_is_told_has_no_brackets_and_stays_short() -> None:
     assert len(found) < 140
 
 
-def test_a_message_that_is_no_result_has_an_age_alone() -> None:
+def test_a_message_that_is_not_a_result_has_only_an_age() -> None:
     assert find_provenance(make_messages(*history(READ, EDIT)), 0).describe_origin() == "3 steps ago"
 
 

@@ -54,7 +54,7 @@ def test_long_commands_are_read_in_linear_time(piece: str) -> None:
         assert parse_command(command).kind in ("run", "look")
 
 
-def test_quoted_text_is_no_part_of_a_command() -> None:
+def test_quoted_text_is_not_part_of_a_command() -> None:
     assert shell(f"echo '{'x' * 1_000_000}' > a.txt").path == "a.txt"
     assert shell(f"echo {'x' * MAX_SEARCHED_CHARS} > a.txt").action == "runs"
     assert shell('grep "a \\\n > b" c.py').action == "looks", "a line that goes on inside quotes"
@@ -129,7 +129,7 @@ def test_equal_arguments_are_one_call_however_they_are_written() -> None:
     assert one == find_source(Call("2", "get", '{"b": 2, "a": 1}'))
 
 
-def test_a_repeated_look_up_is_told_with_its_newest_earlier_result() -> None:
+def test_a_repeated_look_up_is_reported_with_its_newest_earlier_result() -> None:
     view = build_view(history(LOOK, READ, LOOK, LOOK))
     assert find_refetches(view) == {6: Refetch("repeat", 6, 2, 2, 0), 8: Refetch("repeat", 8, 6, 1, 0)}
 
@@ -140,7 +140,7 @@ def test_another_range_of_a_file_is_a_reread_and_edits_between_are_counted() -> 
     assert find_refetches(view) == {8: Refetch("reread", 8, 2, 3, 2), 10: Refetch("repeat", 10, 2, 4, 2)}
 
 
-def test_a_recall_is_told_by_the_id_of_the_message() -> None:
+def test_a_recall_is_described_by_the_id_of_the_message() -> None:
     name = public_id(build_view(history(READ)).keys[2])
     view = build_view(history(READ, LOOK, ("recall", {"id": name})))
     assert find_refetches(view) == {6: Refetch("recall", 6, 2, 2, 0)}

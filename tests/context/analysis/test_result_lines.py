@@ -47,7 +47,7 @@ def test_the_fields_of_an_object_state_an_outcome(
 @pytest.mark.parametrize("tool", ["edit_file", "set_status", "replace_text"])
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("name", ["applied", "rows_updated", "modifiedCount"])
-def test_that_nothing_was_done_stays_of_a_long_result(tool: str, indent: int | None, name: str) -> None:
+def test_a_long_result_keeps_the_line_that_nothing_was_done(tool: str, indent: int | None, name: str) -> None:
     told = {
         "path": "src/app.py",
         "note": "x" * 250,

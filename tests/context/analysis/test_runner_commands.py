@@ -17,12 +17,12 @@ from proxy.context.analysis.runner_commands import (
 @pytest.mark.parametrize(
     "command", ["pytest -q", "python -m pytest", "uv run ruff check .", "npx jest", "./gradlew test", "go test ./..."]
 )
-def test_a_runner_is_known_behind_what_starts_it(command: str) -> None:
+def test_a_runner_is_recognised_after_the_command_that_starts_it(command: str) -> None:
     assert re.match(RUNNER_COMMANDS, command)
 
 
 @pytest.mark.parametrize("command", ["./deploy.sh", "python run.py", "go run .", "pytests", "echo pytest"])
-def test_a_script_is_no_runner(command: str) -> None:
+def test_a_script_is_not_a_runner(command: str) -> None:
     assert not re.match(RUNNER_COMMANDS, command)
     assert not re.match(STARTING_COMMANDS, command)
 
@@ -54,5 +54,5 @@ def test_a_command_that_only_lists_what_it_would_do(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["pytest --color=yes", "make -C sub", "cargo fmt --check", "ninja -C out"])
-def test_a_command_that_does_what_it_says_is_no_trial(command: str) -> None:
+def test_a_command_that_does_what_it_says_is_not_a_trial(command: str) -> None:
     assert not re.search(TRIAL_COMMANDS, command)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from proxy.context.analysis import runner_patterns
 
 
-def test_a_detail_names_how_many_lines_follow() -> None:
+def test_a_failure_pattern_says_how_many_lines_follow() -> None:
     patterns = runner_patterns.compile_patterns()
     match = patterns.detail.match("--- FAIL: TestResume (0.0s)")
     assert match is not None

@@ -135,7 +135,7 @@ def test_runs_of_different_things_have_different_cores(one: str, other: str) -> 
     } & set(one)
 
 
-def test_long_commands_that_differ_at_their_end_are_told_apart() -> None:
+def test_long_commands_that_differ_at_their_end_are_distinguished() -> None:
     assert (
         shell_commands.parse_command("ls " + "a " * 600 + "1").text
         != shell_commands.parse_command("ls " + "a " * 600 + "2").text
@@ -152,7 +152,7 @@ def test_long_commands_that_differ_at_their_end_are_told_apart() -> None:
         ("text_editor", {"command": "view", "path": "a.py"}, PLAIN_CALL),
     ],
 )
-def test_a_file_tool_whose_argument_is_called_command_is_no_shell(
+def test_a_file_tool_whose_argument_is_called_command_is_not_a_shell(
     name: str, arguments: object, expected: ShellCommand
 ) -> None:
     assert shell_commands.parse_call(Call("1", name, json.dumps(arguments))) == expected
@@ -212,7 +212,7 @@ def test_many_parts_take_linear_time(piece: str) -> None:
     assert time.thread_time() - start < 5, "above 15 s if each run looks through all parts behind it"
 
 
-def test_so_many_words_in_front_of_a_command_are_left_out() -> None:
+def test_only_a_bounded_number_of_prefixes_before_a_command_is_skipped() -> None:
     """Of thousands in a row each took a copy of all behind it."""
     assert shell_commands.parse_command("sudo " * MAX_PREFIXES + "cat a").kind == "look"
     assert shell_commands.parse_command("sudo " * (MAX_PREFIXES + 1) + "cat a").kind == "run"

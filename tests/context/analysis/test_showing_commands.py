@@ -22,7 +22,7 @@ from proxy.context.analysis import shell_commands
         "find . \\( -name a -o -name b \\) -print",
     ],
 )
-def test_what_only_shows_is_no_run(text: str) -> None:
+def test_what_only_shows_is_not_a_run(text: str) -> None:
     assert shell_commands.parse_command(text).kind == "look"
 
 
@@ -34,7 +34,7 @@ def test_what_only_shows_is_no_run(text: str) -> None:
         ("command -v node", True), ("docker exec app env", True),
     ],
 )  # fmt: skip
-def test_a_command_behind_a_prefix_is_read(text: str, shown: bool) -> None:
+def test_a_command_after_a_prefix_is_read(text: str, shown: bool) -> None:
     assert (shell_commands.parse_command(text).kind == "look") == shown
 
 

@@ -1,4 +1,4 @@
-"""FEATURES B1: tool results, thoughts and research kept apart."""
+"""Row B1: tool results, thoughts and research kept apart."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_the_last_action_of_a_text_is_read_as_a_call(text: str, name: str, argum
 
 
 @pytest.mark.parametrize("text", ["All is done.", "```python\nprint(1)\n```", "</read_file>", "<b>x</b>", "```bash"])
-def test_a_text_without_an_action_that_says_what_it_does_is_no_call(text: str) -> None:
+def test_a_text_without_an_action_that_says_what_it_does_is_not_a_call(text: str) -> None:
     assert read(text) is None
 
 

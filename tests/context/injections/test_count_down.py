@@ -1,4 +1,4 @@
-"""FEATURES B3: the countdown, and B7: how urgent it is."""
+"""Row B3: the countdown, and B7: how urgent it is."""
 
 from __future__ import annotations
 

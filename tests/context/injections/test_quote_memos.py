@@ -34,7 +34,7 @@ def plan_of(values: list[Json], state: BranchState, memos: tuple[Memo, ...], nam
     return plan
 
 
-def test_a13_they_are_quoted_with_date_and_source_at_the_tail() -> None:
+def test_a13_memos_are_quoted_with_date_and_source_at_the_tail() -> None:
     (insert,) = list_memo_inserts(build_view([user("a")], memos=MEMOS))
     assert (insert.place, insert.persistent, insert.text) == ("tail", True, "\n\n" + render_memos(MEMOS))
     assert '"saved": "2001-09-09"' in insert.text
@@ -86,7 +86,7 @@ def test_a13_never_in_a_system_message_and_never_where_the_tail_takes_no_text() 
 
 
 @pytest.mark.parametrize("name", ["rolling", "thrifty"])
-def test_a9_the_layers_stand_in_their_order_and_only_guidelines_and_state_in_the_system_message(name: str) -> None:
+def test_a9_the_layers_are_in_order_and_only_guidelines_and_state_are_in_the_system_message(name: str) -> None:
     """System prompt, guidelines, Global Anchor, scratchpad, memos: those after the anchor at the tail."""
     values = [system("s"), user("a"), assistant(None, "1"), result("1", "x" * 9000), assistant("b"), user("c")]
     keys = chain.compute_keys("", make_request(values).messages)

@@ -1,4 +1,4 @@
-"""FEATURES B4: the model sees how far it is."""
+"""Row B4: the model sees how far it is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_b4_one_of_something_is_singular() -> None:
 
 
 @pytest.mark.parametrize(("iterations", "is_told"), [(0, False), (4, False), (5, True), (29, True), (40, True)])
-def test_b4_it_is_told_from_the_fifth_iteration_on(iterations: int, is_told: bool) -> None:
+def test_b4_progress_is_reported_from_the_fifth_iteration_on(iterations: int, is_told: bool) -> None:
     assert bool(insert_texts(build_view(make_iterations(iterations)))) is is_told
 
 
@@ -45,6 +45,6 @@ def test_b2_the_request_overrides_how_many_there_may_be() -> None:
     assert insert_texts(view) == ["[PROGRESS: Iteration 5/50 | 5 tools used | 0 pages read]"]
 
 
-def test_it_is_made_anew_at_the_tail() -> None:
+def test_the_progress_note_is_inserted_again_at_the_tail() -> None:
     (insert,) = ReportProgress()(build_view(make_iterations(5)))
     assert (insert.place, insert.persistent, insert.note_count) == ("tail", False, None)

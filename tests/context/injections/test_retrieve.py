@@ -1,4 +1,4 @@
-"""FEATURES E5: what has left the prompt comes back when it is spoken of again."""
+"""Row E5: what has left the prompt comes back when it is spoken of again."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_answer_of_nothing_but_a_call_is_not_quoted() -> None:
 
 
 @pytest.mark.parametrize("text", ["continue", "Next.", "go on", "OK", "Thanks!", "yes", "Go ahead"])
-def test_e5_going_on_retrieves_nothing(text: str) -> None:
+def test_e5_continuing_retrieves_nothing(text: str) -> None:
     assert ask(text) == []
 
 
@@ -149,7 +149,9 @@ def test_e5_an_error_that_came_before_brings_back_what_was_done_then() -> None:
         ("exit code: 0\nlogged: KeyError: 'x'", "exit code: 0\nlogged: KeyError: 'x'"),
     ],
 )
-def test_a_count_of_no_errors_and_a_run_that_succeeded_are_not_told_as_the_same_error(first: str, last: str) -> None:
+def test_a_count_of_no_errors_and_a_run_that_succeeded_are_not_reported_as_the_same_error(
+    first: str, last: str
+) -> None:
     values = [user("deploy it"), *step(1, first), *step(2, "patched it"), *step(3, last)]
     assert list(Retrieve()(hidden(values, range(1, 5)))) == []
 
@@ -259,7 +261,7 @@ def test_patterns_that_cannot_be_used_are_refused_by_their_name(field: str) -> N
         make_injection({"use": "retrieve", field: ["("]}, BUILT_IN_INJECTIONS)
 
 
-def test_the_messages_are_ranked_anew_where_a_client_sends_fewer_system_messages() -> None:
+def test_the_messages_are_ranked_again_where_a_client_sends_fewer_system_messages() -> None:
     about = user("does the tokenizer still choke on unicode")
     before = build_view([*[{"role": "system", "content": "Be."}] * 9, *OLD, about])
     list(Retrieve()(before))

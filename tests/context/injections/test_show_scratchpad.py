@@ -39,7 +39,7 @@ def noting(action: str, content: str = "") -> list[Json]:
     return [made, result("p", "saved"), assistant("Noted."), user("on")]
 
 
-def test_a10_it_is_told_at_the_tail_and_stays_there_where_edits_last() -> None:
+def test_a10_the_scratchpad_is_shown_at_the_tail_and_stays_there_where_edits_last() -> None:
     (insert,) = list_scratchpad_inserts(build_view([user("a")], scratchpad=PAD))
     assert (insert.place, insert.persistent, insert.text) == ("tail", True, "\n\n" + render_scratchpad(PAD, 8000))
     (insert,) = list_scratchpad_inserts(build_view([user("a")], scratchpad=PAD, policy=LITERAL))
@@ -47,7 +47,7 @@ def test_a10_it_is_told_at_the_tail_and_stays_there_where_edits_last() -> None:
     assert list_scratchpad_inserts(build_view([user("a")])) == []
 
 
-def test_a10_what_stands_in_the_prompt_is_not_told_again() -> None:
+def test_a10_text_that_is_in_the_prompt_is_not_repeated() -> None:
     values = [user("a"), assistant("b"), user("c")]
     keys = build_view(values).keys
     stands = {keys[0]: Edit(keys[0], "append", "\n\n" + render_scratchpad(PAD, 8000), "scratchpad", "", 1, 9)}
@@ -59,7 +59,7 @@ def test_a10_what_stands_in_the_prompt_is_not_told_again() -> None:
     assert not literal.persistent, "literal policies make it anew with every request"
 
 
-def test_a10_what_the_model_has_just_written_itself_it_is_not_told() -> None:
+def test_a10_text_that_the_model_has_just_written_is_not_shown_to_it_again() -> None:
     values = [user("a"), *noting("update", "one")]
     assert list_scratchpad_inserts(build_view(values, scratchpad="one")) == []
     assert list_scratchpad_inserts(build_view([*values, *noting("append", "two")], scratchpad="one\ntwo")) == []
@@ -81,7 +81,7 @@ def test_a10_a_call_that_cannot_be_read_changes_nothing() -> None:
     assert list_scratchpad_inserts(build_view(values, scratchpad="one")) == []
 
 
-def test_a10_it_has_its_characters_and_the_room_that_the_budget_leaves() -> None:
+def test_a10_the_scratchpad_is_limited_in_characters_and_to_the_room_that_the_budget_leaves() -> None:
     (insert,) = list_scratchpad_inserts(build_view([user("a")], scratchpad="x" * 900), chars=100)
     assert "x" * 100 in insert.text
     assert "x" * 101 not in insert.text

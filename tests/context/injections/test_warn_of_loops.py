@@ -1,4 +1,4 @@
-"""FEATURES B5 to B7: what is said of loops, how often, and how urgently."""
+"""Rows B5 to B7: what is said of loops, how often, and how urgently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def list_loop_warnings(values: Sequence[Json], injection: WarnOfLoops | None = N
     return list((injection or WarnOfLoops())(view))
 
 
-def test_b5_the_theme_loop_is_told_in_the_sources_words() -> None:
+def test_b5_the_theme_loop_is_reported_in_the_sources_words() -> None:
     (insert,) = list_loop_warnings(PLANS)
     assert insert.text.strip() == SOURCE
     assert (insert.place, insert.persistent, insert.note_count) == ("tail", False, ("theme_loop", 3))
@@ -50,7 +50,7 @@ def test_b5_five_times_is_told_more_strongly() -> None:
     assert "Do not call it" in list_loop_warnings(same, note_counts={"same_call": 3})[0].text
 
 
-def test_b6_a_kind_is_told_once_and_again_when_its_count_has_doubled() -> None:
+def test_b6_a_kind_is_reported_once_and_again_when_its_count_has_doubled() -> None:
     told: dict[str, int] = {}
     at = []
     for n in range(3, 26):
@@ -127,7 +127,7 @@ def test_settings_of_another_kind_are_refused() -> None:
             WarnOfLoops(**wrong)
 
 
-def test_b8_its_settings_are_those_of_loops() -> None:
+def test_b8_the_settings_of_the_warnings_are_those_of_loops() -> None:
     injection = WarnOfLoops(theme_window=2, consecutive_threshold=4)
     assert isinstance(injection, LoopSettings)
     assert list_loop_warnings(PLANS[:2], injection)[0].note_count == ("theme_loop", 2)

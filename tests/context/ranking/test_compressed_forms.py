@@ -260,7 +260,7 @@ def test_e4_a_helper_sums_up_its_own_summaries() -> None:
     assert [(p.text or "").split("\n")[1] for p in last.build_proposals() if p.action == "text"] == ["All of it."]
 
 
-def test_low_priority_is_told_by_its_call_alone() -> None:
+def test_a_step_of_low_priority_keeps_only_its_call() -> None:
     values = [user("a"), *step(1, LONG), *step(2, LONG), user("b")]
     texts = []
     for rank in (29, 30):

@@ -21,7 +21,7 @@ def always() -> bool:
     return True
 
 
-def test_e4_the_lowest_priority_is_compressed_first_and_the_oldest_of_equals() -> None:
+def test_e4_the_lowest_priority_is_compressed_first_and_among_equals_the_oldest() -> None:
     made = ladder(TALK, recent=1)
     made.priorities = [50] * len(made.layout.steps)
     made.priorities[5], made.priorities[2] = 10, 90
@@ -37,7 +37,7 @@ def test_e4_the_lowest_priority_is_compressed_first_and_the_oldest_of_equals() -
     assert 2 in compression_order.rank_steps(made, Level.WORKING)
 
 
-def test_it_stops_as_soon_as_there_is_room() -> None:
+def test_compression_stops_as_soon_as_there_is_room() -> None:
     made = ladder(TALK, recent=1)
     compression_order.compress_working(made, lambda: False, "because")
     compression_order.compress_session(made, lambda: False, "because")
@@ -45,7 +45,7 @@ def test_it_stops_as_soon_as_there_is_room() -> None:
     assert made.build_proposals() == []
 
 
-def test_working_is_extracted_then_folded_where_edits_are_made_anew() -> None:
+def test_the_working_level_is_extracted_then_folded_where_edits_are_recomputed() -> None:
     made = ladder(TALK, recent=1)
     compression_order.compress_working(made, always, "because")
     assert {block.group for block in made.folded} == {0, 1, 2}
@@ -53,7 +53,7 @@ def test_working_is_extracted_then_folded_where_edits_are_made_anew() -> None:
     check(made)
 
 
-def test_where_edits_stay_only_whole_blocks_are_folded() -> None:
+def test_where_edits_last_only_whole_blocks_are_folded() -> None:
     made = ladder(TALK, recent=1, policy=Policy("p"))
     before = made.level_tokens[Level.WORKING]
     compression_order.compress_working(made, lambda: made.level_tokens[Level.WORKING] > before - 100, "because")
@@ -61,14 +61,14 @@ def test_where_edits_stay_only_whole_blocks_are_folded() -> None:
     check(made)
 
 
-def test_finish_folds_a_group_and_moves_it_to_the_session() -> None:
+def test_finishing_a_group_folds_it_and_moves_it_to_the_session_level() -> None:
     made = ladder(TALK, recent=1)
     compression_order.finish_group(made, 1, "done with it")
     assert {made.levels[i] for i, g in enumerate(made.layout.group_of) if g == 1} == {Level.SESSION}
     check(made)
 
 
-def test_the_session_is_compressed_further_and_then_leaves_groups_first() -> None:
+def test_the_session_level_is_compressed_further_before_its_groups_leave() -> None:
     made = ladder(TALK, recent=1, size=2)
     for group in range(3):
         compression_order.finish_group(made, group, "finished")
@@ -97,7 +97,7 @@ def test_blocks_are_found_by_their_group() -> None:
     assert [len(compression_order.find_blocks(made, g)) for g in range(4)] == [1, 1, 1, 0]
 
 
-def test_e3_the_reason_tells_the_priority_by_which_a_step_a_block_or_a_group_was_chosen() -> None:
+def test_e3_the_reason_names_the_priority_by_which_a_step_a_block_or_a_group_was_chosen() -> None:
     made = ladder(TALK, recent=1)
     made.priorities = [20 + n for n in range(len(made.layout.steps))]
     compression_order.compress_working(made, lambda: len(made.changes) < 1, "full")

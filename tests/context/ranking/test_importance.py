@@ -1,4 +1,4 @@
-"""FEATURES D1: the source's worked example, and each part of a score by itself."""
+"""Row D1: the source's worked example, and each part of a score by itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_d1_the_role(role: str, points: float) -> None:
     assert alone({"role": role, "content": "x"}) == points
 
 
-def test_d1_recency_counts_from_0_among_what_is_no_system_message() -> None:
+def test_d1_recency_counts_from_0_among_what_is_not_a_system_message() -> None:
     told = make_messages(user("a"), system("b"), user("c"), system("d"), user("e"), user("f"))
     assert score_messages(told) == [20, 70, 30, 70, 40, 60]
 

@@ -1,4 +1,4 @@
-"""FEATURES E2 and E3: what belongs to which level, and what it is worth."""
+"""Rows E2 and E3: what belongs to which level, and what it is worth."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_e3_a_clock_that_went_back_counts_as_now() -> None:
     assert compute_priority(-5, 0, 0, False) == compute_priority(0, 0, 0, False) == 30
 
 
-def test_e2_what_goes_where() -> None:
+def test_e2_every_step_has_its_level() -> None:
     values = [
         system(),
         user("first prompt"),
@@ -128,7 +128,7 @@ def test_blocks_are_counted_from_the_groups_first_step_and_never_shift() -> None
     assert (after.prompts, list(after.answers)) == ([(0,), (7,)], [6, None])
 
 
-def test_a_block_is_done_once_nothing_of_it_is_new() -> None:
+def test_a_block_is_complete_once_none_of_it_is_new() -> None:
     values = [user("a"), *(m for n in range(4) for m in step(n))]
     assert [b.is_complete for b in laid(values, 2)[1].blocks] == [True, False]
     assert [b.is_complete for b in laid(values, 4)[1].blocks] == [False]
@@ -144,7 +144,7 @@ def test_observations_in_user_messages_are_work() -> None:
     assert found.text == "b"
 
 
-def test_e3_age_references_and_relevance_decide() -> None:
+def test_e3_age_references_and_relevance_decide_the_priority() -> None:
     values = [
         user("fix the tokenizer in src/lexer.py"),
         *step(1, "weather report"),
@@ -161,7 +161,7 @@ def test_e3_age_references_and_relevance_decide() -> None:
     assert all(b <= a for a, b in zip(found, later, strict=True))
 
 
-def test_e3_vectors_take_the_place_of_words_where_they_are_given() -> None:
+def test_e3_vectors_replace_words_where_they_are_given() -> None:
     view, layout = laid([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
     view = change_view(view, times=[0.0] * len(view.messages), now=6e5)
     assert compute_priorities(view, layout)[1] == 40
@@ -175,7 +175,7 @@ def test_e3_an_explicit_mark_counts_a_tenth() -> None:
     assert compute_priorities(view, layout)[0] == 10
 
 
-def test_patterns_ignore_case_and_none_match_nothing() -> None:
+def test_patterns_ignore_case_and_no_pattern_matches_nothing() -> None:
     found = compile_pattern(("^a", "b$"))
     assert found is not None
     assert found.search("A x")

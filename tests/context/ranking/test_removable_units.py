@@ -36,7 +36,7 @@ def test_where_no_user_message_may_follow_a_result_a_step_needs_the_answer_betwe
     assert [u.required_unit for u in find_units_of(talk, "append")] == [-1, 3, 3, -1, -1, -1]
 
 
-def test_where_the_history_itself_has_a_user_message_behind_a_result_nothing_is_needed() -> None:
+def test_where_the_history_itself_has_a_user_message_after_a_result_nothing_is_needed() -> None:
     assert [
         u.required_unit for u in find_units_of([user("a"), *CALL, user("b"), assistant("c"), user("d")], "append")
     ] == [-1] * 5

@@ -1,4 +1,4 @@
-"""FEATURES E1, E2, E4, E5, E9: four levels with budgets and ages, through the whole rewrite."""
+"""Rows E1, E2, E4, E5, E9: four levels with budgets and ages, through the whole rewrite."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_e2_e5_a_new_task_compresses_the_last_and_clears_what_was_volatile(promp
 
 
 @pytest.mark.parametrize("prompt", ["continue", "Next", "go on!"])
-def test_e5_going_on_with_a_task_compresses_nothing(prompt: str) -> None:
+def test_e5_continuing_with_a_task_compresses_nothing(prompt: str) -> None:
     values = [user("fix the lexer"), *step(1, LONG), *step(2, LONG, name="grep"), assistant("done"), user(prompt)]
     assert play(values).edits == {}
 

@@ -45,7 +45,7 @@ def lines(text: str) -> list[str]:
     return [line for line in text.partition(HEADING)[2].splitlines() if line]
 
 
-def test_c3_older_steps_leave_and_are_told_at_the_tail() -> None:
+def test_c3_older_steps_leave_and_are_listed_at_the_tail() -> None:
     found = list_sent_texts(make_searches(), reflective())
     assert found[:4] == ["Be exact.", GOAL, "let me see 3", "page 3 " + "x" * 200]
     assert len(found) == 2 + 10
@@ -54,7 +54,7 @@ def test_c3_older_steps_leave_and_are_told_at_the_tail() -> None:
     assert told[0].startswith("- searched 'topic 0' → page 0 xxx")
 
 
-def test_c3_the_line_can_stand_in_place_of_the_result() -> None:
+def test_c3_the_line_can_take_the_place_of_the_result() -> None:
     found = list_sent_texts(make_searches(), reflective("result"))
     assert len(found) == 2 + 16
     assert found[3].startswith("searched 'topic 0' → page 0 xxx")
@@ -62,7 +62,7 @@ def test_c3_the_line_can_stand_in_place_of_the_result() -> None:
     assert HEADING not in found[-1]
 
 
-def test_c3_the_line_stands_there_too_where_the_tail_takes_no_text() -> None:
+def test_c3_the_line_is_there_too_where_the_tail_takes_no_text() -> None:
     found = list_sent_texts(make_searches(), reflective(), model=replace(PLAIN_MODEL, after_tool="none"))
     assert found[3].startswith("searched 'topic 0' → page 0 xxx")
 

@@ -1,4 +1,4 @@
-"""FEATURES D2: who leaves when the prompt is over its budget, and who stays whatever it weighs."""
+"""Row D2: who leaves when the prompt is over its budget, and who stays whatever it weighs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES A14: what the stage offers, in its order. How far the pipeline goes is in test_pipeline_budget.py."""
+"""Row A14: what the stage offers, in its order. How far the pipeline goes is in test_pipeline_budget.py."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_where_turns_are_insisted_on_the_answer_to_the_first_prompt_stays_too() 
     assert offered(build_view(talk, model=TURNS)) == [1, 2, 4, 5]
 
 
-def test_where_there_is_no_such_answer_the_first_prompt_leaves_with_its_group() -> None:
+def test_without_such_an_answer_the_first_prompt_leaves_with_its_group() -> None:
     talk = [system(), user("a"), *STEP, user("c"), assistant("d"), user("e")]
     assert offered(build_view(talk, model=TURNS)) == [1, 2, 3, 4, 5]
     assert offered(build_view(talk)) == [2, 3, 4, 5]
 
 
-def test_it_is_the_last_resort() -> None:
+def test_fit_budget_is_the_last_resort() -> None:
     assert FitBudget.when == "last"

@@ -1,4 +1,4 @@
-"""FEATURES A3, A4: tool traffic goes only to an upstream of the strategy that it was made for."""
+"""Rows A3, A4: tool traffic goes only to an upstream of the strategy that it was made for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def isolated(strategies: str | Sequence[str], to: str, values: Sequence[Json] = 
 
 
 @pytest.mark.parametrize("to", ["gemini", "gemini_gca", "anthropic"])
-def test_calls_and_results_stay_behind_and_text_goes_on(to: str) -> None:
+def test_calls_and_results_are_left_out_and_text_stays(to: str) -> None:
     assert isolated("openai", to) == {2: "gone", 3: "gone", 4: "text_only", 5: "gone", 6: "gone"}
 
 

@@ -83,7 +83,7 @@ def test_a_file_read_again_refers_to_the_first_time() -> None:
     ]
 
 
-def test_a_pointer_tells_how_many_steps_ago_and_the_numbers_that_stand_there() -> None:
+def test_a_pointer_says_how_many_steps_ago_and_which_numbers_are_there() -> None:
     part = [f"{n:6}\t{row}" for n, row in enumerate(ROWS[30:], 131)]
     values = reading("\n".join(part), "nothing", "\n".join([FILE[29], *FILE[30:]]))
     view = build_view(values)
@@ -112,7 +112,7 @@ def test_blanks_at_the_end_of_a_line_make_another_line() -> None:
     assert len(text.split("\n")) == 3
 
 
-def test_a_line_in_front_of_a_listing_has_no_number() -> None:
+def test_a_line_before_a_listing_has_no_number() -> None:
     echo = "\n".join(["The file was edited. It reads now, from line 31 on:", *FILE[30:60], "(end)"])
     view, _ = planned(running(echo, echo + "\n"))
     pointer = texts(view)[4]
@@ -298,7 +298,7 @@ def test_a_scripted_reader_that_takes_the_marks_can_read_every_pointer() -> None
         ("pytest -q", ["=== 1 failed, 79 passed in 0.10s ==="]),
     ],
 )
-def test_how_a_run_ended_stands_in_its_own_result(command: str, ends: list[str]) -> None:
+def test_how_a_run_ended_is_in_its_own_result(command: str, ends: list[str]) -> None:
     text = "\n".join([*ROWS, *ends])
     step = {**assistant(None), "tool_calls": [call("1", "bash", json.dumps({"command": command}))]}
     view, _ = planned([user("a"), step, result("1", text), step, result("1", text)])

@@ -82,7 +82,7 @@ def test_a_short_text_stays() -> None:
     assert len(proposals([user("go"), *edit(old="x" * 340), *STEPS])) == 1
 
 
-def test_it_waits_for_its_rent_and_goes_with_a_batch_of_results() -> None:
+def test_shortened_arguments_wait_for_their_rent_and_go_with_a_batch_of_results() -> None:
     policy = Policy("test", (ShortenArguments(), ShortenResults()))
     values = [user("go"), *edit(), *STEPS]
     marks = tuple(compute_mark(one, None) for one in build_view(values[:-2]).messages)

@@ -1,4 +1,4 @@
-"""FEATURES D4: what is older than the last messages becomes one sentence, or what a helper model says of it."""
+"""Row D4: what is older than the last messages becomes one sentence, or what a helper model says of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def list_asks(talk: Sequence[Json], stage: SummarizeOld = STAGE, **more: Any) ->
     return view, list(stage.asks(view))
 
 
-def test_d4_the_old_become_the_sources_sentence_behind_the_first_user_message_that_stays() -> None:
+def test_d4_old_messages_become_the_sources_sentence_after_the_first_user_message_that_stays() -> None:
     told = out(planned([system(), *OLD, *NEW[:-1]], SummarizeOld(keep=9, only_over=False)))
     assert told == [
         ("system", "Be brief."), ("user", "new 0\n\n" + SENTENCE), *((m["role"], m["content"]) for m in NEW[1:-1]),
@@ -188,7 +188,7 @@ def test_d4_where_edits_last_the_summary_is_written_on_and_moves_with_its_bearer
     assert len(borne) > 1
 
 
-def test_d4_one_long_task_is_summed_up_again_and_again_behind_its_prompt() -> None:
+def test_d4_one_long_task_is_summed_up_again_and_again_after_its_prompt() -> None:
     stage, model = SummarizeOld(keep=4), replace(PLAIN_MODEL, window=2_000)
     talk, state, told = [user("do it all")], BranchState(), ""
     for n in range(60):

@@ -1,4 +1,4 @@
-"""FEATURES A6 and A7: three tiers, cut 20 % from the head and 80 % from the tail, the hint not counted."""
+"""Rows A6 and A7: three tiers, cut 20 % from the head and 80 % from the tail, the hint not counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES B3 and B8: what stays at which iteration."""
+"""Rows B3 and B8: what stays at which iteration."""
 
 from __future__ import annotations
 

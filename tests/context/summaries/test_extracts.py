@@ -1,4 +1,4 @@
-"""FEATURES E4: deterministic extracts, and what a helper model is asked."""
+"""Row E4: deterministic extracts, and what a helper model is asked."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_e4_an_extract_says_of_which_message_it_is_and_how_long_that_was() -> No
     ]
 
 
-def test_the_ends_of_a_wrapper_s_elements_are_no_names_of_an_extract() -> None:
+def test_the_ends_of_a_wrapper_s_elements_are_not_names_of_an_extract() -> None:
     text = (
         "<returncode>0</returncode>\n<output>\n302: for sql in deferred_sql\nsee /etc/hosts and /returncodes\n</output>"
     )
@@ -251,7 +251,7 @@ def test_an_extract_of_a_run_has_the_error_whose_message_ends_the_output() -> No
     assert extract_of("bash", {"command": "terraform validate"}, coloured) == ["\u2502 Error: Unsupported argument"]
 
 
-def test_t2_code_that_handles_errors_is_no_error_of_an_extract() -> None:
+def test_t2_code_that_handles_errors_is_not_an_error_of_an_extract() -> None:
     code = ["import os", *(f"        raise ValueError('number {n} not found')" for n in range(9))]
     for name, arguments in (("Read", {"file_path": "a.py"}), ("bash", {"command": "cat a.py"}), ("Grep", {"p": "x"})):
         assert not any("raise" in line for line in extract_of(name, arguments, "\n".join(code)))

@@ -32,7 +32,7 @@ def test_places_of_one_file_stand_together() -> None:
     assert fold_places(["a", "b"]) == (["a", "b"], {})
 
 
-def test_the_word_behind_a_hit_is_a_name_of_its_own() -> None:
+def test_the_word_after_a_hit_is_a_separate_name() -> None:
     lines = ["src/a.py:11:handler_7(x)", "src/a.py-12-pass_on", "src/a.py-13-other_one"]
     names = ["src/a.py:11:handler_7", "src/a.py-12-pass_on", "src/a.py-13-other_one"]
     assert split_places(names, lines) == ["src/a.py:11", "handler_7", "src/a.py", "pass_on", "other_one"]

@@ -40,7 +40,7 @@ def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
     assert lines[1:] == ["Running the tests", "[... 60 lines]", "ValueError: no such thing", "[... 60 lines]"]
 
 
-def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
+def test_a7_the_id_for_recall_is_shown_where_the_model_can_recall() -> None:
     view = build_view([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
     held = identifiers.find_facts(view.messages[2], None)
     bare = StubWriter(PromptIndex(view), StubLimits()).write_stub(view.messages[2], held, content="other")
@@ -489,7 +489,7 @@ def test_t5_the_first_line_is_one_that_says_something(front: str, first: str) ->
     assert first in stub("\n".join([front, *FILLER, *FILLER])).splitlines()[1:5]
 
 
-def test_t6_names_are_told_by_their_worth_and_how_many_more_there_are() -> None:
+def test_t6_names_are_listed_by_their_worth_with_how_many_more_there_are() -> None:
     rows = [f"-rw-r--r-- 1 me staff {40000 + n} Mar 12 09:{n:02} src/part_{n:02}.py" for n in range(50)]
     listed = stub("\n".join(["total 8", *rows]), keep=StubLimits(max_name_share=0.12)).splitlines()[-1]
     found = re.fullmatch(r"\[also there: (.*); (\d+) more\]", listed)
@@ -517,7 +517,7 @@ def test_what_only_looks_like_a_name_is_not_listed() -> None:
     assert "[also there: a_name 7:b_name]" in told
 
 
-def test_line_numbers_with_leading_zeros_are_no_names() -> None:
+def test_line_numbers_with_leading_zeros_are_not_names() -> None:
     rows = [f"{n:05d}| result = compute_{n}(order, {4000 + n})" for n in range(1, 90)]
     shown = stub("\n".join(rows), keep=StubLimits(max_name_share=0.9), content="view")
     assert "compute_40" in shown

@@ -1,4 +1,4 @@
-"""FEATURES D4: what stands for messages that have left."""
+"""Row D4: what stands for messages that have left."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def missing(count: int) -> str:
 
 
 @pytest.mark.parametrize("tokens", [0, 10, 18, 50, 300, 1_000, 6_000, 10**6])
-def test_it_fits_and_has_head_and_tail(tokens: int) -> None:
+def test_a_truncated_text_fits_and_has_head_and_tail(tokens: int) -> None:
     made = truncate_text(TEXT, tokens, len, missing)
     assert len(made) <= max(tokens, len(missing(len(TEXT))))
     if tokens >= len(TEXT):

@@ -119,15 +119,15 @@ class ProxyWithData:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every call is made on both stores, but for modules in which it makes no difference."""
-    if "world" in metafunc.fixturenames and not getattr(metafunc.module, "ON_ONE_STORE", False):
+    if "proxy" in metafunc.fixturenames and not getattr(metafunc.module, "ON_ONE_STORE", False):
         backends = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
-        metafunc.parametrize("world", backends, indirect=True, scope="module")
+        metafunc.parametrize("proxy", backends, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithData]:
+def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithData]:
     if getattr(request, "param", "sqlite") == "sqlite":
-        db = str(tmp_path_factory.mktemp("world") / "a.sqlite3")
+        db = str(tmp_path_factory.mktemp("proxy") / "a.sqlite3")
         yield from _made(db)
         return
     db = asyncio.run(new_store_database(request.getfixturevalue("postgres")))

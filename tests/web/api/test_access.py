@@ -36,9 +36,9 @@ def problem(got: ApiAnswer) -> None:
     assert "Traceback" not in error["message"]
 
 
-def test_every_route_has_an_entry(world: ProxyWithData) -> None:
+def test_every_route_has_an_entry(proxy: ProxyWithData) -> None:
     routes = set()
-    for route in world.proxy.app.api.routes:
+    for route in proxy.proxy.app.api.routes:
         path = getattr(route, "path", "")
         for name, ours in TEMPLATES.items():
             path = path.replace("{" + name + "}", "{" + ours + "}")
@@ -47,86 +47,86 @@ def test_every_route_has_an_entry(world: ProxyWithData) -> None:
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY)
-def test_it_succeeds(world: ProxyWithData, method: str, call: Call) -> None:
-    ids = dict(world.ids)
+def test_a_call_with_the_right_key_succeeds(proxy: ProxyWithData, method: str, call: Call) -> None:
+    ids = dict(proxy.ids)
     if call.makes:
-        ids = world.named(world.fresh()) | {"memo": world.memo()}
+        ids = proxy.named(proxy.fresh()) | {"memo": proxy.memo()}
         if "{tenant}" in call.path:
-            ids |= {"tenant": "doomed", "memo": world.memo("doomed")}
+            ids |= {"tenant": "doomed", "memo": proxy.memo("doomed")}
     body = call.body
     if body is not None and "ids" in body:
         body = {"ids": [ids["group"], ids["message"]]}
-    got = world.ask(method, call.path.format(**ids), body, key=may(call))
+    got = proxy.ask(method, call.path.format(**ids), body, key=may(call))
     assert got.status == call.status, got.body
     assert got.headers["cache-control"] == "no-store"
 
 
 @pytest.mark.parametrize(("method", "call"), those(lambda call: bool(call.absent)))
-def test_what_is_not_there_is_404(world: ProxyWithData, method: str, call: Call) -> None:
-    got = world.ask(method, world.fill(call.absent), call.body, key=may(call))
+def test_what_is_not_there_is_404(proxy: ProxyWithData, method: str, call: Call) -> None:
+    got = proxy.ask(method, proxy.fill(call.absent), call.body, key=may(call))
     assert got.status == 404, got.body
     problem(got)
 
 
 @pytest.mark.parametrize(("method", "call"), those(lambda call: bool(call.bad)))
-def test_bad_input_is_told(world: ProxyWithData, method: str, call: Call) -> None:
+def test_bad_input_is_reported(proxy: ProxyWithData, method: str, call: Call) -> None:
     assert call.bad is not None
     path, body = call.bad
-    got = world.ask(method, world.fill(path), body if body is not None else call.body)
+    got = proxy.ask(method, proxy.fill(path), body if body is not None else call.body)
     assert got.status in (400, 422), got.body
     problem(got)
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY)
-def test_the_key_decides(world: ProxyWithData, method: str, call: Call) -> None:
+def test_the_key_decides(proxy: ProxyWithData, method: str, call: Call) -> None:
     """S1: no key, one that is none, a key for another plane, the read key."""
-    path = world.fill(call.path)
+    path = proxy.fill(call.path)
     wanted = {None: 401, "cp-nobody": 401, "": 401, "cp-acme-data": 403, "cp-acme-metrics": 403}
     if not call.reads:
         wanted["cp-acme-read"] = 403
     for key, status in wanted.items():
-        got = world.ask(method, path, call.body, key=key)
+        got = proxy.ask(method, path, call.body, key=key)
         assert got.status == status, (key, got.body)
         problem(got)
     if call.reads:
-        assert world.ask(method, path, call.body, key="cp-acme-read").status == call.status
+        assert proxy.ask(method, path, call.body, key="cp-acme-read").status == call.status
     bearer = {"authorization": "Bearer cp-nobody"}
-    assert world.ask(method, path, call.body, key=None, **bearer).status == 401
+    assert proxy.ask(method, path, call.body, key=None, **bearer).status == 401
 
 
 @pytest.mark.parametrize(("method", "call"), those(lambda call: bool(call.names)))
-def test_s4_another_tenant_finds_nothing(world: ProxyWithData, method: str, call: Call) -> None:
-    path = world.fill(call.path)
-    got = world.ask(method, path, call.body, key="cp-other-admin")
+def test_s4_another_tenant_finds_nothing(proxy: ProxyWithData, method: str, call: Call) -> None:
+    path = proxy.fill(call.path)
+    got = proxy.ask(method, path, call.body, key="cp-other-admin")
     assert got.status in (403, 404), got.body
     problem(got)
-    asked = world.ask(method, path + ("&" if "?" in path else "?") + "tenant=acme", call.body, key="cp-other-admin")
+    asked = proxy.ask(method, path + ("&" if "?" in path else "?") + "tenant=acme", call.body, key="cp-other-admin")
     assert asked.status == 403, "nor by naming whose it is"
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY)
-def test_s11_no_page_of_another_site_has_anything_from_it(world: ProxyWithData, method: str, call: Call) -> None:
-    path = world.fill(call.path)
+def test_s11_no_page_of_another_site_has_anything_from_it(proxy: ProxyWithData, method: str, call: Call) -> None:
+    path = proxy.fill(call.path)
     for headers in (
         {"origin": "https://evil.example"},
         {"origin": "null"},
         {"sec_fetch_site": "cross-site"},
         {"sec_fetch_site": "same-site"},
     ):
-        got = world.ask(method, path, call.body, **headers)
+        got = proxy.ask(method, path, call.body, **headers)
         assert got.status == 403, headers
         assert "access-control-allow-origin" not in got.headers
     if call.body is not None:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-            assert world.ask(method, path, call.body, content_type=kind).status == 415
+            assert proxy.ask(method, path, call.body, content_type=kind).status == 415
 
 
 @pytest.mark.parametrize(("method", "call"), those(lambda call: call.body is not None))
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"a":NaN}', b'{"context": "\\ud800"}', b"null"]
 )
-def test_no_body_breaks_it(world: ProxyWithData, method: str, call: Call, body: bytes) -> None:
-    got = world.ask(method, world.fill(call.path), body)
+def test_no_body_breaks_it(proxy: ProxyWithData, method: str, call: Call, body: bytes) -> None:
+    got = proxy.ask(method, proxy.fill(call.path), body)
     assert got.status in (200, 400, 422), got.body
     if got.status != 200:
         problem(got)

@@ -33,16 +33,16 @@ def test_the_description_has_examples(described: dict[str, Any]) -> None:
     assert {"SessionListItem", "MessageListItem", "ExchangeDetails", "MemoDetails"} <= set(with_examples)
 
 
-def test_it_is_served(world: ProxyWithData) -> None:
-    assert world.ask("GET", "/api/openapi.json", key="cp-acme-read").json()["openapi"].startswith("3.")
+def test_the_openapi_document_is_served(proxy: ProxyWithData) -> None:
+    assert proxy.ask("GET", "/api/openapi.json", key="cp-acme-read").json()["openapi"].startswith("3.")
 
 
 def test_a_body_over_the_limit_is_413() -> None:
     from tests.proxy_server import run_proxy_in_thread  # noqa: PLC0415
 
     with run_proxy_in_thread("demo", limits={"body_mb": 1}) as proxy:
-        world = ProxyWithData(proxy)
-        got = world.ask("POST", "/api/context/estimate", {"content": "x" * (1 << 20)}, key=None)
+        filled = ProxyWithData(proxy)
+        got = filled.ask("POST", "/api/context/estimate", {"content": "x" * (1 << 20)}, key=None)
         assert got.status == 413
         assert got.json()["error"]["code"] == "request_too_large"
 
@@ -51,16 +51,16 @@ def test_a_body_with_more_values_than_a_chat_body_may_have_is_413() -> None:
     from tests.proxy_server import run_proxy_in_thread  # noqa: PLC0415
 
     with run_proxy_in_thread("demo", limits={"values": 1000}) as proxy:
-        world = ProxyWithData(proxy)
+        filled = ProxyWithData(proxy)
         for count, status in ((900, 422), (1100, 413)):
-            got = world.ask("POST", "/api/context/estimate", {"content": [1] * count}, key=None)
+            got = filled.ask("POST", "/api/context/estimate", {"content": [1] * count}, key=None)
             assert got.status == status
 
 
-def test_nothing_is_there_but_the_routes(world: ProxyWithData) -> None:
+def test_nothing_is_there_but_the_routes(proxy: ProxyWithData) -> None:
     for path in ("/api", "/api/", "/api/docs", "/api/redoc", "/api/nothing"):
-        assert world.ask("GET", path).status == 404
-    assert world.ask("PUT", "/api/sessions/talk/messages", {}).status == 405
+        assert proxy.ask("GET", path).status == 404
+    assert proxy.ask("PUT", "/api/sessions/talk/messages", {}).status == 405
 
 
 async def test_bodies_and_answers_of_the_admin_api_share_the_memory_for_bodies() -> None:

@@ -20,27 +20,27 @@ async def test_tenants_are_found_a_row_each() -> None:
         await store.close()
 
 
-def test_a_session_of_an_odd_name_is_reached_by_its_address(world: ProxyWithData) -> None:
-    world.converse("a / b?#%2F")
-    (line,) = world.ask("GET", "/api/sessions?q=a%20/").json()["items"]
+def test_a_session_of_an_odd_name_is_reached_by_its_address(proxy: ProxyWithData) -> None:
+    proxy.converse("a / b?#%2F")
+    (line,) = proxy.ask("GET", "/api/sessions?q=a%20/").json()["items"]
     assert line["session"] == "a / b?#%2F"
-    assert world.ask("GET", f"/api/sessions/{line['address']}").json()["session"] == line["session"]
+    assert proxy.ask("GET", f"/api/sessions/{line['address']}").json()["session"] == line["session"]
 
 
-def test_who_sees_every_tenant_says_which_where_a_name_is_two_sessions(world: ProxyWithData) -> None:
-    world.converse("both")
-    world.converse("both", "other")
-    assert world.ask("GET", "/api/sessions/both", key="cp-all-read").status == 409
+def test_who_sees_every_tenant_says_which_where_a_name_is_two_sessions(proxy: ProxyWithData) -> None:
+    proxy.converse("both")
+    proxy.converse("both", "other")
+    assert proxy.ask("GET", "/api/sessions/both", key="cp-all-read").status == 409
     for tenant in ("acme", "other"):
-        got = world.ask("GET", f"/api/sessions/both?tenant={tenant}", key="cp-all-read")
+        got = proxy.ask("GET", f"/api/sessions/both?tenant={tenant}", key="cp-all-read")
         assert got.json()["tenant"] == tenant
-    assert world.ask("GET", "/api/sessions/talk", key="cp-all-read").json()["tenant"] == "acme"
-    assert world.ask("GET", "/api/sessions/talk?tenant=other", key="cp-all-read").status == 404
-    assert world.ask("GET", "/api/memos", key="cp-all-read").status == 409
+    assert proxy.ask("GET", "/api/sessions/talk", key="cp-all-read").json()["tenant"] == "acme"
+    assert proxy.ask("GET", "/api/sessions/talk?tenant=other", key="cp-all-read").status == 404
+    assert proxy.ask("GET", "/api/memos", key="cp-all-read").status == 409
 
 
-def test_a_name_that_only_another_tenant_has_is_not_there(world: ProxyWithData) -> None:
-    assert world.ask("GET", "/api/sessions/theirs").status == 404
-    listed = [line["session"] for line in world.ask("GET", "/api/sessions?limit=200").json()["items"]]
+def test_a_name_that_only_another_tenant_has_is_not_there(proxy: ProxyWithData) -> None:
+    assert proxy.ask("GET", "/api/sessions/theirs").status == 404
+    listed = [line["session"] for line in proxy.ask("GET", "/api/sessions?limit=200").json()["items"]]
     assert "theirs" not in listed
     assert "talk" in listed

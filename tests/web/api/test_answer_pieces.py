@@ -49,7 +49,7 @@ async def test_a_long_answer_goes_out_in_pieces_and_counts_until_its_request_end
     assert [part["more_body"] for part in client.parts[1:]] == [True, True, True, False]
 
 
-async def test_short_answers_and_streams_of_them_take_no_room() -> None:
+async def test_short_answers_take_no_room_in_the_budget() -> None:
     budget, client = BodyBudget(10, Metrics()), SlowClient()
     with budget.share() as other, budget.share() as share:
         other.reserve(10)
@@ -60,7 +60,7 @@ async def test_short_answers_and_streams_of_them_take_no_room() -> None:
     assert client.body == b"y" * 2000
 
 
-async def test_an_answer_without_room_is_refused_and_a_stream_breaks_off() -> None:
+async def test_without_room_an_answer_is_refused_and_a_stream_is_broken_off() -> None:
     budget, client = BodyBudget(len(LARGE), Metrics()), SlowClient()
     with budget.share() as other, budget.share() as share:
         other.reserve(10)
@@ -78,7 +78,7 @@ async def test_an_answer_without_room_is_refused_and_a_stream_breaks_off() -> No
         assert share.size == 0
 
 
-async def test_an_answer_that_is_taken_slowly_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_is_read_slowly_is_broken_off_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SLOW_S", 0.0)
     budget, client = BodyBudget(len(LARGE), Metrics()), SlowClient(taken=2)
     with budget.share() as share, budget.share() as chat:
@@ -93,7 +93,7 @@ async def test_an_answer_that_is_taken_slowly_gives_way(monkeypatch: pytest.Monk
         assert (share.size, len(client.parts)) == (0, 2)
 
 
-async def test_a_client_that_takes_nothing_is_gone() -> None:
+async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     budget = BodyBudget(10 * len(LARGE), Metrics())
     with budget.share() as share:
         answer = AnswerPieces(SlowClient(taken=3), share, 0.01)

@@ -58,7 +58,7 @@ schema = schemathesis.openapi.from_dict(ContextProxy(Settings(db=":memory:", ups
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_what_is_described_is_what_happens(case: Case[Any], world: ProxyWithData) -> None:
+def test_what_is_described_is_what_happens(case: Case[Any], proxy: ProxyWithData) -> None:
     places = case.path_parameters or {}
     if (case.method.upper(), case.path) not in ENDS and len(str(places.get("session", ""))) % 2:
         # Half of all names are one that is there, or nothing but 404 would ever be seen.
@@ -66,7 +66,7 @@ def test_what_is_described_is_what_happens(case: Case[Any], world: ProxyWithData
     if case.path == "/api/events" and str((case.query or {}).get("follow", True)).lower() == "true":
         case.query = {**(case.query or {}), "follow": "false"}  # or it would go on for ever
     case.call_and_validate(
-        base_url=f"http://127.0.0.1:{world.proxy.port}",
+        base_url=f"http://127.0.0.1:{proxy.proxy.port}",
         headers={"x-context-key": "cp-acme-admin"},
         checks=CHECKS,
         timeout=30,

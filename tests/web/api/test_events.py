@@ -37,7 +37,7 @@ async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> 
 
 
 @pytest.mark.parametrize("way", ["header", "query"])
-async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> None:
+async def test_a_reader_who_comes_back_continues_after_its_last_event(way: str) -> None:
     async with run_proxy("demo") as proxy:
         async with event_stream(proxy) as stream:
             tell(proxy, n=0)
@@ -52,7 +52,7 @@ async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> 
             assert stream.of(bus_module.GAP) == []
 
 
-async def test_who_asks_for_what_is_no_longer_here_is_told_of_a_gap_first() -> None:
+async def test_a_reader_who_asks_for_events_that_are_gone_is_told_of_a_gap_first() -> None:
     async with run_proxy("demo", events={"kept": 2}) as proxy:
         async with event_stream(proxy) as stream:
             tell(proxy, n=0)
@@ -66,7 +66,7 @@ async def test_who_asks_for_what_is_no_longer_here_is_told_of_a_gap_first() -> N
             assert len(stream.of(bus_module.GAP)) == 1
 
 
-async def test_after_a_restart_ids_go_on_rising_and_what_was_before_is_a_gap() -> None:
+async def test_after_a_restart_ids_keep_rising_and_earlier_events_are_a_gap() -> None:
     async with run_proxy("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy)
         await stream.wait(bus_module.FALLBACK)
@@ -142,9 +142,9 @@ async def test_a_listener_that_is_too_slow_loses_the_oldest_and_is_told_how_many
 
 async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_with_what_is_new() -> None:
     async with run_proxy("demo", events={"queue": 10, "kept": 10}) as proxy:
-        there = await connect(proxy.port)
-        there.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket's transport
-        await there.send(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        connection = await connect(proxy.port)
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket's transport
+        await connection.send(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await wait_until(lambda: proxy.count("event_listeners") == 1)
         for n in range(10_000):  # ten megabytes and more: no socket's buffers hold them
             tell(proxy, n=n, text="x" * 1000)
@@ -154,8 +154,8 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
         assert proxy.count("events_lost_total") > 20
         (listener,) = proxy.app.services.event_bus._listeners
         assert listener.waiting_count <= 10
-        there.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
-        stream = EventStreamClient(there)
+        connection.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
+        stream = EventStreamClient(connection)
         try:
             lost = (await stream.wait(bus_module.LOST))[0]["lost"]
             await wait_until(lambda: stream.of(bus_module.FALLBACK)[-1]["n"] == n)
@@ -163,7 +163,7 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
             assert len(stream.of(bus_module.FALLBACK)) + lost == n + 1
         finally:
             stream.task.cancel()
-            there.writer.transport.abort()
+            connection.writer.transport.abort()
 
 
 async def test_a_client_that_only_listens_is_not_taken_for_a_slow_one() -> None:
@@ -219,14 +219,14 @@ async def test_the_kinds_are_listed() -> None:
         assert {one["kind"] for one in json.loads(answer.partition(b"\r\n\r\n")[2])} == set(bus_module.EVENT_KINDS)
 
 
-async def test_a_name_that_no_encoder_takes_is_told_with_a_question_mark() -> None:
+async def test_a_name_that_no_encoder_takes_is_reported_with_a_question_mark() -> None:
     async with run_proxy("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy, session="a\ud800b")
         await stream.wait(bus_module.FALLBACK)
         assert stream.told[0][2]["session"] == "a?b"
 
 
-async def test_a_request_that_goes_out_as_it_came_is_told_of_with_the_reason() -> None:
+async def test_a_request_that_is_sent_unchanged_is_logged_with_the_reason() -> None:
     async with (
         run_upstream(ScriptedModel()) as upstream,
         run_proxy(upstream.port) as proxy,

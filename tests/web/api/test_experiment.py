@@ -20,14 +20,14 @@ PRICED = (
 async def test_the_report_is_there_before_any_session_is() -> None:
     async with (
         run_upstream(ScriptedModel("Hi.")) as upstream,
-        run_proxy(upstream.port, experiment={"control": 0.1}) as there,
+        run_proxy(upstream.port, experiment={"control": 0.1}) as proxy,
     ):
-        answer = await there.get("/api/report")
+        answer = await proxy.get("/api/report")
         assert answer.status == 200
         found = answer.json()
         assert (found["share"], found["control_sessions"], found["managed_sessions"]) == (0.1, 0, 0)
         assert found["verdict"] == "Not known: there are no sessions with a bill in both arms."
-        assert (await there.get("/api/report?since=-1")).status == 422
+        assert (await proxy.get("/api/report?since=-1")).status == 422
 
 
 Json = dict[str, Any]
@@ -40,14 +40,14 @@ async def paint_sheds(tmp_path: Path, *answers: Answer, **more: Any) -> tuple[li
     reply = ScriptedModel(*answers)
     reply.usage = {"prompt_tokens": 4000, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 0}}
     options: dict[str, Any] = {"experiment": {"control": 0.5}, "models_file": str(tmp_path / "models.toml")}
-    async with run_upstream(reply) as upstream, run_proxy_with_tools(upstream.port, **options) as there:
+    async with run_upstream(reply) as upstream, run_proxy_with_tools(upstream.port, **options) as proxy:
         for n in range(6):
-            agent = Agent(there, (f"x-context-session: s{n}".encode(),), more={"model": "priced", **more})
+            agent = Agent(proxy, (f"x-context-session: s{n}".encode(),), more={"model": "priced", **more})
             for words in (f"Paint shed {n}. " + "It is red. " * 900, "Go on.", "And on."):
                 await agent.say(words)
-        await there.outcomes()
-        stats = {f"s{n}": (await there.get(f"/api/sessions/s{n}/stats")).json() for n in range(6)}
-        return (await there.get("/api/report")).json()["losses"], stats
+        await proxy.outcomes()
+        stats = {f"s{n}": (await proxy.get(f"/api/sessions/s{n}/stats")).json() for n in range(6)}
+        return (await proxy.get("/api/report")).json()["losses"], stats
 
 
 async def test_a_session_that_cost_more_is_named_by_its_first_prompt(tmp_path: Path) -> None:
@@ -63,7 +63,9 @@ async def test_a_session_that_cost_more_is_named_by_its_first_prompt(tmp_path: P
         assert sum(cause["dollars"] for cause in one["causes"]) == pytest.approx(one["dollars"] - one["without"])
 
 
-async def test_prompts_that_went_out_as_they_came_are_no_loss_where_the_provider_caches_nothing(tmp_path: Path) -> None:
+async def test_prompts_that_were_sent_unchanged_cost_nothing_extra_where_the_provider_caches_nothing(
+    tmp_path: Path,
+) -> None:
     losses, stats = await paint_sheds(tmp_path, "Well. " * 50)
     assert all(one["cost"] == one["cost_without"] for one in stats.values())
     assert losses == []

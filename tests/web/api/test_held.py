@@ -83,11 +83,11 @@ EXCHANGES = 3000
 
 def copy_exchange(path: Path, session: str, count: int) -> None:
     """Copy the session's exchange under other names, later by a second each; the proxy does not run."""
-    with closing(sqlite3.connect(path)) as there, there:
-        columns = [row[1] for row in there.execute("PRAGMA table_info(exchanges)")]
+    with closing(sqlite3.connect(path)) as database, database:
+        columns = [row[1] for row in database.execute("PRAGMA table_info(exchanges)")]
         changed = {"exchange": "exchange || '-' || n.value", "started_at": "started_at + n.value"}
         copied = ", ".join(changed.get(name, name) for name in columns)
-        there.execute(
+        database.execute(
             "WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < ?)"
             f" INSERT INTO exchanges ({', '.join(columns)}) SELECT {copied} FROM exchanges, n WHERE session = ?",
             (count, session),

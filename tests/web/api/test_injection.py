@@ -27,10 +27,10 @@ PLACES = (
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_s2_no_text_is_more_than_a_text(world: ProxyWithData, place: str) -> None:
-    before = world.ask("GET", "/api/sessions/talk").json()["rows"]
+def test_s2_no_text_is_more_than_a_text(proxy: ProxyWithData, place: str) -> None:
+    before = proxy.ask("GET", "/api/sessions/talk").json()["rows"]
     for attack in ATTACKS:
-        got = world.ask("GET", place.format(quote(attack, safe="")))
+        got = proxy.ask("GET", place.format(quote(attack, safe="")))
         assert got.status in (200, 400, 403, 404, 405, 422), (attack, got.body)
         assert "x-evil" not in got.headers
         for word in (b"sqlite", b"syntax", b"asyncpg", b"Traceback", b"no such table", b"no such column"):
@@ -39,21 +39,21 @@ def test_s2_no_text_is_more_than_a_text(world: ProxyWithData, place: str) -> Non
             listed = got.json()
             items = listed["items"] if isinstance(listed, dict) else listed
             assert not any(item.get("tenant", "acme") != "acme" for item in items)
-    assert world.ask("GET", "/api/sessions/talk").json()["rows"] == before
+    assert proxy.ask("GET", "/api/sessions/talk").json()["rows"] == before
 
 
-def test_s2_a_bearer_is_hashed_and_nothing_else(world: ProxyWithData) -> None:
+def test_s2_a_bearer_is_hashed_and_nothing_else(proxy: ProxyWithData) -> None:
     for attack in ATTACKS:
         if not attack.isprintable() or not attack.isascii():
             continue
-        got = world.ask("GET", "/api/sessions", key=attack)
+        got = proxy.ask("GET", "/api/sessions", key=attack)
         assert (got.status, got.json()["error"]["code"]) == (401, "invalid_api_key")
         assert attack not in got.json()["error"]["message"]
 
 
-def test_a_nul_in_a_body_is_told(world: ProxyWithData) -> None:
+def test_a_nul_character_in_a_body_is_reported(proxy: ProxyWithData) -> None:
     for path, body in (("undo", {"branch": "a\0"}), ("decide/drop", {"ids": ["a\0"]}), ("rebuild", {"branch": "\0"})):
-        assert world.ask("POST", f"/api/sessions/talk/{path}", body).status == 422
+        assert proxy.ask("POST", f"/api/sessions/talk/{path}", body).status == 422
     for path, body in (("notes", {"text": "a\0b"}), ("scratchpad", {"text": "a\0b"}), ("settings", {"policy": "\0"})):
-        got = world.ask("POST" if path == "notes" else "PUT", f"/api/sessions/{world.fresh()}/{path}", body)
+        got = proxy.ask("POST" if path == "notes" else "PUT", f"/api/sessions/{proxy.fresh()}/{path}", body)
         assert got.status in (200, 422), (path, got.body)

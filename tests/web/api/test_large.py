@@ -56,28 +56,28 @@ def fill(path: Path) -> None:
                 )  # fmt: skip
                 parent = name_of
 
-    with closing(sqlite3.connect(path)) as there, there:
-        there.execute("PRAGMA synchronous=OFF")
-        columns = [row[1] for row in there.execute("PRAGMA table_info(messages)")]
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA synchronous=OFF")
+        columns = [row[1] for row in database.execute("PRAGMA table_info(messages)")]
         told = (
             *("tenant", "session", "key", "parent", "position", "branch", "role", "group_id", "body", "form"),
             *("call_id", "status", "strategy", "tokens", "answer", "reached", "created_at", "seq"),
         )
         assert set(told) <= set(columns)
         names = [(f"s{s:06}", float(s)) for s in range(SESSIONS)] + [("long", 1e6)]
-        there.executemany(
+        database.executemany(
             "INSERT INTO sessions (tenant, session, explicit, created_at, settings, last_at, policy)"
             " VALUES ('acme', ?, 1, ?, '{}', ?, 'thrifty')",
             [(name, at, at) for name, at in names],
         )
-        there.executemany(
+        database.executemany(
             "INSERT INTO branches (tenant, session, branch, kind, system, created_at, tip, last_at)"
             " VALUES ('acme', ?, 't', 'main', x'', ?, x'', ?)",
             [(name, at, at) for name, at in names],
         )
         slots = ", ".join("?" * len(told))
-        there.executemany(f"INSERT INTO messages ({', '.join(told)}) VALUES ({slots})", messages())
-        there.execute("ANALYZE")
+        database.executemany(f"INSERT INTO messages ({', '.join(told)}) VALUES ({slots})", messages())
+        database.execute("ANALYZE")
 
 
 @pytest.mark.slow
@@ -86,10 +86,10 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
     await create_empty_store(path)
     fill(path)
     with run_proxy_in_thread("demo", db=str(path), keys=[make_key("cp-acme-admin", "acme", "admin")]) as proxy:
-        world = ProxyWithData(proxy)
-        first = world.ask("GET", "/api/sessions?limit=200").json()
+        data = ProxyWithData(proxy)
+        first = data.ask("GET", "/api/sessions?limit=200").json()
         assert first["items"][0]["session"] == "long"
-        deep = world.ask("GET", "/api/sessions/long/messages?limit=200&newest=true").json()
+        deep = data.ask("GET", "/api/sessions/long/messages?limit=200&newest=true").json()
         paths = [
             "/api/sessions?limit=200",
             f"/api/sessions?limit=200&cursor={first['next']}",
@@ -115,7 +115,7 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
             times = []
             for _ in range(5):
                 began = time.perf_counter()
-                assert world.ask("GET", asked).status == 200, asked
+                assert data.ask("GET", asked).status == 200, asked
                 times.append((time.perf_counter() - began) * 1000)
             took[asked] = round(statistics.median(times), 1)
         print(took)

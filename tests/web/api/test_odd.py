@@ -23,20 +23,20 @@ PATHS = (
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_odd_messages_are_shown(world: ProxyWithData, name: str) -> None:
+def test_odd_messages_are_shown(proxy: ProxyWithData, name: str) -> None:
     session = f"odd-{name}"
-    got = world.ask("POST", "/v1/chat/completions", BODIES[name], key="cp-acme-data", x_context_session=session)
+    got = proxy.ask("POST", "/v1/chat/completions", BODIES[name], key="cp-acme-data", x_context_session=session)
     assert got.status in (200, 400)
-    if world.ask("GET", f"/api/sessions/{session}").status == 404:
+    if proxy.ask("GET", f"/api/sessions/{session}").status == 404:
         return  # passed on and not stored: there is nothing to be shown
     for path in PATHS:
-        found = world.ask("GET", f"/api/sessions/{session}{path}")
+        found = proxy.ask("GET", f"/api/sessions/{session}{path}")
         assert found.status in (200, 404), (path, found.body)
-    for one in world.ask("GET", f"/api/sessions/{session}/exchanges").json()["items"]:
+    for one in proxy.ask("GET", f"/api/sessions/{session}/exchanges").json()["items"]:
         base = f"/api/sessions/{session}/exchanges/{one['exchange']}"
-        assert world.ask("GET", base + "/body?which=original").body == BODIES[name]
-        assert world.ask("GET", base + "/prompt").status == 200
-    for message in world.ask("GET", f"/api/sessions/{session}/messages").json()["items"]:
-        assert world.ask("GET", f"/api/sessions/{session}/messages/{message['id']}").status == 200
-    world.ask("POST", f"/api/sessions/{session}/undo", {})
-    assert world.ask("DELETE", f"/api/sessions/{session}").json()["verified"] is True
+        assert proxy.ask("GET", base + "/body?which=original").body == BODIES[name]
+        assert proxy.ask("GET", base + "/prompt").status == 200
+    for message in proxy.ask("GET", f"/api/sessions/{session}/messages").json()["items"]:
+        assert proxy.ask("GET", f"/api/sessions/{session}/messages/{message['id']}").status == 200
+    proxy.ask("POST", f"/api/sessions/{session}/undo", {})
+    assert proxy.ask("DELETE", f"/api/sessions/{session}").json()["verified"] is True

@@ -32,7 +32,7 @@ def test_a_cursor_brings_back_its_place(number: int, text: str, time: float) -> 
         write_cursor([-(2**62)]),
     ],
 )
-def test_a_cursor_that_is_none_or_another_lists_is_told(wrong: str) -> None:
+def test_an_invalid_cursor_or_one_of_another_list_is_reported(wrong: str) -> None:
     with pytest.raises(BadRequest):
         read_cursor(wrong, int)
 
@@ -42,7 +42,7 @@ def test_a_cursor_holds_no_nul() -> None:
         read_cursor(write_cursor(["a\0"]), str)
 
 
-def test_no_cursor_is_no_place() -> None:
+def test_a_missing_cursor_is_the_beginning() -> None:
     assert read_cursor(None, int) is None
 
 

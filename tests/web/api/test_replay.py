@@ -15,9 +15,9 @@ ON_ONE_STORE = True
 R = "/api/sessions/talk/replay"
 
 
-def test_a_session_is_played_under_the_policies_that_are_asked_for(world: ProxyWithData) -> None:
+def test_a_session_is_played_under_the_policies_that_are_asked_for(proxy: ProxyWithData) -> None:
     wanted = [{"policy": "thrifty"}, {"policy": "rolling", "schedule": "over_budget"}]
-    got = world.ask("POST", R, {"policies": wanted, "window": 2000})
+    got = proxy.ask("POST", R, {"policies": wanted, "window": 2000})
     assert got.status == 200, got.body
     report = got.json()
     assert [entry["name"] for entry in report["entries"]] == ["nothing", "thrifty", "rolling:over_budget"]
@@ -26,16 +26,16 @@ def test_a_session_is_played_under_the_policies_that_are_asked_for(world: ProxyW
     assert all(entry["total"]["failed"] == 0 for entry in report["entries"])
 
 
-def test_one_is_played_at_a_time(world: ProxyWithData) -> None:
+def test_one_is_played_at_a_time(proxy: ProxyWithData) -> None:
     body = {"policies": [{"policy": "thrifty"}]}
     with ThreadPoolExecutor(4) as threads:
-        statuses = sorted(got.status for got in threads.map(lambda _: world.ask("POST", R, body), range(4)))
+        statuses = sorted(got.status for got in threads.map(lambda _: proxy.ask("POST", R, body), range(4)))
     assert statuses[0] == 200
     assert statuses[-1] == 429
     assert set(statuses) == {200, 429}
 
 
-def test_of_a_session_that_is_too_long_no_more_is_read(world: ProxyWithData, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_session_that_is_too_long_no_more_is_read(proxy: ProxyWithData, monkeypatch: pytest.MonkeyPatch) -> None:
     read_branches, lengths = stored.read_branches, list[int]()
 
     async def read_many(*args: Any) -> AsyncIterator[Any]:
@@ -45,10 +45,10 @@ def test_of_a_session_that_is_too_long_no_more_is_read(world: ProxyWithData, mon
                 yield conversation
 
     monkeypatch.setattr(stored, "read_branches", read_many)
-    whole = world.ask("POST", R, {"policies": [{"policy": "thrifty"}]})
+    whole = proxy.ask("POST", R, {"policies": [{"policy": "thrifty"}]})
     assert (whole.status, len(lengths)) == (200, 10)
     monkeypatch.setattr(replay, "MAX_BYTES", 2 * lengths[0])
     lengths.clear()
-    got = world.ask("POST", R, {"policies": [{"policy": "thrifty"}]})
+    got = proxy.ask("POST", R, {"policies": [{"policy": "thrifty"}]})
     assert (got.status, len(lengths)) == (422, 3)
     assert "too long" in got.json()["error"]["message"]

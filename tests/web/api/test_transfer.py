@@ -18,14 +18,14 @@ from tests.web.api.test_operator_actions import go_on, read_newest_exchange
 LINES = "application/x-ndjson"
 
 
-def bring(world: ProxyWithData, *lines: object, key: str | None = "cp-acme-admin") -> ApiAnswer:
+def bring(proxy: ProxyWithData, *lines: object, key: str | None = "cp-acme-admin") -> ApiAnswer:
     body = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
-    return world.ask("POST", "/api/import", body, key=key, content_type=LINES)
+    return proxy.ask("POST", "/api/import", body, key=key, content_type=LINES)
 
 
-def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(world: ProxyWithData, tmp_path: Path) -> None:
-    history = world.converse("exported")
-    got = world.ask("GET", "/api/sessions/exported/export")
+def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(proxy: ProxyWithData, tmp_path: Path) -> None:
+    history = proxy.converse("exported")
+    got = proxy.ask("GET", "/api/sessions/exported/export")
     assert got.headers["content-type"].startswith(LINES)
     file = tmp_path / "a.jsonl"
     file.write_bytes(got.body)
@@ -34,59 +34,59 @@ def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(world: Pro
     assert one.tools is not None
 
 
-def test_a_tenants_sessions_are_exported_and_nobody_elses(world: ProxyWithData) -> None:
-    lines = [json.loads(line) for line in world.ask("GET", "/api/export").body.splitlines()]
+def test_a_tenants_sessions_are_exported_and_nobody_elses(proxy: ProxyWithData) -> None:
+    lines = [json.loads(line) for line in proxy.ask("GET", "/api/export").body.splitlines()]
     named = {line["session"] for line in lines}
     assert "talk" in named
     assert "theirs" not in named
 
 
-def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_with(world: ProxyWithData) -> None:
-    world.converse("original")
-    line = json.loads(world.ask("GET", "/api/sessions/original/export").body)
+def test_an_imported_conversation_is_shown_edited_by_the_operator_and_continued(proxy: ProxyWithData) -> None:
+    proxy.converse("original")
+    line = json.loads(proxy.ask("GET", "/api/sessions/original/export").body)
     line["session"] = "copy"
-    got = bring(world, line)
+    got = bring(proxy, line)
     assert got.json() == {"conversations": 1, "messages": len(line["messages"]), "sessions": ["copy"]}
-    assert world.ask("GET", "/api/sessions/copy/exchanges").json()["items"][0]["model"] == "demo", "its window is known"
-    assert world.ask("GET", "/api/sessions/copy").json()["rows"]["messages"] == len(line["messages"]) - 1, "no system"
-    titles = [one["title"] for one in world.ask("GET", "/api/sessions/copy/groups").json()["items"]]
+    assert proxy.ask("GET", "/api/sessions/copy/exchanges").json()["items"][0]["model"] == "demo", "its window is known"
+    assert proxy.ask("GET", "/api/sessions/copy").json()["rows"]["messages"] == len(line["messages"]) - 1, "no system"
+    titles = [one["title"] for one in proxy.ask("GET", "/api/sessions/copy/groups").json()["items"]]
     assert titles == ["Read the log.", "And the other one?", "Thank you."]
-    history = go_on(world, "copy", line["messages"])
-    branches = world.ask("GET", "/api/sessions/copy/branches").json()["items"]
+    history = go_on(proxy, "copy", line["messages"])
+    branches = proxy.ask("GET", "/api/sessions/copy/branches").json()["items"]
     assert [branch["kind"] for branch in branches] == ["main"], "the agent goes on where the import ended"
-    first = world.ask("GET", "/api/sessions/copy/groups").json()["items"][0]["id"]
-    assert world.ask("POST", f"/api/sessions/copy/groups/{first}/drop", {}).status == 200
-    go_on(world, "copy", history)
-    assert "Read the log." not in str(read_newest_exchange(world, "copy")[1])
-    assert bring(world, line).status == 409
+    first = proxy.ask("GET", "/api/sessions/copy/groups").json()["items"][0]["id"]
+    assert proxy.ask("POST", f"/api/sessions/copy/groups/{first}/drop", {}).status == 200
+    go_on(proxy, "copy", history)
+    assert "Read the log." not in str(read_newest_exchange(proxy, "copy")[1])
+    assert bring(proxy, line).status == 409
 
 
-def test_an_imported_conversation_counts_as_no_request_wherever_requests_are_counted(world: ProxyWithData) -> None:
+def test_an_imported_conversation_counts_as_no_request_wherever_requests_are_counted(proxy: ProxyWithData) -> None:
     messages = [{"role": "user", "content": "One."}, {"role": "assistant", "content": "First."}]
-    assert bring(world, {"id": "only-imported", "messages": messages}).status == 200
+    assert bring(proxy, {"id": "only-imported", "messages": messages}).status == 200
     place = "/api/sessions/only-imported"
-    stats = world.ask("GET", f"{place}/stats").json()
+    stats = proxy.ask("GET", f"{place}/stats").json()
     assert (stats["exchanges"], stats["cost"], stats["cost_without"], stats["more"]) == (0, 0.0, 0.0, False)
-    assert world.ask("GET", f"{place}/points").json() == []
-    (listed,) = world.ask("GET", "/api/sessions?q=only-imported").json()["items"]
-    (line,) = world.ask("GET", "/api/live?q=only-imported").json()["items"]
+    assert proxy.ask("GET", f"{place}/points").json() == []
+    (listed,) = proxy.ask("GET", "/api/sessions?q=only-imported").json()["items"]
+    (line,) = proxy.ask("GET", "/api/live?q=only-imported").json()["items"]
     assert listed["exchanges"] == line["exchanges"] == line["figures"]["exchanges"] == 0
-    go_on(world, "only-imported", messages)
-    stats = world.ask("GET", f"{place}/stats").json()
-    (line,) = world.ask("GET", "/api/live?q=only-imported").json()["items"]
+    go_on(proxy, "only-imported", messages)
+    stats = proxy.ask("GET", f"{place}/stats").json()
+    (line,) = proxy.ask("GET", "/api/live?q=only-imported").json()["items"]
     assert stats["exchanges"] == line["exchanges"] == line["figures"]["exchanges"] == 1
     assert stats["tokens"] > 0
 
 
-def test_geminis_form_is_understood_and_marked(world: ProxyWithData) -> None:
+def test_geminis_form_is_understood_and_marked(proxy: ProxyWithData) -> None:
     contents: list[dict[str, Any]] = [
         {"role": "user", "parts": [{"text": "Weather?"}]},
         {"role": "model", "parts": [{"functionCall": {"name": "weather", "args": {"city": "Ulm"}}}]},
         {"role": "function", "parts": [{"functionResponse": {"name": "weather", "response": {"output": "sun"}}}]},
         {"role": "model", "parts": [{"text": "Sun."}]},
     ]
-    assert bring(world, {"id": "gemini", "messages": contents}).status == 200
-    lines = world.ask("GET", "/api/sessions/gemini/messages").json()["items"]
+    assert bring(proxy, {"id": "gemini", "messages": contents}).status == 200
+    lines = proxy.ask("GET", "/api/sessions/gemini/messages").json()["items"]
     assert [(one["role"], one["strategy"]) for one in lines] == [
         ("user", "gemini"), ("assistant", "gemini"), ("tool", "gemini"), ("assistant", "gemini")
     ]  # fmt: skip
@@ -107,45 +107,45 @@ def test_geminis_form_is_understood_and_marked(world: ProxyWithData) -> None:
         ([{"id": "fine", "messages": [{"role": "user", "content": "a"}]}, {"id": "x", "messages": 3}], 422),
     ],
 )
-def test_nothing_is_stored_of_what_is_wrong_anywhere(world: ProxyWithData, lines: list[object], status: int) -> None:
-    got = bring(world, *lines)
+def test_nothing_is_stored_of_what_is_wrong_anywhere(proxy: ProxyWithData, lines: list[object], status: int) -> None:
+    got = bring(proxy, *lines)
     assert (got.status, "line" in got.json()["error"]["message"]) == (status, True)
-    assert world.ask("GET", "/api/sessions/fine").status == 404
+    assert proxy.ask("GET", "/api/sessions/fine").status == 404
 
 
 @pytest.mark.parametrize(
     "line", [b'{"id":"x","messages":[%b]}', b'{"id":"x","messages":[{"role":"user","content":[%b]}]}']
 )
 def test_more_values_than_are_read_at_once_are_413(
-    world: ProxyWithData, line: bytes, monkeypatch: pytest.MonkeyPatch
+    proxy: ProxyWithData, line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "MAX_VALUES", 1000)
     for count, status in ((900, 422), (1100, 413)):
-        assert bring(world, line % b",".join([b"1"] * count)).status == status
-    assert bring(world, {"id": f"commas {line!r}", "messages": [{"role": "user", "content": "," * 2000}]}).status == 200
+        assert bring(proxy, line % b",".join([b"1"] * count)).status == status
+    assert bring(proxy, {"id": f"commas {line!r}", "messages": [{"role": "user", "content": "," * 2000}]}).status == 200
 
 
-def test_a_conversation_without_an_answer_is_imported_as_well(world: ProxyWithData) -> None:
-    assert bring(world, {"id": "asked", "messages": [{"role": "user", "content": "Are you there?"}]}).status == 200
-    assert world.ask("GET", "/api/sessions/asked/exchanges").json()["items"][0]["status"] == "partial"
-    (one,) = world.ask("GET", "/api/sessions/asked/groups").json()["items"]
+def test_a_conversation_without_an_answer_is_imported_as_well(proxy: ProxyWithData) -> None:
+    assert bring(proxy, {"id": "asked", "messages": [{"role": "user", "content": "Are you there?"}]}).status == 200
+    assert proxy.ask("GET", "/api/sessions/asked/exchanges").json()["items"][0]["status"] == "partial"
+    (one,) = proxy.ask("GET", "/api/sessions/asked/groups").json()["items"]
     assert one["title"] == "Are you there?"
 
 
-def test_a_session_is_imported_into_ones_own_tenant(world: ProxyWithData) -> None:
+def test_a_session_is_imported_into_ones_own_tenant(proxy: ProxyWithData) -> None:
     line = {"id": "talk", "messages": [{"role": "user", "content": "Mine."}, {"role": "assistant", "content": "Yes."}]}
-    assert bring(world, line, key="cp-other-admin").status == 200
-    assert world.ask("GET", "/api/sessions/talk", key="cp-other-admin").json()["rows"]["messages"] == 2
-    assert world.ask("GET", "/api/sessions/talk").json()["rows"]["messages"] > 2
+    assert bring(proxy, line, key="cp-other-admin").status == 200
+    assert proxy.ask("GET", "/api/sessions/talk", key="cp-other-admin").json()["rows"]["messages"] == 2
+    assert proxy.ask("GET", "/api/sessions/talk").json()["rows"]["messages"] > 2
 
 
 def test_an_empty_store_without_keys_takes_an_import_for_clients_without_a_credential(tmp_path: Path) -> None:
     line = {"id": "talk", "messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]}
     with run_proxy_in_thread("demo", db=str(tmp_path / "a.sqlite3")) as proxy:
-        world = ProxyWithData(proxy)
-        assert bring(world, line, key=None).json()["sessions"] == ["talk"]
+        filled = ProxyWithData(proxy)
+        assert bring(filled, line, key=None).json()["sessions"] == ["talk"]
         body = {"model": "demo", "messages": [*line["messages"], {"role": "user", "content": "Thank you."}]}
-        got = world.ask("POST", "/v1/chat/completions", body, key=None)
+        got = filled.ask("POST", "/v1/chat/completions", body, key=None)
         assert got.headers["x-context-session"] == "talk", "the agent goes on with it"
 
 

@@ -29,13 +29,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
     with run_proxy_with_keys(tmp_path_factory.mktemp("stage")) as made:
         yield made
 
 
 @pytest.fixture
-def screen(browser: Browser, there: ProxyWithKeys) -> Iterator[Screen]:
-    with open_page(browser, there) as made:
+def screen(browser: Browser, proxy: ProxyWithKeys) -> Iterator[Screen]:
+    with open_page(browser, proxy) as made:
         yield made
         made.well()

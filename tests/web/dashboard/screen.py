@@ -65,8 +65,8 @@ def run_upstream_in_thread(model: ScriptedModel) -> Iterator[int]:
 
     async def serve() -> None:
         nonlocal port
-        async with run_upstream(model) as there:
-            port = there.port
+        async with run_upstream(model) as upstream:
+            port = upstream.port
             began.set()
             await end.wait()
 

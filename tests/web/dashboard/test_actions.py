@@ -110,7 +110,7 @@ def test_rebuild_asks_the_model_for_its_state(screen: Screen) -> None:
     assert "### STATE" in screen.stage.say(name, "And on.")
 
 
-def test_the_state_the_scratchpad_and_notes_are_told(screen: Screen) -> None:
+def test_the_state_the_scratchpad_and_notes_are_reported(screen: Screen) -> None:
     name = opened(screen, "/told", "textarea[aria-label=State]")
     screen.page.fill("textarea[aria-label=State]", "Goal: paint the shed green")
     screen.press("button:text-is('Save state')")

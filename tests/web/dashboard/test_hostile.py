@@ -78,7 +78,7 @@ PAYLOADS = [
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
     """Each payload is a session's name, a model's name and what was said in it; and all are in one conversation, as
     what the user, the model, its calls and tools said, and as state, note, scratchpad and memo."""
     with run_proxy_with_keys(tmp_path_factory.mktemp("hostile"), policy="thrifty") as made:
@@ -133,9 +133,9 @@ def unharmed(screen: Screen) -> None:
 
 
 @pytest.fixture
-def watched(browser: Browser, there: ProxyWithKeys) -> Iterator[Screen]:
-    with open_page(browser, there) as screen:
-        home = f"http://127.0.0.1:{there.proxy.port}/"
+def watched(browser: Browser, proxy: ProxyWithKeys) -> Iterator[Screen]:
+    with open_page(browser, proxy) as screen:
+        home = f"http://127.0.0.1:{proxy.proxy.port}/"
 
         def opened(dialog: Dialog) -> None:
             screen.complaints.append(dialog.message)
@@ -151,7 +151,7 @@ def watched(browser: Browser, there: ProxyWithKeys) -> Iterator[Screen]:
         unharmed(screen)
 
 
-def test_there_are_two_hundred_of_them() -> None:
+def test_there_are_two_hundred_hostile_texts() -> None:
     assert len(set(PAYLOADS)) == 200
 
 
@@ -214,11 +214,11 @@ def test_what_the_model_is_told_money_settings_memos_and_addresses(watched: Scre
         watched.complaints[:] = [one for one in watched.complaints if "404" not in one]
 
 
-def test_the_widget_shows_text_as_text(browser: Browser, there: ProxyWithKeys) -> None:
-    (line,) = there.get(f"/live?q={quote('0 <script>', safe='')}")["items"]
-    with open_page(browser, there, bypass_csp=True) as screen:
+def test_the_widget_shows_text_as_text(browser: Browser, proxy: ProxyWithKeys) -> None:
+    (line,) = proxy.get(f"/live?q={quote('0 <script>', safe='')}")["items"]
+    with open_page(browser, proxy, bypass_csp=True) as screen:
         screen.go("#/", ".sessions")
-        screen.page.evaluate(there.ask("GET", "/dashboard/widget.js")[1].decode())
+        screen.page.evaluate(proxy.ask("GET", "/dashboard/widget.js")[1].decode())
         shown = """async (session) => {
             const one = document.createElement("context-manager-widget");
             one.setAttribute("key", "cp-admin");

@@ -42,7 +42,7 @@ VIEWS = {
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
     """With one conversation, of which something is dropped, noted and remembered."""
     with run_proxy_with_keys(tmp_path_factory.mktemp("pages")) as made:
         made.converse("talk")
@@ -78,23 +78,23 @@ def serious(screen: Screen, axe: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Browser, there: ProxyWithKeys, axe: str, scheme: Any) -> None:
+def test_axe_finds_nothing_serious(browser: Browser, proxy: ProxyWithKeys, axe: str, scheme: Any) -> None:
     found = {}
-    with open_page(browser, there, color_scheme=scheme, bypass_csp=True) as screen:
+    with open_page(browser, proxy, color_scheme=scheme, bypass_csp=True) as screen:
         for place, wait in VIEWS.items():
             screen.go(place, wait)
             if place.endswith("/talk"):
                 screen.click(".line-title >> nth=1")
                 screen.page.wait_for_selector(".message")
             found[place] = serious(screen, axe)
-    with open_page(browser, there, key="", color_scheme=scheme, bypass_csp=True) as screen:
+    with open_page(browser, proxy, key="", color_scheme=scheme, bypass_csp=True) as screen:
         screen.go("#/", "input[type=password]")
         found["key"] = serious(screen, axe)
     assert {place: list(told) for place, told in found.items() if told} == {}
 
 
-def test_every_view_fits_every_width_and_complains_of_nothing(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_every_view_fits_every_width_and_complains_of_nothing(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         for place, width in product(VIEWS, (360, 768, 1920)):
             screen.page.set_viewport_size({"width": width, "height": 800})
             if width == 360:
@@ -104,19 +104,19 @@ def test_every_view_fits_every_width_and_complains_of_nothing(browser: Browser, 
             screen.well()
 
 
-def test_on_a_phone_every_page_has_its_place_in_the_menu(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there, viewport={"width": 390, "height": 800}) as screen:
+def test_on_a_phone_every_page_has_its_place_in_the_menu(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy, viewport={"width": 390, "height": 800}) as screen:
         screen.go("#/memos", ".memo")
         boxes = [one.bounding_box() for one in screen.page.locator("#pages a").all()]
         assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
         screen.well()
 
 
-def test_what_is_stored_is_named_in_plain_words(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_what_is_stored_is_named_in_plain_words(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.go("#/s/acme/talk/settings", "h2:text-is('Data')")
         named = screen.page.locator(".facts-list dt").all_inner_texts()
-        stored = {name: count for name, count in there.get("/sessions/talk")["rows"].items() if count}
+        stored = {name: count for name, count in proxy.get("/sessions/talk")["rows"].items() if count}
         assert stored.keys() >= {"exchanges", "forms", "messages"}
         assert named[:3] == ["Begun", "messages", "requests"]
         assert len(named) == 1 + len(stored)
@@ -124,7 +124,7 @@ def test_what_is_stored_is_named_in_plain_words(browser: Browser, there: ProxyWi
         screen.well()
 
 
-def test_a_search_goes_on_by_itself_until_something_is_found(browser: Browser, tmp_path: Path) -> None:
+def test_a_search_continues_by_itself_until_something_is_found(browser: Browser, tmp_path: Path) -> None:
     with run_proxy_with_keys(tmp_path) as made, open_page(browser, made) as screen:
         made.say("old", "The zebra waits.")
         for n in range(45):
@@ -140,11 +140,11 @@ def tile(screen: Screen, label: str) -> str:
 
 
 def test_the_first_page_says_what_was_saved_and_claims_nothing_unknown(
-    browser: Browser, there: ProxyWithKeys, tmp_path: Path
+    browser: Browser, proxy: ProxyWithKeys, tmp_path: Path
 ) -> None:
-    with open_page(browser, there) as screen:
+    with open_page(browser, proxy) as screen:
         screen.go("#/", ".overview-chart .u-over")
-        money = there.get("/money")["total"]
+        money = proxy.get("/money")["total"]
         assert f"{money['exchanges']} in all" in tile(screen, "Requests today")
         assert screen.page.locator("a.name:has-text('talk') + .first-prompt:has-text('Prompt number 0?')").count() == 1
         screen.well()
@@ -174,8 +174,8 @@ def test_the_first_page_says_what_was_saved_and_claims_nothing_unknown(
             screen.well()
 
 
-async def slow_down(_: RawRequest, there: Connection) -> None:
-    await send_reply(there, b"429 Slow down", b"{}")
+async def slow_down(_: RawRequest, connection: Connection) -> None:
+    await send_reply(connection, b"429 Slow down", b"{}")
 
 
 def test_health_counts_what_has_a_kind(browser: Browser, tmp_path: Path) -> None:
@@ -189,24 +189,24 @@ def test_health_counts_what_has_a_kind(browser: Browser, tmp_path: Path) -> None
         screen.well()
 
 
-def test_the_chart_is_drawn_by_the_library_and_read_out_by_keys(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_the_chart_is_drawn_by_the_library_and_read_out_by_keys(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.go("#/s/acme/talk/prompts", ".time-line .u-over")
         screen.page.locator(".time-line .plot-box").focus()
         screen.page.keyboard.press("End")
         reading = screen.page.locator(".time-line .reading")
-        last = there.get("/sessions/talk/points")[-1]
+        last = proxy.get("/sessions/talk/points")[-1]
         assert "as the client sent it" in reading.inner_text()
         screen.page.keyboard.press("Enter")
         screen.page.wait_for_selector(f".request[aria-current][href$='{last['exchange']}']")
         screen.well()
 
 
-def test_the_diff_begins_at_the_first_change_and_goes_to_the_next(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
-        last = there.get("/sessions/talk/points")[-1]["exchange"]
+def test_the_diff_begins_at_the_first_change_and_goes_to_the_next(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
+        last = proxy.get("/sessions/talk/points")[-1]["exchange"]
         screen.go(f"#/s/acme/talk/prompts/{last}", ".diff-bar")
-        prompt = there.get(f"/sessions/talk/exchanges/{last}/prompt")
+        prompt = proxy.get(f"/sessions/talk/exchanges/{last}/prompt")
         changed = {one["index"] for one in prompt["messages"] if one["status"] != "in"}
         changed |= {one["index"] for one in prompt["inserts"]}
         assert screen.page.locator("[data-change]").count() == len(changed) > 1
@@ -220,8 +220,8 @@ def test_the_diff_begins_at_the_first_change_and_goes_to_the_next(browser: Brows
         screen.well()
 
 
-def test_what_was_said_is_searched_and_a_match_opens_its_group(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_what_was_said_is_searched_and_a_match_opens_its_group(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.go("#/search", ".search input")
         screen.page.fill(".search input", "Answer number")
         screen.page.keyboard.press("Enter")
@@ -256,15 +256,15 @@ def test_a_strip_of_hundreds_of_groups_fits_a_phone(browser: Browser, tmp_path: 
         look_through_the_changes(there, screen)
 
 
-def look_through_the_changes(there: ProxyWithKeys, screen: Screen) -> None:
+def look_through_the_changes(proxy: ProxyWithKeys, screen: Screen) -> None:
     """A long prompt is fetched in pages, as far as its changes are looked at."""
-    assert there.ask("POST", "/api/sessions/long/window", {"groups": 2})[0] == 200
+    assert proxy.ask("POST", "/api/sessions/long/window", {"groups": 2})[0] == 200
     pages: list[str] = []
     screen.page.on("request", lambda asked: pages.append(asked.url) if "/prompt?" in asked.url else None)
     screen.go("#/s/acme/long/prompts", ".diff-bar")
     changes = screen.page.locator("[data-change]")
     assert (changes.count(), len(pages)) == (40, 1)
-    total = there.get("/sessions/long/prompt?limit=1")["changes"]
+    total = proxy.get("/sessions/long/prompt?limit=1")["changes"]
     assert total > 600
     for n in range(41):
         screen.click("button:text-is('Next change')")
@@ -308,9 +308,9 @@ def test_the_only_change_of_a_long_prompt_is_found_with_one_request(browser: Bro
 
 
 def test_charts_of_a_long_session_say_that_they_draw_its_newest_requests(browser: Browser, tmp_path: Path) -> None:
-    with run_proxy_with_keys(tmp_path) as there, open_page(browser, there) as screen:
+    with run_proxy_with_keys(tmp_path) as proxy, open_page(browser, proxy) as screen:
         for n in range(202):
-            there.say("many", f"Number {n}?")
+            proxy.say("many", f"Number {n}?")
         screen.go("#/s/acme/many/costs", ".charts > p")
         assert "over the newest 200 requests" in screen.page.inner_text(".charts > p"), "Paid so far has all 202"
         titles = screen.page.locator(".chart-title").all_inner_texts()
@@ -321,8 +321,8 @@ def test_charts_of_a_long_session_say_that_they_draw_its_newest_requests(browser
         screen.well()
 
 
-def test_other_policies_are_compared_on_demand(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_other_policies_are_compared_on_demand(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.go("#/s/acme/talk/costs", "button:text-is('Compare policies')")
         screen.click("button:text-is('Compare policies')")
         screen.page.wait_for_selector(".compared th:text-is('thrifty')", timeout=60_000)
@@ -383,8 +383,8 @@ def test_an_empty_store_says_how_to_point_an_agent_at_it(browser: Browser, tmp_p
         screen.well()
 
 
-def test_without_a_key_one_is_asked_for_and_a_wrong_one_is_told(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there, key="") as screen:
+def test_without_a_key_one_is_asked_for_and_a_wrong_one_is_reported(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy, key="") as screen:
         screen.go("#/", "input[type=password]")
         screen.page.fill("input[type=password]", "cp-nobody")
         screen.page.keyboard.press("Enter")
@@ -397,8 +397,8 @@ def test_without_a_key_one_is_asked_for_and_a_wrong_one_is_told(browser: Browser
         assert screen.page.evaluate("[sessionStorage.length, localStorage.length]") == [0, 0]
 
 
-def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there, key="cp-read") as screen:
+def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy, key="cp-read") as screen:
         for place, wait in VIEWS.items():
             screen.go(place, wait)
             words = ("Drop", "Remove", "Pin", "Compress", "Prune", "Set", "Add note", "Edit", "Delete session")
@@ -408,8 +408,8 @@ def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, there: Prox
         screen.well()
 
 
-def test_what_is_not_there_is_told(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_what_is_not_there_is_reported(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         for place, title in (("#/nowhere", "There is no such page"), ("#/s/acme/nobody", "Not here")):
             screen.go(place, f"h2:text-is('{title}')")
             assert screen.page.locator("h1").count() == 1
@@ -417,8 +417,8 @@ def test_what_is_not_there_is_told(browser: Browser, there: ProxyWithKeys) -> No
         screen.page.wait_for_selector(".sessions")
 
 
-def test_a_lost_connection_is_told_and_mends_itself(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_a_lost_connection_is_reported_and_restored(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.go("#/", ".sessions")
         screen.context.set_offline(True)
         screen.page.wait_for_selector(".lost", timeout=60_000)
@@ -433,8 +433,8 @@ def rows(count: int) -> str:
 
 @pytest.mark.parametrize("status", [0, 503])
 @pytest.mark.parametrize("part", ["prompt", "stats", "points"])
-def test_what_failed_once_is_asked_for_again(browser: Browser, there: ProxyWithKeys, part: str, status: int) -> None:
-    with open_page(browser, there) as screen:
+def test_what_failed_once_is_asked_for_again(browser: Browser, proxy: ProxyWithKeys, part: str, status: int) -> None:
+    with open_page(browser, proxy) as screen:
 
         def fail_once(route: Route) -> None:
             if failed:
@@ -456,10 +456,10 @@ def test_what_failed_once_is_asked_for_again(browser: Browser, there: ProxyWithK
         screen.complaints.clear()  # the browser reports the answer that failed
 
 
-def test_search_and_filters_and_pages(browser: Browser, there: ProxyWithKeys) -> None:
+def test_search_and_filters_and_pages(browser: Browser, proxy: ProxyWithKeys) -> None:
     for n in range(27):
-        there.say(f"many-{n}", "Hello.")
-    with open_page(browser, there) as screen:
+        proxy.say(f"many-{n}", "Hello.")
+    with open_page(browser, proxy) as screen:
         screen.go("#/", ".sessions")
         assert screen.page.locator(".sessions tbody tr").count() == 25
         screen.click("button:text-is('Show more')")
@@ -471,15 +471,15 @@ def test_search_and_filters_and_pages(browser: Browser, there: ProxyWithKeys) ->
         screen.well()
 
 
-def test_the_list_follows_what_happens(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_the_list_follows_what_happens(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.go("#/", ".sessions")
-        there.say("comes-later", "Hello.")
+        proxy.say("comes-later", "Hello.")
         screen.page.wait_for_selector("a.name:has-text('comes-later')", timeout=60_000)
 
 
-def test_the_strip_works_with_keys_alone_and_tells_why(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_the_strip_works_with_keys_alone_and_tells_why(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.go("#/s/acme/talk", ".strip .bar")
         screen.page.locator(".strip button").last.focus()
         screen.page.keyboard.press("Home")
@@ -497,8 +497,8 @@ def test_the_strip_works_with_keys_alone_and_tells_why(browser: Browser, there: 
         screen.well()
 
 
-def test_the_colours_can_be_switched_and_stay(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there, color_scheme="light") as screen:
+def test_the_colours_can_be_switched_and_stay(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy, color_scheme="light") as screen:
         screen.go("#/", ".sessions")
         paper = "getComputedStyle(document.body).backgroundColor"
         light = screen.page.evaluate(paper)
@@ -510,8 +510,8 @@ def test_the_colours_can_be_switched_and_stay(browser: Browser, there: ProxyWith
         screen.well()
 
 
-def test_nothing_moves_where_that_is_not_wanted(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there, reduced_motion="reduce") as screen:
+def test_nothing_moves_where_that_is_not_wanted(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy, reduced_motion="reduce") as screen:
         screen.go("#/s/acme/talk", ".toolbar")
         moving = (
             "[...document.querySelectorAll('*')].filter((e) => getComputedStyle(e).transitionDuration !== '0s').length"
@@ -522,10 +522,10 @@ def test_nothing_moves_where_that_is_not_wanted(browser: Browser, there: ProxyWi
 def test_a_request_that_never_ended_is_not_running_for_ever(browser: Browser, tmp_path: Path) -> None:
     ended = threading.Event()
 
-    async def wait(_: RawRequest, there: Connection) -> None:
+    async def wait(_: RawRequest, connection: Connection) -> None:
         while not ended.is_set():
             await asyncio.sleep(0.05)
-        await send_reply(there, b"500 Late", b"{}")
+        await send_reply(connection, b"500 Late", b"{}")
 
     body = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
     with run_proxy_with_keys(tmp_path) as made, open_page(browser, made) as screen:
@@ -547,7 +547,7 @@ def test_a_request_that_never_ended_is_not_running_for_ever(browser: Browser, tm
             asker.join(30)
 
 
-def test_a_prompt_that_is_over_its_budget_is_marked(there: ProxyWithKeys, screen: Screen) -> None:
-    there.say("tight", "[pin] " + "word " * 3_000, max_tokens=127_500)
+def test_a_prompt_that_is_over_its_budget_is_marked(proxy: ProxyWithKeys, screen: Screen) -> None:
+    proxy.say("tight", "[pin] " + "word " * 3_000, max_tokens=127_500)
     screen.go("#/", ".sessions .flag.bad:has-text('over budget')")
-    there.histories.pop("tight")
+    proxy.histories.pop("tight")

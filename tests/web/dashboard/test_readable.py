@@ -23,7 +23,7 @@ ARABIC = "مرحبًا 👋🏽 هل يمكنك إصلاح اختبار test_log
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
     """With one request of a model that nobody knows, and one request in Arabic."""
     with run_proxy_with_keys(tmp_path_factory.mktemp("readable")) as made:
         made.say("unknown", "Hello.", model="our-finetune")
@@ -31,7 +31,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyWithKeys]:
         yield made
 
 
-def test_a_window_that_is_not_known_is_no_full_bar(there: ProxyWithKeys, screen: Screen) -> None:
+def test_a_window_that_is_not_known_is_not_a_full_bar(proxy: ProxyWithKeys, screen: Screen) -> None:
     screen.go("#/", ".sessions tbody tr:has-text('unknown')")
     row = screen.page.locator(".sessions tbody tr:has-text('our-finetune')")
     assert "window not known" in row.inner_text()
@@ -42,8 +42,8 @@ def test_a_window_that_is_not_known_is_no_full_bar(there: ProxyWithKeys, screen:
     assert screen.page.locator(".card.broad .track").count() == 0
 
 
-def test_a_text_from_right_to_left_is_cut_at_its_end(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there, viewport={"width": 390, "height": 800}) as screen:
+def test_a_text_from_right_to_left_is_cut_at_its_end(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy, viewport={"width": 390, "height": 800}) as screen:
         screen.go("#/", f".first-prompt:has-text('{ARABIC[:6]}')")
         direction = "(element) => getComputedStyle(element).direction"
         assert screen.page.locator(f".first-prompt:has-text('{ARABIC[:6]}')").evaluate(direction) == "rtl"
@@ -63,7 +63,7 @@ def test_a_text_from_right_to_left_is_cut_at_its_end(browser: Browser, there: Pr
         screen.well()
 
 
-def test_counts_agree_with_their_nouns_and_none_is_not_counted(there: ProxyWithKeys, screen: Screen) -> None:
+def test_counts_agree_with_their_nouns_and_none_is_not_counted(proxy: ProxyWithKeys, screen: Screen) -> None:
     screen.go("#/s/acme/arabic", ".line-title")
     card = screen.page.locator(".card:has(.label:text-is('Messages'))").inner_text()
     assert "1 group" in card
@@ -71,15 +71,15 @@ def test_counts_agree_with_their_nouns_and_none_is_not_counted(there: ProxyWithK
     assert not {"0 left out", "0 shortened"} & set(card.splitlines())
 
 
-def test_a_search_says_in_how_many_sessions(there: ProxyWithKeys, screen: Screen) -> None:
+def test_a_search_says_in_how_many_sessions(proxy: ProxyWithKeys, screen: Screen) -> None:
     screen.go("#/search", "input[type=search]")
     assert "Finds whole words" in screen.page.locator("main").inner_text()
     screen.go("#/search/Hello", "p:has-text('Found in')")
     assert "Found in 1 of 2 sessions." in screen.page.locator("main").inner_text()
 
 
-def test_an_error_of_the_api_is_a_whole_sentence(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there, key="cp-nobody") as screen:
+def test_an_error_of_the_api_is_a_whole_sentence(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy, key="cp-nobody") as screen:
         screen.go("#/", "input[type=password]")
         said = screen.page.locator(".panel p").first.inner_text()
         assert said[0].isupper(), said
@@ -100,21 +100,21 @@ def test_a_tenant_is_chosen_only_where_there_are_several(browser: Browser, tmp_p
         screen.well()
 
 
-def test_an_inserted_text_is_named_in_plain_words(there: ProxyWithKeys, screen: Screen) -> None:
-    there.converse("asked")
-    assert there.ask("POST", "/api/sessions/asked/rebuild")[0] == 200
+def test_an_inserted_text_is_named_in_plain_words(proxy: ProxyWithKeys, screen: Screen) -> None:
+    proxy.converse("asked")
+    assert proxy.ask("POST", "/api/sessions/asked/rebuild")[0] == 200
     screen.go("#/s/acme/asked", ".inserts summary")
     assert "request for the state" in screen.page.locator(".inserts summary").inner_text()
 
 
-def test_the_money_of_one_request_is_of_one_request(there: ProxyWithKeys, screen: Screen) -> None:
-    there.say("once", "What is the capital of France?", model="gpt-5")
+def test_the_money_of_one_request_is_of_one_request(proxy: ProxyWithKeys, screen: Screen) -> None:
+    proxy.say("once", "What is the capital of France?", model="gpt-5")
     screen.go("#/s/acme/once/costs", ".charts p.soft")
     assert "over 1 request," in screen.page.locator(".charts p.soft").inner_text()
 
 
-def test_a_report_that_another_reader_waits_for_is_no_empty_page(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_a_report_that_another_reader_waits_for_is_not_an_empty_page(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.page.route(
             "**/api/report*", lambda route: route.fulfill(status=429, json={"error": {"message": "busy"}})
         )
@@ -155,19 +155,19 @@ def test_a_chart_of_one_moment_has_its_time_and_steps_that_are_not_rounded(brows
         screen.well()
 
 
-def test_requests_of_one_minute_have_no_time_twice(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_requests_of_one_minute_have_no_time_twice(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.page.add_init_script(NOTE_LABELS)
         for n in range(4):
-            there.say("quick", f"Hello {n}.")
+            proxy.say("quick", f"Hello {n}.")
         drawn = labels(screen, "#/s/acme/quick/latency", ".chart .u-over")
         times = [text for text in drawn if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text)]
         assert times
         assert all(one != following for one, following in pairwise(times)), drawn
 
 
-def test_counts_of_tokens_have_no_label_twice(browser: Browser, there: ProxyWithKeys) -> None:
-    with open_page(browser, there) as screen:
+def test_counts_of_tokens_have_no_label_twice(browser: Browser, proxy: ProxyWithKeys) -> None:
+    with open_page(browser, proxy) as screen:
         screen.page.add_init_script(NOTE_LABELS)
         drawn = labels(screen, "#/s/acme/unknown/costs", ".chart:has-text('cache') .u-over")
         assert all(one != following for one, following in pairwise(drawn)), drawn
@@ -189,7 +189,7 @@ def test_the_tables_of_money_and_the_head_fit_a_phone(browser: Browser, tmp_path
         screen.well()
 
 
-def test_the_charts_of_a_session_s_money_stand_in_rows_below_their_sum(browser: Browser, tmp_path: Path) -> None:
+def test_the_charts_of_a_session_s_money_are_in_rows_below_their_sum(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text('[models."priced"]\nwindow = 100000\ninput = 20.0\noutput = 60.0\n')
     with (
         run_proxy_with_keys(tmp_path, models_file=str(tmp_path / "models.toml")) as made,
@@ -205,7 +205,7 @@ def test_the_charts_of_a_session_s_money_stand_in_rows_below_their_sum(browser: 
         screen.well()
 
 
-def test_cached_tokens_stand_beside_the_prompt_that_the_provider_counted(browser: Browser, tmp_path: Path) -> None:
+def test_cached_tokens_are_beside_the_prompt_that_the_provider_counted(browser: Browser, tmp_path: Path) -> None:
     with run_proxy_with_keys(tmp_path) as made, open_page(browser, made) as screen:
         made.model.usage = {
             "prompt_tokens": 5100, "completion_tokens": 9, "total_tokens": 5109,

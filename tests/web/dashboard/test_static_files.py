@@ -11,11 +11,17 @@ from importlib.resources import files
 
 import pytest
 
-from proxy.web.dashboard.static_files import CSP, VENDORED, DashboardFiles
+from proxy.web.dashboard.static_files import CSP, DashboardFiles
 from tests.proxy_server import RunningProxy, make_key, run_proxy_in_thread
 
 TYPES = ("text/html", "text/css", "text/javascript", "image/svg+xml", "text/plain")
 ORIGIN = "http://pages.example"
+VENDORED = {
+    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    "uPlot.LICENSE.txt": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+}
+"""Files of others with their SHA-256: uPlot 1.6.32 of the npm registry, unchanged."""
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +118,12 @@ def sources() -> list[tuple[str, str]]:
 
 
 def test_files_of_others_are_whole_and_the_page_loads_no_others() -> None:
-    there = DashboardFiles().contents
-    assert {name: hashlib.sha256(there[name]).hexdigest() for name in VENDORED} == VENDORED
-    assert b"Permission is hereby granted" in there["uPlot.LICENSE.txt"]
-    page = there["index.html"].decode()
+    contents = DashboardFiles().contents
+    assert {name: hashlib.sha256(contents[name]).hexdigest() for name in VENDORED} == VENDORED
+    assert b"Permission is hereby granted" in contents["uPlot.LICENSE.txt"]
+    page = contents["index.html"].decode()
     named = dict(re.findall(r'(?:src|href)="(uPlot[^"]+)" integrity="sha384-([^"]+)"', page))
-    hashes = {name: b64encode(hashlib.sha384(there[name]).digest()).decode() for name in named}
+    hashes = {name: b64encode(hashlib.sha384(contents[name]).digest()).decode() for name in named}
     assert named == hashes
     assert set(named) == {"uPlot.iife.min.js", "uPlot.min.css"}
 

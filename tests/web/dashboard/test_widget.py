@@ -57,7 +57,7 @@ def elsewhere() -> Iterator[tuple[int, dict[str, str]]]:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory, elsewhere: tuple[int, dict[str, str]]) -> Iterator[ProxyWithKeys]:
+def proxy(tmp_path_factory: pytest.TempPathFactory, elsewhere: tuple[int, dict[str, str]]) -> Iterator[ProxyWithKeys]:
     origins = [f"http://127.0.0.1:{elsewhere[0]}"]
     with run_proxy_with_keys(tmp_path_factory.mktemp("widget"), dashboard={"origins": origins}) as made:
         made.converse("talk")
@@ -67,26 +67,26 @@ def there(tmp_path_factory: pytest.TempPathFactory, elsewhere: tuple[int, dict[s
 @contextmanager
 def show_widget(
     browser: Browser,
-    there: ProxyWithKeys,
+    proxy: ProxyWithKeys,
     elsewhere: tuple[int, dict[str, str]],
     session: str = "talk",
     key: str = "cp-admin",
     host: str = "127.0.0.1",
 ) -> Iterator[Screen]:
     port, served = elsewhere
-    served["/"] = PAGE.format(url=there.url, session=session, key=key)
-    with open_page(browser, there, key="") as screen:
+    served["/"] = PAGE.format(url=proxy.url, session=session, key=key)
+    with open_page(browser, proxy, key="") as screen:
         screen.page.goto(f"http://{host}:{port}/")
         screen.page.wait_for_selector("context-manager-widget .box")
         yield screen
 
 
-def test_d8_it_tells_how_full_the_session_is(
-    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
+def test_d8_the_widget_shows_how_full_the_session_is(
+    browser: Browser, proxy: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    with show_widget(browser, there, elsewhere, key="cp-read") as screen:
+    with show_widget(browser, proxy, elsewhere, key="cp-read") as screen:
         screen.page.wait_for_selector("context-manager-widget .stats")
-        stats = there.get("/sessions/talk/stats")
+        stats = proxy.get("/sessions/talk/stats")
         text = screen.page.inner_text("context-manager-widget .box")
         assert f"{stats['sent']:,}" in text
         assert str(stats["items"]) in text
@@ -104,8 +104,8 @@ def test_d8_it_tells_how_full_the_session_is(
         screen.well()
 
 
-def test_it_looks_again_every_three_seconds_until_it_leaves_the_page(
-    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
+def test_the_widget_refreshes_every_three_seconds_until_it_leaves_the_page(
+    browser: Browser, proxy: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     count = """
         window.asked = 0; window.timers = new Set();
@@ -118,8 +118,8 @@ def test_it_looks_again_every_three_seconds_until_it_leaves_the_page(
         };
     """
     port, served = elsewhere
-    served["/"] = PAGE.format(url=there.url, session="talk", key="cp-read")
-    with open_page(browser, there, key="") as screen:
+    served["/"] = PAGE.format(url=proxy.url, session="talk", key="cp-read")
+    with open_page(browser, proxy, key="") as screen:
         screen.page.add_init_script(count)
         screen.page.goto(f"http://127.0.0.1:{port}/")
         screen.page.wait_for_function("window.asked >= 3", timeout=60_000)
@@ -136,33 +136,33 @@ def test_it_looks_again_every_three_seconds_until_it_leaves_the_page(
 
 
 def test_d8_the_button_really_prunes_the_next_prompt(
-    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
+    browser: Browser, proxy: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    before = list_whole_results(there.say("talk", "Go on."), "talk")
-    with show_widget(browser, there, elsewhere) as screen:
+    before = list_whole_results(proxy.say("talk", "Go on."), "talk")
+    with show_widget(browser, proxy, elsewhere) as screen:
         screen.page.evaluate("addEventListener('toast:success', (event) => { window.told = event.detail.message; })")
         screen.click("context-manager-widget .prune-btn")
         screen.page.wait_for_selector("context-manager-widget .toast")
         assert screen.page.evaluate("window.told") == "The next request is pruned."
         screen.well()
-    assert len(list_whole_results(there.say("talk", "And on."), "talk")) < len(before)
+    assert len(list_whole_results(proxy.say("talk", "And on."), "talk")) < len(before)
 
 
 def test_a_read_key_does_not_prune_and_says_so(
-    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
+    browser: Browser, proxy: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    with show_widget(browser, there, elsewhere, key="cp-read") as screen:
+    with show_widget(browser, proxy, elsewhere, key="cp-read") as screen:
         screen.click("context-manager-widget .prune-btn")
         toast = screen.page.wait_for_selector("context-manager-widget .toast.bad")
         assert toast is not None
         assert "is for read" in toast.inner_text()
-        assert "force" not in there.get("/sessions/talk/settings")
+        assert "force" not in proxy.get("/sessions/talk/settings")
 
 
 def test_a_page_whose_origin_is_not_in_the_settings_is_told_nothing(
-    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
+    browser: Browser, proxy: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    with show_widget(browser, there, elsewhere, host="localhost") as screen:
+    with show_widget(browser, proxy, elsewhere, host="localhost") as screen:
         banner = screen.page.wait_for_selector("context-manager-widget .banner")
         assert banner is not None
         assert "may not ask it" in banner.inner_text()
@@ -171,9 +171,9 @@ def test_a_page_whose_origin_is_not_in_the_settings_is_told_nothing(
 
 
 def test_a_full_context_is_warned_of(
-    browser: Browser, there: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
+    browser: Browser, proxy: ProxyWithKeys, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
-    with show_widget(browser, there, elsewhere) as screen:
+    with show_widget(browser, proxy, elsewhere) as screen:
         screen.page.wait_for_selector("context-manager-widget .stats")
         warned = """() => {
             const one = document.querySelector("context-manager-widget");
