@@ -303,8 +303,12 @@ class _PricedExchange(msgspec.Struct, frozen=True):
         """The share that the cache served of the tokens that it was expected to hold.
 
         If it served less than half of a prefix that it had been sent, it has dropped that prefix, or never kept any. It
-        would not have served the client's own prompt either."""
-        expected, reported = self.count(self.meter.expected), self.meter.rounds[0][1]
+        would not have served the client's own prompt either. If edits have left little of the prefix, this little says
+        nothing about the rest."""
+        meter = self.meter
+        expected, reported = self.count(meter.expected), meter.rounds[0][1]
+        if 2 * meter.expected < meter.held:
+            return 1.0
         return reported / expected if 0 <= 2 * reported < expected else 1.0
 
     @property
