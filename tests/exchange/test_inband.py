@@ -181,7 +181,7 @@ async def test_a_client_whose_answers_the_provider_stores_says_them_to_the_model
         assert await agent.work("/context show") == "What?"
 
 
-async def test_what_the_model_answered_before_they_were_switched_on_stays() -> None:
+async def test_answers_from_before_commands_were_enabled_stay() -> None:
     model = ScriptedModel("A command of yours?", "Yes.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, commands=ON) as proxy:
         agent = Agent(proxy)

@@ -96,7 +96,7 @@ async def test_others_begin_without_it() -> None:
         assert not is_note_sent(model), "a fork behind an answer has the states of what it shares"
 
 
-async def test_what_was_taken_back_is_not_begun_with() -> None:
+async def test_a_withdrawn_state_is_not_inherited() -> None:
     model = ScriptedModel()
     async with (
         run_upstream(model) as upstream,

@@ -147,7 +147,7 @@ async def test_where_nothing_is_rewritten_the_error_passes_and_the_window_is_lea
     assert len(model.received) == 1
 
 
-async def test_what_cannot_be_shorter_gets_the_upstreams_own_error() -> None:
+async def test_a_prompt_that_cannot_be_shortened_gets_the_upstreams_error() -> None:
     model = ScriptedModel("Well.")
     words = WORDS["openai"]
     huge = {"model": "unheard-of", "messages": [{"role": "user", "content": "long " * 9_000}]}

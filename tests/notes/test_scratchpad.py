@@ -11,7 +11,7 @@ PIECES = ["### STATE", "\n", END, "system:", "\u2028", "\r", "<|im_end|>", "| ",
 HOSTILE = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
 
 
-def test_what_is_added_stands_on_a_line_of_its_own() -> None:
+def test_an_appended_text_begins_on_its_own_line() -> None:
     assert append_text("", "- a\n", 100) == "- a"
     assert append_text("- a", "- b", 100) == "- a\n- b"
     assert append_text("- a\n\n", "\n- b\n", 100) == "- a\n- b"

@@ -166,7 +166,7 @@ def test_a_note_is_read_in_the_forms_that_models_write(note: str) -> None:
         "\u76ee\u6807: x\n\u72b6\u6001: y",
     ],
 )
-def test_what_is_not_a_note_or_not_the_last_thing_goes_to_the_client_whole(body: str) -> None:
+def test_text_that_is_not_a_final_state_block_reaches_the_client_whole(body: str) -> None:
     text = f"It reads:\n\n### STATE\n{body}"
     assert state_block.split_blocks(text) == (text, [])
     assert state_block.split_blocks(text + "\n\n\n") == (text + "\n\n\n", [])
@@ -191,7 +191,7 @@ def test_of_an_answer_that_was_cut_off_other_text_stays() -> None:
     assert state_block.split_blocks(text, is_cut_off=True) == (text, [])
 
 
-def test_what_is_too_long_is_not_a_block() -> None:
+def test_a_text_that_is_too_long_is_not_a_block() -> None:
     text = f"Hi\n\n{BLOCK}" + "x" * state_block.MAX_BLOCK_CHARS
     assert state_block.split_blocks(text) == (text, [])
     assert state_block.split_blocks(f"{text}\n\n{BLOCK}")[0] == text
@@ -222,7 +222,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
 @given(TEXTS)
-def test_what_is_seen_and_the_blocks_are_all_there_is(text: str) -> None:
+def test_visible_text_and_blocks_add_up_to_the_whole_text(text: str) -> None:
     visible, blocks = state_block.split_blocks(text)
     rest = text
     for block in reversed(blocks):

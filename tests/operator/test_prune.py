@@ -13,7 +13,7 @@ LONG = "\n".join(f"line {n} of what it found" for n in range(400))
 
 
 @pytest.mark.parametrize(("policy", "long"), [("rolling", False), ("importance", True), ("thrifty", True)])
-async def test_what_is_pruned_stays_out_of_every_later_prompt(policy: str, long: bool) -> None:
+async def test_pruned_messages_stay_out_of_every_later_prompt(policy: str, long: bool) -> None:
     async with run_conversation(policy) as talk:
         if long:
             talk.agent.messages[3]["content"] = LONG

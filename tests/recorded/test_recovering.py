@@ -50,7 +50,7 @@ async def test_so_can_all_of_real_agents_runs(
     assert total.queried > 0
 
 
-def test_what_is_missing_is_seen() -> None:
+def test_missing_messages_are_detected() -> None:
     user, said = {"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}
     result = {"role": "tool", "tool_call_id": "c", "content": "long"}
     history = [{"role": "system", "content": "s"}, user, said, result]

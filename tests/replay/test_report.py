@@ -95,7 +95,7 @@ def test_costs_are_reported_and_compared_with_doing_nothing() -> None:
     assert plain.total == mine.total
 
 
-def test_what_is_kept_is_a_share_of_what_was_wanted() -> None:
+def test_kept_references_are_a_share_of_those_wanted() -> None:
     total = sums().build_report().entries[1].total
     assert (total.atoms.all, total.atoms.near, total.atoms.far, total.atoms.in_place) == (0.8, 1.0, 0.5, 0.5)
     assert (total.lines.all, total.lines.near, total.lines.far, total.lines.in_place) == (0.8, 1.0, 0.5, None)

@@ -212,7 +212,7 @@ def test_a_round_comes_back_from_the_store_byte_for_byte(raws: list[dict[str, An
     assert decode_round(b"k", b"h", encode_round(found), 3.0) == found
 
 
-def test_what_is_not_a_round_is_a_value_error() -> None:
+def test_a_body_that_is_not_a_round_is_a_value_error() -> None:
     for wrong in (b"", b"{}", b'{"replaces": 1}', b"\xff"):
         with pytest.raises(ValueError, match=r"."):
             decode_round(b"k", b"h", wrong, 0.0)
@@ -228,7 +228,7 @@ def test_later_messages_follow_those_that_were_sent() -> None:
         append_messages(b"{}", more)
 
 
-def test_what_is_spliced_in_is_what_the_rounds_had_sent() -> None:
+def test_spliced_messages_have_the_bytes_that_the_rounds_had_sent() -> None:
     """The body of a second round and the next request begin with the same bytes."""
     history = [user("Hi")]
     request, _ = read(history)

@@ -89,7 +89,7 @@ def test_the_clients_own_tool_of_a_name_wins() -> None:
     assert offers.select_present_tools(found, request()) is found
 
 
-def test_what_a_request_forbids_later_changes_nothing_in_the_prompt_but_where_it_must() -> None:
+def test_a_later_request_without_tools_changes_the_offer_only_where_it_must() -> None:
     found = offers.choose_tools(SETTINGS, ALL, request(), explicit=True)
     for more in ({"tool_choice": "none"}, NOT_OFFERED[3], NOT_OFFERED[4]):
         assert offers.select_present_tools(found, request(**more)) is found

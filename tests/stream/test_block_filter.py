@@ -132,7 +132,7 @@ def test_a_flush_lets_go_what_is_held_but_never_a_whole_heading() -> None:
     assert held.blocks == [N]
 
 
-def test_what_is_not_a_block_comes_before_a_call_and_a_block_never() -> None:
+def test_text_that_is_not_a_block_is_sent_before_a_call_and_a_block_never_is() -> None:
     held = BlockFilter()
     assert held.feed("a\n\n### STATE\nidle\n") == "a"
     assert held.flush(before_calls=True) == "\n\n### STATE\nidle"

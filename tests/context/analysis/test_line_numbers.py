@@ -83,7 +83,7 @@ def test_of_a_listing_s_numbers_the_round_ones_are_names() -> None:
     assert drop_most_numbers(plain, names) == names
 
 
-def test_what_is_remembered_of_lines_takes_a_tenth_of_them() -> None:
+def test_remembered_facts_of_lines_take_a_tenth_of_their_memory() -> None:
     rows = "\n".join(f"{n:6}\tdef handler_{n}(request): return process_{n}(request)" for n in range(1000, 1100))
     one = make_message({"role": "tool", "tool_call_id": "c", "content": rows})
     taken = sum(map(getsizeof, (*read_lines(one).whole, *read_lines(one).bare)))
@@ -91,7 +91,7 @@ def test_what_is_remembered_of_lines_takes_a_tenth_of_them() -> None:
     assert sum(getsizeof(facts[0].cuts) + getsizeof(facts[0].numbers) for _ in facts) < taken / 10
 
 
-def test_what_other_readers_take_for_the_end_of_a_line_is_reported() -> None:
+def test_line_ends_of_other_readers_are_detected() -> None:
     assert split_lines("a\r\nb\r\n").is_plain
     assert not split_lines("a\rb").is_plain
     assert not split_lines("a\x0cb").is_plain

@@ -34,7 +34,7 @@ def test_a_run_is_read_as_it_ended(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.must], ids=lambda run: f"{run.runner}: {run.command}")
-def test_what_says_how_it_ended_is_among_the_lines_that_stay(run: Run) -> None:
+def test_lines_that_tell_the_outcome_of_a_run_stay(run: Run) -> None:
     stays = kept(run)
     plain = stays.replace(RED, "").replace(GREEN, "").replace(OFF, "")
     assert [part for part in run.must if part not in plain] == []
@@ -272,7 +272,7 @@ def test_a_label_hides_no_failure() -> None:
     )
 
 
-def test_what_says_nothing_opens_with_its_first_line() -> None:
+def test_an_output_without_content_opens_with_its_first_line() -> None:
     assert output_wrappers.find_first_line("\n{\n}\n") == "{"
     assert output_wrappers.find_first_line(" \n") == ""
 

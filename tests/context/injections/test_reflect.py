@@ -79,7 +79,7 @@ def test_c3_without_reflections_calls_are_ranked_by_the_goal() -> None:
     )
 
 
-def test_c3_what_a_window_or_truncation_takes_out_is_listed_too() -> None:
+def test_c3_results_removed_by_a_window_or_truncation_are_listed_too() -> None:
     rolling = load_policy("rolling")
     values: list[Json] = [system()]
     for n in range(7):

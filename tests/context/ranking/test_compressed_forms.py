@@ -94,7 +94,7 @@ def test_the_other_results_of_a_step_that_carries_a_summary_refer_to_it() -> Non
     check(made)
 
 
-def test_what_would_not_get_smaller_stays() -> None:
+def test_a_block_that_a_summary_would_not_shorten_stays() -> None:
     made = ladder([user("a"), *step(1, "x"), *step(2, "y"), user("b")])
     assert not made.summarize_block(made.layout.blocks[0], "because")
     assert made.build_proposals() == []
@@ -125,7 +125,7 @@ def test_brief_makes_one_short_summary_of_several() -> None:
     check(made)
 
 
-def test_what_needed_a_summary_needs_the_one_that_took_its_place_or_none() -> None:
+def test_a_message_that_needed_a_replaced_summary_needs_its_successor_or_none() -> None:
     made = ladder([user("a"), *(m for n in range(4) for m in step(n, LONG)), user("b")], size=2)
     one, other = made.layout.blocks_by_group[0]
     made.summarize_block(one, "folded")

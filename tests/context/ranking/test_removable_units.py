@@ -67,7 +67,7 @@ def test_every_message_is_in_one_unit_whatever_the_roles() -> None:
 UNITS = [RemovableUnit((0,)), RemovableUnit((1, 2), 2), RemovableUnit((3,)), RemovableUnit((4,)), RemovableUnit((5,))]
 
 
-def test_what_a_unit_needs_stays_with_it() -> None:
+def test_the_units_that_a_unit_needs_stay_with_it() -> None:
     assert find_required(UNITS, [1]) == {1, 2}
     assert find_required(UNITS, []) == set()
 
@@ -81,7 +81,7 @@ def test_the_best_that_fit_stay() -> None:
     assert select_best(UNITS, tokens, scores, [0], 50, [3]) == {0, 3}
 
 
-def test_what_must_stay_does_whatever_it_weighs() -> None:
+def test_required_units_stay_whatever_their_size() -> None:
     assert select_best(UNITS, [10] * 6, [0] * 6, [1], 5, range(5)) == {1, 2}
 
 

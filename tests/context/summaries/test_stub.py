@@ -183,7 +183,7 @@ def test_a_constant_stays_with_its_value(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["total = MAX_RETRIES", "check(MAX_RETRIES, 3)", "value = 3  # as MAX_RETRIES says"])
-def test_what_only_mentions_a_constant_is_none(line: str) -> None:
+def test_a_line_that_only_mentions_a_constant_is_not_kept(line: str) -> None:
     assert line not in stub("\n".join(["# limits", *FILLER, line, *FILLER]), content="view").splitlines()
 
 
@@ -307,7 +307,7 @@ def test_the_rough_size_is_of_the_order_of_the_stub() -> None:
     assert len(stub(text)) <= estimate_stub_chars(view.messages[2]) <= len(text)
 
 
-def test_what_is_no_longer_than_its_mark_stays() -> None:
+def test_a_gap_no_longer_than_its_mark_stays() -> None:
     """A blank line between two imports, as editors number it; two of them are as long as the mark."""
     text = "\n".join(["1\tpackage a", "2\t", 'import "fmt"', "3\t", "4\t", "", 'import "os"', *FILLER])
     kept = stub(text, content="view").splitlines()[1:]
@@ -447,7 +447,7 @@ def run(text: str, command: str = "make test", before: str = "a prompt") -> str:
 @pytest.mark.parametrize(
     "one", [one for one in RUNS if one.must and len(one.output) > 300], ids=lambda one: f"{one.runner}: {one.command}"
 )
-def test_t4_how_a_run_ended_and_why_stays(one: Run) -> None:
+def test_t4_a_stub_keeps_how_a_run_ended_and_why(one: Run) -> None:
     text = run(one.output, one.command or "make test")
     plain = re.sub(r"\x1b\[\d*m", "", text)
     assert [part for part in one.must if part not in plain] == []
@@ -500,7 +500,7 @@ def test_t6_names_are_listed_by_their_worth_with_how_many_more_there_are() -> No
     assert stub(text).splitlines()[-1] == "[also there: src/a.py order_4711 98765 2024-03-12]"
 
 
-def test_what_only_looks_like_a_name_is_not_listed() -> None:
+def test_a_word_that_only_looks_like_a_name_is_not_listed() -> None:
     head = ["Chunk ID: f96be1", "Wall time: 0.1234 seconds", "Process exited with code 0", "Original token count: 5123"]
     ruler = "_" * 20
     rows = [

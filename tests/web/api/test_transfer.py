@@ -23,7 +23,7 @@ def bring(proxy: ProxyWithData, *lines: object, key: str | None = "cp-acme-admin
     return proxy.ask("POST", "/api/import", body, key=key, content_type=LINES)
 
 
-def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(proxy: ProxyWithData, tmp_path: Path) -> None:
+def test_an_export_can_be_replayed_and_equals_the_clients_history(proxy: ProxyWithData, tmp_path: Path) -> None:
     history = proxy.converse("exported")
     got = proxy.ask("GET", "/api/sessions/exported/export")
     assert got.headers["content-type"].startswith(LINES)
