@@ -30,6 +30,12 @@ async def test_some_steps_of_work_lose_nothing_and_save_something(wire: str) -> 
     assert run.sent < run.before
 
 
+async def test_an_agent_that_reads_its_files_again_and_again_goes_on_saving() -> None:
+    run = await run_work("thrifty", "messages", is_stream=False, steps=STEPS)
+    assert run.is_whole, run
+    assert run.sent < 0.8 * run.before
+
+
 @pytest.mark.slow
 @BOTH_WAYS
 @pytest.mark.parametrize("wire", WIRES)

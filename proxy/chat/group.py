@@ -201,6 +201,11 @@ def find_last_user(messages: Sequence[Message], is_result: Sequence[bool] | None
     return -1
 
 
+def ends_on_prompt(messages: Sequence[Message]) -> bool:
+    """True if the last message is a new prompt of the user, and not a result or a text that goes with one."""
+    return messages[-1].role == "user" and not is_beside_results(messages, len(messages) - 1)
+
+
 def is_beside_results(messages: Sequence[Message], n: int) -> bool:
     """True if messages[n] is a user message that only goes with the tool results before it.
 

@@ -280,8 +280,21 @@ def count_faults(view: View, new_faults: Sequence[tuple[Refetch, str]]) -> Mappi
     """`FaultCounts.refetched` with these page faults. Those of references count for references too."""
     counts = Counter(view.faults.refetched)
     counts.update(sort + IN_PART if fault.kind == "excerpt" else sort for fault, sort in new_faults)
-    counts.update(REFERENCE_SORT for fault, _ in new_faults if is_reference(view.find_edit(fault.earlier_index)))
+    counts.update(REFERENCE_SORT for fault, _ in new_faults if _leads_nowhere(view, fault))
     return dict(counts)
+
+
+def _leads_nowhere(view: View, fault: Refetch) -> bool:
+    """True if an agent fetches a text again to which it was referred, and sooner than it did when the text stood there
+    whole. An agent that reads a file again every few steps would do so in any case."""
+    if not is_reference(view.find_edit(fault.earlier_index)):
+        return False
+    before = find_refetches(view).get(fault.earlier_index)
+    if before is None:
+        return True
+    steps = view.request_counts
+    referred = steps[fault.earlier_index]
+    return steps[fault.index] - referred < referred - steps[before.earlier_index]
 
 
 def _has_same_text(view: View, fault: Refetch) -> bool:

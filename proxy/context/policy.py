@@ -19,6 +19,7 @@ Mode = Literal["rewrite", "observe", "passthrough"]
 AskWhen = Literal["always", "when_needed", "never"]
 StatePlace = Literal["system", "tail"]
 Arguments = Literal["keep", "dead"]
+BoundReasoning = Literal["keep", "leave_out"]
 OfferTime = Literal["first_request", "first_edit", "when_needed", "never"]
 
 TOOLS = ("recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos")
@@ -63,6 +64,10 @@ class Policy:
     `eager_least` tokens and failed runs do (the stage `shorten_results`)."""
     arguments: Arguments = "keep"
     """Arguments of earlier calls: keep them, or shorten dead texts (the stage `shorten_arguments`)."""
+    bound_reasoning: BoundReasoning = "keep"
+    """Reasoning that is bound to its prompt. keep: no message that it is bound to is edited. leave_out: with a new
+    prompt of the user such messages are edited too, if that pays. The reasoning that this breaks is left out from then
+    on, if it has fewer tokens than the edits save."""
     ask: AskWhen = "when_needed"
     """Condition on which the model is asked to end its answer with a STATE block."""
     state_place: StatePlace = "tail"
@@ -116,6 +121,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "mode": get_args(Mode),
     "ask": get_args(AskWhen),
     "arguments": get_args(Arguments),
+    "bound_reasoning": get_args(BoundReasoning),
     "eager": (True, False),
     "state_place": get_args(StatePlace),
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from proxy.chat import chain, json_spans
-from proxy.chat.group import is_beside_results, list_group_ids
+from proxy.chat.group import ends_on_prompt, list_group_ids
 from proxy.chat.message import Message
 from proxy.context.plan import Edit
 from proxy.dialects.completions.request import erase_content, read_message
@@ -349,10 +349,6 @@ def _add_body(turn: Turn, body: bytes) -> str:
     return _add_form(turn, chain.compute_form(body), body)
 
 
-def _ends_on_prompt(messages: Sequence[Message]) -> bool:
-    return messages[-1].role == "user" and not is_beside_results(messages, len(messages) - 1)
-
-
 def _make_exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
     plan, branch = turn.prompt.plan, turn.located.branch
     start, end = turn.request.spans["messages"]
@@ -367,7 +363,7 @@ def _make_exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeR
         limit=max(0, plan.limit or 0),
         refetched={kind: int(n) for note in plan.notes if note.kind == "refetch" for kind, n in note.figures.items()},
         arm=arm,
-        prompted=bool(arm) and _ends_on_prompt(turn.request.messages),
+        prompted=bool(arm) and ends_on_prompt(turn.request.messages),
     )
     return ExchangeRow(
         tenant=turn.tenant,

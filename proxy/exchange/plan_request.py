@@ -9,6 +9,7 @@ from time import monotonic
 
 import msgspec
 
+from proxy.chat.group import ends_on_prompt
 from proxy.chat.message import cancellation_check
 from proxy.context.apply_decisions import rewrite_remaining
 from proxy.context.branch_state import BranchState
@@ -54,6 +55,10 @@ MAX_NEW_MESSAGES = 200
 
 async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) -> Turn:
     """Return the turn with a plan and the bytes to send, in which no reasoning is broken by the proxy (rule W15)."""
+    if not frozen and _may_leave_out_reasoning(turn):
+        shorter = await _plan_without_reasoning(services, turn)
+        if shorter is not None:
+            return shorter
     turn = await _plan_once(services, turn, frozen=frozen)
     if turn.has_bound_answers:
         judged = await prefix_bindings.judge_prompt(services, turn)
@@ -62,14 +67,41 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
             judged = await prefix_bindings.judge_prompt(services, turn)
         if judged.broken:
             turn = prefix_bindings.leave_out_broken(services, turn, judged)
+    return _mark_prompt(services, turn)
+
+
+def _mark_prompt(services: Services, turn: Turn) -> Turn:
+    """Return the turn with the breakpoints of its plan."""
     return turn if turn.prompt.plan.breakpoints == NO_BREAKPOINTS else cache_breakpoints.mark_prompt(services, turn)
 
 
-async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
+def _may_leave_out_reasoning(turn: Turn) -> bool:
+    """True if bound reasoning may leave for edits: the policy says so, and the user begins something new.
+
+    The reasoning of earlier work is worth least then. Within a tool loop a provider may refuse an answer without it."""
+    policy = turn.enriched.policy
+    if policy.bound_reasoning == "keep" or policy.schedule != "append_only" or turn.is_preview:
+        return False
+    return turn.has_bound_answers and not turn.is_kept_by_provider and ends_on_prompt(turn.request.messages)
+
+
+async def _plan_without_reasoning(services: Services, turn: Turn) -> Turn | None:
+    """Return the turn with edits of messages that reasoning is bound to, and without this reasoning. None if there are
+    none that pay, or if they save fewer tokens than the reasoning has."""
+    planned = await _plan_once(services, turn, frozen=False, guards_sent=False)
+    if planned.prompt.fallback is not None or not planned.prompt.plan.new_edits:
+        return None
+    judged = await prefix_bindings.judge_prompt(services, planned)
+    shorter = prefix_bindings.leave_out_for_edits(services, planned, judged) if judged.broken else planned
+    return _mark_prompt(services, shorter) if shorter is not None else None
+
+
+async def _plan_once(services: Services, turn: Turn, *, frozen: bool, guards_sent: bool = True) -> Turn:
     """Return the turn with a plan and the bytes to send, without breakpoints of the proxy's. If planning fails, the
     body goes out as received, and the turn is stored like any other. If it only takes too long, no new edits are made.
 
-    frozen: no new edits are made, whether they would pay or not."""
+    frozen: no new edits are made, whether they would pay or not. guards_sent: `append_only` edits no message that was
+    sent before."""
     state = find_current_state(services, turn)
     # A stopped branch goes out as received while it fits its window: edits or `include_usage` may have been refused.
     is_stopped = state.stopped is not None
@@ -77,7 +109,7 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
     plan: Plan | None = None
     try:
         if turn.enriched.policy.mode != "passthrough":
-            plan = await make_plan(services, turn, state, frozen=frozen)
+            plan = await make_plan(services, turn, state, frozen=frozen, guards_sent=guards_sent)
             if turn.enriched.policy.mode == "rewrite" and not (is_stopped and plan.messages is None):
                 return _repair_outgoing(_write_prompt(services, turn, plan, is_stopped=is_stopped))
     except Exception as problem:  # promise P4: a stage may be third-party code. Counted; the original goes out
@@ -183,8 +215,11 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
     return add_unseen_context(turn, state) if turn.dialect.returns_rows else state
 
 
-async def make_plan(services: Services, turn: Turn, state: BranchState, *, frozen: bool) -> Plan:
-    """Return the plan of a turn at its time; the state is not changed. Raises NotManaged if it takes too long."""
+async def make_plan(
+    services: Services, turn: Turn, state: BranchState, *, frozen: bool, guards_sent: bool = True
+) -> Plan:
+    """Return the plan of a turn at its time; the state is not changed. frozen, guards_sent: as `_plan_once`. Raises
+    NotManaged if it takes too long."""
     spliced = turn.enriched.spliced
     late_offer = turn.enriched.first_edit_offer
     offer = late_offer or turn.enriched.tool_offer
@@ -200,7 +235,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     inputs = RewriteInputs(
         token_counter=turn.token_counter, keys=spliced.keys, strategy=turn.strategy, strategies=strategies,
         times=times, frozen=frozen, offered_tools=frozenset(offer.names), tool_tokens=late_tokens,
-        sent_count=_count_sent(turn), hidden_keys=spliced.hidden_at,
+        sent_count=_count_sent(turn) if guards_sent else 0, hidden_keys=spliced.hidden_at,
         guarded_keys=splice_rounds.find_guarded_results(turn) if spliced.hidden_at else frozenset(),
         options=turn.options, retrieved_texts=retrieved, relevance=turn.enriched.relevance,
         agent_faults=agent_faults, conversation_lengths=lengths, **notes,

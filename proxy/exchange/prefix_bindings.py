@@ -204,6 +204,24 @@ def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
     )
 
 
+def leave_out_for_edits(services: Services, turn: Turn, judged: Judgement) -> Turn | None:
+    """Return the turn without the reasoning that its new edits break, now and for ever. None if this reasoning has more
+    tokens than these edits save, or if it cannot leave.
+
+    It is left out of Responses too, where the provider would do it: the same prompt goes out then as with later
+    requests."""
+    left_out = judged.left_out
+    saved = sum(edit.before - edit.after for edit in turn.prompt.plan.new_edits)
+    if bound_reasoning.estimate_tokens(turn, len(left_out)) > saved:
+        return None
+    stripped = _strip(turn, turn.prompt.outgoing, judged.tokens, left_out)
+    if stripped is None:
+        return None
+    turn.pending.rows += bound_reasoning.remember_refused(services, turn, stripped[1])
+    bound_reasoning.count_left_out(services, turn, len(stripped[1]))
+    return turn.with_prompt(outgoing=stripped[0], left_out=len(stripped[1]))
+
+
 def _strip(turn: Turn, body: bytes, tokens: Sequence[str], run: Sequence[str]) -> tuple[bytes, tuple[str, ...]] | None:
     """(the body without a run of tokens, these tokens); all tokens leave if the run cannot. None if nothing can."""
     for stripped_tokens in (tuple(run), tuple(tokens)):

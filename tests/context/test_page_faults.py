@@ -195,17 +195,17 @@ def test_excerpts_cost_turns_by_the_tokens_of_what_was_cut_and_stop_no_sort() ->
         assert "bash shows" not in page_faults.find_stopped_kinds(seen)
 
 
-def referred(*, again: bool) -> View:
-    """A record, the same one by reference, and once more if the agent does not follow the reference."""
-    values = [*FIRST, *lookup("get_customer", 2, customer="C1001"), *chatter(3)]
-    view = build_view(values + lookup("get_customer", 3, customer="C1001") * again)
+def referred(*, again_after: int | None = None) -> View:
+    """A record, the same one by reference after three requests, and once more after so many."""
+    values = [*FIRST, *lookup("get_customer", 2, customer="C1001"), *chatter(again_after or 0)]
+    view = build_view(values + (lookup("get_customer", 3, customer="C1001") if again_after is not None else []))
     reason = "stands in an earlier result"
     edit = Edit(view.keys[10], "text", "[as above]", "refer_repeats", reason, view.original_tokens[10], 5)
     return build_view([json.loads(m.raw) for m in view.messages], state=BranchState(edits={edit.key: edit}))
 
 
 def test_references_count_once_and_not_with_each_request() -> None:
-    view = referred(again=False)
+    view = referred()
     first = page_faults.count_exposed_results(view)
     tokens = view.original_tokens[10]
     part = "get_customer looks" + page_faults.IN_PART
@@ -215,7 +215,7 @@ def test_references_count_once_and_not_with_each_request() -> None:
 
 
 def test_an_agent_that_fetches_most_texts_again_to_which_it_was_referred_is_referred_to_none() -> None:
-    view = referred(again=True)
+    view = referred(again_after=1)
     found = page_faults.find_new_faults(view, 0)
     assert page_faults.count_faults(view, found) == {"get_customer looks": 1, "reference": 1}
     for own, others, follows in (((1, 1), (0, 0), True), ((3, 1), (1, 1), True), ((3, 2), (0, 0), False)):
@@ -224,6 +224,15 @@ def test_an_agent_that_fetches_most_texts_again_to_which_it_was_referred_is_refe
         )
         assert page_faults.are_references_followed(seen) is follows
     assert not page_faults.are_references_followed(change_view(view, of_agent={"reference": (5, 3)}))
+
+
+@pytest.mark.parametrize(("again_after", "leads_nowhere"), [(0, True), (2, True), (3, False), (4, False)])
+def test_an_agent_that_fetches_a_text_again_at_its_usual_pace_may_have_followed_the_reference(
+    again_after: int, leads_nowhere: bool
+) -> None:
+    view = referred(again_after=again_after)
+    counts = page_faults.count_faults(view, page_faults.find_new_faults(view, 0))
+    assert ("reference" in counts) is leads_nowhere
 
 
 def shorten(index: int, after: int = 20) -> Proposal:

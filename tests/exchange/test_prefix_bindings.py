@@ -151,6 +151,14 @@ def write_eager_policy(folder: Path) -> None:
     (folder / "eager.toml").write_text(text)
 
 
+def write_leaving_policy(folder: Path) -> None:
+    """`thrifty` for which every batch pays, and which leaves reasoning out for its edits."""
+    text = (Path(__file__).parents[2] / "config" / "policies" / "thrifty.toml").read_text()
+    text = text.replace('name = "thrifty"', 'name = "leaving"\nbound_reasoning = "leave_out"')
+    text = text.replace("rent = 1.0\npayback = 0.5\npredicted_rent = 8.0", "rent = 1000.0")
+    (folder / "leaving.toml").write_text(text)
+
+
 def translate(messages: list[Json]) -> list[Json]:
     """A history of Messages as a client of chat completions has it that knows of no thinking."""
     made: list[Json] = [{"role": "system", "content": "You are a careful engineer."}]
@@ -166,6 +174,114 @@ def translate(messages: list[Json]) -> list[Json]:
         if told["content"] or "tool_calls" in told:
             made.append(told | {"role": message["role"]})
     return made
+
+
+@pytest.mark.parametrize("wire", ["messages", "completions", "responses"])
+async def test_reasoning_leaves_for_edits_with_a_prompt_of_the_user_where_the_policy_says_so(
+    wire: str, tmp_path: Path
+) -> None:
+    write_leaving_policy(tmp_path)
+    model, agent = make_model(wire), None
+    tree: Json = {"policy": "leaving", "policies_dir": str(tmp_path), "db": str(tmp_path / "a.sqlite3")}
+    async with run_upstream(model) as upstream:
+        for n in range(5):  # each prompt with a proxy that has read the conversation back from its store
+            async with run_proxy(upstream.port, **tree) as proxy:
+                agent = agent or begin_any(wire, proxy)
+                agent.proxy = proxy
+                await agent.work(f"Do part {n}.")
+                assert {heard.header("x-context-fallback") for heard in agent.heard} == {None}
+    assert agent is not None
+    sizes = [[int(k) for k in str(heard.header("x-context-tokens")).split(",")] for heard in agent.heard]
+    assert count_refusals(model) == 0
+    before, sent = sizes[-1]
+    assert sent < 0.6 * before
+    moved = [n for n in range(1, len(sizes)) if not goes_on(read_prompt(model, n - 1), read_prompt(model, n))]
+    assert moved
+    assert all(n % (STEPS + 1) == 0 for n in moved), "only with a prompt of the user"
+    assert 0 < count_reasoning(model) < len(sizes) - 1
+
+
+@pytest.mark.parametrize("wire", ["messages", "completions", "responses"])
+async def test_reasoning_stays_where_it_has_more_tokens_than_the_edits_save(
+    wire: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.exchange.bound_reasoning.TOKENS_PER_CHARACTER", 1000)
+    write_leaving_policy(tmp_path)
+    model = make_model(wire)
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="leaving", policies_dir=str(tmp_path)) as proxy,
+    ):
+        agent = begin_any(wire, proxy)
+        for n in range(3):
+            await agent.work(f"Do part {n}.")
+    assert count_refusals(model) == 0
+    assert count_reasoning(model) == len(agent.heard) - 1
+
+
+def make_model(wire: str) -> StrictMessages | StrictResponses:
+    """A model of any wire format that reads another file in each step."""
+    steps = [
+        [{**block, "input": {"path": f"part_{n}.py"}} if block["type"] == "tool_use" else block for block in answer]
+        for n, answer in enumerate(answers())
+    ]
+    if wire != "responses":
+        return (StrictMessages if wire == "messages" else StrictThinking)(*steps)
+    return StrictResponses(*[
+        [
+            Think(block["thinking"]) if block["type"] == "thinking"
+            else Say(block["text"]) if block["type"] == "text"
+            else Ask(block["name"], block["input"])
+            for block in answer
+        ]
+        for answer in steps
+    ])  # fmt: skip
+
+
+def begin_any(wire: str, proxy: RunningProxy) -> Agent | ResponsesAgent:
+    """An agent of any wire format, whose files have nothing in common."""
+    if wire == "responses":
+        return ResponsesAgent(proxy, read_unlike)
+    return (MessagesAgent if wire == "messages" else ThinkingAgent)(proxy, read_unlike, more=THINKING)
+
+
+def read_unlike(_: str, arguments: Json) -> str:
+    return "\n".join(f"{n}\tdef {arguments['path'][:-3]}_{n}(): return {n * n}" for n in range(1, 160))
+
+
+def read_prompt(model: StrictMessages | StrictResponses, n: int) -> list[Json]:
+    """The history in the n-th prompt that was answered, without reasoning and cache marks."""
+    bodies = model.received if isinstance(model, StrictResponses) else model.bodies
+    text = json.dumps(bodies[n]["input" if isinstance(model, StrictResponses) else "messages"])
+    return [plain for one in json.loads(text) if (plain := leave_out_marks(one)) is not None]
+
+
+def leave_out_marks(message: Json) -> Json | None:
+    if message.get("type") == "reasoning":
+        return None
+    message.pop("thinking_blocks", None)
+    message.pop("id", None)
+    if isinstance(content := message.get("content"), list):
+        blocks = [block for block in content if block.get("type") != "thinking"]
+        blocks = [{k: v for k, v in block.items() if k != "cache_control"} for block in blocks]
+        is_text = [block["type"] for block in blocks] == ["text"]
+        message["content"] = blocks[0]["text"] if is_text else blocks
+    return message
+
+
+def goes_on(earlier: list[Json], later: list[Json]) -> bool:
+    return later[: len(earlier)] == earlier
+
+
+def count_refusals(model: StrictMessages | StrictResponses) -> int:
+    return len(model.refused if isinstance(model, StrictResponses) else model.refusals)
+
+
+def count_reasoning(model: StrictMessages | StrictResponses) -> int:
+    """Pieces of reasoning in the last prompt."""
+    if isinstance(model, StrictResponses):
+        return sum(item.get("type") == "reasoning" for item in model.received[-1]["input"])
+    return count_tokens(model)
 
 
 async def test_edits_in_another_wire_format_cost_no_more_than_the_reasoning_after_them(tmp_path: Path) -> None:
