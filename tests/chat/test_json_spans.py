@@ -277,7 +277,7 @@ def test_the_model_is_the_one_of_the_outermost_level(body: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("body", [b"", b"[", b'{"model":1}', b'[{"model":"x"}]', b'{"a":"model"}', b'"model":"x"'])
-def test_where_there_is_no_model_none_is_found(body: bytes) -> None:
+def test_a_body_without_a_model_names_none(body: bytes) -> None:
     assert scan_model_name(body) is None
 
 

@@ -104,7 +104,7 @@ def test_usage_without_cached_tokens_and_predictions_of_none_say_nothing() -> No
     assert not drifted(BranchState(), *[0] * 10, predicted=0).is_never_cached
 
 
-def test_where_hits_are_never_reported_there_is_no_cache_to_spoil() -> None:
+def test_an_upstream_that_never_reports_hits_has_no_cache_to_invalidate() -> None:
     assert not drifted(BranchState(), 0, 0).is_never_cached
     found = drifted(BranchState(), 0, 0, None, 0)
     assert found.is_never_cached

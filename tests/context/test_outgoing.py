@@ -16,7 +16,7 @@ TALK = [system(), user("a"), assistant("so", "1"), result("1", "x" * 90), assist
 SAID = Insert("tail", "test", "\n\nThink.")
 
 
-def test_nothing_is_looked_at_again_that_has_not_changed() -> None:
+def test_unchanged_prompts_are_not_rendered_again() -> None:
     view = build_view(TALK)
     one = render.render_prompt(view, view.edits, {}, ())
     other = render.render_prompt(view, view.edits, {5: [SAID]}, ())

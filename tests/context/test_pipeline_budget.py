@@ -171,7 +171,7 @@ def test_a_prune_by_the_operator_goes_to_the_low_mark_once() -> None:
     assert made.after == 270  # of 500: 300 are left, and not 225
 
 
-def test_where_turns_are_insisted_on_they_are_taken() -> None:
+def test_roles_alternate_where_the_model_insists() -> None:
     for budget in (379, 269, 149, 30):
         made, left = fitted(TALK, budget, alternate=True)
         roles = [TALK[n]["role"] for n in left]

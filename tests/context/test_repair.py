@@ -47,7 +47,7 @@ def test_the_answer_between_a_result_and_a_prompt_comes_back() -> None:
     assert stay(build_view(TALK), [4]) == list(range(10))
 
 
-def test_of_several_answers_the_one_after_the_result_is_returned() -> None:
+def test_among_several_answers_the_one_after_the_result_comes_back() -> None:
     assert stay(build_view(TALK), [4, 5, 6, 7, 8]) == [0, 1, 2, 3, 4, 9]
 
 
@@ -66,7 +66,7 @@ def test_a_prompt_without_a_system_message_begins_with_a_user_message() -> None:
     assert repair_order(greeted, {greeted.keys[1]: Edit(greeted.keys[1], "gone", None, "s", "", 1, 0)}, {})
 
 
-def test_where_roles_alternate_two_of_one_role_are_parted() -> None:
+def test_where_roles_alternate_two_messages_of_one_role_are_separated() -> None:
     strict = replace(PLAIN_MODEL, alternate=True)
     assert stay(build_view(TALK, model=strict), [2, 3, 4]) == [0, 1, 4, 5, 6, 7, 8, 9]
     assert stay(build_view(TALK), [2, 3, 4]) == [0, 1, 5, 6, 7, 8, 9]

@@ -63,7 +63,7 @@ async def left_out(proxy: RunningProxy) -> list[Any]:
 
 
 @STREAMS
-async def test_d1_of_the_sources_worked_example_the_best_four_reach_the_upstream(tmp_path: Path, stream: bool) -> None:
+async def test_d1_the_best_four_of_the_sources_worked_example_reach_the_upstream(tmp_path: Path, stream: bool) -> None:
     """70, 20, 18, 36, 34 and 60 points, and room for four: system, the second prompt and its answer, the last one."""
     model = ScriptedModel()
     talk = [wordy_message(role, "so") for role in ("system", "user", "assistant", "user", "assistant", "user")]

@@ -76,7 +76,7 @@ async def test_one_that_is_remembered_but_not_stored_any_more_is_stored_whole_ag
         assert await sessions(proxy) == {"one"}
 
 
-async def test_of_two_replicas_one_is_at_it(postgres: str) -> None:
+async def test_retention_runs_on_one_of_two_replicas(postgres: str) -> None:
     url = await new_store_database(postgres)
     try:
         async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=url, **WEEK) as one:

@@ -94,7 +94,7 @@ async def test_policies_that_change_nothing_put_nothing_in(policy: str) -> None:
     assert_hidden(played.heard)
 
 
-async def test_where_the_store_is_away_the_clients_own_history_goes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_when_the_store_is_away_the_clients_own_history_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*args: Any) -> Any:
         raise StoreUnavailable("away")
 

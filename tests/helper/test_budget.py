@@ -68,7 +68,7 @@ async def test_a_free_question_is_always_allowed_unless_the_budget_is_zero(store
     assert not await Budget(0.0, Clock()).reserve(store, "t", 0.0)
 
 
-async def test_nothing_is_spent_while_nobody_knows_what_was(store: FailingStore) -> None:
+async def test_nothing_is_spent_while_the_spending_is_unknown(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
     store.reads = False
     with pytest.raises(StoreUnavailable):

@@ -83,7 +83,7 @@ def test_one_memo_alone_can_fit() -> None:
     assert memo_matching.select_memos(MANY[:1], "something else") == []
 
 
-def test_so_many_at_most_and_so_many_characters() -> None:
+def test_memos_are_limited_in_number_and_characters() -> None:
     more = [memo(f"zeta fact number {n}: " + "x" * 300, "zeta", name=f"z{n}", at=DAY + n) for n in range(3)]
     assert len(fitting("zeta", *more)) == 3
     assert fitting("zeta", *more, max_memos=1) == ["z2"]

@@ -172,7 +172,7 @@ def test_text_that_is_not_a_final_state_block_reaches_the_client_whole(body: str
     assert state_block.split_blocks(text + "\n\n\n") == (text + "\n\n\n", [])
 
 
-def test_of_several_blocks_the_one_at_the_end_counts() -> None:
+def test_only_the_last_of_several_blocks_counts() -> None:
     text = f"a\n\n### STATE\nfirst\n\n{BLOCK}\n\n## On\nb\n\n{BLOCK}x\n"
     assert state_block.split_blocks(text) == (
         text[: -len(BLOCK) - 4],
@@ -181,12 +181,12 @@ def test_of_several_blocks_the_one_at_the_end_counts() -> None:
 
 
 @pytest.mark.parametrize("part", ["", "Go", "Goal: to mend", "- **Goal:** x", "### Goal\nx", NOTE])
-def test_of_an_answer_that_was_cut_off_the_beginning_of_a_note_does(part: str) -> None:
+def test_the_beginning_of_a_block_counts_in_an_answer_that_was_cut_off(part: str) -> None:
     assert state_block.split_blocks("Hi\n\n### STATE\n" + part, is_cut_off=True)[0] == "Hi"
     assert state_block.split_blocks(f"Hi\n\n### STATE\n{part}\n\n## On\n", is_cut_off=True)[1] == []
 
 
-def test_of_an_answer_that_was_cut_off_other_text_stays() -> None:
+def test_other_text_of_an_answer_that_was_cut_off_stays() -> None:
     text = "Hi\n\n### STATE\nidle, run"
     assert state_block.split_blocks(text, is_cut_off=True) == (text, [])
 

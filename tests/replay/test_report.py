@@ -114,7 +114,7 @@ def test_sources_are_added_up_each_for_itself_and_all_together() -> None:
     assert made.request_count == 12
 
 
-def test_nothing_played_is_a_report_too() -> None:
+def test_a_report_without_conversations_is_valid() -> None:
     report = ReportBuilder(MATCH).build_report()
     assert (report.requests, report.conversations, report.bounds) == (0, 0, [])
     assert report.entries[0].total.cost["1/0.5"].relative is None

@@ -70,7 +70,7 @@ ONLY_OURS = [
 ]
 
 
-def test_nothing_to_add_is_the_request_itself() -> None:
+def test_without_rounds_or_tools_the_request_is_unchanged() -> None:
     request, keys = read([user("Hi"), assistant("Yes."), user("So?")])
     other = HiddenRound(b"k" * 16, b"h" * 16, (b"{}",))
     for rounds in ({}, {other.request_tip: [other]}):
@@ -153,7 +153,7 @@ def test_where_the_client_has_changed_its_history_nothing_is_put_in() -> None:
         assert made.round_count == 0
 
 
-def test_of_two_answers_to_the_same_request_each_gets_its_own() -> None:
+def test_each_of_two_answers_to_one_request_gets_its_own_hidden_rounds() -> None:
     histories = [[user("Hi"), assistant(text), user("So?")] for text in ("One.", "Two.")]
     hidden = [[asking((name, "recall")), result(name, name), h[1]] for name, h in zip("ab", histories, strict=True)]
     rounds = [behind(h, 1, *found) for h, found in zip(histories, hidden, strict=True)]

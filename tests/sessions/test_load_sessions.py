@@ -145,7 +145,7 @@ async def test_while_the_store_is_away_what_is_remembered_counts_and_that_is_cou
     assert seen == ["standing"]
 
 
-async def test_of_two_that_decide_on_one_message_the_first_counts_and_both_go_by_it(two: Two) -> None:
+async def test_the_first_of_two_concurrent_edits_of_a_message_counts_for_both_processes(two: Two) -> None:
     store, _, mine, _, other = two
     for branch, text in ((mine, "first"), (other, "second")):
         branch.state = replace(branch.state, edits={b"k": edit(b"k", text)})

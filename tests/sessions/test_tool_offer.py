@@ -123,7 +123,7 @@ def test_taking_names_out_keeps_the_bytes_of_the_others() -> None:
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
-async def test_from_the_first_request_on_the_tools_are_the_same_bytes(policy: str, tmp_path: Path) -> None:
+async def test_the_tools_have_the_same_bytes_from_the_first_request_on(policy: str, tmp_path: Path) -> None:
     model = ScriptedModel("Well.")
     db = str(tmp_path / "store.sqlite3")
     async with run_upstream(model) as upstream:

@@ -49,7 +49,7 @@ def test_a_head_is_read_and_put_into_what_cannot_be_cut() -> None:
         (ChoicePatch(finish_json=b"null"), b'"finish_reason":"stop"', b'"finish_reason":null'),
     ],
 )
-def test_nothing_but_the_change_is_changed(change: ChoicePatch, before: bytes, after: bytes) -> None:
+def test_only_the_changed_spans_change(change: ChoicePatch, before: bytes, after: bytes) -> None:
     out = patch_choices(RAW, "delta", {0: change})
     assert out.startswith(b'{ "x": 1.50, "choices" : [{"index":0,"delta":{')
     assert out.endswith(b', {"index":1,"delta":{"content":"b"},"finish_reason":null}],"usage":null}')

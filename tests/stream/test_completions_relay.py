@@ -148,7 +148,7 @@ def test_usage_that_nobody_asked_for_is_taken_out(withhold: bool) -> None:
         (b'{"a":1,"a":2,"usage":3,"usage":null}', b'{"a":2}'),
     ],
 )
-def test_of_usage_exactly_the_unasked_goes(before: bytes, after: bytes | None) -> None:
+def test_only_usage_that_was_not_asked_for_is_removed(before: bytes, after: bytes | None) -> None:
 
     def wrap(data: bytes) -> bytes:
         return b"data: " + data + b"\n\n" if data else b""

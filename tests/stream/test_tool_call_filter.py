@@ -153,7 +153,7 @@ def _without_ids(message: bytes | None) -> Any:
     return value
 
 
-def test_of_calls_the_client_made_before_ours_every_byte_stays() -> None:
+def test_calls_of_the_client_before_a_hidden_call_keep_every_byte() -> None:
     first = Script(("Look.", *make_calls("tto")))
     parts = events(first)
     out, _ = run([parts])

@@ -227,7 +227,7 @@ def test_tokens_of_a_call_of_a_proxy_tool_are_not_in_logprobs() -> None:
     assert chunks(out)[0]["choices"][0]["delta"] == {"content": "a"}
 
 
-def test_of_thousands_of_calls_the_first_4096_are_distinguished_and_the_rest_dropped() -> None:
+def test_the_first_4096_calls_are_distinguished_and_further_ones_dropped() -> None:
     """Each of them costs memory while the answer lasts, and an upstream may send them without an end."""
     many = [Made("bash", "{}", f"call_{at}") for at in range(4098)]
     out, relays = run([events(Script(("Hm.", *many), form="whole"))])

@@ -169,7 +169,7 @@ async def test_json_in_a_result_is_taken_apart() -> None:
         assert (await run_call(tool_context, "query_db", sql=sql)).endswith("[4]")
 
 
-async def test_others_of_the_same_file_are_not_there(tmp_path: Path) -> None:
+async def test_query_db_reads_no_other_session_of_the_same_file(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
         await store_messages(store, TALK)
         for tool_context, many in (
@@ -225,7 +225,7 @@ def test_a_value_of_which_only_the_beginning_came_says_how_long_it_is() -> None:
     assert json.loads(line) == ["a", "x" * 10_000 + "[+60000]"]
 
 
-def test_of_a_very_long_conversation_it_is_said_how_much_is_searched() -> None:
+def test_the_result_says_how_much_of_a_very_long_conversation_is_searched() -> None:
     note = "only the newest 7 messages are searched; "
     assert format_result(QueryResult(), 8000, note) == f"[{note}no rows]"
     assert format_result(QueryResult(["a"], [[1]]), 8000, note) == f"[{note}1 row; columns: a]\n[1]"

@@ -118,7 +118,7 @@ def a_round(answer: str, **body: list[dict[str, Any]]) -> HiddenRoundRow:
     return HiddenRoundRow("t1", "s1", visible[1].key, visible[0].key, "x1", json.dumps(texts).encode(), 1.0)
 
 
-async def test_of_many_rounds_some_are_copied_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_of_only_some_of_many_rounds_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_notes, "MAX_PAGE_BYTES", 200)
     rows = []
     for n in range(9):

@@ -343,7 +343,7 @@ async def test_a_body_that_ends_with_its_connection_does_not_end_with_a_reset() 
         assert (status, came, type(error)) == (200, b"until the end", UpstreamBroken)
 
 
-async def test_of_a_request_that_is_cancelled_nothing_more_is_sent() -> None:
+async def test_nothing_more_of_a_cancelled_request_is_sent() -> None:
     came = 0
     cancelled = asyncio.Event()
 
@@ -413,7 +413,7 @@ async def test_one_timer_keeps_the_limit_of_each_answer() -> None:
         assert not watched(client)
 
 
-async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten() -> None:
+async def test_bytes_that_were_not_asked_for_by_the_deadline_are_dropped() -> None:
     async def drip(_: RawRequest, connection: Connection) -> None:
         await connection.send(STREAM)
         for event in EVENTS:

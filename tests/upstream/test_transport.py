@@ -217,7 +217,7 @@ async def test_with_all_places_in_use_others_wait_and_are_then_refused() -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
+async def test_cancels_at_random_moments_leave_nothing_behind(seed: int) -> None:
     chance = random.Random(seed)
 
     async def work(_: RawRequest, connection: Connection) -> None:

@@ -103,7 +103,7 @@ def test_a_program_that_is_not_a_single_call_is_not_read(program: str) -> None:
     assert identifiers.parse_arguments(json.dumps({"input": program})) == {"input": program}
 
 
-def test_other_arguments_that_name_tools_are_what_they_are() -> None:
+def test_arguments_that_only_name_tools_are_not_programs() -> None:
     given = {"path": "tools.py", "text": RUN}
     assert identifiers.parse_arguments(json.dumps(given)) == given
 

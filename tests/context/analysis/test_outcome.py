@@ -322,7 +322,7 @@ def test_a_huge_result_is_read_with_little_work(text: str) -> None:
     assert time.process_time() - began < 2
 
 
-def test_of_a_result_with_more_lines_than_are_looked_at_nothing_says_that_it_succeeded() -> None:
+def test_a_result_with_more_lines_than_are_read_is_never_a_success() -> None:
     for count, verdict in ((100, "succeeded"), (HEAD_LINES + TAIL_LINES, "unknown")):
         text = "\n".join(["a line"] * count + ["=== 3 passed in 1.0s ==="])
         assert read_text_outcome(text, shell_commands.parse_command("pytest")).verdict == verdict

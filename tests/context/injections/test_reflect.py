@@ -106,7 +106,7 @@ def test_c2_inline_the_model_is_asked_about_the_newest_calls_once() -> None:
     assert "REFLECTION" in list_sent_texts(told, reflective(reflect="inline"))[-1]
 
 
-def test_c2_nothing_is_asked_that_would_break_the_form_of_the_answer() -> None:
+def test_c2_a_reflection_is_not_asked_for_where_it_would_break_the_answers_format() -> None:
     asked = make_request(make_searches(2), response_format={"type": "json_object"})
     made = rewrite(asked, BranchState(), reflective(reflect="inline"), PLAIN_MODEL, 0.0, INPUTS)
     assert made.placed_inserts == ()

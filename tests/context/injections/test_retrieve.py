@@ -82,7 +82,7 @@ def test_e5_continuing_retrieves_nothing(text: str) -> None:
     assert ask(text) == []
 
 
-def test_e5_nothing_is_brought_back_below_the_floor() -> None:
+def test_e5_nothing_is_retrieved_below_the_relevance_floor() -> None:
     text = "plan a garden with tulips, roses, a pond, gravel and unicode"
     assert ask(text) == []
     assert ask(text, injection=Retrieve(floor=0.01)) != []
@@ -107,7 +107,7 @@ def test_e5_an_old_task_that_is_named_brings_back_its_summary() -> None:
     assert all("summary of a task" not in i.text for i in ask(text, gone=(2, 3)))
 
 
-def test_e5_at_most_so_many_tokens_and_items() -> None:
+def test_e5_retrieval_is_limited_in_tokens_and_items() -> None:
     text = "tokenizer unicode escapes"
     assert len(ask(text)) == 3
     assert len(ask(text, injection=Retrieve(items=2))) == 2
@@ -193,7 +193,7 @@ def test_an_excerpt_has_the_lines_that_match_in_their_order() -> None:
     assert make_excerpt("", count_terms("beta"), 10) == ""
 
 
-def test_of_lines_that_are_too_long_an_excerpt_has_sentences_and_of_those_the_clauses() -> None:
+def test_an_excerpt_splits_long_lines_into_sentences_and_those_into_clauses() -> None:
     text = "It rained all day. The parser, which nobody had touched, reads the header twice! Then we went home."
     assert make_excerpt(text, count_terms("who reads the header"), 50) == "reads the header twice!"
     assert make_excerpt(text, count_terms("rained"), 50) == "It rained all day."

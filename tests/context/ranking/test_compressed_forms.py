@@ -173,7 +173,7 @@ def test_digest_of_several_groups_is_one_summary_and_asks_once() -> None:
     check(made)
 
 
-def test_where_roles_take_turns_the_answer_stays_beside_the_digest() -> None:
+def test_where_roles_alternate_the_answer_stays_beside_the_digest() -> None:
     strict = replace(PLAIN_MODEL, alternate=True)
     values = [user("a"), assistant("b"), user("c" * 200), *step(1, LONG), assistant("d" * 90), user("e")]
     made = ladder(values, model=strict)
@@ -182,7 +182,7 @@ def test_where_roles_take_turns_the_answer_stays_beside_the_digest() -> None:
     check(made, strict)
 
 
-def test_where_roles_take_turns_nothing_leaves_that_would_bring_two_of_a_kind_together() -> None:
+def test_where_roles_alternate_nothing_leaves_that_would_join_two_of_one_role() -> None:
     strict = replace(PLAIN_MODEL, alternate=True)
     values = [user("a"), *step(1, LONG), *step(2, LONG), *step(3, LONG), user("b"), *step(4, LONG), *step(5), user("c")]
     made = ladder(values, model=strict)
