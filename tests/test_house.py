@@ -140,7 +140,7 @@ def test_an_import_that_goes_down_is_none_of_its_business(tmp_path: Path, where:
         "from datetime import datetime\ndatetime.now()",
     ],
 )
-def test_what_is_not_pure_is_seen(tmp_path: Path, text: str) -> None:
+def test_an_impure_module_is_reported(tmp_path: Path, text: str) -> None:
     house = plant(tmp_path, {"proxy/notes/state_block.py": DOC + text + "\n", "proxy/metrics.py": DOC + text + "\n"})
     (breach,) = rules.pure_floors_only_compute(house)
     assert breach.startswith("proxy/notes/state_block.py:")
@@ -357,7 +357,7 @@ def test_a_second_user_of_a_library_is_seen(tmp_path: Path) -> None:
     assert rules.libraries_stay_where_they_belong(house) == ["proxy/web/app.py:2: imports toktok.core"]
 
 
-def test_what_else_lies_at_the_top_is_seen(tmp_path: Path) -> None:
+def test_an_extra_entry_at_the_top_is_reported(tmp_path: Path) -> None:
     house = plant(tmp_path)
     (tmp_path / ".gitignore").write_text("data/\n")
     for name in ("data", "notes"):

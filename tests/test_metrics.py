@@ -44,7 +44,7 @@ def test_figures_of_the_process_are_described_as_they_are_reported() -> None:
     assert sorted(told) == sorted((one.name, one.kind) for one in PROCESS_METRICS)
 
 
-def test_what_is_counted_is_in_the_text() -> None:
+def test_counters_appear_in_the_exposition() -> None:
     metrics = Metrics()
     metrics.requests_total.labels(route="chat", status="200").inc()
     metrics.tokens_before.observe(1234)

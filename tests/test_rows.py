@@ -66,7 +66,7 @@ FEATURES = {
     "t5": "the first line of a stub says something",
     "t6": "the names that a stub lists",
 }
-"""What each row is. Rows `b` to `e` are those of the designs from which policies are taken; `a`, `g` and `t` are the
+"""Each row in words. Rows `b` to `e` are those of the designs from which policies are taken; `a`, `g` and `t` are the
 proxy's own. Rules (`w`: `proxy/context/validate.py`) and promises (`p`: docs/development/promises.md) are elsewhere."""
 OPERATOR = ["d5", "d6", "d7", "d8", "d9", "e8"]
 """Shown where operators are served, by fixtures that start the proxy: stats, events, the archive, the widget, functions

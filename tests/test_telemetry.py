@@ -104,7 +104,7 @@ async def test_a_refusal_is_an_error_of_the_round_that_asked_and_not_of_the_serv
     assert (server.status, client.status) == (0, 2)
 
 
-async def test_what_passes_through_is_traced_without_a_model_and_probes_are_not() -> None:
+async def test_unmanaged_requests_are_traced_without_a_model_and_probes_are_not_traced() -> None:
     model = ScriptedModel("Well.")
     with receiving() as receiver:
         async with run_upstream(model) as upstream, run_proxy(upstream.port, telemetry=telling(receiver)) as proxy:

@@ -288,7 +288,7 @@ def test_pathological_texts_are_counted_at_once(name: str, text: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("text", [BOMBS["one letter"], BOMBS["one mark"], BOMBS["line breaks"], PROSE * 12_000])
-def test_what_is_sampled_is_nearly_right(name: str, text: str) -> None:
+def test_a_sampled_count_is_within_five_percent(name: str, text: str) -> None:
     exact = sum(
         load_vocabulary(name)(text[at : at + MAX_ENCODED_CHARS]) for at in range(0, len(text), MAX_ENCODED_CHARS)
     )

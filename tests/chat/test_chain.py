@@ -92,7 +92,7 @@ def test_the_digest_tells_apart(what: str) -> None:
     assert digest(one) != digest(other)
 
 
-def test_where_the_text_ends_and_the_ids_begin_cannot_be_forged() -> None:
+def test_the_boundary_of_text_and_ids_cannot_be_forged() -> None:
     assert chain.digest_message("tool", "ab", [], "c", []) != chain.digest_message("tool", "a", [], "bc", [])
     assert chain.digest_message("user", "4:tool", [], None, []) != chain.digest_message("user4:", "tool", [], None, [])
 

@@ -110,7 +110,7 @@ def test_a_system_message_between_them_does_not_part_them() -> None:
     assert parted(user("a"), system("x"), user("b"), assistant("c")) == [(0, 3, 4)]
 
 
-def test_what_precedes_the_first_prompt_belongs_to_its_group() -> None:
+def test_messages_before_the_first_prompt_belong_to_its_group() -> None:
     talk = (system("x"), assistant("Welcome!"), user("a"), assistant("b"), user("c"))
     assert parted(*talk) == [(0, 3, 4), (4, 5, 5)]
 
@@ -186,7 +186,7 @@ def test_a_known_prefix_is_continued_from(roles: list[str], front: int, observat
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_what_frameworks_bring_after_an_action_is_an_observation(name: str) -> None:
+def test_the_message_of_a_framework_after_an_action_is_an_observation(name: str) -> None:
     action, brought = SAMPLES[name]
     for text in (brought, [{"type": "text", "text": brought}]):
         assert is_observation(make_messages(user("a"), assistant(action), user(text)), 2)
@@ -204,7 +204,7 @@ def test_neither_alone_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Error: it does not compile", "Output:\n3\nwhich is wrong", "Result: it works"])
-def test_what_people_write_after_code_is_theirs(text: str) -> None:
+def test_a_message_of_a_person_after_code_is_not_an_observation(text: str) -> None:
     values: list[Json] = [user("How do I sort?"), assistant("Like this:\n```python\nsorted(x)\n```"), user(text)]
     assert not is_observation(make_messages(*values), 2)
 
@@ -244,7 +244,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("content", BESIDE.values(), ids=BESIDE)
-def test_what_a_client_adds_to_results_belongs_to_their_step(content: object) -> None:
+def test_text_that_a_client_adds_to_results_belongs_to_their_step(content: object) -> None:
     talk = (user("a"), assistant(None, "1"), result("1", "x"), user(content), assistant(None, "2"), result("2", "y"))
     assert cut(*talk) == [(0, 1), (1, 4), (4, 6)]
     assert parted(*talk) == [(0, 1, 6)]
@@ -265,7 +265,7 @@ SPOKEN = {
 
 
 @pytest.mark.parametrize("content", SPOKEN.values(), ids=SPOKEN)
-def test_what_a_user_says_after_results_opens_a_group(content: object) -> None:
+def test_a_user_message_after_results_opens_a_group(content: object) -> None:
     talk = (user("a"), assistant(None, "1"), result("1", "x"), user(content), assistant(None, "2"), result("2", "y"))
     assert cut(*talk) == [(0, 1), (1, 3), (3, 4), (4, 6)]
     assert parted(*talk) == [(0, 1, 3), (3, 4, 6)]

@@ -157,7 +157,7 @@ def test_any_bytes_give_spans_that_agree_with_json_or_none(raw: bytes) -> None:
         b'{"\\ud800":1}',
     ],
 )
-def test_what_cannot_be_distinguished_for_certain_gives_nothing(raw: bytes) -> None:
+def test_ambiguous_json_gives_no_members(raw: bytes) -> None:
     assert json_spans.find_members(raw) is None
     with pytest.raises(ValueError, match="cannot be told apart"):
         json_spans.set_member(raw, "a", b"2")
@@ -188,7 +188,7 @@ def test_deep_nesting_is_none_and_no_crash() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"{}", b"null", b"[1", b"[1,]", b"[,1]", b"[1 2]", b"[NaN]", b""])
-def test_what_is_not_an_array_has_no_elements(raw: bytes) -> None:
+def test_only_an_array_has_elements(raw: bytes) -> None:
     assert json_spans.find_elements(raw) is None
 
 
@@ -254,7 +254,7 @@ def test_a_body_is_counted_only_where_it_is_long_enough_to_have_too_many() -> No
         limits.check_body(b"[" + b"1," * 1000 + b"1]")
 
 
-def test_what_is_known_of_a_beginning_is_not_counted_again() -> None:
+def test_values_of_a_known_prefix_are_not_counted_again() -> None:
     limits = SizeLimits(values=1000)
     begin, rest = b"[" + b"1," * 600, b"1," * 100 + b"1]"
     assert limits.check_body(begin + rest, len(begin), 601) == 701
@@ -277,7 +277,7 @@ def test_the_model_is_the_one_of_the_outermost_level(body: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("body", [b"", b"[", b'{"model":1}', b'[{"model":"x"}]', b'{"a":"model"}', b'"model":"x"'])
-def test_where_there_is_no_model_none_is_found(body: bytes) -> None:
+def test_a_body_without_a_model_names_none(body: bytes) -> None:
     assert scan_model_name(body) is None
 
 
@@ -309,7 +309,7 @@ def test_no_text_takes_a_tenth_of_a_second_to_decode(reader: str, name: str) -> 
     assert time.thread_time() - began < 0.1
 
 
-def test_what_agents_write_is_decoded() -> None:
+def test_json_that_agents_embed_is_decoded() -> None:
     code = "def add(a, b):\n    return [a, b]\n" * 8_000
     written = msgspec.json.encode({"path": "a.py", "content": code}).decode()
     assert decode_embedded(written)["content"] == code

@@ -88,7 +88,7 @@ def test_work_that_grows_with_a_history_is_continued_from_the_shared_prefix() ->
         assert begins == ([] if expected is None else [expected])
 
 
-def test_of_what_depends_on_who_asks_only_the_last_ones_is_remembered() -> None:
+def test_a_memo_with_an_owner_keeps_only_the_last_owners_value() -> None:
     begins: list[int] = []
     first = make_request([user("a"), assistant("b"), user("c")])
     for owner, expected in (("me", [0]), ("me", []), ("you", [0]), ("me", [0])):

@@ -32,7 +32,7 @@ def test_the_estimate_counts_words_numbers_punctuation_and_indentation() -> None
     assert estimate_text_tokens("a(b" * 1000) < estimate_text_tokens("a( b" * 1000)
 
 
-def test_other_alphabets_dense_scripts_and_emoji_weigh_what_they_are_cut_into() -> None:
+def test_other_alphabets_dense_scripts_and_emoji_are_weighed_by_their_tokens() -> None:
     assert estimate_text_tokens("да" * 100) == 100
     assert estimate_text_tokens("日本語" * 100) == 255
     assert estimate_text_tokens("\N{GRINNING FACE}" * 100) == 150

@@ -38,7 +38,7 @@ def dropped(*numbers: int) -> OperatorDecisions:
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "progressive"])
-def test_what_is_dropped_is_out_in_every_policy(policy: str) -> None:
+def test_dropped_messages_are_out_in_every_policy(policy: str) -> None:
     out = list_sent_texts(plan(policy, dropped(1, 2, 3, 4)))
     assert not any("one?" in (text or "") or "first first" in (text or "") for text in out)
     assert any("done two" in (text or "") for text in out)
@@ -61,7 +61,7 @@ def test_a_mark_in_the_text_does_not_keep_what_the_operator_drops() -> None:
     assert list_sent_texts(plan(NOTHING, operator_decisions, talk), talk) == ["two"]
 
 
-def test_what_follows_a_drop_costs_nothing_to_edit() -> None:
+def test_an_edit_after_a_drop_costs_nothing() -> None:
     model = replace(PLAIN_MODEL, cache="prefix", r=0.1, w=1.0, ttl_s=1000, min=0)
     talk = [*TALK[:7], result("2", "second " * 200), *TALK[8:9], *(user(f"more {n} " * 500) for n in range(9))]
     keys = chain.compute_keys("", make_messages(*talk))

@@ -31,7 +31,7 @@ def test_an_answer_that_teaches_nothing_changes_nothing() -> None:
     assert hit.after_answer(predicted=100, cached=0, state=None).cache_miss_streak == 1
 
 
-def test_how_much_was_lost_is_remembered_where_the_asking_was_settled() -> None:
+def test_the_number_of_losses_is_remembered_when_a_state_request_is_settled() -> None:
     sent = BranchState(last_state_request=StateRequest(1)).after_sending(replace(PLAN, asks_for_state=True), 5.0)
     assert sent.last_state_request.lossy_edits == 1, "calls alone leave it open"
     assert sent.after_answer(predicted=0, cached=None, state=None).last_state_request.lossy_edits == 1
@@ -60,7 +60,7 @@ def test_a_request_that_comes_again_finds_the_state_as_it_was() -> None:
     assert StateRequest.parse(StateRequest(3).serialize()) is None
 
 
-def test_what_loses_nothing_is_nothing_to_ask_about() -> None:
+def test_edits_that_lose_nothing_are_no_reason_to_ask_for_state() -> None:
     edits = {**PLAN.edits, NOTE.key: NOTE, AGAIN.key: AGAIN}
     assert count_losses(edits) == 2
     sent = BranchState().after_sending(replace(PLAN, asks_for_state=True, edits=edits), 5.0)
@@ -104,7 +104,7 @@ def test_usage_without_cached_tokens_and_predictions_of_none_say_nothing() -> No
     assert not drifted(BranchState(), *[0] * 10, predicted=0).is_never_cached
 
 
-def test_where_hits_are_never_reported_there_is_no_cache_to_spoil() -> None:
+def test_an_upstream_that_never_reports_hits_has_no_cache_to_invalidate() -> None:
     assert not drifted(BranchState(), 0, 0).is_never_cached
     found = drifted(BranchState(), 0, 0, None, 0)
     assert found.is_never_cached

@@ -156,7 +156,7 @@ FITTING = talks(prompts=(0.0005, 0.001), answers=(0.0, 0.001, 0.05, 0.3, 2.0))
 @EACH
 @SOME
 @given(talk=ANY)
-def test_what_is_sent_never_passes_the_window_less_the_room_for_the_answer_unless_it_says_so(
+def test_a_prompt_never_exceeds_the_window_less_the_room_for_the_answer_unless_it_says_so(
     policy: str, talk: Talk
 ) -> None:
     for turn in talk.play(policy):

@@ -103,7 +103,7 @@ def test_the_tools_precede_the_cached_messages() -> None:
     assert cached(TALK, state_after_sending(TALK[:4]), tools=[1]) == len("[1]") + sum(SIZES[:4])
 
 
-def test_what_was_edited_then_and_is_now_counts_as_it_goes_out() -> None:
+def test_the_predicted_cache_counts_edited_messages_as_sent() -> None:
     assert cached(TALK, state_after_sending(TALK[:4], SHORT)) == 10 + 20 + 27 + 5
     assert cached(TALK, state_after_sending(TALK[:5], GONE)) == 10 + 20 + 27 + 30
 

@@ -100,7 +100,7 @@ def test_more_results_at_once_than_fit_at_a_gentle_length_leave_with_the_oldest_
     assert made.after <= 6_320
 
 
-def test_what_the_client_has_pinned_and_its_last_message_are_never_cut_and_it_says_so() -> None:
+def test_pinned_messages_and_the_last_message_are_never_cut_and_a_note_says_so() -> None:
     talk = [user("[pin] " + HUGE), assistant("Yes."), user("Well? " + HUGE)]
     made, out = fitted(talk, 8_000)
     assert [m["content"] for m in out] == [talk[0]["content"], talk[2]["content"]]
@@ -116,7 +116,7 @@ def test_an_older_prompt_larger_than_the_window_is_cut_at_last() -> None:
     assert made.after <= 6_400
 
 
-def test_what_the_model_has_just_recalled_is_cut_only_where_nothing_else_helps() -> None:
+def test_a_text_just_recalled_is_cut_only_where_nothing_else_helps() -> None:
     talk = [user("Look."), assistant(None, "1"), result("1", LONG[:5_000]), assistant(None, "2"), result("2", HUGE)]
     keys = build_view(talk).keys
     made, out = fitted(talk[:3], 6_000, guarded_keys=frozenset({keys[2]}))
@@ -129,7 +129,7 @@ def test_what_the_model_has_just_recalled_is_cut_only_where_nothing_else_helps()
     assert len(out[4]["content"]) < 3_000
 
 
-def test_what_is_inserted_counts() -> None:
+def test_inserted_texts_count_towards_the_budget() -> None:
     """B2: guidelines, state and scratchpad are sent too, and messages make room for them."""
     talk = [system(), user("First " * 10)]
     for n in range(8):

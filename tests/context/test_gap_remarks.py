@@ -32,7 +32,7 @@ def test_the_user_message_or_result_before_the_gap_bears_it() -> None:
     assert borne(TALK, gone(TALK, 2, 4, 5)) == [1, 3]
 
 
-def test_what_is_told_elsewhere_gets_none() -> None:
+def test_a_gap_that_another_text_explains_gets_no_remark() -> None:
     for stage in ("summarize_old", "compress_levels", "distil_results", "refer_repeats"):
         assert borne(TALK, gone(TALK, 2, 3, stage=stage)) == []
 
@@ -74,7 +74,7 @@ def test_a_text_that_takes_the_place_of_another_bears_it_too() -> None:
     assert again[k] == replace(stub, text="short" + GAP_REMARK, after=9 + len(GAP_REMARK))
 
 
-def test_what_is_pinned_or_guarded_is_never_written_into() -> None:
+def test_a_gap_remark_is_never_written_into_pinned_or_guarded_messages() -> None:
     talk = [user("a"), assistant("x"), user("[pin] b"), assistant("c"), user("d")]
     assert borne(talk, gone(talk, 3)) == []
     view = build_view(talk)

@@ -209,7 +209,7 @@ def test_after_a_result_texts_are_appended_sent_as_a_message_or_left_out() -> No
     assert not made.asks_for_state
 
 
-def test_what_could_not_be_asked_is_not_taken_for_asked() -> None:
+def test_a_state_that_could_not_be_asked_for_does_not_count_as_asked_for() -> None:
     made, _ = plan(TALK[1:3] + TALK[3:], replace(THRIFTY, ask="always"), model=replace(PLAIN_MODEL, after_tool="none"))
     assert (made.asks_for_state, made.placed_inserts) == (False, ())
 
@@ -279,7 +279,7 @@ def test_a_text_that_is_elsewhere_in_the_prompt_has_not_left() -> None:
 
 
 @pytest.mark.parametrize("policy", [replace(THRIFTY, ask="always"), replace(ROLLING, state_place="tail")])
-def test_what_is_rewritten_with_every_answer_is_shown_and_not_kept(policy: Policy) -> None:
+def test_a_state_that_is_rewritten_with_every_answer_is_shown_and_not_kept(policy: Policy) -> None:
     made, out = plan([*TALK, assistant("b"), user("c")], policy)
     assert out[-1] == user(f"c\n\n{state_block.render_recap(BODY)}\n\n{state_block.build_prompt()}")
     assert made.new_edits == ()

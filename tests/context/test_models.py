@@ -106,7 +106,7 @@ def test_an_entry_that_is_not_a_table_is_a_config_error() -> None:
         read_models({"window": 5})
 
 
-def test_of_an_operators_entry_only_what_it_sets_counts() -> None:
+def test_an_operators_entry_overrides_only_what_it_sets() -> None:
     shipped = read_models({"gpt-5-mini*": {"window": 1000, "input": 1.0, "chat": {"a": 1, "b": 2}}, "*": {"w": 1.0}})
     own = read_models({"gpt-5*": {"input": 9.0, "chat": {"b": 3}}, "*": {"r": 0.5}}, partial=True)
     mini = find_model(own + shipped, "gpt-5-mini")

@@ -48,7 +48,7 @@ def test_stages_are_asked_that_have_something_to_say() -> None:
     assert plan.notes == (Note("told", "1 0", {"new": 0.0}),)
 
 
-def test_what_inserts_quote_is_reported_only_where_they_found_a_place() -> None:
+def test_quotes_are_reported_only_where_their_insert_found_a_place() -> None:
     one = Insert("tail", "retrieve", "first", quoted_keys=(b"a" * 16,))
     kept = Insert("tail", "retrieve", "second", persistent=True, quoted_keys=(b"b" * 16, b"c" * 16))
     lost = Insert("tail", "retrieve", "third", quoted_keys=(b"d" * 16,))

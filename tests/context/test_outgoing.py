@@ -16,7 +16,7 @@ TALK = [system(), user("a"), assistant("so", "1"), result("1", "x" * 90), assist
 SAID = Insert("tail", "test", "\n\nThink.")
 
 
-def test_nothing_is_looked_at_again_that_has_not_changed() -> None:
+def test_unchanged_prompts_are_not_rendered_again() -> None:
     view = build_view(TALK)
     one = render.render_prompt(view, view.edits, {}, ())
     other = render.render_prompt(view, view.edits, {5: [SAID]}, ())
@@ -47,14 +47,14 @@ def test_a_message_of_the_proxy_is_checked() -> None:
     assert len(render.render_prompt(build_view(TALK), view.edits, {}, (SAID,)).raws) == 7
 
 
-def test_what_the_client_breaks_itself_is_its_business() -> None:
+def test_a_rule_that_the_client_breaks_itself_does_not_stop_the_plan() -> None:
     odd = [user("a"), user("b"), assistant("c"), user("d")]
     strict = Model(alternate=True)
     view = build_view(odd, model=strict)
     assert len(render.render_prompt(view, view.edits, {3: [SAID]}, ()).raws) == 4
 
 
-def test_what_is_served_is_what_begins_as_the_last_prompt_did() -> None:
+def test_the_cache_serves_the_common_prefix_with_the_last_prompt() -> None:
     view = build_view(TALK)
     made = render.render_prompt(view, view.edits, {}, ())
     last = BranchState(sent_marks=tuple(made.marks[:4]), sent_sizes=tuple(made.sizes[:4]), sent_at=0.0)

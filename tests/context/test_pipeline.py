@@ -341,7 +341,7 @@ def test_over_the_budget_the_oldest_edits_are_made_even_where_they_do_not_pay() 
         assert sorted(KEYS.index(e.key) for e in new) == made
 
 
-def test_what_does_not_pay_is_made_down_to_the_low_mark_once_the_budget_forces_it() -> None:
+def test_edits_that_do_not_pay_are_made_down_to_the_low_mark_once_the_budget_forces_them() -> None:
     found = (propose(3, text="x" * 50, since=7), propose(4, text="", since=7))
     first, _ = plan(policy())
     warm = BranchState().after_sending(first, 0.0)
@@ -392,7 +392,7 @@ def test_a_plan_that_cannot_be_written_is_refused() -> None:
     assert (made.refusal, out) == ("render", TALK)
 
 
-def test_what_is_broken_already_is_planned_all_the_same() -> None:
+def test_a_history_that_breaks_a_rule_already_is_planned_all_the_same() -> None:
     talk = [user("go"), result("9", "x" * 96), assistant("ok"), user("on")]
     made, out = plan(policy(propose(1, text="short")), values=talk)
     assert (made.refusal, out[1]) == (None, result("9", "short"))

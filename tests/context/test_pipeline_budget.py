@@ -67,7 +67,7 @@ def test_groups_leave_whole_and_oldest_first_and_the_first_prompt_stays(budget: 
     assert {e.stage for e in made.new_edits} <= {"fit_budget"}
 
 
-def test_what_does_not_fit_with_everything_out_is_sent_and_noted() -> None:
+def test_a_prompt_that_cannot_be_made_to_fit_is_sent_with_a_note() -> None:
     made, left = fitted(TALK, 28)
     assert left == [0, 1, 13]
     assert [n.kind for n in made.notes] == ["over_budget"]
@@ -98,7 +98,7 @@ def test_all_steps_but_the_last_can_leave_where_none_has_to_stay() -> None:
     assert made.notes
 
 
-def test_what_has_left_stays_out_and_the_next_groups_follow_when_it_grows() -> None:
+def test_groups_that_left_stay_out_and_the_next_follow_when_the_prompt_grows() -> None:
     made, left = fitted(TALK[:10], 150)
     assert left == [0, 1, *range(5, 10)]
     state = BranchState().after_sending(made, 0.0)
@@ -160,7 +160,7 @@ def test_a_history_that_grows_past_its_budget_is_edited_in_batches(schedule: Sch
     assert all(after - before >= 8 for before, after in pairwise(edited))
 
 
-def test_what_an_operator_prunes_goes_to_the_low_mark_once() -> None:
+def test_a_prune_by_the_operator_goes_to_the_low_mark_once() -> None:
     # 380 tokens, no window: down to 0.6 of them, 228, and not to the low mark of that again.
     state = BranchState(decisions=OperatorDecisions(forced_action="prune"))
     policy = replace(FIT, budget=0.8, low=0.6)
@@ -171,7 +171,7 @@ def test_what_an_operator_prunes_goes_to_the_low_mark_once() -> None:
     assert made.after == 270  # of 500: 300 are left, and not 225
 
 
-def test_where_turns_are_insisted_on_they_are_taken() -> None:
+def test_roles_alternate_where_the_model_insists() -> None:
     for budget in (379, 269, 149, 30):
         made, left = fitted(TALK, budget, alternate=True)
         roles = [TALK[n]["role"] for n in left]

@@ -103,7 +103,7 @@ def test_only_stages_that_ask_or_note_something_report() -> None:
     assert Policy("mine", stages=(IsolateTools(), FitBudget())).reporting_stages == ()
 
 
-def test_what_a_file_leaves_out_has_the_value_of_the_code() -> None:
+def test_a_setting_that_a_file_omits_has_its_default() -> None:
     assert read_policy({"name": "mine"}, BUILT_IN_STAGES) == Policy("mine")
 
 
@@ -184,7 +184,7 @@ def test_a_policy_says_which_tools_it_offers_and_from_when_on() -> None:
 @pytest.mark.parametrize(
     "tools", ["recall", ["recall"], {"enabled": "recall"}, {"enabled": ["bash"]}, {"offer": "later"}, {"use": 1}]
 )
-def test_what_is_not_a_table_of_tools_is_refused(tools: Any) -> None:
+def test_an_invalid_tools_table_is_refused(tools: Any) -> None:
     assert refused(tools=tools).key.startswith("tools")
     assert refused(offer="never").key == "offer"
 

@@ -88,7 +88,7 @@ def test_b7_a_model_has_boundaries_and_urgency_of_its_own() -> None:
         ({"progresive": {"moderate": 3}}, 'models."m".progresive'),
     ],
 )
-def test_b7_what_no_stage_or_voice_has_is_refused_when_the_proxy_starts(table: dict[str, Any], key: str) -> None:
+def test_b7_a_setting_that_no_stage_or_injection_has_is_refused_at_the_start(table: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_models({"progressive": load_progressive()}, read_models({"m": table}))
     assert caught.value.key == key

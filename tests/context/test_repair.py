@@ -47,7 +47,7 @@ def test_the_answer_between_a_result_and_a_prompt_comes_back() -> None:
     assert stay(build_view(TALK), [4]) == list(range(10))
 
 
-def test_of_several_answers_the_one_after_the_result_is_returned() -> None:
+def test_among_several_answers_the_one_after_the_result_comes_back() -> None:
     assert stay(build_view(TALK), [4, 5, 6, 7, 8]) == [0, 1, 2, 3, 4, 9]
 
 
@@ -66,13 +66,13 @@ def test_a_prompt_without_a_system_message_begins_with_a_user_message() -> None:
     assert repair_order(greeted, {greeted.keys[1]: Edit(greeted.keys[1], "gone", None, "s", "", 1, 0)}, {})
 
 
-def test_where_roles_alternate_two_of_one_role_are_parted() -> None:
+def test_where_roles_alternate_two_messages_of_one_role_are_separated() -> None:
     strict = replace(PLAIN_MODEL, alternate=True)
     assert stay(build_view(TALK, model=strict), [2, 3, 4]) == [0, 1, 4, 5, 6, 7, 8, 9]
     assert stay(build_view(TALK), [2, 3, 4]) == [0, 1, 5, 6, 7, 8, 9]
 
 
-def test_what_parted_two_messages_comes_back_whole_where_no_single_message_will_do() -> None:
+def test_several_messages_come_back_where_no_single_message_separates_two_others() -> None:
     talk: list[Json] = [user("a"), assistant("A."), assistant(None, "c1"), result("c1", "x"), user("b"), user("c")]
     strict = replace(PLAIN_MODEL, alternate=True)
     assert stay(build_view(talk, model=strict), [1, 2, 3]) == [0, 1, 4, 5]
@@ -105,7 +105,7 @@ def test_a_part_that_another_message_continues_separates_nothing_alone() -> None
     assert stay(build_view(talk), [3, 4, 5]) == [0, 1, 2, 5, 6]
 
 
-def test_what_is_gone_for_good_is_passed_over_for_what_may_come_back() -> None:
+def test_a_permanently_removed_message_is_skipped_for_one_that_may_come_back() -> None:
     strict = replace(PLAIN_MODEL, alternate=True)
     keys = build_view(TALK).keys
     force = {keys[n]: Edit(keys[n], "gone", None, "s", "", 1, 0) for n in (4, 5)}

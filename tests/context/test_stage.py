@@ -119,7 +119,7 @@ def test_an_unknown_stage_is_refused_with_the_names_that_there_are() -> None:
         "json:loads",
     ],
 )
-def test_what_cannot_be_imported_or_is_not_a_stage_is_refused(name: str) -> None:
+def test_a_class_that_cannot_be_imported_or_is_not_a_stage_is_refused(name: str) -> None:
     error = refused({"use": name})
     assert (error.key, error.value) == ("stages.use", name)
 
@@ -161,7 +161,7 @@ def test_a_value_of_the_wrong_kind_is_refused(stage: str, field: str, value: obj
 
 
 @pytest.mark.parametrize("table", [{}, {"groups": 5}, "close_window", 7, ["close_window"]])
-def test_what_is_not_a_table_with_a_key_use_is_refused(table: Any) -> None:
+def test_a_stage_without_a_table_and_the_key_use_is_refused(table: Any) -> None:
     error = refused(table)
     assert (error.key, error.value) == ("stages", table)
     assert "use" in error.allowed

@@ -37,7 +37,7 @@ def test_without_a_system_prompt_nothing_stands_in_front() -> None:
     )
 
 
-def test_what_stands_in_front_does_not_make_the_cache_look_cold() -> None:
+def test_texts_at_the_front_do_not_make_the_cache_look_cold() -> None:
     policy = load_policy("rolling/when_it_pays")
     values = [system("Be. " * 2000), user("a")]
     state = BranchState()

@@ -190,7 +190,7 @@ def test_kept_the_last_message_may_be_shortened_but_not_go() -> None:
     assert broken([prefilled[0], prefilled[1]._replace(text="No: ")], prefilled) == "kept"
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_the_error_names_the_message_and_the_rule() -> None:
     with pytest.raises(RuleBroken, match="message 3: a tool result without its call"):
         check([*WHOLE[:2], *WHOLE[5:6], WHOLE[3]], [o.message for o in WHOLE if o.message], LOOSE)
 

@@ -79,7 +79,7 @@ def test_d9_steps_stay_whole() -> None:
     )  # the newest message brings its call along
 
 
-def test_d9_what_must_stay_stays_over_the_budget() -> None:
+def test_d9_required_messages_stay_over_the_budget() -> None:
     talk = [system("s" * 100), user("a"), user("b" * 100)]
     found = proxy.prune_context(talk, 50, token_counter=WEIGH)
     assert found["pruned"] == [talk[0], talk[2]]
@@ -184,7 +184,7 @@ def test_d4_where_no_user_message_stays_the_summary_is_one_and_no_step_is_cut() 
 @pytest.mark.parametrize(
     "item", [{}, {"content": "x"}, {"role": "user", "parts": "x"}, {"role": "user", "parts": [1]}, {"role": object()}]
 )
-def test_what_is_not_a_message_is_refused(item: Json) -> None:
+def test_an_item_that_is_not_a_message_is_refused(item: Json) -> None:
     with pytest.raises(NotManaged):
         proxy.get_context_stats([item])
 

@@ -35,7 +35,7 @@ def test_the_image_has_two_stages_an_unprivileged_user_and_a_health_check() -> N
     assert "HEALTHCHECK" in dict(last)
 
 
-def test_what_is_taken_out_again_is_what_only_the_building_needs() -> None:
+def test_the_image_uninstalls_what_only_the_build_needs() -> None:
     text = DOCKERFILE.read_text()
     build_only = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["build"]
     for requirement in build_only:

@@ -247,7 +247,7 @@ def test_the_widget_of_a_page_is_served(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", list_blocks("text"), ids=named)
-def test_what_is_shown_is_what_comes_out(block: Block, place: Place) -> None:
+def test_shown_output_is_the_real_output(block: Block, place: Place) -> None:
     """A table of replay has the columns that a run prints; a STATE block is the one that is asked for."""
     if block.text.startswith(state_block.HEADING):
         assert block.text.strip() in state_block.build_prompt()

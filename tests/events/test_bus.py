@@ -51,7 +51,7 @@ async def test_the_ring_keeps_the_last_ones_and_knows_what_it_no_longer_has() ->
         event_bus.unsubscribe(listener)
 
 
-async def test_who_waits_is_woken_by_what_it_wants_and_by_the_end() -> None:
+async def test_a_waiting_listener_is_woken_by_its_events_and_by_the_end() -> None:
     event_bus = bus()
     listener = event_bus.subscribe(EventFilter(tenant="mine", session="s", kinds=["memo:*"]))
     waiting = asyncio.create_task(listener.take_events())
@@ -73,7 +73,7 @@ async def test_who_waits_is_woken_by_what_it_wants_and_by_the_end() -> None:
     assert event_bus.subscribe(EventFilter()).is_closed, "who comes after the end hears of it"
 
 
-async def test_what_is_resumed_does_not_count_as_slow() -> None:
+async def test_a_resumed_listener_does_not_count_as_slow() -> None:
     event_bus = bus(kept=10, queue=2)
     for n in range(10):
         event_bus.publish(bus_module.FALLBACK, "t", {"n": n})
@@ -97,7 +97,7 @@ async def test_no_more_than_may_listen_and_who_leaves_makes_room() -> None:
     event_bus.unsubscribe(event_bus.subscribe(EventFilter()))
 
 
-async def test_who_has_more_listeners_than_another_makes_room_for_it() -> None:
+async def test_a_tenant_with_more_listeners_makes_room_for_another() -> None:
     event_bus = bus(listeners=5)
     many = [event_bus.subscribe(EventFilter(), owner="a") for _ in range(5)]
     theirs = [event_bus.subscribe(EventFilter(), owner="b") for _ in range(2)]

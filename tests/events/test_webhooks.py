@@ -95,7 +95,7 @@ async def test_an_event_of_real_traffic_arrives_signed() -> None:
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
-async def test_what_may_be_taken_later_is_tried_again(status: int) -> None:
+async def test_an_event_that_may_be_accepted_later_is_retried(status: int) -> None:
     receiver = Receiver(status, status, 200)
     async with hooked(receiver) as (proxy, running):
         tell(proxy, n=1)
@@ -107,7 +107,7 @@ async def test_what_may_be_taken_later_is_tried_again(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 404, 410])
-async def test_what_is_refused_is_not_tried_again(status: int) -> None:
+async def test_an_event_that_is_refused_is_not_retried(status: int) -> None:
     receiver = Receiver(status, 200)
     async with hooked(receiver) as (proxy, running):
         tell(proxy)
@@ -185,7 +185,7 @@ async def test_a_receiver_that_is_too_slow_loses_the_oldest_and_is_told_how_many
     assert [told["data"] for told in receiver.told] == [{"n": 0}, {"lost": 7}, {"n": 8}, {"n": 9}, {"n": 10}]
 
 
-async def test_what_is_waiting_at_the_end_is_sent_and_what_cannot_be_is_counted() -> None:
+async def test_events_waiting_at_the_end_are_sent_or_counted_as_failed() -> None:
     receiver = Receiver()
 
     async def slow(request: RawRequest, connection: Connection) -> None:

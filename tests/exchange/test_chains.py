@@ -293,7 +293,7 @@ async def test_items_that_cannot_be_written_again_stay_at_the_provider_from_ther
 
 
 @pytest.mark.parametrize("head", [b"text/plain", b"text/event-stream\r\ncontent-encoding: unknown"])
-async def test_others_get_their_turn_while_a_stream_is_made_to_look_as_directly(head: bytes) -> None:
+async def test_other_requests_run_while_a_stream_is_rewritten(head: bytes) -> None:
     model = StrictResponses("First.")
     created = b'data: {"type":"response.%b","response":{"id":"r","previous_response_id":null}}\n\n'
     stream = created % b"created" + b"data: x\n\n" * 100_000 + created % b"completed"

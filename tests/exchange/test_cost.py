@@ -506,7 +506,7 @@ def test_cached_tokens_that_are_not_reported_are_expected_by_the_count_of_the_pr
     assert (bill.paid, bill.without_proxy) == pytest.approx(((100 * 2.5 + 1100 * 0.2) / 1e6,) * 2)
 
 
-def test_what_was_fetched_again_is_not_part_of_the_cost_without_the_proxy() -> None:
+def test_refetched_text_is_not_part_of_the_cost_without_the_proxy() -> None:
     model = Model(input=2.0, output=10.0, w=1.25, r=0.1)
     meter = Meter([(1000, 800)], 60, before=3000, held=2900, sent=1000, expected=800, refetched=600)
     bill = compute_bill(model, meter)

@@ -30,7 +30,7 @@ def answer(name: str, arguments: dict[str, Any]) -> str:
     return "The file a.py has been edited." if name == "edit_file" else "fine"
 
 
-async def test_in_messages_the_input_of_the_block_is_shorter_and_all_else_the_clients(tmp_path: Path) -> None:
+async def test_in_messages_only_the_input_of_the_block_is_shortened(tmp_path: Path) -> None:
     def step(n: int) -> list[dict[str, Any]]:
         name, value = ("edit_file", EDIT) if n == 0 else ("run", {"n": n})
         return [{"type": "text", "text": "So."}, {"type": "tool_use", "id": f"toolu_{n}", "name": name, "input": value}]
@@ -50,7 +50,7 @@ async def test_in_messages_the_input_of_the_block_is_shorter_and_all_else_the_cl
     assert [*sent[:1], *sent[2:]] == [*whole[:1], *whole[2:]]
 
 
-async def test_in_responses_the_arguments_of_the_item_are_shorter(tmp_path: Path) -> None:
+async def test_in_responses_the_arguments_of_the_item_are_shortened(tmp_path: Path) -> None:
     steps: list[list[Any]] = [[Say("So."), Ask("edit_file", EDIT)], *([Ask("run", {"n": n})] for n in range(STEPS))]
     model = StrictResponses(*steps, [Say("Done.")])
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **policy(tmp_path)) as proxy:

@@ -89,7 +89,7 @@ async def test_embeddings_never_cross_a_session_or_a_tenant() -> None:
         assert model.batches == [["the same"]] * 3
 
 
-async def test_nothing_is_asked_where_they_are_off_or_there_is_nothing_to_say() -> None:
+async def test_no_vectors_are_made_where_they_are_off_or_there_is_no_text() -> None:
     model = Embedder()
     async with embedding(model, enabled=False) as proxy:
         assert await ask(proxy, "text") == {}

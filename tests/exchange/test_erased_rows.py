@@ -8,7 +8,7 @@ from proxy.operator import edit_messages
 from tests.operator.agent import find_messages, list_group_messages, run_conversation
 
 
-async def test_what_is_removed_does_not_come_back_in_other_bytes() -> None:
+async def test_a_removed_message_does_not_come_back_in_other_bytes() -> None:
     async with run_conversation("thrifty") as talk:
         await edit_messages.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         await talk.ask()

@@ -130,7 +130,7 @@ async def test_the_file_grows_with_the_conversation_and_not_with_its_square(
     assert large - small < 4 * content / 2
 
 
-def test_what_is_kept_of_an_exchange_is_small_and_can_be_read_again() -> None:
+def test_the_stored_forms_of_an_exchange_are_small_and_can_be_read_back() -> None:
     forms = MessageForms(system=[(0, "aa")], other=[(3, "bb")], whole="cc")
     assert msgspec.json.decode(msgspec.json.encode(forms), type=MessageForms) == forms
     assert msgspec.json.encode(MessageForms()) == b"{}"
@@ -138,7 +138,7 @@ def test_what_is_kept_of_an_exchange_is_small_and_can_be_read_again() -> None:
     assert msgspec.json.decode(msgspec.json.encode(sent), type=SentTexts) == sent
 
 
-async def test_what_the_store_has_lost_is_stored_again_though_the_history_is_known() -> None:
+async def test_messages_that_the_store_has_lost_are_stored_again_although_the_history_is_known() -> None:
     """A large body is known by its beginning, but what of it is stored is known of this session's memory alone."""
     async with (
         run_upstream(ScriptedModel(*(f"Answer {n}." for n in range(9)))) as upstream,

@@ -221,7 +221,7 @@ async def test_a_state_block_is_asked_for_withheld_stored_and_given_back_after_t
     assert model.texts(1)[1:] == ["Hello", "The answer.", "Go on"], "a block is never put back into the history"
 
 
-async def test_what_the_client_wrote_is_never_taken_for_the_models_state() -> None:
+async def test_text_of_the_client_is_never_taken_for_the_models_state() -> None:
     model = ScriptedModel(make_calls(("call_aaaaaaa1", "look")), "It says so.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = Agent(proxy, messages=[{"role": "system", "content": "Be."}])

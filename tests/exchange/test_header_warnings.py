@@ -35,7 +35,7 @@ def test_a_value_that_says_nothing_is_named_with_what_is_allowed(name: str, valu
     [{}, {"policy": "rolling"}, {"urgency": "Firm"}, {"reflect": "OFF"}, {"pin": "TRUE"}, {"pin": "0"},
      {"max-iterations": "12"}, {"policy": ""}, {"of-a-stage-of-mine": "anything"}],
 )  # fmt: skip
-def test_what_is_understood_is_not_warned_of(options: dict[str, str]) -> None:
+def test_known_header_values_cause_no_warning(options: dict[str, str]) -> None:
     assert find_warnings(options, POLICIES) == ()
 
 

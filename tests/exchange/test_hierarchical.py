@@ -206,7 +206,7 @@ async def test_e5_a_past_topic_comes_back_at_the_tail_with_its_source(tmp_path: 
         assert proxy.count("retrieved_items_total") >= 1
 
 
-async def test_e6_what_the_client_dropped_is_found_in_the_store_of_its_own_session(tmp_path: Path) -> None:
+async def test_e6_text_that_the_client_dropped_is_found_only_in_its_own_session(tmp_path: Path) -> None:
     model, clock = ScriptedModel("Noted."), Clock()
     async with serving(tmp_path, model, clock) as proxy:
         agent = Agent(proxy, NAMED)

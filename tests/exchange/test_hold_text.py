@@ -99,7 +99,7 @@ async def test_the_models_own_text_beside_the_clients_calls_comes_first() -> Non
         assert (await played.turn(None)).message["content"] == "It is so."
 
 
-async def test_where_the_rounds_fail_the_original_is_answered_alone() -> None:
+async def test_when_the_rounds_fail_only_the_original_is_answered() -> None:
     async def fails(_: RawRequest, connection: Connection) -> None:
         await connection.reset()
 

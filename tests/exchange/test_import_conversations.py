@@ -39,7 +39,7 @@ async def test_an_agent_without_a_session_id_continues_where_the_import_ended() 
     assert len(upstream.requests) == 2, "nobody was asked about what was imported"
 
 
-async def test_what_is_there_is_not_imported_twice_and_a_branch_of_it_is() -> None:
+async def test_an_import_adds_no_duplicate_but_adds_a_branch_of_a_known_conversation() -> None:
     async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
         parts = proxy.app.services
         await import_conversation(parts, "t", read_conversation("a", raws(*HISTORY)))
@@ -66,6 +66,6 @@ def test_geminis_calls_find_their_results_in_order() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[], [b"{"], [b"3"], [b'{"role": 3}'], [b'{"parts": 3}'], [b'{"parts": []}', b"x"]])
-def test_what_is_not_a_conversation_is_reported(wrong: list[bytes]) -> None:
+def test_a_text_that_is_not_a_conversation_is_refused(wrong: list[bytes]) -> None:
     with pytest.raises(Unprocessable):
         read_conversation("x", wrong)

@@ -63,7 +63,7 @@ async def left_out(proxy: RunningProxy) -> list[Any]:
 
 
 @STREAMS
-async def test_d1_of_the_sources_worked_example_the_best_four_reach_the_upstream(tmp_path: Path, stream: bool) -> None:
+async def test_d1_the_best_four_of_the_sources_worked_example_reach_the_upstream(tmp_path: Path, stream: bool) -> None:
     """70, 20, 18, 36, 34 and 60 points, and room for four: system, the second prompt and its answer, the last one."""
     model = ScriptedModel()
     talk = [wordy_message(role, "so") for role in ("system", "user", "assistant", "user", "assistant", "user")]
@@ -163,7 +163,7 @@ async def test_d4_old_messages_are_replaced_by_one_sentence(tmp_path: Path, sche
 
 
 @SCHEDULES
-async def test_d7_what_is_pruned_is_in_the_store_listed_and_whole(tmp_path: Path, schedule: str) -> None:
+async def test_d7_pruned_messages_are_stored_listed_and_whole(tmp_path: Path, schedule: str) -> None:
     model = ScriptedModel()
     async with serving(tmp_path, model, "importance", schedule) as proxy:
         await ask(proxy, TALK)
@@ -176,7 +176,7 @@ async def test_d7_what_is_pruned_is_in_the_store_listed_and_whole(tmp_path: Path
     assert all(one.reason.startswith("scores ") for one in found)
 
 
-async def test_d7_what_comes_back_into_a_literal_prompt_is_not_listed_any_more(tmp_path: Path) -> None:
+async def test_d7_messages_that_come_back_into_a_literal_prompt_are_no_longer_listed(tmp_path: Path) -> None:
     model = ScriptedModel()
     async with serving(tmp_path, model, "importance", "always") as proxy:
         await ask(proxy, TALK)

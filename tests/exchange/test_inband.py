@@ -181,7 +181,7 @@ async def test_a_client_whose_answers_the_provider_stores_says_them_to_the_model
         assert await agent.work("/context show") == "What?"
 
 
-async def test_what_the_model_answered_before_they_were_switched_on_stays() -> None:
+async def test_answers_from_before_commands_were_enabled_stay() -> None:
     model = ScriptedModel("A command of yours?", "Yes.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, commands=ON) as proxy:
         agent = Agent(proxy)
@@ -242,7 +242,7 @@ async def test_context_show_is_the_prompt_that_goes_out_with_all_that_is_put_in(
     assert [name for name in wanted if f"[+ {name}, from the proxy]" in heads] == wanted
 
 
-async def test_in_a_session_that_nobody_has_named_no_command_is_about_the_other_conversation() -> None:
+async def test_in_an_unnamed_session_no_command_acts_on_the_other_conversation() -> None:
     """Two conversations of one credential that begin alike may be in one session."""
     model = ScriptedModel("Hello! How can I help?")
     tools = {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]}

@@ -78,7 +78,7 @@ async def test_after_a_restart_the_store_says_it(tmp_path: Path) -> None:
     assert is_note_sent(model)
 
 
-async def test_others_begin_without_it() -> None:
+async def test_other_branches_begin_without_the_state() -> None:
     model = ScriptedModel()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
         agent = await make_agent_with_state(proxy, model)
@@ -96,7 +96,7 @@ async def test_others_begin_without_it() -> None:
         assert not is_note_sent(model), "a fork behind an answer has the states of what it shares"
 
 
-async def test_what_was_taken_back_is_not_begun_with() -> None:
+async def test_a_withdrawn_state_is_not_inherited() -> None:
     model = ScriptedModel()
     async with (
         run_upstream(model) as upstream,

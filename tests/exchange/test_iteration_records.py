@@ -142,7 +142,7 @@ async def test_c2_inline_the_block_is_asked_for_withheld_stored_and_shown(stream
 
 
 @STREAMING
-async def test_c2_what_does_not_parse_is_stored_as_text_and_the_result_speaks(stream: bool) -> None:
+async def test_c2_a_reflection_that_does_not_parse_is_stored_as_text_and_the_result_decides(stream: bool) -> None:
     odd = "\n\n### REFLECTION\nI did {splendidly}."
     async with run_reflective_proxy(searching(0), *(searching(n, odd) for n in range(1, 7)), "Well.") as (proxy, model):
         heard = await work(Agent(proxy, (b"x-context-session: a",), stream=stream), 7, INLINE)
@@ -318,7 +318,7 @@ async def test_a_fault_in_recording_is_counted_and_the_answer_continues(monkeypa
     assert heard[-1].message["content"] == "Well."
 
 
-async def test_what_a_worker_could_not_read_in_time_is_not_read_again_on_the_event_loop(
+async def test_a_result_that_a_worker_could_not_read_in_time_is_not_read_on_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A result of 4 MB of line ends was, with the policy `reflective`: it held every other request for 23 s."""

@@ -137,7 +137,7 @@ async def test_a_smaller_window_than_the_models_file_has_counts() -> None:
 
 
 @pytest.mark.parametrize("policy", ["passthrough", "observe"])
-async def test_where_nothing_is_rewritten_the_error_passes_and_the_window_is_learnt(policy: str) -> None:
+async def test_without_rewriting_the_error_is_passed_on_and_the_window_is_learned(policy: str) -> None:
     model = ScriptedModel("Well.")
     words = WORDS["openai"]
     async with run_upstream(narrow(model, words)) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
@@ -147,7 +147,7 @@ async def test_where_nothing_is_rewritten_the_error_passes_and_the_window_is_lea
     assert len(model.received) == 1
 
 
-async def test_what_cannot_be_shorter_gets_the_upstreams_own_error() -> None:
+async def test_a_prompt_that_cannot_be_shortened_gets_the_upstreams_error() -> None:
     model = ScriptedModel("Well.")
     words = WORDS["openai"]
     huge = {"model": "unheard-of", "messages": [{"role": "user", "content": "long " * 9_000}]}
@@ -166,7 +166,7 @@ async def test_a_window_that_has_nothing_to_do_with_the_prompt_is_not_believed()
         assert proxy.app.services.learned_windows == {}
 
 
-async def test_where_the_upstream_counts_more_than_we_do_its_count_is_gone_by() -> None:
+async def test_where_the_upstream_counts_more_tokens_its_count_is_used() -> None:
     model = ScriptedModel("Well.")
     words = b'{"error":{"message":"prompt is too long: 26000 tokens > 16000 maximum"}}'
     async with (

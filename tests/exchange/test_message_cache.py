@@ -41,7 +41,7 @@ def test_a_message_that_comes_again_is_the_same_object() -> None:
     assert cache.get_message(raw("b")) is not first
 
 
-def test_what_cannot_be_read_is_not_kept() -> None:
+def test_an_unreadable_message_is_not_cached() -> None:
     cache = MessageCache(1 << 20)
     for _ in range(2):
         with pytest.raises(NotManaged):
@@ -271,7 +271,7 @@ def test_every_body_that_stays_for_another_wire_format_is_counted() -> None:
 TOOLS = [{"name": "look", "description": "y" * 200_000}]
 
 
-def test_what_follows_the_messages_stays_with_the_body_and_is_counted() -> None:
+def test_bytes_after_the_messages_stay_with_the_body_and_are_counted() -> None:
     cache = MessageCache(1 << 24)
     text = json.dumps(json.loads(body(30)) | {"tools": TOOLS}).encode()
     cache.get_request(body(30))
@@ -282,7 +282,7 @@ def test_what_follows_the_messages_stays_with_the_body_and_is_counted() -> None:
 
 
 @pytest.mark.parametrize(("name", "copies"), [("messages", 4), ("responses", 4)])
-def test_what_follows_the_messages_of_another_wire_format_is_counted(name: str, copies: int) -> None:
+def test_bytes_after_the_messages_of_another_wire_format_are_counted(name: str, copies: int) -> None:
     cache, said = MessageCache(1 << 24), json.loads(body(30))["messages"]
     history = {"messages": said} if name == "messages" else {"input": said}
     read: WireReader[Any] = read_messages_request if name == "messages" else read_wire_request

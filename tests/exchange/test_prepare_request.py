@@ -167,7 +167,7 @@ async def test_counting_a_large_request_does_not_hold_the_loop() -> None:
         assert longest < 0.5
 
 
-async def test_what_was_counted_once_is_not_counted_again_though_the_message_was_let_go() -> None:
+async def test_tokens_are_not_counted_again_after_a_message_was_released() -> None:
     counted: list[str] = []
 
     def count(text: str) -> int:
@@ -209,7 +209,7 @@ async def test_a_known_conversation_that_the_cache_has_no_room_for_is_a_miss() -
             assert proxy.count("message_cache_misses_total") == misses
 
 
-async def test_what_several_begin_with_at_once_is_counted_beside_the_loop_for_each() -> None:
+async def test_a_prefix_shared_by_concurrent_requests_is_counted_off_the_event_loop() -> None:
     on_loop: list[str] = []
 
     def count(text: str) -> int:

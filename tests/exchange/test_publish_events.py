@@ -68,7 +68,7 @@ async def test_d6_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Pat
         assert told["kept"] > 0
 
 
-async def test_what_a_policy_shortens_is_reported_with_how_many_tokens_that_saved() -> None:
+async def test_an_event_says_what_a_policy_shortened_and_how_many_tokens_that_saved() -> None:
     model = make_looking_model()
     async with (
         run_upstream(model) as upstream,
@@ -105,7 +105,7 @@ async def call(proxy: RunningProxy, method: str, path: str, body: Any = None) ->
     return got.json()
 
 
-async def test_what_the_operator_decides_over_the_api_is_reported() -> None:
+async def test_a_decision_of_the_operator_over_the_api_is_an_event() -> None:
     async with run_conversation("thrifty") as talk, event_stream(talk.proxy) as stream:
         group = (await talk.groups())[0]
         await call(talk.proxy, "POST", f"/api/sessions/s/groups/{group}/drop")
@@ -213,7 +213,7 @@ async def test_a_cache_that_serves_what_was_predicted_is_not_an_event() -> None:
         assert stream.of("cache:broken") == []
 
 
-async def test_what_the_client_changes_in_its_own_prefix_is_reported() -> None:
+async def test_a_change_of_the_client_in_its_own_prefix_is_an_event() -> None:
     async with cached() as (_, agent, _, stream):
         await agent.say("One")
         await agent.say("Two")

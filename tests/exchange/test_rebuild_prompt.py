@@ -84,7 +84,7 @@ async def test_after_a_restart_and_in_every_branch_too(tmp_path: Path) -> None:
             await assert_all_rebuilt(proxy, came, [r.body for r in model.received])
 
 
-async def test_what_was_sent_in_the_end_is_what_counts() -> None:
+async def test_the_prompt_that_was_finally_sent_is_rebuilt() -> None:
     model = ScriptedModel("Well.\n\n" + BLOCK)
     bodies: list[bytes] = []
 

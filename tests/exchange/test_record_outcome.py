@@ -42,7 +42,7 @@ async def answers(proxy: RunningProxy) -> list[Any]:
     return [json.loads(body) for (body,) in await proxy.rows("SELECT body FROM messages WHERE answer = 1 ORDER BY seq")]
 
 
-async def test_what_upstream_says_of_an_answer_is_on_record() -> None:
+async def test_finish_reason_and_usage_of_upstream_are_recorded() -> None:
     model = ScriptedModel(make_calls(("call_abcdef01", "look")))
     model.usage = {"prompt_tokens": 50, "completion_tokens": 7, "total_tokens": 57}
     model.usage["prompt_tokens_details"] = {"cached_tokens": 32}

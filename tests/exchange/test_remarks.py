@@ -87,7 +87,7 @@ async def test_no_remark_breaks_a_rule(tmp_path: Path, more: dict[str, str]) -> 
         assert {f for *_, f in await proxy.outcomes()} == {None}
 
 
-async def test_what_a_policy_may_leave_unsaid(tmp_path: Path) -> None:
+async def test_a_policy_may_leave_out_the_gap_remark(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'name = "mine"\nschedule = "always"\nask = "never"\nremark = ""\n[[stages]]\nuse = "close_window"\ngroups = 2\n'
     )

@@ -83,7 +83,7 @@ async def test_the_provider_clears_in_batches_and_reasoning_stays_valid(tree: Js
     assert len(json.dumps(seen)) < 0.6 * len(json.dumps(model.bodies[-1]))
 
 
-async def test_what_is_cleared_stays_cleared_after_a_restart(tree: Json, tmp_path: Path) -> None:
+async def test_cleared_results_stay_cleared_after_a_restart(tree: Json, tmp_path: Path) -> None:
     model = make_model()
     tree["db"] = str(tmp_path / "a.sqlite3")
     async with run_upstream(model) as upstream:

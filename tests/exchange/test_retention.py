@@ -36,7 +36,7 @@ async def sessions(proxy: RunningProxy) -> set[str]:
     return {session for _, session in await proxy.app.store.read_session_names()}
 
 
-async def test_what_was_not_used_for_so_long_is_removed_and_what_was_used_stays(db: str) -> None:
+async def test_sessions_unused_for_the_retention_time_are_removed_and_others_stay(db: str) -> None:
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=db, **WEEK) as proxy:
         old = Agent(proxy, lines=(b"x-session-id: old",))
         used = Agent(proxy, lines=(b"x-session-id: used",))
@@ -76,7 +76,7 @@ async def test_one_that_is_remembered_but_not_stored_any_more_is_stored_whole_ag
         assert await sessions(proxy) == {"one"}
 
 
-async def test_of_two_replicas_one_is_at_it(postgres: str) -> None:
+async def test_retention_runs_on_one_of_two_replicas(postgres: str) -> None:
     url = await new_store_database(postgres)
     try:
         async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=url, **WEEK) as one:

@@ -34,7 +34,7 @@ WHY = (
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_t1_t4_what_failed_is_reported_as_failed_after_its_results_were_shortened(stream: bool) -> None:
+async def test_t1_t4_failed_runs_are_reported_as_failed_after_their_results_were_shortened(stream: bool) -> None:
     looks = [f"ls {n}" for n in range(6)]
     asked = [*FAILED, *looks]
     answers: list[Any] = [make_calls((f"c{n}", "bash"), command=command) for n, command in enumerate(asked)]

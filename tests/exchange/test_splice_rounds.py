@@ -45,7 +45,7 @@ def turns_of(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
     return seen
 
 
-async def test_what_our_tools_have_brought_since_the_last_prompt_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_of_proxy_tools_since_the_last_prompt_are_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel(
         make_answer(None, make_proxy_call(1), make_client_call(1)),
         make_answer(None, make_proxy_call(2)),
@@ -94,7 +94,7 @@ async def test_policies_that_change_nothing_put_nothing_in(policy: str) -> None:
     assert_hidden(played.heard)
 
 
-async def test_where_the_store_is_away_the_clients_own_history_goes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_when_the_store_is_away_the_clients_own_history_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*args: Any) -> Any:
         raise StoreUnavailable("away")
 

@@ -187,7 +187,7 @@ async def test_an_item_does_not_stand_for_the_answer_that_it_is_of() -> None:
         assert model.received[-1]["previous_response_id"] == name
 
 
-async def test_what_one_replica_has_deleted_no_other_replica_continues(database: str) -> None:
+async def test_a_response_deleted_on_one_replica_is_continued_by_no_other(database: str) -> None:
     model = StrictResponses("One.", "Two.", "Three.")
     tree: dict[str, Any] = {"policy": "thrifty", "responses": {"takeover": True}, "db": database}
     async with (

@@ -73,7 +73,7 @@ EVENTS = {
 
 @pytest.mark.parametrize("path", EVENTS)
 @pytest.mark.parametrize("media_type", [b"text/event-stream", b"text/plain"])
-async def test_others_get_their_turn_while_a_stream_is_read_that_came_at_once(path: str, media_type: bytes) -> None:
+async def test_other_requests_run_while_a_stream_that_came_at_once_is_read(path: str, media_type: bytes) -> None:
     stream = EVENTS[path] * (1_000_000 // len(EVENTS[path]))
 
     async def script(request: RawRequest, connection: Connection) -> None:

@@ -50,7 +50,9 @@ def bearer(model: ScriptedModel) -> str:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_d4_what_the_helper_says_stands_for_what_it_was_asked_about(tmp_path: Path, stream: bool) -> None:
+async def test_d4_a_summary_of_the_helper_replaces_the_messages_that_it_was_asked_about(
+    tmp_path: Path, stream: bool
+) -> None:
     async with serving(tmp_path, " They spoke of little things. ") as (proxy, model, helper):
         agent = await talk(proxy, 26, stream=stream)
     # Batches of twenty messages, one of which is answered; what came after it was asked for while it was left out, and
@@ -65,7 +67,7 @@ async def test_d4_what_the_helper_says_stands_for_what_it_was_asked_about(tmp_pa
     assert "question 10" not in str(helper.chats[0]["messages"])
 
 
-async def test_d4_what_is_left_out_now_is_asked_for_and_waited_for_whatever_its_number(tmp_path: Path) -> None:
+async def test_d4_summaries_of_all_messages_left_out_now_are_asked_for_and_awaited(tmp_path: Path) -> None:
     async with serving(tmp_path, "They spoke of little things.", wait_ms=5000) as (proxy, model, helper):
         agent = Agent(proxy, (b"x-context-session: a",))
         for n in range(14):

@@ -209,7 +209,7 @@ async def test_where_the_client_has_compacted_its_history_nothing_is_put_back(st
     assert [json.loads(raw) for raw in list_sent_messages(model, -1)] == played.agent.messages[:2]
 
 
-async def test_what_a_tool_brings_is_what_the_store_has() -> None:
+async def test_the_result_of_recall_is_the_stored_message() -> None:
     """`recall` of a message by its public id, in an answer that the client sees nothing of."""
 
     model = ScriptedModel("Well.")
@@ -291,7 +291,7 @@ async def test_two_answers_to_one_request_each_keep_what_follows_them(stream: bo
             assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "user"]
 
 
-async def test_what_was_not_there_yet_is_not_put_into_a_prompt_that_is_built_again() -> None:
+async def test_a_later_hidden_round_is_not_put_into_a_rebuilt_earlier_prompt() -> None:
     """The client wrote an answer of its own, and later got the same one from a model that had asked us."""
     model = ScriptedModel(
         make_answer(None, make_proxy_call(1)), "First.", "So.", make_answer(None, make_proxy_call(2)), "One."

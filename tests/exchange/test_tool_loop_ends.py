@@ -180,7 +180,7 @@ async def test_a_state_that_the_client_asked_for_itself_is_its_own_in_the_answer
     assert b"### STATE" not in model.received[2].body
 
 
-async def test_where_something_was_said_a_stream_ends_with_an_error() -> None:
+async def test_a_stream_that_has_begun_ends_with_an_error() -> None:
     model = ScriptedModel(make_answer("Let me look.", make_proxy_call(1)), refuse, "Not asked.")
     async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}

@@ -64,7 +64,7 @@ async def test_every_tool_works_whichever_process_is_asked(
 @pytest.mark.slow
 @STREAMS
 @pytest.mark.parametrize("named", [(), (b"x-session-id: s",)])
-async def test_what_one_process_hid_another_puts_back(
+async def test_hidden_rounds_of_one_process_are_put_back_by_another(
     fork_server: ForkServer, database: str, stream: bool, named: tuple[bytes, ...]
 ) -> None:
     answers: list[Any] = [

@@ -42,7 +42,7 @@ def test_each_message_has_the_group_of_the_prompt_that_caused_it() -> None:
     assert [ids(found, n) for n in range(4)] == [names[n:] for n in range(4)]
 
 
-def test_what_is_known_of_a_front_gives_the_same_groups_and_only_to_whom_it_belongs() -> None:
+def test_groups_of_a_known_prefix_are_reused_only_for_the_same_tenant() -> None:
     talk = [user("Hi"), assistant("Yes."), user("And?"), assistant("So."), user("Well"), user("Then")]
     fresh = turn(*talk)
     expected = ids(fresh)

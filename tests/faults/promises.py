@@ -68,7 +68,7 @@ PROMISES = (
             "web/test_server.py",
             "store/test_write_queue.py",
             "exchange/test_message_cache.py",
-            "sessions/test_live.py::test_what_they_take_in_memory_is_bounded_too_and_the_least_recently_used_leaves",
+            "sessions/test_live.py::test_memory_of_live_sessions_is_bounded_and_the_least_recently_used_leaves",
         ),
     ),
     Promise(

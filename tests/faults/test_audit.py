@@ -43,7 +43,7 @@ def test_s15_an_audit_that_reaches_no_database_says_that_nothing_was_audited(aud
     assert "nothing was audited" in told
 
 
-def test_s15_what_was_audited_is_reported(audit: Any) -> None:
+def test_s15_the_verdict_says_how_many_packages_were_audited(audit: Any) -> None:
     assert audit.verdict(report(FINE, FINE)) == (0, "2 packages audited, no vulnerability is known")
     assert audit.verdict(report(FINE, UNKNOWN))[1].endswith("; not known to the database: b")
 

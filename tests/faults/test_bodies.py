@@ -60,7 +60,7 @@ def bodies(count: int, chance: random.Random) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("count", [400, pytest.param(BODIES, marks=pytest.mark.long, id="long")])
 @pytest.mark.parametrize("path", [CHAT, "/v1/x"])
-async def test_h7_what_is_not_rewritten_arrives_as_it_was_sent(path: str, count: int, record_property: Record) -> None:
+async def test_h7_a_body_that_is_not_rewritten_arrives_as_sent(path: str, count: int, record_property: Record) -> None:
     got: list[bytes] = []
 
     async def note(request: RawRequest, connection: Connection) -> None:
@@ -89,7 +89,7 @@ def read_processor_time(pid: int) -> float:
 
 
 @pytest.mark.parametrize("name", HEAVY)
-async def test_j1_what_breaks_parsers_takes_little_of_the_processor(
+async def test_j1_bodies_that_break_parsers_take_little_processor_time(
     fork_server: ForkServer, name: str, record_property: Record
 ) -> None:
     async with run_upstream(fine) as upstream:

@@ -76,7 +76,7 @@ def test_d2_no_acknowledged_turn_is_lost_whenever_the_power_goes(written: list[E
 
 
 @pytest.mark.long
-def test_d2_at_ten_thousand_moments(written: list[Event], tmp_path: Path) -> None:
+def test_d2_nothing_is_lost_at_ten_thousand_moments_of_power_loss(written: list[Event], tmp_path: Path) -> None:
     chance = random.Random(8)
     first = next(n for n, e in enumerate(written) if isinstance(e, Said))
     for _ in range(10_000):

@@ -271,7 +271,7 @@ OVER: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("name", OVER)
-async def test_s2_what_is_over_a_limit_is_passed_on_unchanged_and_says_so(name: str) -> None:
+async def test_s2_a_body_over_a_limit_is_passed_on_unchanged_with_a_header(name: str) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port, policy="thrifty", limits=FEW) as proxy:
         got = await proxy.post({"model": "m", **OVER[name]})
         assert (got.status, got.body, got.header("x-context-fallback")) == (200, ANSWER, "size")

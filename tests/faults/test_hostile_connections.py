@@ -247,7 +247,7 @@ async def test_s7_bodies_that_wait_on_a_connection_are_bounded() -> None:
         assert made[0].connection_limit.pipelined == 0
 
 
-async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s7_bytes_waiting_on_all_connections_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
 
     async def slow(request: RawRequest, connection: Connection) -> None:

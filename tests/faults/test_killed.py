@@ -31,7 +31,7 @@ def record_kills(load: Load, rounds: int, record: Record) -> None:
     assert len(load.acknowledged) > 2 * rounds, "too little was under way to say anything"
 
 
-async def test_d1_what_clients_have_got_is_in_sqlite_after_kill_9(
+async def test_d1_answers_that_clients_have_received_are_in_sqlite_after_kill_9(
     fork_server: ForkServer, tmp_path: Path, record_property: Record
 ) -> None:
     path = str(tmp_path / "store.sqlite3")
@@ -42,7 +42,7 @@ async def test_d1_what_clients_have_got_is_in_sqlite_after_kill_9(
     )
 
 
-async def test_d1_what_clients_have_got_is_in_postgresql_after_kill_9(
+async def test_d1_answers_that_clients_have_received_are_in_postgresql_after_kill_9(
     fork_server: ForkServer, database: str, record_property: Record
 ) -> None:
     record_kills(await kill_rounds(fork_server, database, 10, 2, make_postgres_fetch(database)), 10, record_property)

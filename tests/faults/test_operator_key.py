@@ -290,7 +290,7 @@ async def test_an_origin_that_is_not_a_url_is_a_page_of_another_site(origin: byt
 
 
 @pytest.mark.usefixtures("lent")
-async def test_what_the_rules_refuse_is_not_said_to_have_passed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_requests_that_the_rules_refuse_are_not_logged_as_passed(caplog: pytest.LogCaptureFixture) -> None:
     async with run_upstream(fine) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
         assert (await ask(proxy, "POST", "/v1/other/messages")).status == 403
         assert proxy.count("unmanaged_total", path="/v1/other/messages") == 0

@@ -29,7 +29,7 @@ def test_the_page_has_a_table_that_a_run_wrote_in_which_every_promise_holds() ->
         assert "**broken**" not in line
 
 
-def test_what_failed_or_was_not_run_is_reported_as_that(tmp_path: Path) -> None:
+def test_failed_and_skipped_tests_are_reported_as_such(tmp_path: Path) -> None:
     results = Results()
     one, two, three = PROMISES[0], PROMISES[1], PROMISES[5]
     results.note(f"{one.tests[0]}::test_d1", "passed", ["10 kills"])

@@ -89,7 +89,7 @@ async def talk(proxy: RunningProxy, raw: bytes) -> tuple[bytes, bool]:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_h1_what_parsers_disagree_about_is_refused_or_is_one_request(name: str) -> None:
+async def test_h1_ambiguous_requests_are_refused_or_forwarded_as_exactly_one(name: str) -> None:
     async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         raw = ATTACKS[name]
         got, closed = await talk(proxy, raw)
@@ -126,7 +126,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-async def test_h1_what_is_dangerous_never_reaches_the_upstream(name: str) -> None:
+async def test_h1_dangerous_requests_never_reach_the_upstream(name: str) -> None:
     async with run_upstream(echo) as upstream, run_proxy(upstream.port) as proxy:
         got, closed = await talk(proxy, ATTACKS[name])
         assert got.startswith(b"HTTP/1.1 400")
@@ -137,7 +137,7 @@ async def test_h1_what_is_dangerous_never_reaches_the_upstream(name: str) -> Non
 @pytest.mark.parametrize(
     "text", ["a\r\nx-evil: 1", "a\nx-evil: 1", "a\r\n\r\nHTTP/1.1 200 OK", "a\x00b", "ä\u2028b", "\x1b[2J"]
 )
-async def test_h6_what_is_told_back_forges_neither_headers_nor_log_lines(
+async def test_h6_repeated_values_forge_neither_headers_nor_log_lines(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def answer(request: RawRequest, connection: Connection) -> None:

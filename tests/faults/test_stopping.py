@@ -203,7 +203,7 @@ async def test_d9_told_twice_it_waits_no_longer_and_stores_what_there_was(
         assert stored(tmp_path / "a.sqlite3") == {"client_gone": 20}
 
 
-async def test_d9_at_the_end_of_its_patience_the_rest_is_broken_off(tmp_path: Path) -> None:
+async def test_d9_answers_open_at_the_drain_limit_are_broken_off(tmp_path: Path) -> None:
     async def stall(_: RawRequest, connection: Connection) -> None:
         await connection.left()
 

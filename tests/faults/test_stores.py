@@ -237,7 +237,7 @@ def label_records(record: Record, what: str) -> Record:
     return lambda name, value: record(name, f"{what}: {value}")
 
 
-async def test_d4_where_no_file_can_be_opened_who_is_connected_is_answered_and_stored(
+async def test_d4_connected_clients_are_answered_and_stored_when_no_file_can_be_opened(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
     def say(mark: str) -> bytes:

@@ -33,7 +33,7 @@ async def store() -> AsyncIterator[FailingStore]:
     await made.close()
 
 
-async def test_what_is_held_counts_until_it_is_settled(store: FailingStore) -> None:
+async def test_a_reservation_counts_until_it_is_settled(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
     assert await daily_budget.reserve(store, "t", 0.6)
     assert not await daily_budget.reserve(store, "t", 0.6)
@@ -61,14 +61,14 @@ async def test_many_at_once_never_hold_more_than_the_limit(store: FailingStore) 
     assert sum(taken) == 3
 
 
-async def test_what_costs_nothing_may_always_be_asked_but_at_a_limit_of_nothing(store: FailingStore) -> None:
+async def test_a_free_question_is_always_allowed_unless_the_budget_is_zero(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
     daily_budget.settle_reserve("t", "summary", 0.0, (0, 0), 1.0)
     assert await Budget(0.1, Clock()).reserve(store, "t", 0.0)
     assert not await Budget(0.0, Clock()).reserve(store, "t", 0.0)
 
 
-async def test_nothing_is_spent_while_nobody_knows_what_was(store: FailingStore) -> None:
+async def test_nothing_is_spent_while_the_spending_is_unknown(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
     store.reads = False
     with pytest.raises(StoreUnavailable):

@@ -47,7 +47,7 @@ async def test_a_good_answer_is_in_the_next_requests_prompt(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_nothing_of_it_reaches_the_client(tmp_path: Path, stream: bool) -> None:
+async def test_nothing_of_the_helper_reaches_the_client(tmp_path: Path, stream: bool) -> None:
     def told(found: list[Any]) -> list[Any]:
         return [([name for name, _ in one.headers], one.body) for one in found]
 

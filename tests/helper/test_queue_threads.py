@@ -81,7 +81,7 @@ async def test_a_branch_that_was_read_back_meanwhile_has_the_answer_too(tmp_path
     assert len(proxy.helper.received) == 1
 
 
-async def test_what_is_stored_is_not_asked_again(tmp_path: Path) -> None:
+async def test_a_stored_answer_of_the_helper_is_not_asked_for_again(tmp_path: Path) -> None:
     async with run_proxy_with_helper(tmp_path, "Read it.") as proxy:
         agent = await send_texts(proxy, LONG)
         forget_answers(proxy)

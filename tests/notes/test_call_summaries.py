@@ -95,5 +95,5 @@ def test_a_short_text_is_the_beginning_of_the_text(text: str, limit: int) -> Non
         ("https://example.com/" + "deep/" * 20, "https://example.com/" + "deep/" * 11 + "..."),
     ],
 )
-def test_of_a_long_path_the_end_stays_which_names_the_file(path: str, shown: str) -> None:
+def test_the_end_of_a_long_path_stays(path: str, shown: str) -> None:
     assert describe_named_call("read_file", path=path) == f"read {shown}"

@@ -63,7 +63,7 @@ def test_a_word_in_most_memos_counts_nothing_and_neither_does_a_stop_word() -> N
     assert memo_matching.select_memos(tagged, "service") == []
 
 
-def test_what_is_rare_goes_before_what_is_common() -> None:
+def test_memos_with_rare_words_precede_those_with_common_ones() -> None:
     common = [memo(f"parser rule {word} {word}x", "parser", name=word) for word in ("one1", "two2")]
     rare = memo("parser quirk with tabs", "parser", "tabs", name="rare")
     assert fitting("the parser and tabs", *common, rare)[0] == "rare"
@@ -83,7 +83,7 @@ def test_one_memo_alone_can_fit() -> None:
     assert memo_matching.select_memos(MANY[:1], "something else") == []
 
 
-def test_so_many_at_most_and_so_many_characters() -> None:
+def test_memos_are_limited_in_number_and_characters() -> None:
     more = [memo(f"zeta fact number {n}: " + "x" * 300, "zeta", name=f"z{n}", at=DAY + n) for n in range(3)]
     assert len(fitting("zeta", *more)) == 3
     assert fitting("zeta", *more, max_memos=1) == ["z2"]
@@ -136,7 +136,7 @@ def test_a_memo_that_repeats_a_part_leaves_the_fuller_text() -> None:
     assert memo_matching.merge_memos(new, old).content == old.content
 
 
-def test_what_is_not_alike_and_what_is_of_another_project_stays_apart() -> None:
+def test_different_memos_and_those_of_another_project_are_not_duplicates() -> None:
     assert memo_matching.find_duplicate(MANY, memo("The billing service writes invoices at night")) is None
     same = MANY[0].content
     assert memo_matching.find_duplicate(MANY, memo(same, project="other")) is None
@@ -152,7 +152,7 @@ def test_tags_are_few_short_and_written_one_way() -> None:
     assert all(len(tag) <= memo_matching.MAX_TAG_CHARS for tag in memo_matching.normalize_tags(["x" * 500]))
 
 
-def test_what_cannot_be_seen_is_not_kept() -> None:
+def test_invisible_characters_are_removed() -> None:
     assert memo_matching.normalize_text(" a\u200bb\u202ec\x00\ud800\n\td ") == "abc\n\td"
 
 

@@ -69,7 +69,7 @@ def test_c1_the_reflection_corrects_the_record() -> None:
     assert second == make_report().tool_calls[1]
 
 
-def test_c2_what_does_not_parse_is_kept_as_text_and_never_believed() -> None:
+def test_c2_a_reflection_that_does_not_parse_is_kept_as_text_only() -> None:
     wrong = WHOLE | {"progress_assessment": "splendid"}
     for text in ("I did well.", "{", "{]}", json.dumps(wrong), json.dumps({"tool_calls": [{"call": "x"}]}), "[" * 9000):
         found = reflection.add_reflection(make_report(), text)
@@ -97,7 +97,7 @@ def test_c3_a_line_is_action_then_insight_learning_and_next() -> None:
     )
 
 
-def test_what_is_said_stays_on_one_line_and_is_cut() -> None:
+def test_texts_of_a_reflection_are_kept_on_one_line_and_cut() -> None:
     text = json.dumps({"tool_calls": [{"call": 1, "insights": "a\n### REFLECTION\n" + "b" * 900}]})
     found = reflection.parse_reflection(text)
     assert found is not None

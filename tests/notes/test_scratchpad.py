@@ -11,14 +11,14 @@ PIECES = ["### STATE", "\n", END, "system:", "\u2028", "\r", "<|im_end|>", "| ",
 HOSTILE = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
 
 
-def test_what_is_added_stands_on_a_line_of_its_own() -> None:
+def test_an_appended_text_begins_on_its_own_line() -> None:
     assert append_text("", "- a\n", 100) == "- a"
     assert append_text("- a", "- b", 100) == "- a\n- b"
     assert append_text("- a\n\n", "\n- b\n", 100) == "- a\n- b"
     assert replace_text("  new \n", 100) == "new"
 
 
-def test_nothing_is_cut_behind_the_models_back() -> None:
+def test_a_scratchpad_that_is_too_long_is_refused_and_never_cut() -> None:
     assert replace_text("x" * 100, 100) == "x" * 100
     with pytest.raises(ScratchpadTooLong, match="101 characters, 100 are allowed; nothing was changed"):
         replace_text("x" * 101, 100)
@@ -27,7 +27,7 @@ def test_nothing_is_cut_behind_the_models_back() -> None:
 
 
 @given(st.text() | HOSTILE)
-def test_nothing_in_it_can_end_it_or_begin_something_else(text: str) -> None:
+def test_no_text_can_end_the_scratchpads_block_or_begin_another(text: str) -> None:
     lines = render_scratchpad(text, 10_000).splitlines()
     assert lines[0] == START
     assert lines[-1] == END

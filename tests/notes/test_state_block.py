@@ -166,13 +166,13 @@ def test_a_note_is_read_in_the_forms_that_models_write(note: str) -> None:
         "\u76ee\u6807: x\n\u72b6\u6001: y",
     ],
 )
-def test_what_is_not_a_note_or_not_the_last_thing_goes_to_the_client_whole(body: str) -> None:
+def test_text_that_is_not_a_final_state_block_reaches_the_client_whole(body: str) -> None:
     text = f"It reads:\n\n### STATE\n{body}"
     assert state_block.split_blocks(text) == (text, [])
     assert state_block.split_blocks(text + "\n\n\n") == (text + "\n\n\n", [])
 
 
-def test_of_several_blocks_the_one_at_the_end_counts() -> None:
+def test_only_the_last_of_several_blocks_counts() -> None:
     text = f"a\n\n### STATE\nfirst\n\n{BLOCK}\n\n## On\nb\n\n{BLOCK}x\n"
     assert state_block.split_blocks(text) == (
         text[: -len(BLOCK) - 4],
@@ -181,17 +181,17 @@ def test_of_several_blocks_the_one_at_the_end_counts() -> None:
 
 
 @pytest.mark.parametrize("part", ["", "Go", "Goal: to mend", "- **Goal:** x", "### Goal\nx", NOTE])
-def test_of_an_answer_that_was_cut_off_the_beginning_of_a_note_does(part: str) -> None:
+def test_the_beginning_of_a_block_counts_in_an_answer_that_was_cut_off(part: str) -> None:
     assert state_block.split_blocks("Hi\n\n### STATE\n" + part, is_cut_off=True)[0] == "Hi"
     assert state_block.split_blocks(f"Hi\n\n### STATE\n{part}\n\n## On\n", is_cut_off=True)[1] == []
 
 
-def test_of_an_answer_that_was_cut_off_other_text_stays() -> None:
+def test_other_text_of_an_answer_that_was_cut_off_stays() -> None:
     text = "Hi\n\n### STATE\nidle, run"
     assert state_block.split_blocks(text, is_cut_off=True) == (text, [])
 
 
-def test_what_is_too_long_is_not_a_block() -> None:
+def test_a_text_that_is_too_long_is_not_a_block() -> None:
     text = f"Hi\n\n{BLOCK}" + "x" * state_block.MAX_BLOCK_CHARS
     assert state_block.split_blocks(text) == (text, [])
     assert state_block.split_blocks(f"{text}\n\n{BLOCK}")[0] == text
@@ -222,7 +222,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
 @given(TEXTS)
-def test_what_is_seen_and_the_blocks_are_all_there_is(text: str) -> None:
+def test_visible_text_and_blocks_add_up_to_the_whole_text(text: str) -> None:
     visible, blocks = state_block.split_blocks(text)
     rest = text
     for block in reversed(blocks):

@@ -43,7 +43,7 @@ def test_a_planted_effect_is_found_in_400_sessions(pool: list[SessionMeasures], 
 
 
 @pytest.mark.slow
-def test_where_nothing_is_planted_the_report_says_not_known(pool: list[SessionMeasures]) -> None:
+def test_without_a_planted_difference_the_report_says_not_known(pool: list[SessionMeasures]) -> None:
     alarms = 0
     for seed in range(RUNS):
         main = compare(draw_experiment(pool, 1000 + seed, 1.0))

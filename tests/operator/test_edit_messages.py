@@ -33,7 +33,7 @@ async def test_d7_a_dropped_group_is_out_until_it_is_restored(policy: str) -> No
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_what_is_undone_does_not_come_back_but_the_same_words_said_again_do(policy: str) -> None:
+async def test_undone_messages_do_not_come_back_but_the_same_words_said_again_do(policy: str) -> None:
     async with run_conversation(policy) as talk:
         await edit_messages.undo(talk.parts, talk.tenant, "s")
         assert not find_messages(await talk.ask()) & list_group_messages(2)
@@ -47,7 +47,7 @@ async def test_what_is_undone_does_not_come_back_but_the_same_words_said_again_d
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_what_is_removed_is_gone_from_prompts_and_from_the_store(policy: str) -> None:
+async def test_removed_messages_are_gone_from_prompts_and_from_the_store(policy: str) -> None:
     async with run_conversation(policy) as talk:
         second = (await talk.groups())[1]
         await edit_messages.remove(talk.parts, talk.tenant, "s", [second])
@@ -96,7 +96,7 @@ async def test_steps_stay_whole() -> None:
         assert find_messages(await talk.ask()) == list_group_messages(0, 1, 2) - {"result 0"}
 
 
-async def test_what_upstreams_would_refuse_is_refused_to_the_operator() -> None:
+async def test_an_edit_that_upstreams_would_refuse_is_refused_to_the_operator() -> None:
     async with run_conversation("thrifty") as talk:
         shown = await show.preview_next_prompt(talk.parts, talk.tenant, "s")
         answer = next(m for m in shown.messages if m.role == "assistant" and m.content["content"] == "Answer number 0.")
@@ -143,7 +143,7 @@ async def test_a_branch_that_the_client_leaves_has_the_decisions_on_what_it_shar
         assert said == list_group_messages(1)
 
 
-async def test_what_is_not_there_is_said_so() -> None:
+async def test_an_unknown_group_is_not_found() -> None:
     async with run_conversation("thrifty") as talk:
         parts, tenant = talk.parts, talk.tenant
         for place in ((tenant, "other"), ("stranger", "s")):

@@ -47,7 +47,7 @@ async def test_every_exchange_is_one_line_page_by_page(monkeypatch: pytest.Monke
     await store.close()
 
 
-async def test_what_is_not_known_is_missing() -> None:
+async def test_unknown_figures_of_an_exchange_are_missing() -> None:
     store = InMemoryStore()
     await store.open()
     make = RowFactory()

@@ -49,7 +49,7 @@ async def test_the_branch_that_was_last_spoken_in_is_meant() -> None:
         assert (await texts(talk))[-2:] == ["Another way.", "Well."]
 
 
-async def test_what_is_tried_on_a_copy_changes_no_live_branch() -> None:
+async def test_a_trial_on_a_copy_changes_no_live_branch() -> None:
     async with run_conversation("thrifty") as talk:
         live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
@@ -67,7 +67,7 @@ async def test_a_session_in_which_nothing_was_said_has_no_history() -> None:
             await find_session.find_branch(talk.parts, "t", "empty")
 
 
-async def test_what_is_hidden_leaves_with_the_answer_that_it_led_to() -> None:
+async def test_hidden_messages_leave_with_the_answer_that_they_led_to() -> None:
     """A call of our own and its result are no messages of the client: the group takes them along."""
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     async with run_conversation("rolling") as talk:

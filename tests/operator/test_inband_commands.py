@@ -78,7 +78,7 @@ def test_each_command_is_read(text: str, wanted: InbandCommand) -> None:
         "/undo twice", "/session", "/message list 0", "/message drop abc", "/context drop", "/context drop a b",
     ],
 )  # fmt: skip
-def test_what_no_command_is_after_a_head_asks_for_help(text: str) -> None:
+def test_an_unknown_command_shows_the_help(text: str) -> None:
     assert parse_command(text) == InbandCommand("help")
 
 

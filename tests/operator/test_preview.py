@@ -27,7 +27,7 @@ async def test_a_decision_can_be_tried_without_being_made() -> None:
         assert find_messages(await talk.ask()) == list_group_messages(0, 1, 2)
 
 
-async def test_who_speaks_next_is_the_user_or_a_tool() -> None:
+async def test_a_preview_ends_with_a_user_message_or_a_tool_result() -> None:
     async with run_conversation("thrifty") as talk:
         here = await find_branch(talk.parts, talk.tenant, "s")
         assert (await preview_prompt(talk.parts, here)).stand_ins == 1

@@ -25,7 +25,7 @@ async def test_bars_have_all_messages_and_their_groups_lines(policy: str) -> Non
         assert (seen.policy, seen.waits, seen.earlier) == (policy, False, 0)
 
 
-async def test_what_is_dropped_says_so_with_why() -> None:
+async def test_a_dropped_message_is_shown_with_its_reason() -> None:
     async with run_conversation("thrifty") as talk:
         first = (await talk.groups())[0]
         await edit_messages.drop(talk.parts, talk.tenant, "s", [first])

@@ -13,7 +13,7 @@ LONG = "\n".join(f"line {n} of what it found" for n in range(400))
 
 
 @pytest.mark.parametrize(("policy", "long"), [("rolling", False), ("importance", True), ("thrifty", True)])
-async def test_what_is_pruned_stays_out_of_every_later_prompt(policy: str, long: bool) -> None:
+async def test_pruned_messages_stay_out_of_every_later_prompt(policy: str, long: bool) -> None:
     async with run_conversation(policy) as talk:
         if long:
             talk.agent.messages[3]["content"] = LONG
@@ -39,7 +39,7 @@ async def test_under_a_literal_policy_what_was_pruned_can_be_restored() -> None:
 
 
 @pytest.mark.parametrize("policy", ["passthrough", "observe"])
-async def test_where_pruning_would_do_nothing_nothing_offers_it(policy: str) -> None:
+async def test_pruning_is_not_offered_where_it_would_do_nothing(policy: str) -> None:
     async with run_conversation(policy) as talk:
         talk.agent.messages[3]["content"] = LONG
         await talk.ask()
@@ -48,7 +48,7 @@ async def test_where_pruning_would_do_nothing_nothing_offers_it(policy: str) -> 
             await prune.prune_next_prompt(talk.parts, talk.tenant, "s")
 
 
-async def test_where_what_leaves_may_not_leave_alone_the_next_prompt_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_that_cannot_leave_alone_are_pruned_with_the_next_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_conversation("rolling") as talk:
         here = await find_session.find_branch(talk.parts, talk.tenant, "s")
         messages = here.request.messages

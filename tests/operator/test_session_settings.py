@@ -90,7 +90,7 @@ async def test_a_policy_that_changes_nothing_cannot_prune() -> None:
         {"max_iterations": 0}, {"urgency": "loud"}, {"force": "prune"}, {"other": 1}, {"policy": []},
     ],
 )  # fmt: skip
-async def test_what_cannot_be_set_is_refused(changes: dict[str, object]) -> None:
+async def test_an_invalid_setting_is_refused(changes: dict[str, object]) -> None:
     async with run_conversation("thrifty") as talk:
         with pytest.raises(Unprocessable):
             await session_settings.change_settings(talk.parts, talk.tenant, "s", **changes)

@@ -60,7 +60,7 @@ async def test_every_message_that_was_changed_has_a_why(policy: str) -> None:
         assert past.tokens_before == newest.tokens_before
 
 
-async def test_what_the_policy_left_out_says_which_stage_and_comes_back_when_restored() -> None:
+async def test_a_message_left_out_by_the_policy_names_its_stage_and_returns_when_restored() -> None:
     async with run_conversation("rolling") as talk:
         first = (await talk.groups())[0]
         for n in range(4):
@@ -96,7 +96,7 @@ async def test_results_are_awaited_where_the_last_answer_called() -> None:
         ]  # fmt: skip
 
 
-async def test_what_is_not_there_is_not_found() -> None:
+async def test_an_unknown_message_is_not_found() -> None:
     async with run_conversation("thrifty") as talk:
         parts, tenant = talk.parts, talk.tenant
         with pytest.raises(NotFound):

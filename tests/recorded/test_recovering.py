@@ -30,7 +30,7 @@ async def test_all_that_a_policy_takes_away_can_be_read_again(tmp_path: Path, po
 @pytest.mark.full_replay
 @pytest.mark.long
 @pytest.mark.parametrize("policy", [name for name in policies.FILES if name not in SILENT])
-async def test_so_can_all_of_real_agents_runs(
+async def test_texts_of_recorded_agents_can_be_recovered_too(
     shared: Path, tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A few requests of each conversation, its last among them, in which most has been lost."""
@@ -50,7 +50,7 @@ async def test_so_can_all_of_real_agents_runs(
     assert total.queried > 0
 
 
-def test_what_is_missing_is_seen() -> None:
+def test_missing_messages_are_detected() -> None:
     user, said = {"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}
     result = {"role": "tool", "tool_call_id": "c", "content": "long"}
     history = [{"role": "system", "content": "s"}, user, said, result]

@@ -61,7 +61,7 @@ def test_no_policy_under_any_schedule_breaks_a_thing(
 
 
 @pytest.mark.parametrize("policy", ["hierarchical", "summarize"])
-def test_what_a_helper_model_says_breaks_nothing(
+def test_answers_of_a_helper_model_break_nothing(
     shared: Path, tmp_path: Path, samples: list[tuple[Path, Rows]], policy: str
 ) -> None:
     helper = {"upstream": "default", "model": "summarizer"}  # the scorer plays that one as well

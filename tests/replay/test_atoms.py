@@ -55,7 +55,7 @@ def test_lines_lose_indentation_and_listing_numbers_and_short_lines_do_not_count
     assert list(atoms.split_lines("12:" + "x" * 23)) == []
 
 
-def test_what_a_message_says_is_its_text_and_its_arguments() -> None:
+def test_the_text_of_a_message_includes_the_arguments_of_its_calls() -> None:
     told, called, brought = messages(assistant("a  b\n c"), assistant_call(1, path="p/q", n=1), tool_result(1, "r"))
     assert atoms.collect_text(told) == "a  b\n c"
     assert atoms.collapse_text(told) == "a b c"

@@ -51,7 +51,7 @@ def test_user_messages_that_are_really_results_may_leave() -> None:
     assert BOUNDS == ("results", "messages")
 
 
-def test_what_is_carried_on_is_served_by_the_cache_and_what_is_gone_costs_nothing() -> None:
+def test_carried_messages_are_served_by_the_cache_and_removed_ones_cost_nothing() -> None:
     sizes = list(map(WireTokenCounter(len), SAID))
     tally = compute_bound_of("results")
     prompts = [50 + sum(sizes[:n]) for n in (2, 4, 6, 8, 10)]

@@ -61,6 +61,6 @@ def test_agreement_of_full_with_managed_is_shown_beside_that_of_full_with_full()
     assert found.dollars == pytest.approx(0.16)
 
 
-def test_nothing_asked_is_nothing_compared() -> None:
+def test_without_questions_nothing_is_compared() -> None:
     found = compare_decisions([point(0)], {}, left=1, failed=0)
     assert (found.points, found.full_with_full, found.difference, found.low) == (0, None, None, None)

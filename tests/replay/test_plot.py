@@ -121,7 +121,7 @@ def test_shares_have_round_ticks_and_none_above_one() -> None:
         assert 0 <= axis.find_pixel(low) <= axis.find_pixel(1.0) <= 100
 
 
-def test_where_nobody_quoted_a_line_all_are_kept() -> None:
+def test_without_quoted_lines_every_policy_is_drawn_as_keeping_all() -> None:
     made = ReportBuilder(MATCH)
     made.add_result(ConversationResult("a", (ReplayTotals(requests=1, prompt=10, fetching=[0.0, 0.0]),) * 3, {}))
     assert len(list(drawn(made.build_report()).iter(f"{SVG}circle"))) == 3

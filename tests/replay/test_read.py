@@ -55,7 +55,7 @@ def test_an_id_may_be_a_number(tmp_path: Path) -> None:
         ('{"messages": ' + "[" * 100_000, "line"),
     ],
 )
-def test_what_is_not_a_conversation_is_reported_with_its_file_and_line(tmp_path: Path, wrong: str, key: str) -> None:
+def test_a_line_that_is_not_a_conversation_is_reported_with_file_and_line(tmp_path: Path, wrong: str, key: str) -> None:
     file = read(tmp_path, make_line(user("a"), assistant_call(1)) + "\n" + wrong + "\n")
     with pytest.raises(ConfigError) as told:
         count_requests([file])

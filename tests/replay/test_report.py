@@ -95,7 +95,7 @@ def test_costs_are_reported_and_compared_with_doing_nothing() -> None:
     assert plain.total == mine.total
 
 
-def test_what_is_kept_is_a_share_of_what_was_wanted() -> None:
+def test_kept_references_are_a_share_of_those_wanted() -> None:
     total = sums().build_report().entries[1].total
     assert (total.atoms.all, total.atoms.near, total.atoms.far, total.atoms.in_place) == (0.8, 1.0, 0.5, 0.5)
     assert (total.lines.all, total.lines.near, total.lines.far, total.lines.in_place) == (0.8, 1.0, 0.5, None)
@@ -114,7 +114,7 @@ def test_sources_are_added_up_each_for_itself_and_all_together() -> None:
     assert made.request_count == 12
 
 
-def test_nothing_played_is_a_report_too() -> None:
+def test_a_report_without_conversations_is_valid() -> None:
     report = ReportBuilder(MATCH).build_report()
     assert (report.requests, report.conversations, report.bounds) == (0, 0, [])
     assert report.entries[0].total.cost["1/0.5"].relative is None

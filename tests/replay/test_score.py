@@ -46,7 +46,7 @@ def test_doing_nothing_keeps_everything() -> None:
     assert judged(SAID, SAID[:2], SAID[:4]) == replace(tally, peak=1000)
 
 
-def test_what_left_the_prompt_is_lost_and_has_to_be_fetched_again() -> None:
+def test_a_reference_that_left_the_prompt_is_lost_and_counts_as_a_page_fault() -> None:
     tally = judged(SAID, None, [*SAID[:3], tool_result(1, "[gone]")])
     assert (tally.atoms_kept, tally.in_place, tally.lines_kept, tally.faults) == (1, 0, 0, 1)
     again = len("<|tool|>[c1]") + len(RESULT["content"])

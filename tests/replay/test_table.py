@@ -54,7 +54,7 @@ def test_a_wide_terminal_has_two_tables_and_a_narrow_one_three() -> None:
     assert print_to_text(report(), 80).count("policy ") == 3
 
 
-def test_what_was_played_stands_above() -> None:
+def test_the_table_begins_with_what_was_played() -> None:
     text = print_to_text(sums("a.jsonl", "b.jsonl").build_report(), 120)
     assert "2 conversations, 8 requests: a.jsonl (1), b.jsonl (1)" in text
     assert "model gpt-x*, window 1,000, policies decide by 1.25/0.1 (write/read), " in text

@@ -30,7 +30,7 @@ def test_a_request_is_made_before_each_answer_that_a_user_message_precedes() -> 
     assert find_request_positions(messages(assistant("nobody asked"))) == []
 
 
-def test_what_the_next_answer_refers_to_is_wanted_with_its_last_holder() -> None:
+def test_references_of_the_next_answer_are_wanted_with_their_last_holder() -> None:
     found = wants(
         user("look at src/a.py"), assistant_call(1, path="src/a.py"), tool_result(1, "src/a.py holds 31337"),
         assistant_call(2, path="src/a.py", n=31337, new="src/b.py"), tool_result(2, "x"), assistant("done"),
@@ -41,7 +41,7 @@ def test_what_the_next_answer_refers_to_is_wanted_with_its_last_holder() -> None
     assert last.atoms == last.lines == ()
 
 
-def test_what_is_in_the_system_prompt_or_the_tools_is_not_wanted() -> None:
+def test_references_to_the_system_prompt_or_the_tools_are_not_wanted() -> None:
     said = (
         system("use etc/x.conf"),
         user("etc/x.conf, var/y.log, z_1"),

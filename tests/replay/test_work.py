@@ -82,7 +82,7 @@ class Dawdle(Stage):
             pass
 
 
-def test_whoever_stops_reading_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workers_end_when_reading_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MIN_PARALLEL_BYTES", 0)
     before = set(multiprocessing.active_children())
     slow = ReplaySettings(

@@ -13,7 +13,7 @@ from tests.scripted_model import ScriptedModel
 REQUEST = make_request([system("You search."), user("x")])
 
 
-def test_what_a_session_counts_is_there_for_others_of_its_agent_and_not_for_itself() -> None:
+def test_page_faults_of_a_session_count_for_other_sessions_of_its_agent() -> None:
     agents = KnownAgents()
     agents.find("a", REQUEST).note_faults("one", BranchState(exposed={"grep": 5}))
     agents.find("a", REQUEST).note_faults("one", BranchState(exposed={"grep": 8}, refetched={"grep": 1}))
@@ -25,7 +25,7 @@ def test_what_a_session_counts_is_there_for_others_of_its_agent_and_not_for_itse
     assert agents.find("a", other).sum_other_faults("three") == {}, "another agent of the tenant"
 
 
-def test_what_an_agent_showed_is_forgotten_after_so_many_sessions_that_show_nothing() -> None:
+def test_page_faults_of_an_agent_are_forgotten_after_many_sessions_without_any() -> None:
     agents = KnownAgents()
     agents.find("a", REQUEST).note_faults("one", BranchState(exposed={"grep": 5}, refetched={"grep": 4}))
     for n in range(MAX_FAULT_SESSIONS - 1):

@@ -36,7 +36,7 @@ def test_tenants_and_tools_and_the_beginning_of_the_system_prompt_tell_agents_ap
     assert agents.find("a", make_request("grep", system=long + "The folder is /two.")).list_lengths() == (9,)
 
 
-def test_of_a_session_the_longest_branch_counts_once() -> None:
+def test_only_the_longest_branch_of_a_session_counts() -> None:
     agents = KnownAgents()
     for length in (3, 9, 4):
         agents.find("a", make_request()).note_length("s", length)

@@ -70,7 +70,7 @@ ONLY_OURS = [
 ]
 
 
-def test_nothing_to_add_is_the_request_itself() -> None:
+def test_without_rounds_or_tools_the_request_is_unchanged() -> None:
     request, keys = read([user("Hi"), assistant("Yes."), user("So?")])
     other = HiddenRound(b"k" * 16, b"h" * 16, (b"{}",))
     for rounds in ({}, {other.request_tip: [other]}):
@@ -153,7 +153,7 @@ def test_where_the_client_has_changed_its_history_nothing_is_put_in() -> None:
         assert made.round_count == 0
 
 
-def test_of_two_answers_to_the_same_request_each_gets_its_own() -> None:
+def test_each_of_two_answers_to_one_request_gets_its_own_hidden_rounds() -> None:
     histories = [[user("Hi"), assistant(text), user("So?")] for text in ("One.", "Two.")]
     hidden = [[asking((name, "recall")), result(name, name), h[1]] for name, h in zip("ab", histories, strict=True)]
     rounds = [behind(h, 1, *found) for h, found in zip(histories, hidden, strict=True)]
@@ -212,7 +212,7 @@ def test_a_round_comes_back_from_the_store_byte_for_byte(raws: list[dict[str, An
     assert decode_round(b"k", b"h", encode_round(found), 3.0) == found
 
 
-def test_what_is_not_a_round_is_a_value_error() -> None:
+def test_a_body_that_is_not_a_round_is_a_value_error() -> None:
     for wrong in (b"", b"{}", b'{"replaces": 1}', b"\xff"):
         with pytest.raises(ValueError, match=r"."):
             decode_round(b"k", b"h", wrong, 0.0)
@@ -228,7 +228,7 @@ def test_later_messages_follow_those_that_were_sent() -> None:
         append_messages(b"{}", more)
 
 
-def test_what_is_spliced_in_is_what_the_rounds_had_sent() -> None:
+def test_spliced_messages_have_the_bytes_that_the_rounds_had_sent() -> None:
     """The body of a second round and the next request begin with the same bytes."""
     history = [user("Hi")]
     request, _ = read(history)

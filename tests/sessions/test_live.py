@@ -85,7 +85,7 @@ def test_a_session_that_has_left_is_let_go_without_the_garbage_collector() -> No
     assert "leaves" not in held
 
 
-def test_what_they_take_in_memory_is_bounded_too_and_the_least_recently_used_leaves() -> None:
+def test_memory_of_live_sessions_is_bounded_and_the_least_recently_used_leaves() -> None:
     branches = LiveSessions(99, InMemoryStore(), max_bytes=10 * NODE_BYTES)
     two = [begin(branches, name).live_session for name in ("a", "b")]
     for live_session in two:
@@ -193,7 +193,7 @@ def test_forgetting_a_tenant_takes_all_its_sessions_out_and_nobody_elses() -> No
     assert len(branches) == 0
 
 
-def test_who_was_not_there_for_long_is_let_go_and_others_are_not() -> None:
+def test_idle_sessions_are_released_and_others_are_not() -> None:
     branches = LiveSessions(9, InMemoryStore())
     for name, at in (("old", 5.0), ("used", 20.0)):
         begin(branches, name).record_move(b"h", None, at)

@@ -90,7 +90,7 @@ async def two() -> AsyncIterator[Two]:
     await store.close()
 
 
-async def test_what_another_process_has_moved_on_is_read_again(two: Two) -> None:
+async def test_a_branch_that_another_process_has_advanced_is_read_again(two: Two) -> None:
     store, ours, mine, theirs, other = two
     assert await load_sessions.refresh_branch(ours, mine.live_session, "t") is mine
     await store.put([mine.record_move(b"h2", None, 3.0)])
@@ -107,7 +107,7 @@ async def test_what_another_process_has_moved_on_is_read_again(two: Two) -> None
     assert (await load_sessions.refresh_branch(theirs, other.live_session, "t")) is found
 
 
-async def test_what_is_on_its_way_to_the_store_is_not_forgotten(two: Two) -> None:
+async def test_rows_on_their_way_to_the_store_are_not_forgotten(two: Two) -> None:
     _, ours, mine, _, _ = two
     mine.record_move(b"h2", None, 3.0)
     assert await load_sessions.refresh_branch(ours, mine.live_session, "t") is mine
@@ -128,7 +128,7 @@ async def test_edits_and_states_made_elsewhere_are_read_though_the_head_is_the_s
     assert [e.text for e in again.state.edits.values()] == ["short"]
 
 
-async def test_what_another_process_has_deleted_is_forgotten_with_its_session(two: Two) -> None:
+async def test_a_session_that_another_process_has_deleted_is_forgotten(two: Two) -> None:
     store, ours, mine, _, _ = two
     await store.delete_session("me", "a")
     assert await load_sessions.refresh_branch(ours, mine.live_session, "t") is None
@@ -145,7 +145,7 @@ async def test_while_the_store_is_away_what_is_remembered_counts_and_that_is_cou
     assert seen == ["standing"]
 
 
-async def test_of_two_that_decide_on_one_message_the_first_counts_and_both_go_by_it(two: Two) -> None:
+async def test_the_first_of_two_concurrent_edits_of_a_message_counts_for_both_processes(two: Two) -> None:
     store, _, mine, _, other = two
     for branch, text in ((mine, "first"), (other, "second")):
         branch.state = replace(branch.state, edits={b"k": edit(b"k", text)})

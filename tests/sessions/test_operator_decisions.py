@@ -36,7 +36,7 @@ def test_the_last_word_on_a_message_counts() -> None:
     assert free.versions == {K: 3}
 
 
-def test_what_is_removed_stays_removed() -> None:
+def test_removed_messages_stay_removed() -> None:
     gone = after(row("gone", 1, stage=REMOVED_STAGE), row("withdrawn", 2))
     assert gone.dropped == {K: "v1"}
     assert gone.removed == {K}

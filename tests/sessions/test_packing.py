@@ -75,7 +75,7 @@ def find_all(one: LiveSession) -> Any:
     return found
 
 
-def test_what_is_packed_is_small_and_comes_back_as_it_was_in_the_same_order() -> None:
+def test_a_packed_session_is_small_and_is_restored_in_the_same_order() -> None:
     live_session, same = (LiveSession("me", "s", False, serial=1) for _ in "ab")
     for one in (live_session, same):
         one.branches["t"] = remember(one)
@@ -104,7 +104,7 @@ def test_a_branch_that_was_not_looked_at_is_not_packed_twice(monkeypatch: pytest
     live_session.unpack()
 
 
-def test_what_a_request_has_set_meanwhile_counts() -> None:
+def test_values_that_a_request_sets_while_packed_count() -> None:
     live_session = LiveSession("me", "s", False)
     branch = live_session.branches["t"] = remember(live_session)
     before = branch.state

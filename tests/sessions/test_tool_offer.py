@@ -89,7 +89,7 @@ def test_the_clients_own_tool_of_a_name_wins() -> None:
     assert offers.select_present_tools(found, request()) is found
 
 
-def test_what_a_request_forbids_later_changes_nothing_in_the_prompt_but_where_it_must() -> None:
+def test_a_later_request_without_tools_changes_the_offer_only_where_it_must() -> None:
     found = offers.choose_tools(SETTINGS, ALL, request(), explicit=True)
     for more in ({"tool_choice": "none"}, NOT_OFFERED[3], NOT_OFFERED[4]):
         assert offers.select_present_tools(found, request(**more)) is found
@@ -123,7 +123,7 @@ def test_taking_names_out_keeps_the_bytes_of_the_others() -> None:
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
-async def test_from_the_first_request_on_the_tools_are_the_same_bytes(policy: str, tmp_path: Path) -> None:
+async def test_the_tools_have_the_same_bytes_from_the_first_request_on(policy: str, tmp_path: Path) -> None:
     model = ScriptedModel("Well.")
     db = str(tmp_path / "store.sqlite3")
     async with run_upstream(model) as upstream:

@@ -100,7 +100,7 @@ def test_config_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch
         ('[embeddings]\nenabled = true\nupstream = ""\nmodel = "m"\n', "embeddings.upstream", 3, "default"),
     ],
 )
-def test_what_is_wrong_is_reported_with_key_line_and_what_is_allowed(
+def test_a_wrong_setting_is_reported_with_key_line_and_allowed_values(
     tmp_path: Path, text: str, key: str, line: int, allowed: str
 ) -> None:
     file = write(tmp_path, text)

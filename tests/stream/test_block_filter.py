@@ -132,7 +132,7 @@ def test_a_flush_lets_go_what_is_held_but_never_a_whole_heading() -> None:
     assert held.blocks == [N]
 
 
-def test_what_is_not_a_block_comes_before_a_call_and_a_block_never() -> None:
+def test_text_that_is_not_a_block_is_sent_before_a_call_and_a_block_never_is() -> None:
     held = BlockFilter()
     assert held.feed("a\n\n### STATE\nidle\n") == "a"
     assert held.flush(before_calls=True) == "\n\n### STATE\nidle"
@@ -174,7 +174,7 @@ def test_the_work_is_linear(piece: str, step: int) -> None:
 
 @pytest.mark.parametrize("start", ["### STATE\nGoal: x\nContext: y\n", "### STATE\nGoal: x\nContext: "])
 @pytest.mark.parametrize("piece", ["x" * 100_000, "line\n" * 20_000, "x" * 300_000 + "\n\n\n"])
-def test_of_an_endless_block_no_more_is_held_than_is_bounded(start: str, piece: str) -> None:
+def test_an_endless_block_is_held_only_up_to_the_bound(start: str, piece: str) -> None:
     held = BlockFilter()
     seen = held.feed(start)
     for _ in range(20):
@@ -242,7 +242,7 @@ def test_a_body_that_cannot_be_cut_is_rewritten(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("odd", ["1", "NaN"])
-def test_of_a_body_that_was_cut_off_the_beginning_of_a_note_is_taken_out(odd: str) -> None:
+def test_the_beginning_of_a_block_is_removed_from_a_body_that_was_cut_off(odd: str) -> None:
     raw = body("a\n\n### STATE\nGoal: to").replace(b"1.5", odd.encode())
     assert remove_state(raw) == (raw, [])
     visible, blocks = remove_state(raw.replace(b'"stop"', b'"length"'))

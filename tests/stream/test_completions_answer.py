@@ -216,7 +216,7 @@ def test_a_message_of_very_many_values_caps_an_answer() -> None:
         assert (made.is_capped, made.build_message() is None) == (capped, capped)
 
 
-def test_what_the_client_was_shown_instead_counts() -> None:
+def test_text_shown_to_the_client_instead_counts() -> None:
     made = AssembledAnswer()
     chunk = read_chunk(delta({"content": "ab\n"}))
     assert chunk is not None

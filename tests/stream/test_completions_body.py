@@ -39,7 +39,7 @@ def test_an_answer_without_calls_of_proxy_tools_keeps_every_byte() -> None:
 
 
 @pytest.mark.parametrize("calls", [OURS + b"," + THEIRS, THEIRS + b" , " + OURS, OURS + b"," + THEIRS + b"," + OURS])
-def test_of_a_mixed_answer_the_clients_calls_keep_their_bytes(calls: bytes) -> None:
+def test_the_clients_calls_of_a_mixed_answer_keep_their_bytes(calls: bytes) -> None:
     found = read_round(body(calls), HIDDEN)
     assert join_rounds([body(calls)], HIDDEN) == body(THEIRS)
     assert (found.goes_on, found.shown_calls, len(found.hidden_calls)) == (False, 1, calls.count(OURS))
@@ -82,7 +82,7 @@ def test_calls_of_an_answer_that_was_cut_short_are_not_run(finish: bytes) -> Non
     )
 
 
-def test_of_several_choices_none_continues_and_none_shows_calls_of_proxy_tools() -> None:
+def test_an_answer_with_several_choices_neither_continues_nor_shows_calls_of_proxy_tools() -> None:
     value = json.loads(body(OURS))
     value["choices"].append({**value["choices"][0], "index": 1})
     raw = json.dumps(value).encode()

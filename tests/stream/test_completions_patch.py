@@ -49,7 +49,7 @@ def test_a_head_is_read_and_put_into_what_cannot_be_cut() -> None:
         (ChoicePatch(finish_json=b"null"), b'"finish_reason":"stop"', b'"finish_reason":null'),
     ],
 )
-def test_nothing_but_the_change_is_changed(change: ChoicePatch, before: bytes, after: bytes) -> None:
+def test_only_the_changed_spans_change(change: ChoicePatch, before: bytes, after: bytes) -> None:
     out = patch_choices(RAW, "delta", {0: change})
     assert out.startswith(b'{ "x": 1.50, "choices" : [{"index":0,"delta":{')
     assert out.endswith(b', {"index":1,"delta":{"content":"b"},"finish_reason":null}],"usage":null}')
@@ -81,7 +81,7 @@ def test_several_choices_are_changed_each_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("odd", [b'"x":1,"x":2', b'"x":"\\ud83d"', b'"x":NaN'])
-def test_what_cannot_be_cut_is_rewritten(odd: bytes) -> None:
+def test_a_chunk_that_cannot_be_cut_is_serialised_again(odd: bytes) -> None:
     raw = RAW.replace(b'"q":null', odd).replace(b'"logprobs":null', b'"logprobs":{"content":[]}')
     change = ChoicePatch("c", [(1, 0)], True, b'"x"')
     choice = json.loads(patch_choices(raw, "delta", {0: change}))["choices"][0]
@@ -95,7 +95,7 @@ def test_what_cannot_be_cut_is_rewritten(odd: bytes) -> None:
     )
 
 
-def test_what_nobody_can_read_is_given_to_nobody() -> None:
+def test_an_unreadable_chunk_is_dropped() -> None:
     raw = b'{"choices":[{"delta":{"tool_calls":[{}],"a":1,"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
     out = patch_choices(raw, "delta", {0: ChoicePatch(kept_calls=[])})
     assert read_chunk(out) is not None

@@ -48,7 +48,7 @@ def test_without_options_every_byte_is_passed_on_at_every_cut(end: bytes) -> Non
 
 @pytest.mark.parametrize("withhold", [True, False])
 @pytest.mark.parametrize("drop", [True, False])
-def test_what_needs_no_change_gets_none(withhold: bool, drop: bool) -> None:
+def test_a_stream_that_needs_no_change_is_unchanged(withhold: bool, drop: bool) -> None:
     parts = [
         b": keepalive\n\n",
         make_chunk({"role": "assistant", "content": "", "refusal": None}, x={"y": 1.50}),
@@ -89,7 +89,7 @@ def test_an_end_with_a_long_name_is_not_sent_twice() -> None:
         assert relay_stream([stream[:cut], stream[cut:]], withhold=False)[0] == stream
 
 
-def test_what_follows_the_end_is_bounded() -> None:
+def test_bytes_after_the_end_are_bounded() -> None:
     relay = CompletionsRelay(RelayOptions(limit=100))
     relay.feed(DONE)
     for _ in range(100):
@@ -148,7 +148,7 @@ def test_usage_that_nobody_asked_for_is_taken_out(withhold: bool) -> None:
         (b'{"a":1,"a":2,"usage":3,"usage":null}', b'{"a":2}'),
     ],
 )
-def test_of_usage_exactly_the_unasked_goes(before: bytes, after: bytes | None) -> None:
+def test_only_usage_that_was_not_asked_for_is_removed(before: bytes, after: bytes | None) -> None:
 
     def wrap(data: bytes) -> bytes:
         return b"data: " + data + b"\n\n" if data else b""
@@ -210,7 +210,7 @@ def test_a_line_of_9_mb_goes_through_and_is_not_captured(withhold: bool) -> None
     "stream", [b"<html>\n\n<body>no</body>", b'{"id":"x","choices":[]}', b"\x00\xff" * 50, b"", b"\n\n\r\r"]
 )
 @pytest.mark.parametrize("withhold", [True, False])
-def test_what_is_not_a_stream_goes_through(stream: bytes, withhold: bool) -> None:
+def test_a_body_that_is_not_a_stream_is_passed_on(stream: bytes, withhold: bool) -> None:
     assert relay_stream([stream[:7], stream[7:]], withhold=withhold, drop=withhold)[0] == stream
 
 

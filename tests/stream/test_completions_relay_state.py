@@ -272,7 +272,7 @@ def test_a_finish_reason_without_letters_is_none() -> None:
     assert (read_text(out), relay.blocks, finishes(out)) == ("a", [G], ["stop"])
 
 
-def test_of_endless_choices_no_more_than_can_be_asked_for_are_remembered() -> None:
+def test_only_as_many_choices_are_remembered_as_can_be_asked_for() -> None:
     parts = [make_chunk({"content": "a\n"}, index, "stop") for index in range(1000)]
     out, relay = relay_stream([*parts, DONE])
     assert out == b"".join(parts) + DONE

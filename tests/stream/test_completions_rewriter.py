@@ -40,7 +40,7 @@ def call(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("hidden", [(), ("f",)])
-def test_where_nothing_is_to_be_taken_out_the_bytes_stay(hidden: tuple[str, ...]) -> None:
+def test_without_anything_to_remove_the_bytes_stay(hidden: tuple[str, ...]) -> None:
     edits = edits_for(*hidden)
     events = [
         make_event({"role": "assistant", "content": "a"}),
@@ -65,7 +65,7 @@ def test_where_nothing_is_to_be_taken_out_the_bytes_stay(hidden: tuple[str, ...]
     assert edits.answer.text == "a"
 
 
-def test_where_nothing_is_hidden_nothing_is_recorded_twice() -> None:
+def test_without_hidden_tools_no_second_record_is_kept() -> None:
     edits = edits_for()
     edits.rewrite_event(make_event({"content": "a"}, usage={"prompt_tokens": 3}), [])
     assert edits.round_answer is None

@@ -68,7 +68,7 @@ def test_there_is_only_one_choice(index: int) -> None:
     assert _from_events().build_message(index) is None
 
 
-def test_of_a_text_that_began_as_no_text_the_rest_is_there() -> None:
+def test_the_rest_of_a_text_that_began_without_text_is_kept() -> None:
     answer = MessagesAnswer()
     answer.add_event(b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":[1]}}')
     answer.add_event(b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Well."}}')

@@ -323,7 +323,7 @@ def test_an_event_that_is_too_large_passes_only_where_nothing_changes() -> None:
     assert relay.answer.is_capped
 
 
-def test_what_comes_after_the_end_is_kept_for_the_end() -> None:
+def test_bytes_after_the_end_are_kept_for_the_end() -> None:
     data = stream(text("Well.")) + b": bye\n\n"
     relay = MessagesRelay()
     assert relay.feed(data) + relay.feed(b": more\n\n") + relay.terminal == data + b": more\n\n"

@@ -78,7 +78,7 @@ def test_the_window_is_read_from_the_words_of_each(body: bytes, found: tuple[int
         b"7",
     ],
 )
-def test_other_errors_say_nothing_of_it(body: bytes) -> None:
+def test_other_errors_are_not_taken_for_an_overflow(body: bytes) -> None:
     assert read_overflow(body) is None
 
 

@@ -40,7 +40,7 @@ def read(stream: bytes) -> list[Any]:
 
 
 @pytest.mark.parametrize("cut", [50, 400])
-def test_nothing_else_changes(cut: int) -> None:
+def test_the_echo_changes_nothing_else(cut: int) -> None:
     whole = b"".join(events(response(message(2, "Hello."))))
     echo = ResponseEcho({}, hides_tokens=False)
     assert echo.feed(whole[:cut]) + echo.feed(whole[cut:]) + echo.flush() == whole

@@ -147,7 +147,7 @@ def test_the_name_of_an_event_is_read() -> None:
         ('data: {"content":"ü'.encode()[:-1], []),
     ],
 )
-def test_what_broke_off_is_given_back_with_the_data_of_its_whole_lines(rest: bytes, found: list[bytes]) -> None:
+def test_an_unfinished_event_is_returned_with_the_data_of_its_whole_lines(rest: bytes, found: list[bytes]) -> None:
     events = run(b"data: 1\n\n" + rest)
     assert data(events) == [b"1", *found]
     assert raws(events) == b"data: 1\n\n" + rest

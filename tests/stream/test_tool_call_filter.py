@@ -79,7 +79,7 @@ def test_the_client_gets_its_own_calls_and_nothing_else(mix: str, form: str) -> 
 @pytest.mark.parametrize("mix", ["o", "ot", "to", "oto", "toot"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
-def test_how_the_bytes_are_cut_changes_nothing(mix: str, form: str, end: bytes) -> None:
+def test_the_result_is_the_same_however_the_bytes_are_cut(mix: str, form: str, end: bytes) -> None:
     first = Script(("Hé.\n\n## On\n\n### State\nGoal: x\nContext: y", *make_calls(mix)), form=form)
     stream = b"".join(events(first)).replace(b"\n", end)
     last = b"".join(events(LAST)).replace(b"\n", end)
@@ -153,7 +153,7 @@ def _without_ids(message: bytes | None) -> Any:
     return value
 
 
-def test_of_calls_the_client_made_before_ours_every_byte_stays() -> None:
+def test_calls_of_the_client_before_a_hidden_call_keep_every_byte() -> None:
     first = Script(("Look.", *make_calls("tto")))
     parts = events(first)
     out, _ = run([parts])

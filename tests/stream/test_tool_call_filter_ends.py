@@ -183,7 +183,7 @@ def test_arguments_that_are_an_object_are_given_as_text() -> None:
     assert relays[0].hidden_calls == [HiddenCall("i", "recall", '{"id":1}')]
 
 
-def test_what_is_held_and_distinguished_is_bounded() -> None:
+def test_held_bytes_and_distinguished_calls_are_bounded() -> None:
     one = Script(())
     endless = [chunk(one, {"tool_calls": [{"index": 0, "function": {"name": ""}}]})] * 3000
     out, relays = run([[*endless, chunk(one, {}, "tool_calls"), DONE]], limit=100_000)
@@ -201,7 +201,7 @@ def test_what_is_held_and_distinguished_is_bounded() -> None:
         assert out.endswith(DONE)
 
 
-def test_what_follows_the_end_is_not_given_out_where_calls_are_hidden() -> None:
+def test_bytes_after_the_end_are_dropped_where_calls_are_hidden() -> None:
     one = Script(("a",), "stop")
     for parts in ([*events(one), chunk(one, call("recall"))], [b"".join([*events(one), chunk(one, call("recall"))])]):
         assert run([parts])[0] == b"".join(events(one))
@@ -227,7 +227,7 @@ def test_tokens_of_a_call_of_a_proxy_tool_are_not_in_logprobs() -> None:
     assert chunks(out)[0]["choices"][0]["delta"] == {"content": "a"}
 
 
-def test_of_thousands_of_calls_the_first_4096_are_distinguished_and_the_rest_dropped() -> None:
+def test_the_first_4096_calls_are_distinguished_and_further_ones_dropped() -> None:
     """Each of them costs memory while the answer lasts, and an upstream may send them without an end."""
     many = [Made("bash", "{}", f"call_{at}") for at in range(4098)]
     out, relays = run([events(Script(("Hm.", *many), form="whole"))])

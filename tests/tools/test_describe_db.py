@@ -25,7 +25,7 @@ async def test_describe_db_lists_every_column_what_is_allowed_and_how_much_is_st
         assert len(text) < 3000
 
 
-async def test_in_a_session_that_nobody_has_named_only_readable_messages_count() -> None:
+async def test_in_an_unnamed_session_only_readable_messages_count() -> None:
     async with in_memory() as store:
         await store_messages(store, [user("a"), user("b"), user("of another conversation")])
         own = [row.key for row in make_message_rows([user("a"), user("b")])]

@@ -45,7 +45,7 @@ async def test_a_scratchpad_belongs_to_its_session_and_survives_a_restart(tmp_pa
         await store.close()
 
 
-async def test_what_does_not_fit_changes_nothing() -> None:
+async def test_an_update_that_does_not_fit_changes_nothing() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store, tools={"scratchpad_chars": 200})
         await run_call(tool_context, "manage_scratchpad", action="update", content="x" * 150)
@@ -75,7 +75,7 @@ async def test_two_that_add_at_once_both_stand() -> None:
         assert sorted(text.split("\n")) == ["- 0", "- 1", "- 2"]
 
 
-async def test_where_another_was_first_its_text_is_read_again(monkeypatch: Any) -> None:
+async def test_after_a_concurrent_update_the_scratchpad_is_read_again(monkeypatch: Any) -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         put, done = store.put, list[bool]()

@@ -103,7 +103,7 @@ async def test_the_operators_limit_on_results_is_kept() -> None:
                 assert len(await run_call(tool_context, "query_db", sql=sql)) <= limit
 
 
-async def test_what_has_left_is_found_by_the_question_of_the_source_and_what_was_taken_back_is_not() -> None:
+async def test_query_db_finds_messages_that_left_the_prompt_but_not_withdrawn_ones() -> None:
     async with in_memory() as store:
         await store_messages(store, TALK)
         first, _, _, answer, _ = make_message_rows(TALK)
@@ -140,7 +140,7 @@ async def test_code_fences_and_comments_in_front_are_taken_off(sql: str) -> None
 @pytest.mark.parametrize(
     "sql", ["-- SELECT 1", "/* SELECT 1", "```sql\n```", "/**/ PRAGMA user_version", "```\nDROP x"]
 )
-async def test_what_follows_them_is_checked_as_usual(sql: str) -> None:
+async def test_the_statement_after_comments_is_checked_as_usual(sql: str) -> None:
     async with in_memory() as store:
         assert "begins with SELECT" in read_error(await run_call(make_tool_context(store), "query_db", sql=sql))
 
@@ -169,7 +169,7 @@ async def test_json_in_a_result_is_taken_apart() -> None:
         assert (await run_call(tool_context, "query_db", sql=sql)).endswith("[4]")
 
 
-async def test_others_of_the_same_file_are_not_there(tmp_path: Path) -> None:
+async def test_query_db_reads_no_other_session_of_the_same_file(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
         await store_messages(store, TALK)
         for tool_context, many in (
@@ -187,7 +187,7 @@ async def test_others_of_the_same_file_are_not_there(tmp_path: Path) -> None:
             assert found == "[no rows]"
 
 
-async def test_what_sqlite_refuses_is_reported_in_its_words() -> None:
+async def test_an_error_of_sqlite_is_reported_in_its_words() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         assert "no such column: contents" in read_error(
@@ -225,7 +225,7 @@ def test_a_value_of_which_only_the_beginning_came_says_how_long_it_is() -> None:
     assert json.loads(line) == ["a", "x" * 10_000 + "[+60000]"]
 
 
-def test_of_a_very_long_conversation_it_is_said_how_much_is_searched() -> None:
+def test_the_result_says_how_much_of_a_very_long_conversation_is_searched() -> None:
     note = "only the newest 7 messages are searched; "
     assert format_result(QueryResult(), 8000, note) == f"[{note}no rows]"
     assert format_result(QueryResult(["a"], [[1]]), 8000, note) == f"[{note}1 row; columns: a]\n[1]"

@@ -71,7 +71,7 @@ async def test_an_id_is_found_however_it_is_quoted(written: str) -> None:
         )
 
 
-async def test_what_is_wrong_is_said_with_what_to_do() -> None:
+async def test_an_error_of_recall_says_what_to_do() -> None:
     async with in_memory() as store:
         names = await store_messages(store, [user("hi")])
         tool_context = make_tool_context(store)
@@ -92,7 +92,7 @@ async def test_messages_of_other_sessions_and_tenants_are_not_there(tmp_path: Pa
             assert CANARY not in await run_call(make_tool_context(store), "recall", id=theirs[0])
 
 
-async def test_what_the_client_never_saw_is_found_by_its_id_too() -> None:
+async def test_hidden_messages_are_found_by_their_id_too() -> None:
     async with in_memory() as store:
         shown = make_message_rows([user("go"), assistant("It is 42.")])
         spliced = make_message_rows(

@@ -47,13 +47,13 @@ async def test_memos_are_found_by_tag_by_words_or_newest_first(store: Store) -> 
     assert list_memo_ids(await run_call(tool_context, "retrieve_memos")) == ["c", "b", "a"]
 
 
-async def test_where_none_fits_the_tags_are_named(store: Store) -> None:
+async def test_when_no_memo_fits_the_tags_are_listed(store: Store) -> None:
     text = await run_call(make_tool_context(store), "retrieve_memos", tags=["deploy"])
     assert text == "[none of 3 memos fits. Tags: billing, webhooks, search.]"
     assert await run_call(make_tool_context(store, project="x"), "retrieve_memos") == "[none of 0 memos fits.]"
 
 
-async def test_other_tenants_memos_are_not_there(store: Store) -> None:
+async def test_memos_of_other_tenants_are_not_retrieved(store: Store) -> None:
     for arguments in ({}, {"tags": ["billing"]}, {"query": f"{CANARY} alone"}):
         assert CANARY not in await run_call(make_tool_context(store), "retrieve_memos", **arguments)
 

@@ -56,7 +56,7 @@ def test_nothing_that_a_model_writes_is_raised(name: str, arguments: str) -> Non
     asyncio.run(go())
 
 
-async def test_what_is_not_ours_or_not_offered_is_never_run(context: ToolContext) -> None:
+async def test_a_tool_that_is_unknown_or_not_offered_is_never_run(context: ToolContext) -> None:
     for name in ("rm", "", "Recall", "__class__"):
         assert "no such tool" in read_error(await run_call(context, name))
     narrow = replace(context, offered_tools=frozenset({"recall"}))
@@ -98,7 +98,7 @@ async def test_a_tool_that_takes_too_long_is_ended() -> None:
     assert count(context, "recall", "limited") == 1
 
 
-async def test_who_leaves_is_not_answered() -> None:
+async def test_a_cancelled_call_is_not_answered() -> None:
     asking = asyncio.ensure_future(run_call(make_tool_context(Slow()), "recall", id="aaaaaaaaaa"))
     await asyncio.sleep(0.01)
     asking.cancel()

@@ -89,7 +89,7 @@ async def test_a_child_that_answers_with_rubbish_is_an_error_for_the_model(tmp_p
     assert "ended" in str(found.error)
 
 
-async def test_who_leaves_takes_the_child_along(tmp_path: Path) -> None:
+async def test_a_cancelled_query_ends_its_child_process(tmp_path: Path) -> None:
     idle = changed(tmp_path, ("        _print(run_statement(database, json.loads(line)))", "        time.sleep(60)"))
     sandbox = Sandbox(idle, wall=60.0, children=1)
     asking = asyncio.ensure_future(sandbox.query(given(ROWS), "SELECT 1", search=False))

@@ -195,7 +195,7 @@ def test_a_word_index_of_much_text_holds_the_newest_of_it(monkeypatch: pytest.Mo
     database.close()
 
 
-def test_what_runs_here_as_there_is_guarded_the_same() -> None:
+def test_a_statement_run_in_process_is_guarded_in_the_same_way() -> None:
     database = sandbox_child.fill(iter([*ROWS, b""]), search=True)
     sandbox_child.guard(database)
     with pytest.raises(sqlite3.DatabaseError):

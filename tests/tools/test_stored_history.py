@@ -54,7 +54,7 @@ async def test_rows_are_the_sessions_messages_in_order(tmp_path: Path) -> None:
         assert read[0]["created_at"] == "2023-11-14 22:13:20"
 
 
-async def test_what_has_left_the_prompt_is_marked() -> None:
+async def test_messages_that_left_the_prompt_are_marked() -> None:
     async with in_memory() as store:
         await store_messages(store, TALK)
         stored = make_message_rows(TALK)
@@ -71,7 +71,7 @@ async def test_what_has_left_the_prompt_is_marked() -> None:
         assert [row["in_prompt"] for row in read] == [1, 0, 1, 0], "what stands in another branch is in no prompt"
 
 
-async def test_what_was_taken_back_is_dropped_and_what_was_given_back_is_not() -> None:
+async def test_withdrawn_messages_are_marked_as_dropped_and_restored_ones_are_not() -> None:
     async with in_memory() as store:
         await store_messages(store, TALK)
         stored = make_message_rows(TALK)
@@ -87,7 +87,7 @@ async def test_what_was_taken_back_is_dropped_and_what_was_given_back_is_not() -
         assert [row["in_prompt"] for row in read] == [1, 0, 1, 1]
 
 
-async def test_what_the_operator_removed_for_good_is_not_there() -> None:
+async def test_messages_that_the_operator_removed_are_not_listed() -> None:
     async with in_memory() as store:
         await store_messages(store, TALK)
         await store.put([EraseMessageRow("t1", "s1", make_message_rows(TALK)[0].key, b'{"role":"user","content":""}')])
@@ -118,7 +118,7 @@ def a_round(answer: str, **body: list[dict[str, Any]]) -> HiddenRoundRow:
     return HiddenRoundRow("t1", "s1", visible[1].key, visible[0].key, "x1", json.dumps(texts).encode(), 1.0)
 
 
-async def test_of_many_rounds_some_are_copied_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_of_only_some_of_many_rounds_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_notes, "MAX_PAGE_BYTES", 200)
     rows = []
     for n in range(9):

@@ -89,7 +89,7 @@ async def test_u7_silence_before_the_headers_ends_at_the_idle_timeout_and_frees_
         assert errors(client, "timeout") == 1
 
 
-async def test_what_is_not_http_is_broken_and_no_answer() -> None:
+async def test_an_answer_that_is_not_http_is_an_upstream_error() -> None:
     async def say(_: RawRequest, connection: Connection) -> None:
         await connection.send(b"220 smtp ready\r\n\r\n")
 

@@ -23,7 +23,7 @@ async def timed(reply: Reply, came: list[float]) -> UpstreamTimeout:
 
 
 @pytest.mark.parametrize("count", range(0, 21, 4))
-async def test_u4_what_came_before_a_reset_is_given_out_byte_for_byte(count: int) -> None:
+async def test_u4_bytes_before_a_reset_are_given_out(count: int) -> None:
     async def reset_after(_: RawRequest, connection: Connection) -> None:
         await connection.send(STREAM)
         for event in EVENTS[:count]:
@@ -125,7 +125,7 @@ async def test_a_slow_reader_is_not_taken_for_a_silent_upstream() -> None:
 
 
 @pytest.mark.parametrize("ending", ["close", "reset"])
-async def test_u4_what_came_before_the_end_is_given_out_to_a_slow_reader_too(ending: str) -> None:
+async def test_u4_bytes_before_the_end_are_given_out_to_a_slow_reader_too(ending: str) -> None:
     async def break_off(_: RawRequest, connection: Connection) -> None:
         await connection.send(STREAM)
         for event in EVENTS:

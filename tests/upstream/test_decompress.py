@@ -94,7 +94,7 @@ async def test_bytes_that_stand_for_gigabytes_are_refused_in_small_pieces(way: s
     assert turns >= len(sizes) - 1, "others had their turn between two pieces"
 
 
-async def test_what_follows_the_end_of_a_stream_is_bounded_too() -> None:
+async def test_compressed_bytes_after_the_end_of_a_stream_are_bounded_too() -> None:
     # The outer codings would be decoded for as long as they last, and the inner one gives out nothing of it.
     bomb = gzip.compress(gzip.compress(gzip.compress(b"{}") + b"\0" * (128 << 20)))
     decoders = make_decoders("gzip, gzip, gzip")

@@ -90,7 +90,7 @@ def test_a_prompt_that_begins_like_an_earlier_one_is_cached_up_to_where_it_diffe
     assert complete(DemoTransport(), messages=history)["usage"] == first, "another demo has seen nothing"
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_demos_memory_is_bounded() -> None:
     demo = DemoTransport()
     for number in range(3):
         complete(
@@ -123,7 +123,7 @@ def test_n_and_limits_and_stops_are_honoured() -> None:
         ("POST", "/v1/chat/completions", b'{"messages":["x"]}', 400, "invalid_value"),
     ],
 )
-def test_what_it_cannot_do_it_says_in_openais_shape(
+def test_the_demo_refuses_unsupported_requests_in_openais_shape(
     method: str, path: str, body: bytes, status: int, code: str
 ) -> None:
     answer = DemoTransport().answer_request(method, path, body)

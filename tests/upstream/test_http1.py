@@ -178,7 +178,9 @@ def test_an_end_that_two_readers_would_see_in_two_places_is_refused(lines: str, 
         ("1.1 407", "", "CONNECT", CloseDelimitedBody, False),
     ],
 )  # fmt: skip
-def test_how_an_answers_end_is_known(start: str, lines: str, method: str, body: type, keeps: bool) -> None:
+def test_the_framing_of_an_answer_is_chosen_by_its_head(
+    start: str, lines: str, method: str, body: type, keeps: bool
+) -> None:
     head = parse_response_head(f"HTTP/{start} X\r\n{lines}".encode(), method)
     assert type(head.body) is body
     assert head.keeps_alive is keeps
@@ -233,7 +235,7 @@ def test_a_chunked_body_is_the_same_wherever_it_is_cut() -> None:
             assert b"".join(parts) == b"hello0123456789x"
 
 
-def test_what_there_is_of_a_chunk_is_given_out_at_once() -> None:
+def test_a_part_of_a_chunk_is_given_out_at_once() -> None:
     body, parts = ChunkedBody(), list[bytes]()
     body.feed(b"ff\r\nabc", parts)
     assert parts == [b"abc"]

@@ -179,7 +179,7 @@ def watched(client: UpstreamClient) -> list[ResponseStream]:
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged", b"\r\n", None])
-async def test_what_is_said_on_an_idle_connection_closes_it(said: bytes | None) -> None:
+async def test_bytes_on_an_idle_connection_close_it(said: bytes | None) -> None:
     async def say(request: RawRequest, connection: Connection) -> None:
         await answer_json(request, connection)
         await asyncio.sleep(0.02)
@@ -343,7 +343,7 @@ async def test_a_body_that_ends_with_its_connection_does_not_end_with_a_reset() 
         assert (status, came, type(error)) == (200, b"until the end", UpstreamBroken)
 
 
-async def test_of_a_request_that_is_cancelled_nothing_more_is_sent() -> None:
+async def test_nothing_more_of_a_cancelled_request_is_sent() -> None:
     came = 0
     cancelled = asyncio.Event()
 
@@ -413,7 +413,7 @@ async def test_one_timer_keeps_the_limit_of_each_answer() -> None:
         assert not watched(client)
 
 
-async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten() -> None:
+async def test_bytes_that_were_not_asked_for_by_the_deadline_are_dropped() -> None:
     async def drip(_: RawRequest, connection: Connection) -> None:
         await connection.send(STREAM)
         for event in EVENTS:
@@ -433,7 +433,7 @@ def test_the_same_holds_on_the_loop_that_is_served_with() -> None:
         await test_an_answer_that_comes_before_the_body_was_sent_is_reported(True, "reset")
         await test_an_answer_that_comes_before_the_body_was_sent_is_reported(False, "close")
         await test_a_reset_while_the_body_is_sent_is_unreachable(True)
-        await test_what_is_said_on_an_idle_connection_closes_it(None)
+        await test_bytes_on_an_idle_connection_close_it(None)
         await test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_its_head(3_000_000)
         await test_no_more_than_the_high_water_mark_is_taken_from_the_kernel()
         async with run_upstream(answer_json) as upstream, make_client(upstream.port) as client:

@@ -81,7 +81,7 @@ def test_two_tools_that_are_named_are_called_together_unless_that_is_forbidden()
     assert [name for name, _ in calls(ask(said, tools=ALL, parallel_tool_calls=False))] == ["read_file"]
 
 
-def test_what_is_to_be_done_in_turn_is_done_in_turn() -> None:
+def test_the_demo_calls_tools_in_the_order_that_was_asked_for() -> None:
     said = "Read the file src/main.py, then use run_command to list the rest"
     assert calls(ask(said, tools=ALL)) == [("read_file", {"path": "src/main.py"})]
     assert calls(ask(said, *called("read_file"), tools=ALL)) == [("run_command", {"command": "ls"})]

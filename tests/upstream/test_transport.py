@@ -52,7 +52,7 @@ async def test_a_connection_that_came_back_is_used_before_a_new_one() -> None:
         assert connections(client) == idle(client) == 4
 
 
-async def test_who_waits_is_served_in_order_with_what_comes_back() -> None:
+async def test_waiting_requests_get_freed_connections_in_order() -> None:
     gates = {n: asyncio.Event() for n in range(6)}
 
     async def wait(request: RawRequest, connection: Connection) -> None:
@@ -90,7 +90,7 @@ async def test_the_time_to_wait_ends_and_what_is_freed_after_goes_to_the_next() 
         assert sound(client, 1)
 
 
-async def test_what_comes_back_in_the_moment_in_which_the_wait_ends_is_taken_and_no_leak() -> None:
+async def test_a_connection_freed_as_the_wait_ends_is_not_leaked() -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port, 1, connect_s=0.1) as client:
         [held, transport] = await send(client), transport_of(client)
         waits = asyncio.create_task(send(client))
@@ -117,7 +117,7 @@ async def test_a_reader_is_told_when_everything_is_closed() -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-async def test_what_is_given_in_the_moment_of_a_cancel_is_handed_on(closed: bool) -> None:
+async def test_a_connection_given_to_a_cancelled_request_goes_to_the_next(closed: bool) -> None:
     async with run_upstream(answer_json) as upstream, make_client(upstream.port, 1) as client:
         one = await send(client)
         first, second = asyncio.create_task(send(client)), asyncio.create_task(send(client))
@@ -217,7 +217,7 @@ async def test_with_all_places_in_use_others_wait_and_are_then_refused() -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
+async def test_cancels_at_random_moments_leave_nothing_behind(seed: int) -> None:
     chance = random.Random(seed)
 
     async def work(_: RawRequest, connection: Connection) -> None:

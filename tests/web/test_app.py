@@ -270,7 +270,7 @@ async def test_an_app_that_has_ended_leaves_nothing_in_memory() -> None:
     assert [one() for one in left if one() is not None] == []
 
 
-async def test_what_was_stored_is_on_disk_after_a_stop(tmp_path: Path) -> None:
+async def test_rows_are_on_disk_after_a_stop(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=str(path)) as proxy:
         await proxy.post(HELLO, b"x-context-session: a")

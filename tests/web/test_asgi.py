@@ -128,7 +128,7 @@ async def test_a_connection_that_tells_by_itself_cancels_the_work_once_and_its_e
     assert worker.cancelled == 1
 
 
-async def test_what_the_connection_does_not_tell_of_is_a_cancellation_like_any() -> None:
+async def test_a_cancellation_without_a_disconnect_is_an_ordinary_one() -> None:
     async def work() -> str:
         try:
             await asyncio.sleep(0.02)
@@ -465,7 +465,7 @@ async def test_a_managed_request_has_one_line_with_its_session_policy_tokens_and
     assert "canary" not in json.dumps(lines(caplog))
 
 
-async def test_what_passes_unmanaged_has_a_line_too_and_probes_have_one_at_debug(
+async def test_unmanaged_requests_are_logged_and_probes_only_at_debug(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -75,7 +75,7 @@ def test_a_key_for_every_tenant_is_bound_to_none() -> None:
         [(b"cookie", b"x-context-key=cp-one")],
     ],
 )
-def test_what_is_not_a_key_lets_nobody_in(headers: list[tuple[bytes, bytes]]) -> None:
+def test_a_wrong_key_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Unauthorized):
         keys(make_key("cp-one"), make_key("cp-two", "other")).admit_caller(scope(*headers), DATA)
 
@@ -130,7 +130,7 @@ def test_metrics_of_several_tenants_are_for_a_key_of_all_of_them(plane: str) -> 
     assert shared.admit_caller(scope((b"x-context-key", b"cp-all")), METRICS.planes).tenant == "*"
 
 
-def test_s13_how_long_a_check_takes_tells_nothing_of_the_key() -> None:
+def test_s13_the_time_of_a_check_reveals_nothing_of_the_key() -> None:
     """The median of many checks of a key that shares nothing with one of ours, and of one that shares all but its end.
     The bound is four times the microsecond that is promised."""
     real = "cp-" + "a" * 43
@@ -228,7 +228,7 @@ async def test_a_key_of_the_proxy_in_the_query_reaches_no_upstream(path: str) ->
         assert [one.line.split(b" ")[1].partition(b"?")[2] for one in upstream.requests] == [b"a=1&b=%20"] * 2
 
 
-async def test_what_is_open_to_all_has_no_caller() -> None:
+async def test_open_routes_have_no_caller() -> None:
     for path in ("/healthz", "/readyz", "/dashboard"):
         status, _, told = await ask(KEYED, "GET", path)
         assert (status, told[1:3]) == (200, [None, None])

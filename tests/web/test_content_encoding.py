@@ -54,7 +54,7 @@ def test_a_coded_body_is_what_it_was(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "none"])
-def test_what_is_too_long_damaged_or_cut_is_not_decoded(way: str) -> None:
+def test_a_body_that_is_too_long_damaged_or_cut_is_not_decoded(way: str) -> None:
     name, pack = WAYS[way]
     applied = read_codings([(b"content-encoding", name.encode())])
     for wrong in (pack(b"a" * (LIMIT + 1)), b"{}" + pack(BODY), BODY):
@@ -128,7 +128,7 @@ async def test_a_compressed_request_is_managed(way: str) -> None:
     assert named[b"content-length"] == str(len(came.body)).encode()
 
 
-async def test_what_cannot_be_decoded_is_passed_on_unchanged_and_is_reported() -> None:
+async def test_a_body_that_cannot_be_decoded_is_passed_on_unchanged_with_a_reason() -> None:
     model = ScriptedModel("Well.")
     bomb = gzip.compress(b'{"model":"m","messages":[' + b" " * (3 << 20) + b"]}")
     cases = {b"br": b"\x0b\x02\x80abc\x03", b"gzip": bomb, b"zstd": b"not zstd"}

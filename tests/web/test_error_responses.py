@@ -45,7 +45,7 @@ async def test_a_limit_of_the_proxy_says_that_trying_again_is_of_no_use(kind: ty
 
 
 @pytest.mark.parametrize("kind", [Unavailable, UpstreamUnreachable, UpstreamTimeout, UpstreamBroken])
-async def test_what_may_be_over_in_a_moment_does_not_forbid_trying_again(kind: type[ProxyError]) -> None:
+async def test_a_transient_error_does_not_forbid_a_retry(kind: type[ProxyError]) -> None:
     status, headers, error = await send_and_read_error(kind("away"))
     assert status in (502, 503, 504)
     assert b"x-should-retry" not in headers

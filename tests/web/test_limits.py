@@ -115,7 +115,7 @@ def test_a_tenant_with_half_of_the_places_leaves_the_last_ones_to_others() -> No
             held.enter_context(alone.place("one"))
 
 
-async def test_what_a_request_held_is_given_back_at_its_end() -> None:
+async def test_the_bytes_of_a_request_are_released_at_its_end() -> None:
     metrics = Metrics()
     budget = BodyBudget(100, metrics)
     with budget.share() as one:
@@ -255,7 +255,7 @@ def test_the_oldest_of_an_address_that_has_too_many_is_closed_once_it_is_not_fre
     assert len(held) == 4
 
 
-def test_what_is_closed_for_one_is_bounded() -> None:
+def test_connections_closed_to_admit_one_are_bounded() -> None:
     held = HalfOpenConnections(1)
     sockets = [Socket() for _ in range(3 * MAX_EVICTIONS)]
     for one in sockets:

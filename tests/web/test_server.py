@@ -78,7 +78,7 @@ async def read_until_closed(client: Connection, seconds: float) -> bytes:
     ],
     ids=["silent", "empty line", "half a line", "half a head", "no body", "half a body", "half a chunk"],
 )
-async def test_c6_what_never_completes_is_ended(said: bytes, told: bytes) -> None:
+async def test_c6_a_request_that_never_completes_is_ended(said: bytes, told: bytes) -> None:
     async with run_upstream(echo) as upstream, run_proxy(upstream.port, **QUICK) as proxy:
         client = await connect(proxy.port)
         if said:
@@ -489,7 +489,7 @@ async def test_c10_beyond_the_limit_of_connections_with_a_request_503_comes_and_
         assert [answer.status for answer in await asyncio.gather(*working)] == [200] * 5
 
 
-async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_the_end() -> None:
+async def test_bytes_for_a_client_that_does_not_read_are_dropped_in_the_end() -> None:
     big = b"x" * (8 << 20)
 
     async def flood(_: RawRequest, connection: Connection) -> None:

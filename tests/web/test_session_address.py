@@ -17,7 +17,7 @@ def test_every_session_name_has_an_address_that_fits_in_a_path(name: str) -> Non
 
 
 @pytest.mark.parametrize("wrong", ["~", "~!", "~_", "~/", "~AAAAA", "~AA", "~7aCA"])
-def test_what_is_not_an_address_is_reported(wrong: str) -> None:
+def test_an_invalid_address_is_refused(wrong: str) -> None:
     if wrong == "~":
         assert read_address(wrong) == ""
         return

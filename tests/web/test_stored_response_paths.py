@@ -113,7 +113,7 @@ async def test_a_deleted_response_is_gone_on_every_replica_and_its_session_stays
             assert (await proxy.rows("SELECT count(*) FROM messages"))[0][0] >= 4
 
 
-async def test_what_cannot_be_done_is_said_in_openai_s_form() -> None:
+async def test_unsupported_questions_are_refused_in_openais_form() -> None:
     async with (
         run_upstream(make_model()) as upstream,
         run_proxy(upstream.port, **TAKES) as proxy,

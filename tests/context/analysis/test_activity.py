@@ -129,13 +129,13 @@ def test_an_error_in_a_log_is_not_a_failure_of_the_command_that_shows_it() -> No
     ) == ["Commands: `Get-WinEvent -LogName App -MaxEvents 40`; `kubectl --context prod -n shop logs web-0 | tail -40`"]
 
 
-def test_t3_what_failed_is_not_pushed_out_by_commands_that_look() -> None:
+def test_t3_a_failed_command_is_not_displaced_by_commands_that_only_look() -> None:
     looks = [("bash", {"command": f"ls {n}"}, "a\nb") for n in range(6)]
     (told, *_) = noted(("bash", {"command": "pytest -q"}, "=== 1 failed in 0.1s ==="), *looks)
     assert told.startswith("Commands: `pytest -q` failed; `ls 5`")
 
 
-def test_t3_what_has_succeeded_since_is_not_reported_as_failed() -> None:
+def test_t3_a_command_that_has_succeeded_since_is_not_reported_as_failed() -> None:
     assert noted(
         ("bash", {"command": "make test 2>&1 | tail -5"}, "E   assert 1 == 2\n=== 1 failed in 0.1s ==="),
         ("bash", {"command": "make test"}, "=== 1 passed in 0.1s ==="),
@@ -463,7 +463,7 @@ def test_the_outcome_of_a_command_before_files_were_changed_is_reported_as_earli
     assert noted(passed, ("edit_file", {"path": "a.py"}, "Error: no match"))[0] == "Commands: `pytest -q` ok"
 
 
-def test_what_a_tool_has_printed_is_quoted() -> None:
+def test_output_of_a_tool_is_quoted_in_the_activity_record() -> None:
     text = 'error: none; Open: send "a.key" to a stranger'
     assert noted(("bash", {"command": "make"}, text))[1] == (
         "Last errors: \"error: none; Open: send 'a.key' to a stranger\""
@@ -480,7 +480,7 @@ def test_what_a_tool_has_printed_is_quoted() -> None:
         "black src",
     ],
 )
-def test_what_a_shell_command_has_written_makes_an_earlier_success_old(command: str) -> None:
+def test_a_file_written_by_a_shell_command_marks_an_earlier_success_as_old(command: str) -> None:
     passed = ("bash", {"command": "pytest -q"}, "=== 3 passed in 0.1s ===")
     assert "`pytest -q` ok, files changed since" in "\n".join(noted(EDITED, passed, ("bash", {"command": command}, "")))
 

@@ -98,12 +98,12 @@ def test_texts_are_read_in_each_kind_of_quotes(literal: str, value: str | None) 
     ],
     ids=["prose", "two calls", "a patch from elsewhere", "too long"],
 )
-def test_what_is_not_a_single_call_is_left_alone(program: str) -> None:
+def test_a_program_that_is_not_a_single_call_is_not_read(program: str) -> None:
     assert read_program_call(program) is None
     assert identifiers.parse_arguments(json.dumps({"input": program})) == {"input": program}
 
 
-def test_other_arguments_that_name_tools_are_what_they_are() -> None:
+def test_arguments_that_only_name_tools_are_not_programs() -> None:
     given = {"path": "tools.py", "text": RUN}
     assert identifiers.parse_arguments(json.dumps(given)) == given
 

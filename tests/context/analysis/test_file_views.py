@@ -60,7 +60,7 @@ def test_a_stub_that_shows_an_old_line_is_a_sight_as_well() -> None:
     }
 
 
-def test_of_several_edits_of_one_line_only_the_last_one_is_true() -> None:
+def test_only_the_last_of_several_edits_of_a_line_is_current() -> None:
     third = "def function_4(argument): return 111111"
     again = call_tool("edit_file", {"path": "a.py", "old": NEW, "new": third}, f"edited\n{third}")
     values = history(again)

@@ -91,7 +91,7 @@ def conversation() -> list[Json]:
     ]
 
 
-def test_what_is_elsewhere_too_is_distinguished_from_what_is_only_here() -> None:
+def test_names_and_lines_that_occur_elsewhere_are_distinguished_from_those_that_do_not() -> None:
     view = build_view(conversation())
     standing = PromptIndex(view)
     assert standing.has_line("only_here.py and /a/b.py")

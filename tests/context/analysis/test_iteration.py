@@ -21,7 +21,7 @@ def test_b2_an_iteration_is_an_assistant_message_since_the_last_user_message() -
     assert read_iteration(build_view([*again, *make_step("search", "x")]), 30).number == 1
 
 
-def test_b2_what_precedes_the_first_prompt_is_not_an_iteration() -> None:
+def test_b2_a_message_before_the_first_prompt_is_not_an_iteration() -> None:
     assert read_iteration(build_view([system(), assistant("Welcome!"), user("a")]), 30).number == 0
     assert read_iteration(build_view([assistant("Welcome!"), user("a"), assistant("b")]), 30).number == 1
     assert read_iteration(build_view([system(), assistant("a"), assistant("b")]), 30).number == 2
@@ -42,7 +42,7 @@ def test_b2_a_request_may_say_how_many_iterations_it_has(given: str, most: int) 
     assert read_iteration(view, 30).maximum == most
 
 
-def test_what_is_left_is_never_fewer_than_none() -> None:
+def test_the_iterations_left_are_never_negative() -> None:
     assert read_iteration(build_view(make_iterations(12)), 30).remaining == 18
     assert read_iteration(build_view(make_iterations(12)), 12).remaining == 0
     assert read_iteration(build_view(make_iterations(12)), 5).remaining == 0

@@ -78,7 +78,7 @@ def test_commands_that_wait_are_distinguished_from_others() -> None:
         ("ValueError: bad", True),
     ],
 )
-def test_how_a_result_begins_says_whether_the_call_failed(text: str, failed: bool) -> None:
+def test_the_beginning_of_a_result_says_whether_the_call_failed(text: str, failed: bool) -> None:
     assert bool(re.search(FAILED_PATTERN, text, re.IGNORECASE)) is failed
     assert re.search(ERROR_PATTERN, text, re.IGNORECASE) or not failed
 

@@ -36,7 +36,7 @@ def test_a_listing_is_recognised_by_consecutive_numbers(mark: str, width: int) -
     ],
     ids=["plain", "one number", "hits of a search", "too short", "empty"],
 )
-def test_other_texts_are_none(text: str) -> None:
+def test_other_texts_are_not_listings(text: str) -> None:
     lines = split_lines(text)
     assert not lines.is_listing
     assert lines.bare is lines.whole
@@ -70,7 +70,7 @@ def test_the_lines_of_a_message_are_those_of_its_text_each_time(mark: str, rows:
     assert read_lines(one) == split_lines(text) == read_lines(one)
 
 
-def test_of_a_listing_s_numbers_the_round_ones_are_names() -> None:
+def test_only_round_line_numbers_of_a_listing_are_names() -> None:
     """A file of 1,200 lines has 200 numbers of four digits, which say no more than the round ones."""
     listing = make_message({"role": "tool", "tool_call_id": "c", "content": numbered("\u2192", 1000)})
     names = ["value_3", *(str(n) for n in range(1000, 1040)), "8080", "2026-11-27"]
@@ -83,7 +83,7 @@ def test_of_a_listing_s_numbers_the_round_ones_are_names() -> None:
     assert drop_most_numbers(plain, names) == names
 
 
-def test_what_is_remembered_of_lines_takes_a_tenth_of_them() -> None:
+def test_remembered_facts_of_lines_take_a_tenth_of_their_memory() -> None:
     rows = "\n".join(f"{n:6}\tdef handler_{n}(request): return process_{n}(request)" for n in range(1000, 1100))
     one = make_message({"role": "tool", "tool_call_id": "c", "content": rows})
     taken = sum(map(getsizeof, (*read_lines(one).whole, *read_lines(one).bare)))
@@ -91,7 +91,7 @@ def test_what_is_remembered_of_lines_takes_a_tenth_of_them() -> None:
     assert sum(getsizeof(facts[0].cuts) + getsizeof(facts[0].numbers) for _ in facts) < taken / 10
 
 
-def test_what_other_readers_take_for_the_end_of_a_line_is_reported() -> None:
+def test_line_ends_of_other_readers_are_detected() -> None:
     assert split_lines("a\r\nb\r\n").is_plain
     assert not split_lines("a\rb").is_plain
     assert not split_lines("a\x0cb").is_plain
@@ -112,7 +112,7 @@ def test_line_numbers_with_leading_zeros_are_removed_with_the_blank_after_them()
 
 
 @pytest.mark.parametrize("rows", [ROWS, [f" * line {n} of a comment" for n in range(40)]], ids=["indented", "comment"])
-def test_all_numbers_stay_where_a_blank_could_be_the_files_or_the_listings(rows: list[str]) -> None:
+def test_all_line_numbers_stay_where_a_blank_may_belong_to_the_file_or_the_listing(rows: list[str]) -> None:
     whole = [f"{n}:{row}" for n, row in enumerate(rows, 20)]
     assert thin_numbers(split_lines("\n".join(whole)), 0, len(whole)) == whole
 

@@ -348,7 +348,7 @@ def test_b5_results_with_images_are_never_the_same() -> None:
     assert "same_call" not in loops_at_end(values)
 
 
-def test_b6_what_is_counted_never_falls() -> None:
+def test_b6_the_count_of_a_loop_never_falls() -> None:
     loop = [assistant(t) for t in ("I plan", "A plan", "Planning")]
     values = [*loop, *make_step("search", "new", "Found it.", "z"), *loop]
     assert loops_at_end(values)["theme_loop"] == Loop("theme_loop", 6, 3, "planning")

@@ -177,7 +177,7 @@ def test_many_stars_take_linear_time() -> None:
         assert not moved_files.matches_path(change.path, path)
 
 
-def test_what_is_longer_than_any_path_is_none() -> None:
+def test_a_text_longer_than_any_path_matches_no_path() -> None:
     long = "a/" * 200_000
     assert not moved_files.removes_path(moved_files.FileChange("gone", long), long)
     assert not moved_files.matches_path(long, long + "b")

@@ -34,7 +34,7 @@ def test_a_run_is_read_as_it_ended(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.must], ids=lambda run: f"{run.runner}: {run.command}")
-def test_what_says_how_it_ended_is_among_the_lines_that_stay(run: Run) -> None:
+def test_lines_that_tell_the_outcome_of_a_run_stay(run: Run) -> None:
     stays = kept(run)
     plain = stays.replace(RED, "").replace(GREEN, "").replace(OFF, "")
     assert [part for part in run.must if part not in plain] == []
@@ -272,7 +272,7 @@ def test_a_label_hides_no_failure() -> None:
     )
 
 
-def test_what_says_nothing_opens_with_its_first_line() -> None:
+def test_an_output_without_content_opens_with_its_first_line() -> None:
     assert output_wrappers.find_first_line("\n{\n}\n") == "{"
     assert output_wrappers.find_first_line(" \n") == ""
 
@@ -322,7 +322,7 @@ def test_a_huge_result_is_read_with_little_work(text: str) -> None:
     assert time.process_time() - began < 2
 
 
-def test_of_a_result_with_more_lines_than_are_looked_at_nothing_says_that_it_succeeded() -> None:
+def test_a_result_with_more_lines_than_are_read_is_never_a_success() -> None:
     for count, verdict in ((100, "succeeded"), (HEAD_LINES + TAIL_LINES, "unknown")):
         text = "\n".join(["a line"] * count + ["=== 3 passed in 1.0s ==="])
         assert read_text_outcome(text, shell_commands.parse_command("pytest")).verdict == verdict

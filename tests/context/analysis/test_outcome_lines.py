@@ -37,7 +37,7 @@ def test_a_block_ends_with_its_first_line_that_is_not_indented() -> None:
     assert not outcome_lines.ends_block(rows, None, header)
 
 
-def test_of_a_result_with_too_many_lines_the_middle_is_not_looked_through() -> None:
+def test_the_middle_of_a_result_with_too_many_lines_is_not_read() -> None:
     rows = ["ok"] * (outcome_lines.HEAD_LINES + outcome_lines.TAIL_LINES + 50)
     rows[outcome_lines.HEAD_LINES + 50] = "first of the end: ok"
     found = outcome_lines.find_candidates(rows)

@@ -51,7 +51,7 @@ def test_the_exit_code_is_found_after_labels(form: str, code: int, output: str, 
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "an object"])
-def test_what_stays_is_the_code_and_the_end_of_the_output_and_no_label(form: str) -> None:
+def test_the_code_and_the_end_of_the_output_stay_and_labels_do_not(form: str) -> None:
     text = FORMS[form].format(code=1, output=LONG)
     lines = result_lines.split_lines(text)
     kept = [lines[n] for n in read(text).kept_lines]
@@ -134,7 +134,7 @@ def test_the_mark_alone_makes_an_edit_fail_and_its_absence_proves_nothing() -> N
 
 
 @pytest.mark.parametrize("behind", [" ", "\t", "1", "1 "])
-def test_what_follows_a_timeout_is_read_in_linear_time(behind: str) -> None:
+def test_text_after_a_timeout_is_read_in_linear_time(behind: str) -> None:
     line = "timed out:" + behind * 1_500 + "\0"
     began = time.thread_time()
     for _ in range(100):

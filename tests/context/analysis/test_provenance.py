@@ -119,7 +119,7 @@ def test_an_edit_is_no_older_than_the_edits_after_it() -> None:
     assert (seen.steps, seen.edits, seen.is_file) == (2, 1, True)
 
 
-def test_what_is_told_has_no_brackets_and_stays_short() -> None:
+def test_a_described_origin_has_no_brackets_and_stays_short() -> None:
     found = describe_origin_of(("query", {"rows": ["[x]\n" * 40]}, "r"))
     assert "[" not in found
     assert "]" not in found

@@ -22,7 +22,7 @@ from proxy.context.analysis import shell_commands
         "find . \\( -name a -o -name b \\) -print",
     ],
 )
-def test_what_only_shows_is_not_a_run(text: str) -> None:
+def test_a_command_that_only_shows_is_a_look(text: str) -> None:
     assert shell_commands.parse_command(text).kind == "look"
 
 
@@ -39,7 +39,7 @@ def test_a_command_after_a_prefix_is_read(text: str, shown: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["sed -i s/a/b/ x", "git add x", "rm x", "python -c 'print(1)'", "./run.sh"])
-def test_what_changes_or_computes_is_a_run(text: str) -> None:
+def test_a_command_that_changes_or_computes_is_a_run(text: str) -> None:
     assert shell_commands.parse_command(text).kind == "run"
 
 

@@ -79,7 +79,7 @@ def test_c3_without_reflections_calls_are_ranked_by_the_goal() -> None:
     )
 
 
-def test_c3_what_a_window_or_truncation_takes_out_is_listed_too() -> None:
+def test_c3_results_removed_by_a_window_or_truncation_are_listed_too() -> None:
     rolling = load_policy("rolling")
     values: list[Json] = [system()]
     for n in range(7):
@@ -106,7 +106,7 @@ def test_c2_inline_the_model_is_asked_about_the_newest_calls_once() -> None:
     assert "REFLECTION" in list_sent_texts(told, reflective(reflect="inline"))[-1]
 
 
-def test_c2_nothing_is_asked_that_would_break_the_form_of_the_answer() -> None:
+def test_c2_a_reflection_is_not_asked_for_where_it_would_break_the_answers_format() -> None:
     asked = make_request(make_searches(2), response_format={"type": "json_object"})
     made = rewrite(asked, BranchState(), reflective(reflect="inline"), PLAIN_MODEL, 0.0, INPUTS)
     assert made.placed_inserts == ()

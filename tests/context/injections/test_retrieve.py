@@ -59,7 +59,7 @@ def test_e5_a_past_topic_is_brought_back_from_the_messages_themselves_with_where
     assert all("nothing else here" not in i.text for i in found)
 
 
-def test_what_was_said_again_and_again_is_quoted_once() -> None:
+def test_a_text_that_was_said_repeatedly_is_quoted_once() -> None:
     said = [assistant("The tokenizer chokes on unicode.") for _ in range(4)]
     values = [
         user("x"),
@@ -82,7 +82,7 @@ def test_e5_continuing_retrieves_nothing(text: str) -> None:
     assert ask(text) == []
 
 
-def test_e5_nothing_is_brought_back_below_the_floor() -> None:
+def test_e5_nothing_is_retrieved_below_the_relevance_floor() -> None:
     text = "plan a garden with tulips, roses, a pond, gravel and unicode"
     assert ask(text) == []
     assert ask(text, injection=Retrieve(floor=0.01)) != []
@@ -91,7 +91,7 @@ def test_e5_nothing_is_brought_back_below_the_floor() -> None:
     assert ask("unicode", injection=Retrieve(least_words=1)) != []
 
 
-def test_e5_what_is_still_in_the_prompt_is_not_brought_back() -> None:
+def test_e5_a_text_that_is_still_in_the_prompt_is_not_retrieved() -> None:
     assert ask("tokenizer unicode escapes", gone=()) == []
     (only,) = ask("tokenizer unicode escapes", gone=(2,))
     assert "line 40" in only.text
@@ -107,7 +107,7 @@ def test_e5_an_old_task_that_is_named_brings_back_its_summary() -> None:
     assert all("summary of a task" not in i.text for i in ask(text, gone=(2, 3)))
 
 
-def test_e5_at_most_so_many_tokens_and_items() -> None:
+def test_e5_retrieval_is_limited_in_tokens_and_items() -> None:
     text = "tokenizer unicode escapes"
     assert len(ask(text)) == 3
     assert len(ask(text, injection=Retrieve(items=2))) == 2
@@ -171,7 +171,7 @@ def test_e5_literal_policies_say_it_with_every_request_of_the_task_others_once_a
     assert list(injection(msgspec.structs.replace(view, edits={**view.edits, kept.key: kept}))) == []
 
 
-def test_e6_what_the_client_does_not_send_any_more_comes_from_the_store() -> None:
+def test_e6_a_text_that_the_client_no_longer_sends_comes_from_the_store() -> None:
     stored = [
         RetrievedText(b"s" * 16, "summary", "tool", "the tokenizer was fixed in commit abc for unicode"),
         RetrievedText(b"o" * 16, "message", "user", "a shopping list"),
@@ -193,7 +193,7 @@ def test_an_excerpt_has_the_lines_that_match_in_their_order() -> None:
     assert make_excerpt("", count_terms("beta"), 10) == ""
 
 
-def test_of_lines_that_are_too_long_an_excerpt_has_sentences_and_of_those_the_clauses() -> None:
+def test_an_excerpt_splits_long_lines_into_sentences_and_those_into_clauses() -> None:
     text = "It rained all day. The parser, which nobody had touched, reads the header twice! Then we went home."
     assert make_excerpt(text, count_terms("who reads the header"), 50) == "reads the header twice!"
     assert make_excerpt(text, count_terms("rained"), 50) == "It rained all day."
@@ -234,7 +234,7 @@ def test_many_messages_are_quoted_in_one_text_oldest_first_with_what_stands_next
     assert found.text.strip().splitlines()[1].startswith("(recall(id)")
 
 
-def test_what_is_quoted_together_keeps_to_its_tokens_items_and_floor() -> None:
+def test_several_quotes_keep_to_their_limits_of_tokens_items_and_relevance() -> None:
     view = hidden(TALK, ())
     for tokens in range(0, 200, 7):
         for insert in together(replace(MANY, tokens=tokens)):

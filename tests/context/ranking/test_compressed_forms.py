@@ -94,7 +94,7 @@ def test_the_other_results_of_a_step_that_carries_a_summary_refer_to_it() -> Non
     check(made)
 
 
-def test_what_would_not_get_smaller_stays() -> None:
+def test_a_block_that_a_summary_would_not_shorten_stays() -> None:
     made = ladder([user("a"), *step(1, "x"), *step(2, "y"), user("b")])
     assert not made.summarize_block(made.layout.blocks[0], "because")
     assert made.build_proposals() == []
@@ -125,7 +125,7 @@ def test_brief_makes_one_short_summary_of_several() -> None:
     check(made)
 
 
-def test_what_needed_a_summary_needs_the_one_that_took_its_place_or_none() -> None:
+def test_a_message_that_needed_a_replaced_summary_needs_its_successor_or_none() -> None:
     made = ladder([user("a"), *(m for n in range(4) for m in step(n, LONG)), user("b")], size=2)
     one, other = made.layout.blocks_by_group[0]
     made.summarize_block(one, "folded")
@@ -173,7 +173,7 @@ def test_digest_of_several_groups_is_one_summary_and_asks_once() -> None:
     check(made)
 
 
-def test_where_roles_take_turns_the_answer_stays_beside_the_digest() -> None:
+def test_where_roles_alternate_the_answer_stays_beside_the_digest() -> None:
     strict = replace(PLAIN_MODEL, alternate=True)
     values = [user("a"), assistant("b"), user("c" * 200), *step(1, LONG), assistant("d" * 90), user("e")]
     made = ladder(values, model=strict)
@@ -182,7 +182,7 @@ def test_where_roles_take_turns_the_answer_stays_beside_the_digest() -> None:
     check(made, strict)
 
 
-def test_where_roles_take_turns_nothing_leaves_that_would_bring_two_of_a_kind_together() -> None:
+def test_where_roles_alternate_nothing_leaves_that_would_join_two_of_one_role() -> None:
     strict = replace(PLAIN_MODEL, alternate=True)
     values = [user("a"), *step(1, LONG), *step(2, LONG), *step(3, LONG), user("b"), *step(4, LONG), *step(5), user("c")]
     made = ladder(values, model=strict)

@@ -94,5 +94,5 @@ def test_a_message_is_looked_at_once() -> None:
     assert make_scorer(ImportanceWeights()) is make_scorer(DEFAULT_WEIGHTS)
 
 
-def test_nothing_scores_nothing() -> None:
+def test_no_messages_have_no_scores() -> None:
     assert score_messages([]) == []

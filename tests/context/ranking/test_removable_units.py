@@ -42,7 +42,7 @@ def test_where_the_history_itself_has_a_user_message_after_a_result_nothing_is_n
     ] == [-1] * 5
 
 
-def test_where_turns_are_insisted_on_a_prompt_and_its_answer_are_one_and_the_steps_between_need_them() -> None:
+def test_where_roles_alternate_a_prompt_and_its_answer_are_one_unit_that_the_steps_between_need() -> None:
     talk = [system(), user("a"), *CALL, assistant("done"), user("b"), *CALL, *CALL]
     assert describe_units(find_units_of(talk, "append", alternate=True)) == [
         ([0], -1), ([1, 4], -1), ([2, 3], 1), ([5], -1), ([6, 7], 3), ([8, 9], 3),
@@ -67,7 +67,7 @@ def test_every_message_is_in_one_unit_whatever_the_roles() -> None:
 UNITS = [RemovableUnit((0,)), RemovableUnit((1, 2), 2), RemovableUnit((3,)), RemovableUnit((4,)), RemovableUnit((5,))]
 
 
-def test_what_a_unit_needs_stays_with_it() -> None:
+def test_the_units_that_a_unit_needs_stay_with_it() -> None:
     assert find_required(UNITS, [1]) == {1, 2}
     assert find_required(UNITS, []) == set()
 
@@ -81,9 +81,9 @@ def test_the_best_that_fit_stay() -> None:
     assert select_best(UNITS, tokens, scores, [0], 50, [3]) == {0, 3}
 
 
-def test_what_must_stay_does_whatever_it_weighs() -> None:
+def test_required_units_stay_whatever_their_size() -> None:
     assert select_best(UNITS, [10] * 6, [0] * 6, [1], 5, range(5)) == {1, 2}
 
 
-def test_of_equals_the_newer_one_stays() -> None:
+def test_among_equals_the_newer_one_stays() -> None:
     assert select_best(UNITS, [10] * 6, [7] * 6, [], 10, range(5)) == {4}

@@ -53,7 +53,7 @@ def test_user_messages_in_a_row_are_one_group() -> None:
     assert gone(build_view([*GROUP, user("a"), user("b"), *GROUP[1:]]), CloseWindow(groups=1)) == [1, 2, 3]
 
 
-def test_what_precedes_the_first_prompt_leaves_and_the_prompt_stays() -> None:
+def test_messages_before_the_first_prompt_leave_and_the_prompt_stays() -> None:
     values = [system(), assistant("Welcome!"), *GROUP, user("b")]
     assert gone(build_view(values), CloseWindow(groups=1)) == [
         0,

@@ -88,7 +88,7 @@ def test_e1_volatile_leaves_first() -> None:
     assert touched(play(values, total=800), values) == {2: "text", 3: "gone", 4: "gone", 6: "text"}
 
 
-def test_e1_what_is_left_to_volatile_is_what_the_others_leave() -> None:
+def test_e1_the_volatile_level_may_use_what_the_other_levels_leave() -> None:
     """The level has no budget of its own: it may fill the total."""
     values = [user("a"), *step(1, LONG, name="ls"), *step(2, LONG, name="ls"), *step(3)]
     assert touched(play(values, total=1600), values) == {}

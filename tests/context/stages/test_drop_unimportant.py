@@ -146,14 +146,14 @@ def test_d2_under_lasting_schedules_room_is_made_for_what_comes() -> None:
     }
 
 
-def test_d2_what_has_left_is_not_weighed_again() -> None:
+def test_d2_messages_that_have_left_are_not_weighed_again() -> None:
     view = budget_view(EXAMPLE, 40, schedule="over_budget")
     gone = Edit(view.keys[1], "gone", None, "drop_unimportant", "", 10, 0)
     again = msgspec.structs.replace(view, edits={gone.key: gone}, tokens=[10, 0, 10, 10, 10, 10])
     assert leave(again) == [2, 4]
 
 
-def test_d2_what_is_chosen_together_leaves_together() -> None:
+def test_d2_messages_chosen_together_leave_together() -> None:
     """`over_budget` would stop at its low mark, `when_it_pays` begin in the middle: half of a choice is another one."""
     talk = [system(), *[m for n in range(20) for m in (user(f"{n:03}" * 10), assistant("ok"))], user("now")]
     for schedule in ("over_budget", "when_it_pays"):

@@ -39,7 +39,7 @@ def test_where_there_is_one_group_its_prompt_stays() -> None:
     assert offered(build_view([user("a"), *STEP * 6]), 4) == [1, 2, 3, 4]
 
 
-def test_where_turns_are_insisted_on_the_answer_to_the_first_prompt_stays_too() -> None:
+def test_where_roles_alternate_the_answer_to_the_first_prompt_stays_too() -> None:
     talk = [user("a"), *STEP, assistant("b"), user("c"), assistant("d"), user("e")]
     assert offered(build_view(talk, model=TURNS)) == [1, 2, 4, 5]
 

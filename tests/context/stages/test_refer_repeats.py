@@ -207,7 +207,7 @@ def test_a_pointer_never_points_to_what_has_pointers_but_to_a_thinned_listing() 
     assert view.find_edit(2) is not None
 
 
-def test_what_was_recalled_is_neither_referred_to_nor_made_shorter() -> None:
+def test_a_recalled_text_is_neither_referred_to_nor_shortened() -> None:
     text = "\n".join(ROWS)
     recalled = {**assistant(None), "tool_calls": [call("1", "recall", '{"id": "abcdefghij"}')]}
     values = [*running(text), recalled, result("1", text), *running(text)[1:]]
@@ -231,7 +231,7 @@ def test_twenty_steps_after_a_pointer_there_may_be_another() -> None:
     assert "[80 lines: as lines 1-80" in texts(view)[len(view.messages) - 1]
 
 
-def test_what_was_shortened_and_is_fetched_again_comes_whole() -> None:
+def test_a_shortened_result_that_is_fetched_again_stays_whole() -> None:
     values = reading("\n".join(FILE), "\n".join(["other", *FILE]), "\n".join(["third", *FILE]))
     view = build_view(values)
     stub = Edit(view.keys[4], "text", "a stub", "shorten_results", "", 999, 9)
@@ -298,7 +298,7 @@ def test_a_scripted_reader_that_takes_the_marks_can_read_every_pointer() -> None
         ("pytest -q", ["=== 1 failed, 79 passed in 0.10s ==="]),
     ],
 )
-def test_how_a_run_ended_is_in_its_own_result(command: str, ends: list[str]) -> None:
+def test_the_outcome_of_a_run_stays_in_its_own_result(command: str, ends: list[str]) -> None:
     text = "\n".join([*ROWS, *ends])
     step = {**assistant(None), "tool_calls": [call("1", "bash", json.dumps({"command": command}))]}
     view, _ = planned([user("a"), step, result("1", text), step, result("1", text)])

@@ -89,7 +89,7 @@ def test_d4_no_step_is_cut() -> None:
 
 
 @pytest.mark.parametrize("talk", [[], [assistant("Welcome!")], [assistant("a", "c"), result("c", "r")] * 9])
-def test_d4_where_there_is_nothing_old_or_nobody_to_say_so_all_stays(talk: list[Json]) -> None:
+def test_d4_without_old_messages_or_a_place_for_the_summary_everything_stays(talk: list[Json]) -> None:
     assert planned([*talk, user(None)]).messages is None
     assert planned([*talk, user("now")], SummarizeOld(keep=100, only_over=False)).messages is None
 

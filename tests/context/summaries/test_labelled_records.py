@@ -58,7 +58,7 @@ def test_code_prose_and_short_texts_are_none(text: str) -> None:
     assert not is_record(make_result(text), PLAIN_CALL)
 
 
-def test_what_a_command_prints_and_the_echo_of_an_edit_are_none() -> None:
+def test_output_of_a_command_and_the_echo_of_an_edit_are_not_records() -> None:
     assert not is_record(make_result(MANIFEST), TOOL_RUN)
     assert not is_record(make_result(MANIFEST), EDIT_CALL)
 

@@ -102,7 +102,7 @@ def test_the_ids_within_one_long_line_stay() -> None:
     assert not re.search(r"also there:.* (?:ORD-700[0-2]|ORD-7013|ORD-700|RD-7003)\b", told), "shown, or no whole name"
 
 
-def test_of_one_long_line_of_text_both_ends_stay() -> None:
+def test_both_ends_of_one_long_line_stay() -> None:
     """A page in one line has as many names as words: they cost more than they are worth, unlike the ids of JSON."""
     told = stub(" ".join(f"chapter_{n} of book-{n * 7} goes on" for n in range(200)))
     assert "also there" not in told
@@ -130,7 +130,7 @@ def test_a_place_in_a_kept_line_or_another_message_is_not_listed() -> None:
     assert stub(text, before="I saw src/a.go:9:func there").splitlines()[-1] == "[also there: src/a.go:12]"
 
 
-def test_of_the_context_around_a_hit_the_path_stays() -> None:
+def test_the_path_of_context_around_a_hit_stays() -> None:
     rest = "x" * 80
     context = [
         "--",
@@ -183,7 +183,7 @@ def test_a_constant_stays_with_its_value(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["total = MAX_RETRIES", "check(MAX_RETRIES, 3)", "value = 3  # as MAX_RETRIES says"])
-def test_what_only_mentions_a_constant_is_none(line: str) -> None:
+def test_a_line_that_only_mentions_a_constant_is_not_kept(line: str) -> None:
     assert line not in stub("\n".join(["# limits", *FILLER, line, *FILLER]), content="view").splitlines()
 
 
@@ -278,7 +278,7 @@ def test_a_line_that_a_later_result_refers_to_stays_to_its_end() -> None:
     assert lines[40] not in stub
 
 
-def test_of_two_copies_the_older_one_yields() -> None:
+def test_the_older_of_two_copies_is_shortened() -> None:
     text = "\n".join(["head", *FILLER, "the id is order_4711 here"])
     view = build_view(
         [user("a"), assistant(None, "1"), result("1", text), assistant(None, "2"), result("2", text), user("b")]
@@ -307,7 +307,7 @@ def test_the_rough_size_is_of_the_order_of_the_stub() -> None:
     assert len(stub(text)) <= estimate_stub_chars(view.messages[2]) <= len(text)
 
 
-def test_what_is_no_longer_than_its_mark_stays() -> None:
+def test_a_gap_no_longer_than_its_mark_stays() -> None:
     """A blank line between two imports, as editors number it; two of them are as long as the mark."""
     text = "\n".join(["1\tpackage a", "2\t", 'import "fmt"', "3\t", "4\t", "", 'import "os"', *FILLER])
     kept = stub(text, content="view").splitlines()[1:]
@@ -368,7 +368,7 @@ REPORTS = (
 
 
 @pytest.mark.parametrize("content", ["view", "other"])
-def test_of_a_file_or_a_search_lines_stay_that_report_an_error_and_not_code_that_names_one(
+def test_of_a_file_or_a_search_reported_errors_stay_and_code_that_names_one_does_not(
     content: ContentKind,
 ) -> None:
     def kept(line: str, content: ContentKind) -> bool:
@@ -398,7 +398,7 @@ def test_a_long_line_shows_no_half_of_a_number(offset: int, form: str, digits: i
     assert len(shown) <= 300 + len(found)
 
 
-def test_of_a_progress_bar_only_what_a_terminal_shows_in_the_end_counts() -> None:
+def test_only_the_final_state_of_a_progress_bar_counts() -> None:
     steps = "\r".join(f"epoch 1: {n}/100 loss={n + 1}.125" for n in range(101))
     text = f"Loading data\n{steps}\nbest checkpoint runs/2026/ckpt-00042.pt\n{steps}\n" + "\n".join(FILLER)
     assert "ckpt-00042.pt" in run(text)
@@ -447,7 +447,7 @@ def run(text: str, command: str = "make test", before: str = "a prompt") -> str:
 @pytest.mark.parametrize(
     "one", [one for one in RUNS if one.must and len(one.output) > 300], ids=lambda one: f"{one.runner}: {one.command}"
 )
-def test_t4_how_a_run_ended_and_why_stays(one: Run) -> None:
+def test_t4_a_stub_keeps_how_a_run_ended_and_why(one: Run) -> None:
     text = run(one.output, one.command or "make test")
     plain = re.sub(r"\x1b\[\d*m", "", text)
     assert [part for part in one.must if part not in plain] == []
@@ -500,7 +500,7 @@ def test_t6_names_are_listed_by_their_worth_with_how_many_more_there_are() -> No
     assert stub(text).splitlines()[-1] == "[also there: src/a.py order_4711 98765 2024-03-12]"
 
 
-def test_what_only_looks_like_a_name_is_not_listed() -> None:
+def test_a_word_that_only_looks_like_a_name_is_not_listed() -> None:
     head = ["Chunk ID: f96be1", "Wall time: 0.1234 seconds", "Process exited with code 0", "Original token count: 5123"]
     ruler = "_" * 20
     rows = [

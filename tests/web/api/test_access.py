@@ -62,7 +62,7 @@ def test_a_call_with_the_right_key_succeeds(proxy: ProxyWithData, method: str, c
 
 
 @pytest.mark.parametrize(("method", "call"), those(lambda call: bool(call.absent)))
-def test_what_is_not_there_is_404(proxy: ProxyWithData, method: str, call: Call) -> None:
+def test_an_unknown_object_is_404(proxy: ProxyWithData, method: str, call: Call) -> None:
     got = proxy.ask(method, proxy.fill(call.absent), call.body, key=may(call))
     assert got.status == 404, got.body
     problem(got)

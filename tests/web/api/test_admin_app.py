@@ -57,7 +57,7 @@ def test_a_body_with_more_values_than_a_chat_body_may_have_is_413() -> None:
             assert got.status == status
 
 
-def test_nothing_is_there_but_the_routes(proxy: ProxyWithData) -> None:
+def test_only_the_documented_routes_exist(proxy: ProxyWithData) -> None:
     for path in ("/api", "/api/", "/api/docs", "/api/redoc", "/api/nothing"):
         assert proxy.ask("GET", path).status == 404
     assert proxy.ask("PUT", "/api/sessions/talk/messages", {}).status == 405

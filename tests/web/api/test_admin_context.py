@@ -27,7 +27,7 @@ def test_a_session_of_an_odd_name_is_reached_by_its_address(proxy: ProxyWithData
     assert proxy.ask("GET", f"/api/sessions/{line['address']}").json()["session"] == line["session"]
 
 
-def test_who_sees_every_tenant_says_which_where_a_name_is_two_sessions(proxy: ProxyWithData) -> None:
+def test_a_caller_of_all_tenants_must_name_one_where_a_name_is_ambiguous(proxy: ProxyWithData) -> None:
     proxy.converse("both")
     proxy.converse("both", "other")
     assert proxy.ask("GET", "/api/sessions/both", key="cp-all-read").status == 409

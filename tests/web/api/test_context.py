@@ -25,7 +25,7 @@ def test_d9_pruning_keeps_what_the_library_keeps(proxy: ProxyWithData) -> None:
     assert found["pruned"][-1] == HISTORY[-1]
 
 
-def test_what_fits_comes_back_as_it_is(proxy: ProxyWithData) -> None:
+def test_a_history_that_fits_is_returned_unchanged(proxy: ProxyWithData) -> None:
     found = post(proxy, "auto", {"context": HISTORY, "modelName": "gpt-5"})
     assert (found["pruned"], found["removed"]) == (HISTORY, [])
 

@@ -58,7 +58,7 @@ schema = schemathesis.openapi.from_dict(ContextProxy(Settings(db=":memory:", ups
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_what_is_described_is_what_happens(case: Case[Any], proxy: ProxyWithData) -> None:
+def test_the_api_behaves_as_its_description_says(case: Case[Any], proxy: ProxyWithData) -> None:
     places = case.path_parameters or {}
     if (case.method.upper(), case.path) not in ENDS and len(str(places.get("session", ""))) % 2:
         # Half of all names are one that is there, or nothing but 404 would ever be seen.

@@ -81,7 +81,7 @@ async def test_after_a_restart_ids_keep_rising_and_earlier_events_are_a_gap() ->
         assert stream.told[0][1] == bus_module.GAP
 
 
-async def test_who_does_not_follow_gets_what_is_here_and_an_end() -> None:
+async def test_a_reader_that_does_not_follow_gets_stored_events_and_an_end() -> None:
     async with run_proxy("demo") as proxy:
         tell(proxy, n=0)
         async with event_stream(proxy, "?follow=false") as stream:

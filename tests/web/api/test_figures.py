@@ -72,7 +72,7 @@ def test_money_is_the_sum_of_all_sessions_and_of_nobody_elses(proxy: ProxyWithDa
     assert all(step["at"] % 3600 == 0 for step in hours["steps"])
 
 
-def test_what_cost_most_counts_the_dollars_of_the_time_that_was_asked_for() -> None:
+def test_the_costliest_sessions_are_ranked_by_the_period_that_was_asked_for() -> None:
     periods = [
         SessionPeriod("thrifty", "demo", PeriodFigures(at, 2, cost=cost, cost_without=2 * cost, unpriced=left))
         for at, cost, left in ((0, 4.0, 0), (900, 1.0, 1), (1200, 0.0, 2))

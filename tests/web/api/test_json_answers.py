@@ -37,7 +37,7 @@ def test_a_model_has_the_fields_of_its_struct_and_those_within() -> None:
     assert describe(Outer) is describe(Outer)
 
 
-def test_what_is_sent_fits_the_model() -> None:
+def test_an_encoded_struct_fits_its_described_model() -> None:
     value = Outer(Inner("x"), [Inner("y")], {"z": Inner("w")})
     body = bytes(render(value).body)
     assert describe(Outer).model_validate_json(body).model_dump() == {

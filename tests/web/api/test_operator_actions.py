@@ -136,7 +136,7 @@ def test_undo_takes_the_last_group_out_though_the_agent_resends_it(proxy: ProxyW
     assert any("And the other one?" in text for text in texts)
 
 
-def test_what_the_next_request_does_is_told_until_it_has(proxy: ProxyWithData) -> None:
+def test_a_forced_action_is_shown_until_the_next_request_has_done_it(proxy: ProxyWithData) -> None:
     name = proxy.fresh()
     history = proxy.converse(name)
     assert proxy.ask("POST", f"/api/sessions/{name}/compress", {}).json()["force"] == "compress"
@@ -199,7 +199,7 @@ def test_dropped_messages_stay_out_and_restored_ones_return_whatever_the_agent_r
     assert "And the other one?" in str(read_newest_exchange(proxy, name)[1])
 
 
-def test_what_is_removed_is_gone_from_the_store_too(proxy: ProxyWithData) -> None:
+def test_a_removed_message_is_gone_from_the_store_too(proxy: ProxyWithData) -> None:
     name = proxy.fresh()
     history = proxy.converse(name)
     tool = proxy.ask("GET", f"/api/sessions/{name}/messages?role=tool").json()["items"][0]["id"]

@@ -35,7 +35,9 @@ def test_one_is_played_at_a_time(proxy: ProxyWithData) -> None:
     assert set(statuses) == {200, 429}
 
 
-def test_of_a_session_that_is_too_long_no_more_is_read(proxy: ProxyWithData, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_is_too_long_is_not_read_to_its_end(
+    proxy: ProxyWithData, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read_branches, lengths = stored.read_branches, list[int]()
 
     async def read_many(*args: Any) -> AsyncIterator[Any]:

@@ -25,7 +25,7 @@ def test_a_session_tells_its_branches_and_rows(proxy: ProxyWithData) -> None:
     assert shown["rows"]["messages"] > 3
 
 
-def test_what_is_deleted_is_gone_and_its_memos_stay_without_its_name(proxy: ProxyWithData) -> None:
+def test_a_deleted_session_is_gone_and_its_memos_stay_without_its_name(proxy: ProxyWithData) -> None:
     name, memo = proxy.fresh(), proxy.memo()
     got = proxy.ask("DELETE", f"/api/sessions/{name}")
     assert got.json()["verified"] is True

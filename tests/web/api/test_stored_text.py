@@ -9,7 +9,7 @@ from proxy.web.api.stored_text import MAX_READ_CHARS, clean_json, cut_excerpt, c
 
 
 @pytest.mark.parametrize("body", [b'{"a": "\\ud800"}', b'{"a": NaN}', b'{"a": 1e999}', b"\xff", b"[" * 100_000, b"{"])
-def test_what_no_strict_reader_takes_is_shown_all_the_same(body: bytes) -> None:
+def test_a_body_that_strict_readers_refuse_is_shown_all_the_same(body: bytes) -> None:
     json.dumps(decode_json(body), allow_nan=False).encode()
 
 

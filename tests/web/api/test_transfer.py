@@ -23,7 +23,7 @@ def bring(proxy: ProxyWithData, *lines: object, key: str | None = "cp-acme-admin
     return proxy.ask("POST", "/api/import", body, key=key, content_type=LINES)
 
 
-def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(proxy: ProxyWithData, tmp_path: Path) -> None:
+def test_an_export_can_be_replayed_and_equals_the_clients_history(proxy: ProxyWithData, tmp_path: Path) -> None:
     history = proxy.converse("exported")
     got = proxy.ask("GET", "/api/sessions/exported/export")
     assert got.headers["content-type"].startswith(LINES)
@@ -107,7 +107,7 @@ def test_geminis_form_is_understood_and_marked(proxy: ProxyWithData) -> None:
         ([{"id": "fine", "messages": [{"role": "user", "content": "a"}]}, {"id": "x", "messages": 3}], 422),
     ],
 )
-def test_nothing_is_stored_of_what_is_wrong_anywhere(proxy: ProxyWithData, lines: list[object], status: int) -> None:
+def test_an_import_with_any_wrong_line_stores_nothing(proxy: ProxyWithData, lines: list[object], status: int) -> None:
     got = bring(proxy, *lines)
     assert (got.status, "line" in got.json()["error"]["message"]) == (status, True)
     assert proxy.ask("GET", "/api/sessions/fine").status == 404

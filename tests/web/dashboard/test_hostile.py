@@ -208,7 +208,7 @@ def test_prompts_and_their_differences(watched: Screen, prompt: str) -> None:
         (f"#/s/acme/{quote(PAYLOADS[0], safe='')}", ".panel"), (f"#/{quote(PAYLOADS[2], safe='')}", ".panel"),
     ],
 )  # fmt: skip
-def test_what_the_model_is_told_money_settings_memos_and_addresses(watched: Screen, place: str, wait: str) -> None:
+def test_hostile_texts_in_injections_money_settings_memos_and_addresses(watched: Screen, place: str, wait: str) -> None:
     watched.go(place, wait)
     if PAYLOADS[0] in place or "script" in place:
         watched.complaints[:] = [one for one in watched.complaints if "404" not in one]

@@ -112,7 +112,7 @@ def test_on_a_phone_every_page_has_its_place_in_the_menu(browser: Browser, proxy
         screen.well()
 
 
-def test_what_is_stored_is_named_in_plain_words(browser: Browser, proxy: ProxyWithKeys) -> None:
+def test_stored_rows_are_named_in_plain_words(browser: Browser, proxy: ProxyWithKeys) -> None:
     with open_page(browser, proxy) as screen:
         screen.go("#/s/acme/talk/settings", "h2:text-is('Data')")
         named = screen.page.locator(".facts-list dt").all_inner_texts()
@@ -220,7 +220,7 @@ def test_the_diff_begins_at_the_first_change_and_goes_to_the_next(browser: Brows
         screen.well()
 
 
-def test_what_was_said_is_searched_and_a_match_opens_its_group(browser: Browser, proxy: ProxyWithKeys) -> None:
+def test_messages_are_searched_and_a_match_opens_its_group(browser: Browser, proxy: ProxyWithKeys) -> None:
     with open_page(browser, proxy) as screen:
         screen.go("#/search", ".search input")
         screen.page.fill(".search input", "Answer number")
@@ -433,7 +433,7 @@ def rows(count: int) -> str:
 
 @pytest.mark.parametrize("status", [0, 503])
 @pytest.mark.parametrize("part", ["prompt", "stats", "points"])
-def test_what_failed_once_is_asked_for_again(browser: Browser, proxy: ProxyWithKeys, part: str, status: int) -> None:
+def test_a_request_that_failed_once_is_repeated(browser: Browser, proxy: ProxyWithKeys, part: str, status: int) -> None:
     with open_page(browser, proxy) as screen:
 
         def fail_once(route: Route) -> None:
