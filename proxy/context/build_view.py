@@ -60,7 +60,7 @@ def build_view(
         prefix_tokens=prefix_tokens,
         tool_tokens=inputs.tool_tokens,
         insert_tokens=0,
-        cached_tokens=0 if is_cold else warm_tokens,
+        cached_tokens=0 if is_cold or model.cache == "none" else warm_tokens,
         warm_tokens=warm_tokens,
         budget=token_budget.budget if token_budget is not None else None,
         limit=token_budget.limit if token_budget is not None else None,
@@ -90,12 +90,10 @@ def _count_cached_tokens(
     """Tokens at the front that the provider's cache should hold if it has not expired, for the prompt as the View has
     it.
 
-    This is the longest common prefix with the last prompt, or nothing if the model caches nothing. After a restart the
+    This is the longest common prefix with the last prompt, also for a model that caches nothing. After a restart the
     last prompt is unknown. Then all messages before the last answer count as cached: taking a warm cache for a cold one
     is the dearer mistake.
     """
-    if model.cache == "none":
-        return 0
     same = marked_tokens = prefix_tokens
     is_continued = not state.sent_marks
     if state.sent_marks:

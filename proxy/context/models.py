@@ -124,6 +124,12 @@ def without_cache(model: Model) -> Model:
 
 
 @lru_cache(maxsize=256)
+def with_read_cap(model: Model, share: float) -> Model:
+    """The model with a cached token at `share` of the price of a written one at most."""
+    return replace(model, r=min(model.r, share * model.w))
+
+
+@lru_cache(maxsize=256)
 def with_long_cache(model: Model) -> Model:
     """The model for a client that pays for the longer lifetime of the provider's cache."""
     return replace(model, w=model.w if model.w_long is None else model.w_long, ttl_s=max(model.ttl_s, model.ttl_long_s))

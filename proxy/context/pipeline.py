@@ -30,7 +30,7 @@ from proxy.context import (
 from proxy.context.branch_state import BranchState, count_losses
 from proxy.context.build_view import build_view
 from proxy.context.fit import add_gap_remarks
-from proxy.context.models import Model, without_cache
+from proxy.context.models import Model, with_read_cap, without_cache
 from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteInputs
 from proxy.context.policy import Policy, apply_model_settings
 from proxy.context.render import Rendering, join_inserts
@@ -349,6 +349,8 @@ def _choose_proposals(
     elif not scheduled:
         chosen = []
     else:
+        if policy.read_cap and view.model.r > policy.read_cap * view.model.w:
+            view = _cap_read_price(view, policy.read_cap)
         chosen = schedule.when_it_pays(
             view, scheduled, policy.rent, policy.payback, page_faults.make_fault_cost(view), eager=policy.eager,
             predicted_rent=policy.predicted_rent,
@@ -357,6 +359,15 @@ def _choose_proposals(
         if high and view.total > high and sum(schedule.count_saved_tokens(view, p) for p in chosen) < view.total - high:
             chosen = schedule.over_budget(view, scheduled, high, low)
     return sorted(immediate + _add_dependencies(chosen, scheduled), key=lambda p: p.index)
+
+
+def _cap_read_price(view: View, share: float) -> View:
+    """The view with the price of a cached token cut to `share` of that of a written one.
+
+    A batch is then as late as at the prices at which its page faults were counted. Without a cache it would be made at
+    once, so that the prompt counts as cached there."""
+    cached_tokens = view.warm_tokens if view.model.cache == "none" else view.cached_tokens
+    return replace(view, model=with_read_cap(view.model, share), cached_tokens=cached_tokens)
 
 
 def _apply_immediate_edits(view: View, immediate: Sequence[Proposal]) -> View:

@@ -56,6 +56,9 @@ class Policy:
     predicted_rent: float = 0.0
     """`when_it_pays`: in place of `rent`, once earlier conversations of the same agent show how many requests are left.
     An edit has to pay back within these. 0: they are not looked at."""
+    read_cap: float = 0.0
+    """`when_it_pays`: the most that a cached token counts for, as a share of the price of a written one. Where it costs
+    more, or there is no cache, more edits pay, and the agent misses more of what they take. 0: no limit."""
     max_loss: float = 0.0
     """`when_it_pays`: the share of a conversation's cost that edits may lose, in addition to what the agent's cuts have
     saved. They lose if the conversation ends, or if the agent fetches again what was cut. 0: no limit."""

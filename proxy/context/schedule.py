@@ -107,7 +107,11 @@ def _choose_on_terms(view: View, offers: Sequence[_Offer], terms: _Terms) -> lis
         view = replace(view, tool_tokens=0)
         offers = [one for one in offers if one.proposal.refers_to_view]
         chosen = _choose_batch(view, offers, terms)
-    if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
+    if (
+        view.cached_tokens < view.warm_tokens
+        and view.model.cache != "none"
+        and any(_is_quoted(proposal) for proposal in chosen)
+    ):
         warm = replace(view, cached_tokens=view.warm_tokens)
         chosen_warm = {p.index for p in _choose_batch(warm, offers, terms)}
         chosen = [p for p in chosen if not _is_quoted(p) or p.index in chosen_warm]

@@ -163,7 +163,10 @@ def test_drift_stops_edits_that_pay_and_never_the_budget() -> None:
 
 
 def test_where_no_hit_is_ever_reported_edits_cost_nothing_and_are_made_at_once() -> None:
-    """B1: and where one is reported after all, they wait again until they pay."""
+    """B1: and where one is reported after all, they wait again until they pay. With its cap `thrifty` waits all the
+    same."""
+    usual = load_policy("thrifty")
+    at_once = replace(usual, read_cap=0.0)
     talk = [user("u"), assistant(None, "1"), result("1", "a line of output\n" * 60)]
     for n in range(4):
         talk += [assistant(None, str(n)), result(str(n), "done")]
@@ -171,14 +174,16 @@ def test_where_no_hit_is_ever_reported_edits_cost_nothing_and_are_made_at_once()
     first, _ = fitted(talk, 100_000)
     warm = BranchState().after_sending(first, 0.0)
     talk += [assistant(None, "9"), result("9", "done")]
-    assert fitted(talk, 100_000, load_policy("thrifty"), warm)[0].new_edits == ()
+    assert fitted(talk, 100_000, at_once, warm)[0].new_edits == ()
     for cached in (0, 0, 0):
         warm = warm.after_answer(predicted=5_000, cached=cached, state=None)
-    made, _ = fitted(talk, 100_000, load_policy("thrifty"), warm)
+    made, _ = fitted(talk, 100_000, at_once, warm)
     assert [made.keys.index(e.key) for e in made.new_edits] == [2]
     assert made.predicted == 0
+    capped, _ = fitted(talk, 100_000, usual, warm)
+    assert (capped.new_edits, capped.predicted) == ((), 0)
     served = warm.after_answer(predicted=0, cached=4_000, state=None)
-    assert fitted(talk, 100_000, load_policy("thrifty"), served)[0].new_edits == ()
+    assert fitted(talk, 100_000, at_once, served)[0].new_edits == ()
 
 
 def test_a_stopped_branch_is_fitted_where_it_would_not_fit_its_window() -> None:

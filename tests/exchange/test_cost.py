@@ -134,6 +134,9 @@ def test_a_cache_that_drops_the_sent_prompt_would_have_dropped_the_clients_own(r
     predicted = predict_bill(model, meter)
     assert predicted is not None
     assert predicted.own == pytest.approx((200 * 2.0 + 1300 * 0.2) / 1e6), "a prediction is made before the answer"
+    short = compute_bill(model, msgspec.structs.replace(meter, rounds=[(1000, min(reported, 0))], expected=649))
+    assert short is not None
+    assert short.without_proxy == pytest.approx(predicted.own), "a short prefix in front of new edits shows nothing"
 
 
 async def test_without_the_proxy_nothing_is_cached_where_the_upstream_caches_nothing(prices: str) -> None:
