@@ -192,3 +192,12 @@ class Services:
     """(tenant, upstream, model) of those that refuse encrypted reasoning; at most 1,000."""
     logged_warnings: set[str] = field(default_factory=set)
     """Warnings that the log has already given (`header_warnings`)."""
+
+    def forget_session(self, tenant: str, session: str) -> None:
+        """Forget a session whose rows were removed, also if a request has read it meanwhile: its next request stores
+        it whole."""
+        self.histories.remove_session(tenant, session)
+        self.items.remove_session(tenant, session)
+        live_session = self.live_sessions.find_session(tenant, session)
+        if live_session is not None:
+            self.live_sessions.forget_session(live_session)
