@@ -16,7 +16,8 @@ from proxy.chat.json_spans import MAX_CHARS, MAX_TOP_LEVEL_KEYS, MAX_VALUES
 from proxy.dialects.responses.frames import MAX_ITEM_BYTES
 from proxy.exchange.fallback import REASON_TEXTS
 from proxy.exchange.plan_request import MAX_LOOP_S, MAX_UNCHECKED_BYTES
-from proxy.exchange.services import TURN_BYTES
+from proxy.exchange.prepare_request import PLACE_S
+from proxy.exchange.services import PREPARED_AT_ONCE, TURN_BYTES
 from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
 from proxy.store.full_text_search import MAX_INDEXED_BYTES
@@ -274,6 +275,11 @@ LIMITS = (
         "sessions known to have a scratchpad, memos or hidden rounds (SQLite)",
         f"{MAX_SESSIONS:,} each",
         "the store is asked for all",
+    ),
+    LimitRow(
+        "requests that are prepared at once: read, found in the store, planned",
+        f"{PREPARED_AT_ONCE}, each for {PLACE_S:.0f} s",
+        "wait for their turn",
     ),
     LimitRow(
         f"planning new text of over {MAX_UNCHECKED_BYTES >> 10} KiB on the event loop",

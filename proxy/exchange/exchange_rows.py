@@ -84,9 +84,9 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
     """
     branch, live_session = turn.located.branch, turn.located.branch.live_session
     rows = turn.pending.rows
-    if not live_session.stored:
+    if not live_session.has_row:
         rows.append(SessionRow(turn.tenant, live_session.session, live_session.explicit, now))
-        live_session.stored = True
+        live_session.stored = live_session.has_row = True
     if not branch.stored:
         rows.append(
             BranchRow(

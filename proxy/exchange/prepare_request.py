@@ -46,18 +46,51 @@ from proxy.sessions.stored_branch import adopt_stored_edits
 from proxy.telemetry import CURRENT_TRACE
 from proxy.upstream.client import Target
 
+PLACE_S = 1.0
+"""Seconds for which a request may keep others from being prepared. Some wait for a store or a helper that hangs."""
 MAX_UNCOUNTED_CHARS = 32 * 1024
 """Characters that are counted on the event loop, not in a thread: 0.2 ms of most texts, 10 ms of the worst."""
 MAX_NEW_OBJECTS = 1000
 """New objects or roles of a body that are read on the event loop, however short they are."""
 
 
+class _Place:
+    """A place among the requests that are prepared. It is given on once, by its holder or after PLACE_S."""
+
+    __slots__ = ("_is_held", "_places", "_timer")
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._is_held = True
+        self._timer = asyncio.get_running_loop().call_later(PLACE_S, self.give_on)
+
+    def give_on(self) -> None:
+        self._timer.cancel()
+        if self._is_held:
+            self._is_held = False
+            self._places.release()
+
+
 async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
     """Prepare everything up to the bytes that go upstream, and store what has to be on disk before.
+
+    A few requests are prepared at once, and others wait for their turn. Where hundreds come together, each would else
+    wait for all others in every step of its way. Its reads of the store, or its plan, would take longer than they may,
+    and nearly all requests would go out as received.
 
     Raises NotManaged if the request has to be passed on as received, and StoreUnavailable if the store cannot be asked
     for its session.
     """
+    await services.preparing.acquire()
+    place = _Place(services.preparing)
+    try:
+        return await _prepare(services, incoming)
+    finally:
+        place.give_on()
+
+
+async def _prepare(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
+    """Do the work of `prepare_request` once the request has its place."""
     headers = locate.decode_headers(incoming.headers)
     turn, target = await _locate(services, incoming, headers)
     is_new_branch = not turn.located.branch.stored

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -37,6 +38,8 @@ MAX_MODEL_CHARS = 256
 WORKERS = 2
 """Worker threads in which long requests are read and planned. More threads would not be faster, since Python runs one
 at a time. Each of them runs before the event loop gets its next turn."""
+PREPARED_AT_ONCE = 8
+"""Requests that are prepared at once (`exchange.prepare_request`)."""
 LARGE_BODY_BYTES = 256 * 1024
 """Bytes of a body from which it is read in a worker thread: the loop must not be held for 20 ms."""
 ERROR_BODY_BYTES = 1 << 20
@@ -160,6 +163,8 @@ class Services:
     """Places for reads of many stored messages; one set for all, since it bounds their memory."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
     """Worker threads for long work in pure Python, beside the event loop. Tokens are counted in them too."""
+    preparing: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, PREPARED_AT_ONCE))
+    """Places for requests that are prepared; others wait for their turn."""
     known_agents: KnownAgents = field(default_factory=KnownAgents)
     """Each agent's page faults and the lengths of its conversations."""
     now: Callable[[], float] = time.time
@@ -192,3 +197,12 @@ class Services:
     """(tenant, upstream, model) of those that refuse encrypted reasoning; at most 1,000."""
     logged_warnings: set[str] = field(default_factory=set)
     """Warnings that the log has already given (`header_warnings`)."""
+
+    def forget_session(self, tenant: str, session: str) -> None:
+        """Forget a session whose rows were removed, also if a request has read it meanwhile: its next request stores
+        it whole."""
+        self.histories.remove_session(tenant, session)
+        self.items.remove_session(tenant, session)
+        live_session = self.live_sessions.find_session(tenant, session)
+        if live_session is not None:
+            self.live_sessions.forget_session(live_session)

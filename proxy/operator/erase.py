@@ -50,11 +50,7 @@ async def erase_messages(services: Services, selected: SelectedBranch, chosen: S
 async def delete_session(services: Services, tenant: str, session: str) -> RemovalResult:
     """Delete all that is stored of a session. Memos that were written in it stay, without its name."""
     removed = await services.store.delete_session(tenant, session)
-    services.histories.remove_session(tenant, session)
-    services.items.remove_session(tenant, session)
-    live = services.live_sessions.find_session(tenant, session)
-    if live is not None:  # its rows are gone, also if a request came meanwhile
-        services.live_sessions.forget_session(live)
+    services.forget_session(tenant, session)
     return RemovalResult(removed, await services.store.read_session(tenant, session) is None)
 
 

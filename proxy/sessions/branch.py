@@ -88,7 +88,9 @@ class LiveSession(Packable):
     """The forms of messages whose bytes are stored."""
     branches: dict[str, Branch] = field(default_factory=dict)
     stored: bool = False
-    """Its row was given to the store."""
+    """The store has messages of it, or was given its row."""
+    has_row: bool = False
+    """Its row was given to the store for this object. A row that is there stays as it is."""
     partial: bool = False
     """The store may hold branches that are not here. The session was read back for the messages of one request, or
     other processes write to it too."""

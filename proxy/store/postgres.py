@@ -36,7 +36,7 @@ from proxy.store.postgres_reader import OURS, PLANNING, PostgresReader
 from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import SERVER_ERRORS, PostgresWriter, compute_lock_id, describe_error
 from proxy.store.reads import StoreReads
-from proxy.store.removal import IDLE_SESSIONS
+from proxy.store.removal import IDLE_SESSIONS, SessionPlace
 from proxy.store.row_reader import MAX_PAGE_BYTES
 from proxy.store.schema import LATEST_VERSION
 from proxy.store.session_notes import HiddenRoundRow
@@ -98,6 +98,8 @@ class PostgresStore(QueuedStore, StoreReads):
         self._writer = PostgresWriter(self._connect, spool_bytes=spool_mb << 20, drain_s=drain_s)
         super().__init__(self._writer)
         self._closed = False
+        self._removal: Any = None
+        """The connection of a round of `remove_expired`."""
 
     def _find_read_trouble(self) -> str:
         return self._reader.trouble
@@ -190,6 +192,7 @@ class PostgresStore(QueuedStore, StoreReads):
         if self._closed:
             return
         self._closed = True
+        await self._close_removal()
         await self._writer.stop()
         await self._reader.close()
         self._log_close()
@@ -249,33 +252,41 @@ class PostgresStore(QueuedStore, StoreReads):
         if made:
             log.info("%d partitions made", made)
 
-    async def remove_expired(self, before: float, limit: int = 100) -> int:
+    async def remove_expired(self, before: float, limit: int = 100) -> list[SessionPlace]:
         """Remove sessions together, and then whole partitions. A session that cannot be removed in one statement is
-        removed in steps."""
+        removed in steps. The connection is kept until nothing is left to remove: a new one plans all statements again,
+        for four times the work of the removal."""
         try:
-            async with self._connect_for_maintenance() as connection:
-                until, end = round_down(await read_partitions(connection), before)
-                names = [(row[0], row[1]) for row in await self._fetch(IDLE_SESSIONS, (until, limit))]
-                removed = await self._remove_together(names, until, end) if names else 0
-                removed += await super().remove_expired(until, limit - removed)
-                if not removed and end:
-                    dropped = await drop_partitions(connection, end, time.time())
-                    if dropped:
-                        log.info("retention: %d partitions dropped", dropped)
+            if self._removal is None or self._removal.is_closed():
+                self._removal = await self._connect(_MAINTENANCE_S)
+            until, end = round_down(await read_partitions(self._removal), before)
+            names = [(row[0], row[1]) for row in await self._fetch(IDLE_SESSIONS, (until, limit))]
+            removed = await self._remove_together(names, until, end) if names else []
+            removed += await super().remove_expired(until, limit - len(removed))
+            if not removed and end:
+                dropped = await drop_partitions(self._removal, end, time.time())
+                if dropped:
+                    log.info("retention: %d partitions dropped", dropped)
         except SERVER_ERRORS as error:
+            await self._close_removal()
             raise StoreUnavailable(f"nothing can be removed now: {type(error).__name__}.") from error
+        if not removed:
+            await self._close_removal()
         return removed
 
-    async def _remove_together(self, names: Sequence[tuple[str, str]], until: float, end: str) -> int:
-        """Remove sessions in one statement, and return their number; 0 if that takes too long."""
-        connection = await self._connect()
+    async def _remove_together(self, names: Sequence[SessionPlace], until: float, end: str) -> list[SessionPlace]:
+        """Remove sessions in one statement, and return them; none if that takes too long."""
+        locks = sorted(compute_lock_id(*name) for name in names)
         try:
-            locks = sorted(compute_lock_id(*name) for name in names)
-            return await remove_sessions(connection, names, locks, until, end)
+            async with asyncio.timeout(self._write_s):
+                return await remove_sessions(self._removal, names, locks, until, end)
         except (asyncpg.QueryCanceledError, TimeoutError):
             log.warning("%d sessions have too many rows to be removed together; they are removed in steps", len(names))
-            return 0
-        finally:
+            return []
+
+    async def _close_removal(self) -> None:
+        connection, self._removal = self._removal, None
+        if connection is not None:
             with contextlib.suppress(Exception):
                 await connection.close(timeout=1.0)
 

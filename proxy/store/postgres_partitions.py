@@ -22,6 +22,7 @@ from typing import Any
 import asyncpg
 
 from proxy.store.base import ID_DIGITS, ID_TIME_BITS
+from proxy.store.removal import SessionPlace
 
 log = logging.getLogger(__name__)
 
@@ -284,17 +285,18 @@ REMOVE_IDLE_SESSIONS = (
     + "".join(_REMOVAL.format(table=table, only="") for table in _PLAIN_TABLES)
     + "".join(_REMOVAL.format(table=one.name, only=f" AND r.{one.id} >= $4") for one in TABLES)
     + "".join(_REMOVAL.format(table=f"{one.name}_default", only=f" AND r.{one.id} < $4") for one in TABLES)
-    + "\nSELECT count(*) FROM idle"
+    + "\nSELECT tenant, session FROM idle"
 )
 """Removes sessions with all rows that do not leave with a partition; the ids in those are below $4."""
 
 
 async def remove_sessions(
-    connection: Any, names: Sequence[tuple[str, str]], locks: Sequence[int], before: float, end: str
-) -> int:
-    """Remove those of the sessions that were last used before this time, and return their number. locks: the advisory
-    locks of the sessions. connection: asyncpg's."""
+    connection: Any, names: Sequence[SessionPlace], locks: Sequence[int], before: float, end: str
+) -> list[SessionPlace]:
+    """Remove those of the sessions that were last used before this time, and return them. locks: the advisory locks of
+    the sessions. connection: asyncpg's."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(place) FROM unnest($1::bigint[]) AS place", locks)
         tenants, sessions = [name[0] for name in names], [name[1] for name in names]
-        return int(await connection.fetchval(REMOVE_IDLE_SESSIONS, tenants, sessions, before, end))
+        removed = await connection.fetch(REMOVE_IDLE_SESSIONS, tenants, sessions, before, end)
+        return [(row[0], row[1]) for row in removed]

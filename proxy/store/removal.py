@@ -19,6 +19,9 @@ from msgspec import Struct
 from proxy.errors import StoreUnavailable
 from proxy.store.row_reader import RowReader
 
+SessionPlace = tuple[str, str]
+"""(tenant, session)."""
+
 STEP_ROWS = 200
 """Maximum number of rows that one step removes."""
 _PAUSE_S = 0.005
@@ -178,10 +181,10 @@ class RemovalStore(Protocol):
         """Remove all stored rows of a tenant, memos included; return the number of sessions removed."""
         ...
 
-    async def remove_expired(self, before: float, limit: int = 100) -> int:
+    async def remove_expired(self, before: float, limit: int = 100) -> list[SessionPlace]:
         """Remove sessions that were last used before `before`, the oldest first, and then idle branches of other
-        sessions that no other branch depends on. Return the number of both, `limit` at most. Call again until the
-        result is 0."""
+        sessions that no other branch depends on. Return the session of each, `limit` at most. Call again until there
+        is none."""
         ...
 
     async def maintain(self) -> None:
@@ -228,18 +231,18 @@ class RemovalSteps(RowReader):
             removed += 1
         return removed
 
-    async def remove_expired(self, before: float, limit: int = 100) -> int:
-        removed = 0
+    async def remove_expired(self, before: float, limit: int = 100) -> list[SessionPlace]:
+        removed: list[SessionPlace] = []
         for tenant, session in await self._fetch(IDLE_SESSIONS, (before, limit)):
             if await self._fetch(STILL_IDLE, (tenant, session, before)):
                 await self.delete_session(tenant, session)
-                removed += 1
+                removed.append((tenant, session))
         looked = 0
-        while removed < limit and (found := await self._fetch(IDLE_BRANCHES, (before, limit, looked))):
+        while len(removed) < limit and (found := await self._fetch(IDLE_BRANCHES, (before, limit, looked))):
             for tenant, session, branch in found:
-                if removed < limit and await self._may_go((tenant, session, branch), before):
+                if len(removed) < limit and await self._may_go((tenant, session, branch), before):
                     await self._erase_branch(tenant, session, branch)
-                    removed += 1
+                    removed.append((tenant, session))
                 else:
                     looked += 1
         return removed

@@ -170,7 +170,8 @@ def rendered(folder: Path, values: dict[str, Any]) -> dict[str, list[Any]]:
 VALUES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "sqlite": {
-        "upstream": "https://api.openai.com/v1", "keysSecret": "my-keys", "config": "[limits]\nrequests = 7\n",
+        "upstream": "https://api.openai.com/v1", "keysSecret": "my-keys",
+        "config": "port = 9000\n[limits]\nrequests = 7\n",
         "policies": {"mine.toml": 'name = "mine"\n', "mystages.py": "X = {}  # {{ no template }}\n"},
         "persistence": {"existingClaim": "mine"}, "podAnnotations": {"a": "b"}, "imagePullSecrets": [{"name": "r"}],
         "env": [{"name": "CONTEXT_PROXY_POLICY", "value": "rolling"}], "envFrom": [{"secretRef": {"name": "s"}}],
@@ -226,7 +227,7 @@ def test_the_chart_makes_a_deployment_whose_parts_fit_together(
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     settings = load_settings()
-    assert settings.metrics_port == ports["metrics"]
+    assert (settings.port, settings.metrics_port) == (ports["http"], ports["metrics"])
     assert settings.metrics_host == "0.0.0.0"
     if "config" in values:
         assert settings.limits.requests == 7

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +159,19 @@ async def test_messages_that_the_store_has_lost_are_stored_again_although_the_hi
         await agent.say("Go on", name)
         told = [text for (text,) in await proxy.rows("SELECT body FROM messages ORDER BY seq")]
     assert [json.loads(raw)["role"] for raw in told] == ["user", "assistant"] * 3
+
+
+async def test_a_session_whose_row_is_missing_gets_one_with_its_next_request(tmp_path: Path) -> None:
+    """Earlier versions left such sessions behind a deletion in the middle of a request: no list had them."""
+    path = tmp_path / "db"
+    async with run_upstream(ScriptedModel("Well.")) as upstream:
+        async with run_proxy(upstream.port, db=str(path)) as proxy:
+            agent = Agent(proxy, lines=(b"x-session-id: mine",))
+            await agent.say("Hello")
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DELETE FROM sessions")
+        async with run_proxy(upstream.port, db=str(path)) as proxy:
+            agent.proxy = proxy
+            await agent.say("Go on")
+            assert await proxy.rows("SELECT session FROM sessions") == [("mine",)]
+            assert await proxy.rows("SELECT count(*) FROM messages") == [(4,)]

@@ -4,21 +4,28 @@ import asyncio
 import json
 import threading
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.chat.tokens import TokenCounter
+from proxy.exchange import prepare_request
+from proxy.exchange.services import PREPARED_AT_ONCE
 from tests.exchange.long_results import LONG, has_short_result, make_looking_model, work_until
 from tests.failing_store import FailingStore, use_store
 from tests.proxy_server import Agent, run_proxy
-from tests.raw_upstream import run_upstream
+from tests.raw_upstream import run_upstream, wait_until
 from tests.scripted_model import ScriptedModel
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import StrictResponses
 
-HELLO = {"model": "m", "messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "Hello"}]}
+MORE = {"role": "user", "content": "Go on"}
+HELLO: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "Hello"}],
+}
 
 
 async def test_new_edits_are_stored_before_they_are_sent() -> None:
@@ -246,3 +253,45 @@ async def test_a_session_name_of_a_wire_format_can_be_shown_and_stored(given: st
             assert len(heard.session) < 40
             assert heard.session.startswith("h-") is is_hashed
             assert await proxy.rows("SELECT session FROM sessions") == [(heard.session,)]
+
+
+async def test_of_many_that_come_together_a_few_are_prepared_at_once_and_none_goes_out_unplanned() -> None:
+    """Each had waited for all others before its first read of the store, which was then too late for nearly all."""
+    model = ScriptedModel("Well.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        places = proxy.app.services.preparing
+        for _ in range(PREPARED_AT_ONCE):
+            await places.acquire()
+        asked = [asyncio.create_task(proxy.post(HELLO, b"x-context-session: %d" % n)) for n in range(30)]
+        gone = asyncio.create_task(proxy.post(HELLO))
+        await wait_until(lambda: len(places._waiters or ()) == 31)
+        assert not model.received
+        gone.cancel()
+        for _ in range(PREPARED_AT_ONCE):
+            places.release()
+        answers = await asyncio.gather(*asked)
+        assert all(one.status == 200 and one.header("x-context-fallback") is None for one in answers)
+        await wait_until(lambda: proxy.app.services.preparing._value == PREPARED_AT_ONCE)
+
+
+async def test_requests_that_wait_for_something_else_do_not_keep_others_from_being_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prepare_request, "PLACE_S", 0.05)
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        names = [b"x-context-session: %d" % n for n in range(PREPARED_AT_ONCE)]
+        first = [(await proxy.post(HELLO, name)).message for name in names]
+        sessions = proxy.app.services.live_sessions._sessions.values()
+        branches = [branch for live_session in sessions for branch in live_session.branches.values()]
+        async with AsyncExitStack() as locked:
+            for branch in branches:
+                await locked.enter_async_context(branch.planning)
+            held = [
+                asyncio.create_task(proxy.post(HELLO | {"messages": [*HELLO["messages"], answer, MORE]}, name))
+                for name, answer in zip(names, first, strict=True)
+            ]
+            await wait_until(lambda: all(branch.planning._waiters for branch in branches))
+            assert (await proxy.post(HELLO, b"x-context-session: other")).status == 200
+            assert not any(one.done() for one in held)
+        assert all(one.status == 200 for one in await asyncio.gather(*held))
+        await wait_until(lambda: proxy.app.services.preparing._value == PREPARED_AT_ONCE)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from proxy.exchange import retention
+from proxy.exchange.rebuild_prompt import rebuild_prompt
 from tests.postgres import drop_database, new_store_database
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream, wait_until
@@ -74,6 +76,25 @@ async def test_one_that_is_remembered_but_not_stored_any_more_is_stored_whole_ag
         await agent.say("Go on")
         assert await proxy.rows("SELECT count(*) FROM messages") == [(4,)]
         assert await sessions(proxy) == {"one"}
+
+
+async def test_a_branch_that_was_removed_from_a_session_in_use_is_stored_whole_again(db: str) -> None:
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, db=db, **WEEK) as proxy:
+        old = Agent(proxy, lines=(b"x-session-id: one",))
+        used = Agent(proxy, lines=(b"x-session-id: one",))
+        await old.say("Hello")
+        await used.say("Another matter")
+        later(proxy, 6)
+        await used.say("Still there?")
+        later(proxy, 2)
+        assert await retention.remove_expired(proxy.app.services) == 1
+        assert await proxy.rows("SELECT count(*) FROM messages") == [(4,)]
+        await old.say("And I?")
+        assert await proxy.rows("SELECT count(*) FROM messages") == [(8,)]
+        (exchange,) = await proxy.app.store.read_exchanges(*(await proxy.app.store.read_session_names())[0], 1)
+        rebuilt = await rebuild_prompt(proxy.app.store, exchange.tenant, "one", exchange.exchange)
+        assert rebuilt is not None
+        assert len(json.loads(rebuilt.original_body)["messages"]) == 3
 
 
 async def test_retention_runs_on_one_of_two_replicas(postgres: str) -> None:

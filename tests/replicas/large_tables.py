@@ -151,8 +151,8 @@ async def measure(postgres: Server, exchanges: int) -> None:
 
             async def expire(before: float) -> None:
                 nonlocal removed
-                while count := await store.remove_expired(before, 500):
-                    removed += count
+                while places := await store.remove_expired(before, 500):
+                    removed += len(places)
 
             used, took = await clock.time(lambda: expire(day - days * DAY_S + 60))  # noqa: B023
             print(f"  retention, {label}: {removed:,} sessions, {used:.1f} s processor, {took:.1f} s by the clock")

@@ -27,7 +27,7 @@ def body(number: int) -> bytes:
 
 def turn(number: int) -> list[Row]:
     """The rows of a request with its answer: two messages, an exchange, the head."""
-    rows: list[Row] = []
+    rows: list[Row] = [SessionRow("t1", "s1", True, 0.0)]
     for n in (2 * number, 2 * number + 1):
         key, parent = digest(f"k{n}"), digest(f"k{n - 1}")
         rows.append(

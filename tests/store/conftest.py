@@ -56,6 +56,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         await drop_database(address)
 
 
+@pytest.fixture
+async def begun(store: Store) -> None:
+    """The sessions of most tests are there: a row is stored only where its session is."""
+    await store.put([SessionRow(tenant, session, True, 1.0) for tenant in ("t1", "t2") for session in ("s1", "s2")])
+
+
 def digest(*parts: object) -> bytes:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
 

@@ -15,6 +15,7 @@ def binding(n: int, session: str = "s1", tenant: str = "t1") -> BindingRow:
     return BindingRow(tenant, session, b"token %d" % n, b"tools", b"chain %d" % n, b"", b"client", float(n))
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_binding_is_stored_once_and_stays_as_it_was_first(store: Store, make: RowFactory) -> None:
     await store.put([*make.begin(), binding(2), binding(1)])
     await store.put([replace(binding(1), chain=b"another"), binding(3, session="s2"), binding(4, tenant="t2")])

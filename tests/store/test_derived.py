@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from proxy.store import encode, sql, sqlite_files, write_queue
 from proxy.store.base import Store
 from proxy.store.derived import (
@@ -44,6 +46,7 @@ def test_their_rows_fill_the_placeholders_of_their_statements() -> None:
     )
 
 
+@pytest.mark.usefixtures("begun")
 async def test_the_first_answer_to_an_ask_stands_and_is_found_by_its_name(store: Store) -> None:
     odd = "a\ud800b\x00c\U0001f600"
     await store.put([answer("a", odd)])
@@ -71,6 +74,7 @@ async def test_a_branch_comes_back_with_the_newest_answers_of_its_session(store:
     assert whole.counts["helper_answers"] == count
 
 
+@pytest.mark.usefixtures("begun")
 async def test_vectors_are_kept_once_for_each_model_and_form(store: Store) -> None:
     forms = [digest("form", n) for n in range(70)]
     await store.put([vector(form, b"%04d" % n) for n, form in enumerate(forms)])

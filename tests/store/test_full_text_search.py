@@ -108,6 +108,7 @@ async def test_the_index_is_brought_up_to_date_in_steps_of_so_many_bytes(store: 
     assert len(counts) == 4, "nothing is new"
 
 
+@pytest.mark.usefixtures("begun")
 async def test_e6_parts_calls_and_escapes_are_read_as_words(store: Store, make: RowFactory) -> None:
     parts = [{"type": "text", "text": "first\nsecond"}, {"type": "text", "text": "third \u00e9t\u00e9"}]
     call = {"id": "c", "type": "function", "function": {"name": "grep", "arguments": '{"pattern": "needle"}'}}
@@ -151,6 +152,7 @@ async def test_e6_what_says_a_word_of_such_a_script_more_often_comes_first(store
     assert found[0].rank < found[1].rank < 0
 
 
+@pytest.mark.usefixtures("begun")
 async def test_e6_summaries_are_found_beside_what_they_stand_for(store: Store, make: RowFactory) -> None:
     await store.put([user_row(make, 0, "a long result"), summary(make, 0, "summary of the migration")])
     await store.put([summary(make, 0, "a stub of the migration", 2, stage="truncate_results")])
@@ -195,6 +197,7 @@ async def test_e6_the_index_costs_nothing_until_it_is_searched_and_then_only_wha
     assert await indexed(store) == 22
 
 
+@pytest.mark.usefixtures("begun")
 async def test_e6_bodies_that_are_no_json_do_no_harm(store: Store, make: RowFactory) -> None:
     deep = b'{"role":"user","content":"deep","x":' + b"[" * 1500 + b"]" * 1500 + b"}"
     rows = [
@@ -212,6 +215,7 @@ async def test_e6_bodies_that_are_no_json_do_no_harm(store: Store, make: RowFact
 async def test_e6_what_is_deleted_is_not_found_any_more(make: RowFactory) -> None:
     store = InMemoryStore()
     await store.open()
+    await store.put(make.begin())
     gone = "gone soon, 数据库迁移, 서버를, half a pair: \ud83d"
     await store.put([user_row(make, 0, gone), user_row(make, 1, "stays soon"), summary(make, 0, "gone soon too: 部署")])
     assert len(await store.search("t1", "s1", "soon")) == 3
@@ -240,6 +244,7 @@ async def _refused() -> None:
     raise StoreUnavailable("full")
 
 
+@pytest.mark.usefixtures("begun")
 async def test_e6_filling_grows_with_what_is_new(store: Store) -> None:
     """Forty times as many sessions beside it do not make a session's index dearer."""
     text = " ".join(f"word{n}" for n in range(200))
@@ -247,10 +252,10 @@ async def test_e6_filling_grows_with_what_is_new(store: Store) -> None:
     for round_ in range(3):
         for other in range(20):
             beside = RowFactory("t1", f"other{round_}-{other}")
-            await store.put([user_row(beside, n, text) for n in range(5)])
+            await store.put([*beside.begin(), *(user_row(beside, n, text) for n in range(5))])
             await store.search("t1", beside.session, "word1")
         mine = RowFactory("t1", f"mine{round_}")
-        await store.put([user_row(mine, n, text) for n in range(40)])
+        await store.put([*mine.begin(), *(user_row(mine, n, text) for n in range(40))])
         began = time.perf_counter()
         assert await store.search("t1", mine.session, "word1")
         spent.append(time.perf_counter() - began)

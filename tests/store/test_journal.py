@@ -119,6 +119,7 @@ async def test_a_member_of_an_enum_is_stored_and_a_number_of_65_bits_is_refused(
     tmp_path: Path, make: RowFactory
 ) -> None:
     store = await opened(tmp_path / "db")
+    await store.put(make.begin())
     await store.put([replace(make.message(b"key"), status=Word.HEARD)])
     with pytest.raises(StoreUnavailable):
         await store.put([replace(make.message(b"other"), tokens=1 << 63)])
@@ -225,7 +226,7 @@ async def test_the_journal_is_applied_when_it_is_full_or_old(
 ) -> None:
     store = await opened(tmp_path / "db")
     for n in range(journal.MAX_ITEMS):
-        await store.put([make.form(b"%d" % n)])
+        await store.put([*make.begin(), make.form(b"%d" % n)])
     async with asyncio.timeout(30):
         while in_tables(tmp_path / "db", "forms") < journal.MAX_ITEMS:
             await asyncio.sleep(0.01)
@@ -313,7 +314,7 @@ async def test_a_record_that_cannot_be_read_is_a_gap_and_the_others_are_applied(
 ) -> None:
     path, dead = tmp_path / "db", tmp_path / "dead"
     store = await opened(path)
-    await store.put([make.form(b"before")])
+    await store.put([*make.begin(), make.form(b"before")])
     await store.put([make.form(b"damaged")])
     await store.put([make.form(b"after")])
     for end in ("", "-wal"):
@@ -344,7 +345,7 @@ async def test_an_item_that_no_table_takes_after_all_is_lost_alone_and_recorded(
 ) -> None:
     store = await opened(tmp_path / "db")
     monkeypatch.setattr(journal, "has_plain_values", lambda _row, _values: True)
-    await store.put([make.form(b"good")])
+    await store.put([*make.begin(), make.form(b"good")])
     await store.put([replace(make.message(b"key"), tokens=1 << 63)])
     await store.put([make.form(b"good too")])
     assert len(await store._fetch("SELECT body FROM forms", ())) == 2

@@ -87,7 +87,7 @@ async def test_exchanges_of_a_store_of_version_6_have_no_meter_and_new_ones_do(p
     ask(path, f"INSERT INTO exchanges ({columns}) VALUES ({values})")
     store = sqlite_store(path)
     await store.open()
-    await store.put([make.exchange("new"), replace(make.outcome("new"), meter="{}")])
+    await store.put([*make.begin(), make.exchange("new"), replace(make.outcome("new"), meter="{}")])
     found = {row.exchange: row.meter for row in await store.read_exchanges("t1", "s1")}
     await store.close()
     assert found == {"old": None, "new": "{}"}

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.store import sqlite as module
+from proxy.store.base import SessionRow
 from proxy.store.reads import StoreReads
 from proxy.store.removal import RemovalStepRow
 from proxy.store.session_notes import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
@@ -67,7 +68,7 @@ async def test_who_has_nothing_is_not_asked_for(tmp_path: Path) -> None:
 
 async def test_what_is_there_from_before_is_known_when_it_is_opened(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db")
-    await store.put([pad("s1"), pad("s1", number=2), memo("m")])
+    await store.put([SessionRow("t1", "s1", True, 1.0), pad("s1"), pad("s1", number=2), memo("m")])
     await store.close()
     store = await opened(tmp_path / "db")
     assert await store.read_scratchpad("t1", "s1") == pad("s1", number=2)
@@ -82,7 +83,7 @@ async def test_where_many_have_some_all_are_asked(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, bound, 3)
     store = await opened(tmp_path / "db")
     for number in range(4):
-        await store.put([pad(f"s{number}")])
+        await store.put([SessionRow("t1", f"s{number}", True, 1.0), pad(f"s{number}")])
     asked = store.asked
     assert await store.read_scratchpad("t1", "other") is None
     assert store.asked == asked + (bound == "MAX_SESSIONS")

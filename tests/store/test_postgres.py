@@ -153,7 +153,7 @@ async def test_a_long_session_is_read_in_time_before_the_server_has_statistics(d
     assert len(await store.read_messages("t1", "s1", only=MessageFilter(branch="main"))) == 100
     assert len(await store.read_left_out("t1", "s1", "main")) == 0
     assert len(await store.search("t1", "s1", "body")) == 10
-    assert await store.remove_expired(2.5) == 0
+    assert len(await store.remove_expired(2.5)) == 0
     await store.close()
 
 

@@ -69,6 +69,6 @@ async def test_a_function_that_is_lost_is_made_again(database: str) -> None:
     await execute(database, f"DROP FUNCTION {name}")
     ours = "application_name = 'context-proxy' AND datname = current_database()"
     await execute(database, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}")
-    await store.put([make.form(b"one")])
+    await store.put([*make.begin(), make.form(b"one")])
     await store.close()
     assert await execute(database, "SELECT count(*) FROM forms") == [(1,)]

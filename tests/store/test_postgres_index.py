@@ -57,6 +57,7 @@ def test_what_a_message_says(body: bytes, said: str) -> None:
 async def test_what_is_deleted_is_not_found_any_more(database: str, make: RowFactory) -> None:
     store = postgres_store(database)
     await store.open()
+    await store.put(make.begin())
     bodies = [json.dumps({"content": text}).encode() for text in ("gone soon", "stays soon")]
     await store.put([make.message(digest("m", n), body=body) for n, body in enumerate(bodies)])
     await store.put([make.edit(digest("m", 0), text="gone soon too", stage="compress_levels")])
@@ -77,6 +78,7 @@ async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_i
     text = "修复了数据库迁移 parser"
     for place in (RowFactory("t1", "s1"), RowFactory("t1", "s2")):
         bodies = [json.dumps({"role": "user", "content": f"{text} {n}"}).encode() for n in range(3)]
+        await store.put(place.begin())
         await store.put([place.message(digest("m", n), digest("m", n - 1), n, body=b) for n, b in enumerate(bodies)])
         for n in range(3):  # as the code of schema 8 did
             await execute(
@@ -99,6 +101,7 @@ async def test_a_long_session_is_indexed_by_pages(
     monkeypatch.setattr(postgres_index, "_PAGE", 10)
     store = postgres_store(database)
     await store.open()
+    await store.put(make.begin())
     await store.put(make.line(35))
     assert len(await store.search("t1", "s1", "body", limit=100)) == 35
     await store.put(make.line(5, "more"))
@@ -109,6 +112,7 @@ async def test_a_long_session_is_indexed_by_pages(
 async def test_a_text_of_any_length_is_indexed(database: str, make: RowFactory) -> None:
     store = postgres_store(database)
     await store.open()
+    await store.put(make.begin())
     long = json.dumps({"content": " ".join(f"{n:x}{'z' * 30}" for n in range(100_000))}).encode()
     await store.put(
         [make.message(digest("m", 0), body=long), make.message(digest("m", 1), body=b'{"content":"short"}')]

@@ -171,10 +171,10 @@ async def test_what_is_past_its_time_leaves_with_its_partition_and_what_is_used_
     await store.put(make_rows("old", NOW))
     await store.put(make_rows("used", before + 10))
     await store.search("t1", "used", "short")
-    assert await store.remove_expired(before) == 1
+    assert len(await store.remove_expired(before)) == 1
     assert sum((await count(database, "old")).values()) > 0, "its rows in partitions leave with them"
     kept = await count(database, "used")
-    assert await store.remove_expired(before) == 0
+    assert len(await store.remove_expired(before)) == 0
     assert await count(database, "used") == kept
     assert set((await count(database, "old")).values()) == {0}
     names = {name for (name,) in await execute(database, PARTS)}
@@ -185,16 +185,16 @@ async def test_what_is_past_its_time_leaves_with_its_partition_and_what_is_used_
     make = RowFactory(session="used")
     await store.put([make.edit(digest("more"), branch=str(branch)), make.exchange(make_id())])
     assert [number for _, number in await store.read_edits("t1", "used", str(branch))] == [1, 2]
-    assert await store.remove_expired(before + DAY_S) == 1
+    assert len(await store.remove_expired(before + DAY_S)) == 1
     assert set((await count(database, "used")).values()) == {0}
 
 
 async def test_one_that_comes_back_after_its_removal_has_nothing_of_before(store: PostgresStore, database: str) -> None:
     before = NOW + 2.5 * DAY_S
     await store.put(make_rows("again", NOW))
-    assert await store.remove_expired(before) == 1
+    assert len(await store.remove_expired(before)) == 1
     await store.put(make_rows("again", before + 10))
-    assert await store.remove_expired(before) == 0
+    assert len(await store.remove_expired(before)) == 0
     assert (await count(database, "again"))["states"] == 1
     assert (await count(database, "again"))["exchanges"] == 1
 
@@ -207,11 +207,11 @@ async def test_a_partition_in_use_is_dropped_in_a_later_round(
     reader = await asyncpg.connect(database)
     async with reader.transaction():
         await reader.execute("SELECT count(*) FROM exchanges")
-        assert await store.remove_expired(NOW + 2.5 * DAY_S) == 1
-        assert await store.remove_expired(NOW + 2.5 * DAY_S) == 0
+        assert len(await store.remove_expired(NOW + 2.5 * DAY_S)) == 1
+        assert len(await store.remove_expired(NOW + 2.5 * DAY_S)) == 0
         assert await reader.fetchval("SELECT to_regclass('exchanges_first')::text") == "exchanges_first"
     await reader.close()
-    assert await store.remove_expired(NOW + 2.5 * DAY_S) == 0
+    assert len(await store.remove_expired(NOW + 2.5 * DAY_S)) == 0
     assert await execute(database, "SELECT to_regclass('exchanges_first')::text") == [(None,)]
 
 
@@ -225,6 +225,25 @@ async def test_sessions_with_too_many_rows_for_one_statement_are_removed_in_step
     store = postgres_store(database, partition_days=1)
     await store.open()
     await store.put(make_rows("old", NOW))
-    assert await store.remove_expired(NOW + 2.5 * DAY_S) == 1
+    assert len(await store.remove_expired(NOW + 2.5 * DAY_S)) == 1
     assert set((await count(database, "old")).values()) == {0}
     await store.close()
+
+
+async def test_the_steps_of_a_round_share_a_connection(database: str) -> None:
+    """A new connection plans the statement of the removal again: 41 ms of the server for 20 sessions, not 8."""
+    store = postgres_store(database, partition_days=1)
+    await store.open()
+    for n in range(4):
+        await store.put(make_rows(f"old{n}", NOW))
+    seen = set()
+    while await store.remove_expired(NOW + 2.5 * DAY_S, 1):
+        assert store._removal is not None
+        seen.add(store._removal)
+    assert len(seen) == 1
+    assert all(connection.is_closed() for connection in seen)
+    await store.put(make_rows("last", NOW))
+    assert await store.remove_expired(NOW + 2.5 * DAY_S) == [("t1", "last")]
+    (left,) = [store._removal]
+    await store.close()
+    assert left.is_closed(), "a round that was broken off leaves none"

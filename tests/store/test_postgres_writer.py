@@ -52,18 +52,21 @@ def test_an_error_is_told_in_one_line_of_words(error: Exception, told: str) -> N
     assert describe_error(error) == told
 
 
+@pytest.mark.usefixtures("begun")
 async def test_many_items_at_once_take_few_commits(store: PostgresStore) -> None:
     await asyncio.gather(*(store.put([make.form(b"%d" % number)]) for number in range(500)))
     assert store.commits < 50
     assert (await count_rows(store))["forms"] == 500
 
 
+@pytest.mark.usefixtures("begun")
 async def test_an_item_resolves_only_when_another_connection_can_read_it(store: PostgresStore, database: str) -> None:
     for number in range(5):
         await store.put([make.form(b"%d" % number)])
         assert await execute(database, "SELECT count(*) FROM forms") == [(number + 1,)]
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_row_that_cannot_be_stored_fails_its_own_item_and_leaves_a_gap(store: PostgresStore) -> None:
     bad: list[Row] = [make.form(b"lost"), replace(make.message(digest("bad")), position=1 << 80)]
     odd = [RowFactory(session="a\x00b").form(b"no session has such a name")]
@@ -78,6 +81,7 @@ async def test_a_row_that_cannot_be_stored_fails_its_own_item_and_leaves_a_gap(s
 
 
 @pytest.mark.parametrize("field", ["body", "tokens", "status"])
+@pytest.mark.usefixtures("begun")
 async def test_what_is_said_of_a_bad_row_quotes_nothing_of_it(
     store: PostgresStore, caplog: pytest.LogCaptureFixture, field: str
 ) -> None:
@@ -90,6 +94,7 @@ async def test_what_is_said_of_a_bad_row_quotes_nothing_of_it(
     assert "63616e617279" not in str(refused.value)
 
 
+@pytest.mark.usefixtures("begun")
 async def test_rows_of_a_batch_keep_their_order_where_it_matters(store: PostgresStore) -> None:
     """An outcome after its exchange, a removal between what stood before it and what came after it."""
     futures = [
@@ -104,6 +109,7 @@ async def test_rows_of_a_batch_keep_their_order_where_it_matters(store: Postgres
     assert record.status == "complete"
 
 
+@pytest.mark.usefixtures("begun")
 async def test_numbers_of_replicas_that_write_at_once_have_neither_gaps_nor_clashes(
     store: PostgresStore, replica: PostgresStore
 ) -> None:
@@ -131,6 +137,7 @@ async def test_numbers_of_replicas_that_write_at_once_have_neither_gaps_nor_clas
     assert store.dropped == replica.dropped == 0
 
 
+@pytest.mark.usefixtures("begun")
 async def test_replicas_that_decide_the_same_at_once_agree(store: PostgresStore, replica: PostgresStore) -> None:
     for number in range(30):
         key = digest("m", number)
@@ -153,6 +160,7 @@ async def test_what_another_transaction_holds_is_waited_for(store: PostgresStore
     await connection.close()
 
 
+@pytest.mark.usefixtures("begun")
 async def test_without_locks_a_clash_is_tried_again(
     store: PostgresStore, replica: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +175,7 @@ async def test_without_locks_a_clash_is_tried_again(
     assert [row.seq for row in await store.read_messages("t1", "s1")] == list(range(1, 81))
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_connection_that_the_server_ends_is_made_anew_and_nothing_is_lost(
     store: PostgresStore, database: str
 ) -> None:
@@ -195,6 +204,7 @@ async def test_a_fault_of_the_server_keeps_the_items_until_it_is_over(store: Pos
     assert store.dropped == 0
 
 
+@pytest.mark.usefixtures("begun")
 async def test_stopping_writes_what_waits(database: str, store: PostgresStore) -> None:
     futures = [store.put([make.form(b"%d" % number)]) for number in range(300)]
     await store.close()

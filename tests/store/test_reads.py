@@ -26,6 +26,7 @@ async def test_a_message_is_stored_once_however_often_it_is_put(store: Store, ma
     assert [record.seq for record in await store.read_chain("t1", "s1", rows[-1].key)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.usefixtures("begun")
 async def test_seq_counts_in_the_order_of_storing_and_by_session(store: Store, make: RowFactory) -> None:
     other = RowFactory(session="s2")
     for row in make.line(3):
@@ -34,6 +35,7 @@ async def test_seq_counts_in_the_order_of_storing_and_by_session(store: Store, m
         assert [record.seq for record in await store.read_chain("t1", place, digest("m", 2))] == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("begun")
 async def test_what_is_put_first_stays(store: Store, make: RowFactory) -> None:
     key = digest("k")
     await store.put([make.message(key, body=b"first")])
@@ -41,6 +43,7 @@ async def test_what_is_put_first_stays(store: Store, make: RowFactory) -> None:
     assert (await store.read_chain("t1", "s1", key))[0].body == b"first"
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_message_comes_back_field_for_field(store: Store, make: RowFactory) -> None:
     row = make.message(digest("k"), body=b'\xff\x00{"nan":NaN}', answer=True, reached=False)
     await store.put([row])
@@ -51,6 +54,7 @@ async def test_a_message_comes_back_field_for_field(store: Store, make: RowFacto
     assert record.reached is False
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_chain_runs_from_the_root_to_the_node_and_leaves_branches_out(store: Store, make: RowFactory) -> None:
     rows = make.line(6)
     branch = make.message(digest("branch"), rows[2].key, 3, body=b"branch")
@@ -67,6 +71,7 @@ async def test_a_chain_runs_from_the_root_to_the_node_and_leaves_branches_out(st
     assert await store.read_chain("t2", "s1", rows[5].key) == []
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_chain_ends_where_a_message_is_its_own_parent(store: Store, make: RowFactory) -> None:
     key = digest("loop")
     await store.put([make.message(key, key)])
@@ -152,6 +157,7 @@ async def test_a_branch_comes_back_with_its_head_edits_and_states(store: Store, 
     assert await store.read_branch("t1", "s1", "other") is None
 
 
+@pytest.mark.usefixtures("begun")
 async def test_the_first_edit_of_a_version_stands(store: Store, make: RowFactory) -> None:
     key = digest("k")
     await store.put([make.edit(key, text="mine")])
@@ -160,6 +166,7 @@ async def test_the_first_edit_of_a_version_stands(store: Store, make: RowFactory
     assert (edit, number) == (make.edit(key, text="mine"), 1)
 
 
+@pytest.mark.usefixtures("begun")
 async def test_edits_as_they_were_when_a_past_exchange_ran(store: Store, make: RowFactory) -> None:
     a, b = digest("a"), digest("b")
     await store.put([make.edit(a), make.edit(b), make.edit(a, 2, "shorter"), make.edit(a, branch="other")])
@@ -170,6 +177,7 @@ async def test_edits_as_they_were_when_a_past_exchange_ran(store: Store, make: R
     assert [number for _, number in await store.read_edits("t1", "s1", "other")] == [1]
 
 
+@pytest.mark.usefixtures("begun")
 async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store: Store, make: RowFactory) -> None:
     odd = "a\ud800b\x00c\U0001f600"
     await store.put([make.branch(), make.edit(digest("k"), text=odd), make.state(digest("k"), odd)])
@@ -179,6 +187,7 @@ async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store:
     assert record.states[0].text == odd
 
 
+@pytest.mark.usefixtures("begun")
 async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: RowFactory) -> None:
     begun = make.exchange("x1", time.time() + 1)  # a request of this process
     await store.put([begun])
@@ -196,6 +205,7 @@ async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: R
     assert await store.read_exchange("t1", "s1", "x2") is None
 
 
+@pytest.mark.usefixtures("begun")
 async def test_exchanges_are_listed_newest_first_and_by_pages(store: Store, make: RowFactory) -> None:
     await store.put([make.exchange(f"x{n}", at=float(n)) for n in range(10)])
     first = await store.read_exchanges("t1", "s1", 4)
@@ -221,6 +231,7 @@ async def test_a_session_comes_back_with_its_branches_and_counts(store: Store, m
     assert await store.read_session("t2", "s1") is None
 
 
+@pytest.mark.usefixtures("begun")
 async def test_forms_are_kept_by_their_hash(store: Store, make: RowFactory) -> None:
     await store.put([make.form(b"tools"), make.form(b"tools"), make.form(b"\x00\xff")])
     assert await store.read_form("t1", "s1", digest(b"tools")) == b"tools"
@@ -237,6 +248,7 @@ async def test_an_item_is_stored_whole_or_not_at_all(store: Store, make: RowFact
     assert (counts["messages"], counts["exchanges"]) == (0, 0)
 
 
+@pytest.mark.usefixtures("begun")
 async def test_one_bad_row_spoils_only_its_own_future(store: Store, make: RowFactory) -> None:
     bad = [
         [make.exchange("x1", model=None)],  # type: ignore[arg-type]
@@ -269,6 +281,7 @@ async def test_a_lost_item_leaves_a_gap_with_its_exchange_and_size(store: Store,
     assert record.counts["gaps"] == 1
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_put_that_nobody_waits_for_is_stored(store: Store, make: RowFactory) -> None:
     future = store.put(make.line(1))
     future.cancel()
@@ -311,6 +324,7 @@ async def test_d7_what_is_out_of_a_branches_prompt_is_listed_with_stage_and_reas
     assert await store.read_left_out("t2", "s1", "main") == []
 
 
+@pytest.mark.usefixtures("begun")
 async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, make: RowFactory) -> None:
     assert await store.read_decisions("t1", "s1", "") == DecisionRows("{}", [], [])
     odd = "a\ud800b\x00c"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from proxy.store import encode
@@ -29,6 +30,7 @@ async def test_a_name_is_found_in_every_session_of_its_tenant_and_in_no_other(st
     assert await store.read_response_name("t1", "r" * (MAX_NAME_BYTES + 1)) is None
 
 
+@pytest.mark.usefixtures("begun")
 async def test_the_newest_row_of_a_name_counts(store: Store) -> None:
     later = replace(named("conv_1", "x3", 3.0), is_whole=True, at_provider=False)
     await store.put([named("conv_1", "x2", 2.0)])
@@ -47,6 +49,7 @@ async def test_a_name_goes_with_its_session(store: Store, make: RowFactory) -> N
     assert await store.read_response_name("t1", "resp_1") is None
 
 
+@pytest.mark.usefixtures("begun")
 async def test_an_odd_name_is_stored_and_found(store: Store) -> None:
     await store.put([named("resp_\ud800\x00")])
     found = await store.read_response_name("t1", "resp_\ud800\x00")
@@ -54,6 +57,7 @@ async def test_an_odd_name_is_stored_and_found(store: Store) -> None:
     assert found.exchange == "x1"
 
 
+@pytest.mark.usefixtures("begun")
 async def test_the_long_name_of_a_gateway_is_stored_and_found(store: Store) -> None:
     """LiteLLM writes the provider, the model and the provider's own name into a name, in base64."""
     name = "resp_" + "bGl0ZWxsbTpjdXN0b21fbGxtX3Byb3ZpZGVyOm9w" * 7

@@ -145,6 +145,7 @@ async def test_a_page_ends_where_its_messages_are_long(
     assert not is_last_page(rest, 2)
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_text_is_found_behind_many_messages_without_it(store: Store, make: RowFactory) -> None:
     await store.put(make.line(700))
     only = MessageFilter(text="body 69")

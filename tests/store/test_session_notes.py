@@ -43,12 +43,14 @@ def test_their_rows_fill_the_placeholders_of_their_statements_and_count_in_the_s
     assert write_queue.count_bytes(rows) == 100 + len(rows) * write_queue.ROW_OVERHEAD
 
 
+@pytest.mark.usefixtures("begun")
 async def test_the_first_round_of_an_answer_stands(store: Store) -> None:
     await store.put([round_row(b"k", body=b"first\xff\x00")])
     await store.put([round_row(b"k", body=b"second")])
     assert await store.read_hidden_rounds("t1", "s1", [b"k"]) == [round_row(b"k", body=b"first\xff\x00")]
 
 
+@pytest.mark.usefixtures("begun")
 async def test_rounds_are_found_by_the_answer_or_by_what_it_answers(store: Store) -> None:
     rows = [round_row(digest("k", n), digest("h", n), float(n)) for n in range(5)]
     await store.put(rows)
@@ -63,6 +65,7 @@ async def test_rounds_are_found_by_the_answer_or_by_what_it_answers(store: Store
     assert await store.read_hidden_rounds("t2", "s1", [digest("k", 3)]) == []
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_page_of_rounds_ends_with_the_one_that_brings_it_to_its_size(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +98,7 @@ async def test_what_a_branch_is_offered_is_decided_once(store: Store, make: RowF
     assert (record.offer, fork.offer) == ("", None)
 
 
+@pytest.mark.usefixtures("begun")
 async def test_the_newest_version_of_a_scratchpad_counts_and_the_first_of_a_number_stands(store: Store) -> None:
     assert await store.read_scratchpad("t1", "s1") is None
     await store.put([pad(1, "one"), pad(2, ODD, "operator")])
@@ -148,6 +152,7 @@ async def test_settings_of_a_session_are_kept_with_it(store: Store, make: RowFac
     assert await store.read_settings("t1", "s9") == "{}"
 
 
+@pytest.mark.usefixtures("begun")
 async def test_notes_come_in_their_order_until_they_are_withdrawn(store: Store) -> None:
     first = NoteRow("t1", "s1", "main", "n1", "feedback", ODD, 1.0)
     second = NoteRow("t1", "s1", "main", "n2", "note", "two", 2.0)
@@ -158,6 +163,7 @@ async def test_notes_come_in_their_order_until_they_are_withdrawn(store: Store) 
     assert await store.read_notes("t1", "s2", "main") == []
 
 
+@pytest.mark.usefixtures("begun")
 async def test_a_label_that_no_text_column_takes_is_put_right(store: Store) -> None:
     await store.put([pad(1, "text", "auth\ud800or\x00")])
     found = await store.read_scratchpad("t1", "s1")

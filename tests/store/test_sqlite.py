@@ -77,7 +77,7 @@ async def test_a_log_that_was_removed_is_saved_while_it_can_be_read(
     monkeypatch.setattr(writer, "_CHECK_S", 0.01)
     store = await opened(tmp_path / "db")
     (tmp_path / "db-wal").unlink()
-    await store.put(make.line(3))
+    await store.put([*make.begin(), *make.line(3)])
     caplog.clear()  # a check before this put has saved the log without it
     async with asyncio.timeout(60):
         while "was removed and is saved" not in caplog.text:
@@ -197,6 +197,7 @@ async def test_the_file_grows_with_what_is_new_and_not_with_what_is_resent(tmp_p
     ]
     for part in range(8):
         store = await opened(path, durability="normal")
+        await store.put(make.begin())
         for upto in range(part * 100 + 10, part * 100 + 101, 10):
             await store.put(rows[part * 100 : upto])
         await store.close()
