@@ -48,7 +48,9 @@ async def test_pruning_is_not_offered_where_it_would_do_nothing(policy: str) -> 
             await prune.prune_next_prompt(talk.parts, talk.tenant, "s")
 
 
-async def test_messages_that_cannot_leave_alone_are_pruned_with_the_next_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_that_cannot_leave_alone_are_pruned_with_the_next_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with run_conversation("rolling") as talk:
         here = await find_session.find_branch(talk.parts, talk.tenant, "s")
         messages = here.request.messages
