@@ -397,7 +397,8 @@ def _refuse_roles(roles: Sequence[str], contents: Sequence[list[Block]]) -> Iter
 
 def _refuse_empty(messages: Sequence[Any], contents: Sequence[list[Block]]) -> Iterator[str]:
     for n, blocks in enumerate(contents):
-        if not messages[n]["content"] and (n < len(contents) - 1 or messages[n]["role"] == "user"):
+        sets_effort = messages[n]["role"] == "system" and any((messages[n].get("output_config") or {}).values())
+        if not blocks and not sets_effort and (n < len(contents) - 1 or messages[n]["role"] == "user"):
             yield (
                 f"messages.{n}: all messages must have non-empty content except for the optional final assistant "
                 "message"

@@ -33,7 +33,7 @@ TYPES = {
     "apply_patch_call_output", "computer_call", "computer_call_output", "tool_search_call", "tool_search_output",
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call",
     "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "additional_tools", "configuration_update",
-    "item_reference", "compaction", "compaction_trigger", "program", "program_output",
+    "item_reference", "compaction", "compaction_trigger", "program", "program_output", "agent_message",
 }  # fmt: skip
 REQUIRED = {
     "message": ("role", "content"),
@@ -45,6 +45,10 @@ REQUIRED = {
     "item_reference": ("id",),
 }
 PREFIXES = {"reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+UNBOUND = {
+    "id", "status", "annotations", "logprobs", "prompt_cache_breakpoint",
+    "internal_chat_message_metadata_passthrough",  # Codex adds it to items that came without it
+}  # fmt: skip
 KINDS = {"function_call_output": "function call", "custom_tool_call_output": "custom tool call"}
 CALLS = {"function_call": "function call", "custom_tool_call": "custom tool call"}
 OUTPUTS = ("_output", "_response")
@@ -506,8 +510,7 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if not isinstance(value, dict):
         return value
-    left = ("id", "status", "annotations", "logprobs", "prompt_cache_breakpoint")
-    made = {k: plain(v) for k, v in value.items() if v is not None and k not in left}
+    made = {k: plain(v) for k, v in value.items() if v is not None and k not in UNBOUND}
     if made.get("type") == "message" and isinstance(made.get("content"), str):
         kind = "output_text" if made["role"] == "assistant" else "input_text"
         made["content"] = [{"type": kind, "text": made["content"]}]

@@ -176,12 +176,13 @@ def read_models(
 
 
 def find_model(models: Sequence[Model], name: str) -> Model:
-    """The first entry whose pattern matches the name, with or without a provider's prefix (`openai/gpt-5`).
+    """The first entry whose pattern matches the name, with or without a provider's prefix (`openai/gpt-5`, and
+    `us.anthropic.claude-sonnet-5` of Bedrock, which has Anthropic's prices).
 
     An operator's entry gives only the fields that it sets. The other fields come from the next entry that matches.
     """
     name = name.lower()
-    bare = name.rsplit("/", 1)[-1]
+    bare = name.rsplit("/", 1)[-1].rpartition("anthropic.")[2]
     above: list[Model] = []
     match = Model()
     for model in models:

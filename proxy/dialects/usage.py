@@ -176,14 +176,14 @@ def _read_compactions(iterations: Any) -> tuple[Usage, ...]:
 
 def _read_gemini(value: dict[str, Any]) -> Usage | None:
     """Read `usageMetadata` of Gemini. Thoughts are beside the candidates, and results of server tools beside the
-    prompt."""
+    prompt. A count that is zero is left out, so a prompt without cached tokens names none."""
     prompt, answered = read_count(value.get("promptTokenCount")), read_count(value.get("candidatesTokenCount"))
     thoughts = read_count(value.get("thoughtsTokenCount"))
     if prompt is None and answered is None:
         return None
     prompt = (prompt or 0) + (read_count(value.get("toolUsePromptTokenCount")) or 0)
     completion = (answered or 0) + (thoughts or 0)
-    cached = read_count(value.get("cachedContentTokenCount"))
+    cached = read_count(value.get("cachedContentTokenCount")) or 0
     return Usage(prompt, completion, prompt + completion, cached, None, thoughts)
 
 

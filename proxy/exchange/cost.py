@@ -190,6 +190,9 @@ def make_meter(turn: Turn, usage: Usage | None, asked: int) -> Meter | None:
     kept = count_cacheable(model, max(0, min(turn.enriched.cached_without_proxy - again.held, before)))
     if model.cache == "breakpoint" and not rounds[0].cached and rounds[0].cache_write == 0:
         kept = 0  # a client that marks nothing has no cache, with or without the proxy
+    state = turn.located.branch.state
+    if state.cache_miss_streak and state.is_never_cached:
+        kept = 0  # what has served nothing of the sent prompts would have served nothing of the client's own
     only_ours = bool(turn.prompt.unmarked) and not turn.client_marks.in_history
     if only_ours:
         kept = min(kept, _count_marked_system(turn)) if turn.client_marks.lifetime else 0
@@ -296,6 +299,19 @@ class _PricedExchange(msgspec.Struct, frozen=True):
         return round(tokens * meter.own / meter.before) if meter.own and meter.before else self.count(tokens)
 
     @property
+    def served_share(self) -> float:
+        """The share that the cache served of the tokens that it was expected to hold.
+
+        If it served less than half of a prefix that it had been sent, it has dropped that prefix, or never kept any. It
+        would not have served the client's own prompt either. If edits have left little of the prefix, this little says
+        nothing about the rest."""
+        meter = self.meter
+        expected, reported = self.count(meter.expected), meter.rounds[0][1]
+        if 2 * meter.expected < meter.held:
+            return 1.0
+        return reported / expected if 0 <= 2 * reported < expected else 1.0
+
+    @property
     def answer(self) -> int:
         """Tokens of the answer that would have come without the proxy."""
         return max(0, self.usages[-1].completion - self.meter.asked)
@@ -369,11 +385,12 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     else:
         # The provider has been sent what it serves: the client's own prompt shares that prefix, and more of it, less
         # what was fetched again.
-        without = priced.estimate_own(max(priced.count_own(meter.held), meter.rounds[0][1] - meter.refetched))
+        held = round(priced.count_own(meter.held) * priced.served_share)
+        without = priced.estimate_own(max(held, meter.rounds[0][1] - meter.refetched))
     planned = None
     if meter.planned is not None:
         tokens, cached = meter.planned
-        planned = priced.estimate(count(tokens), count(cached), answer)
+        planned = priced.estimate(count(tokens), round(count(cached) * priced.served_share), answer)
     return Bill(priced.paid, without, planned)
 
 

@@ -192,10 +192,18 @@ def _make_outcome_row(
 
 def _read_usage(turn: Turn, answer: AssembledAnswer | None) -> Usage | None:
     """The usage of an answer. Until its end, Messages reports one or a few tokens of it, and Gemini those so far. So an
-    answer without an end has at least the tokens of what came, by our own count."""
+    answer without an end has at least the tokens of what came, by our own count.
+
+    vLLM and Gemini leave out a count of zero cached tokens. Where a count has come before, none is zero. Gemini's
+    stream has the count at its end only."""
     usage = answer.usage if answer is not None else None
-    if answer is None or usage is None or answer.finish_reasons:
+    if answer is None or usage is None:
         return usage
+    if answer.finish_reasons:
+        is_zero = usage.cached is None and turn.located.branch.state.cache_hit_seen
+        return replace(usage, cached=0) if is_zero else usage
+    if not usage.cached and usage.cache_write is None:
+        usage = replace(usage, cached=None)
     count_text = turn.token_counter.count_text
     counted = count_text(answer.text) + sum(count_text(call.name) + count_text(call.arguments) for call in answer.calls)
     completion = max(usage.completion, counted)

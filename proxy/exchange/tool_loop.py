@@ -311,6 +311,8 @@ class ToolLoop:
 
     def _add_usage(self, usage: Usage | None) -> None:
         if usage is not None:
+            if usage.cached is None and self.turn.located.branch.state.cache_hit_seen:
+                usage = msgspec.structs.replace(usage, cached=0)  # as for the last round (`record_outcome`)
             self.turn = self.turn.with_rounds(usage=(*self.turn.rounds.usage, usage))
 
     async def _send_round(self, body: bytes) -> Reply:

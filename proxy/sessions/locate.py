@@ -106,8 +106,14 @@ def find_session_name(
     path: str | None, headers: Mapping[str, str], body: Request | None, settings: IdentitySettings
 ) -> str | None:
     """Return the session that the client names: by path, x-context-session, the headers that agents send, or a body
-    field."""
+    field.
+
+    A sub-agent of Codex goes on from the prompt of the thread that has spawned it, to share its cache. The edits of
+    that prompt are known in that thread's session alone, so a sub-agent's own thread does not name a session.
+    """
     sent = [headers[name] for name in _lower_names(settings.headers) if name in headers]
+    if _PARENT_THREAD in headers and (shared := headers.get("session-id")):
+        sent.insert(0, shared)
     if settings.generic_header:
         pattern = re.compile(settings.generic_header)  # the module's own cache finds it again
         sent += [value for name, value in headers.items() if pattern.search(name)]
@@ -160,6 +166,8 @@ def find_owner(
     return find_tenant(headers, tenant, settings), name or ""
 
 
+_PARENT_THREAD: Final = "x-codex-parent-thread-id"
+"""Header of Codex's sub-agents. Their `session-id` is that of the first thread, which is named like its session."""
 _TITLED: Final = "title-ses_"
 """Beginning of the name under which Kilo asks for the title of a session."""
 _PAIRS = [one + other for one in ID_DIGITS for other in ID_DIGITS]

@@ -236,6 +236,8 @@ class ResponseSocket:
         frame = text.encode() if text is not None else message.get("bytes") or b""
         if (refusal := frames.refuse_steering(frame, self._max_values)) is not None:
             return await self._send_event(refusal)
+        if frames.is_interruption(frame, self._max_values):
+            return True  # the response goes on to its end, for which the client waits in either case
         lane = self._find_lane(frames.read_lane(frame, self._max_values))
         if lane is None or lane.frames.qsize() >= MAX_WAITING_FRAMES:
             await self._close(_POLICY_VIOLATION, "one response at a time" if lane else "too many lanes")

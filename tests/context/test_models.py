@@ -14,6 +14,7 @@ TABLE: dict[str, dict[str, Any]] = {
     "gpt-5*": {"window": 2000},
     "*": {"w": 1.25},
 }
+SHIPPED = read_models(tomllib.loads((Path(__file__).parents[2] / "config/models.toml").read_text())["models"])
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,38 @@ def test_a_pattern_may_name_the_provider() -> None:
     models = read_models({"azure/gpt-5*": {"window": 1}, "gpt-5*": {"window": 2}})
     assert find_model(models, "azure/gpt-5").window == 1
     assert find_model(models, "openai/gpt-5").window == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3:8b",
+        "deepseek-r1:671b",
+        "mixtral:8x7b-instruct-q4_0",
+        "mistral:latest",
+        "qwen3-coder:480b-cloud",
+        "deepseek-ai/DeepSeek-V3",
+        "accounts/fireworks/models/deepseek-v3",
+    ],
+)
+def test_weights_that_others_serve_have_no_vendors_price(name: str) -> None:
+    """A model on one's own machine was billed as the vendor's service."""
+    found = find_model(SHIPPED, name)
+    assert (found.input, found.output, found.window) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4[.-]5*"),
+        ("bedrock/anthropic.claude-opus-5-5", "claude-opus-5[.-]5*"),
+        ("anthropic/claude-sonnet-4.5", "claude-sonnet-4[.-]5*"),
+        ("deepseek/deepseek-chat-v3:free", "deepseek*"),
+        ("qwen/qwen3-max", "qwen3-max*"),
+    ],
+)
+def test_a_vendors_own_prices_hold_behind_a_provider_s_prefix(name: str, pattern: str) -> None:
+    assert find_model(SHIPPED, name).name == pattern
 
 
 def test_an_unknown_model_has_no_window_and_the_common_prices() -> None:
@@ -117,7 +150,7 @@ def test_a_model_whose_cache_never_serves_anything_has_one_price_for_all_tokens(
 
 
 def test_conversations_of_claude_and_gemini_begin_with_the_user_in_every_wire_format() -> None:
-    models = read_models(tomllib.loads((Path(__file__).parents[2] / "config/models.toml").read_text())["models"])
+    models = SHIPPED
     assert {m.user_first for m in models if m.name.startswith(("claude", "gemini"))} == {True}
     assert find_model(models, "google/gemini-3-pro-preview").user_first
     assert not find_model(models, "gpt-5").user_first

@@ -102,6 +102,14 @@ def test_no_usage_object_is_too_odd(value: Any) -> None:
     assert found is None or min(found.prompt, found.completion, found.unlisted, found.cache_write_long) >= 0
 
 
+def test_gemini_leaves_out_a_count_of_zero() -> None:
+    counts = {"promptTokenCount": 5000, "candidatesTokenCount": 20, "totalTokenCount": 5020}
+    missed, served = read_usage(counts), read_usage({**counts, "cachedContentTokenCount": 4096})
+    assert missed is not None
+    assert served is not None
+    assert (missed.cached, served.cached) == (0, 4096)
+
+
 def test_a_count_is_a_whole_number_of_tokens() -> None:
     assert [read_count(value) for value in (3, 3.0, True, -1, 1e300, "3", None)] == [3, 3, None, None, None, None, None]
 

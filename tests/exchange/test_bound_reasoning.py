@@ -273,3 +273,19 @@ async def test_an_empty_signature_binds_no_prompt() -> None:
         assert agent.heard[-1].header("x-context-policy-used") is None
         assert {row[2] for row in await proxy.outcomes()} == {None}
     assert len(received[-1]) < 0.6 * len(json.dumps(agent.messages))
+
+
+async def test_a_sub_agent_that_goes_on_from_the_prompt_of_another_keeps_its_reasoning_and_its_cache() -> None:
+    """Codex has such sub-agents. Each has a thread of its own, in the session of the first one."""
+    steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(STEPS)]
+    model = StrictResponses(*steps, [Think("So."), Say("Done.")])
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = ResponsesAgent(proxy, read_listing, lines=(b"session-id: t1", b"thread-id: t1"))
+        await agent.work("Find the fault.")
+        assert len(model.raw[-1]) < 0.9 * len(json.dumps(agent.items)), "the prompt has edits"
+        lines = (b"session-id: t1", b"thread-id: t2", b"x-codex-parent-thread-id: t1")
+        spawned = ResponsesAgent(proxy, read_listing, lines=lines, items=list(agent.items))
+        assert await spawned.work("Look at part 2.") == "Done."
+    assert model.dropped == []
+    assert model.received[-1]["input"][: len(agent.items) - 2] == model.received[-2]["input"]
+    assert [one.session for one in spawned.heard] == ["t1"]

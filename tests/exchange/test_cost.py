@@ -121,6 +121,75 @@ def test_a_prefix_that_the_provider_serves_is_cached_without_the_proxy_too(repor
     assert bill.without_proxy == pytest.approx(((1500 - cached) * 2.0 + cached * 0.2) / 1e6)
 
 
+@pytest.mark.parametrize(("reported", "served"), [(-1, 1.0), (900, 1.0), (450, 1.0), (449, 449 / 900), (0, 0.0)])
+def test_a_cache_that_drops_the_sent_prompt_would_have_dropped_the_clients_own(reported: int, served: float) -> None:
+    """Before a cache that hits seven times of ten, a saving was reported as a loss."""
+    model = Model(name="priced", input=2.0, output=10.0, w=1.0, r=0.1, min=0, block=1, tokenizer="estimate")
+    meter = Meter([(1000, reported)], 0, before=1500, held=1300, sent=1000, expected=900, planned=(800, 700))
+    bill = compute_bill(model, meter)
+    assert bill is not None
+    held, planned = round(1300 * served), round(700 * served)
+    assert bill.without_proxy == pytest.approx(((1500 - held) * 2.0 + held * 0.2) / 1e6)
+    assert bill.planned == pytest.approx(((800 - planned) * 2.0 + planned * 0.2) / 1e6)
+    predicted = predict_bill(model, meter)
+    assert predicted is not None
+    assert predicted.own == pytest.approx((200 * 2.0 + 1300 * 0.2) / 1e6), "a prediction is made before the answer"
+
+
+async def test_without_the_proxy_nothing_is_cached_where_the_upstream_caches_nothing(prices: str) -> None:
+    """A window of five groups: each prompt is shortened. All of the client's own counted as served."""
+    model = ScriptedModel("Done.")
+    model.usage = usage(1000, 0)
+    history = [*HISTORY]
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices, policy="rolling") as there:
+        for n in range(14):
+            answer = await there.post({"model": "priced", "messages": history})
+            history += [answer.message, {"role": "user", "content": f"And {n}? " + "y " * 2000}]
+        counted = there.read_dollars()
+        answer = await there.post({"model": "priced", "messages": history})
+        paid, without = (now - then for now, then in zip(there.read_dollars(), counted, strict=True))
+        (place,) = await there.app.store.read_sessions_used_since(0.0)
+        rows = await there.app.store.read_exchanges(*place, 1)
+    before, after = map(int, (answer.header("x-context-tokens") or "").split(","))
+    assert 2 * after < before
+    assert paid == pytest.approx((1000 * 2.5 + 100 * 10) / 1e6)
+    assert without > paid
+    assert rows[0].meter is not None
+    assert read_meter(rows[0].meter).held == 0
+
+
+async def test_an_answer_without_a_count_has_no_cached_tokens_once_there_was_a_count(prices: str) -> None:
+    """vLLM leaves out a count of zero. What was expected was billed as served."""
+    model = ScriptedModel("Done.")
+    plain = {"prompt_tokens": 1000, "completion_tokens": 100}
+    history = [*HISTORY]
+    paid = []
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, models_file=prices) as there:
+        for model.usage in (usage(1000, 0), plain, usage(1000, 900), {**plain, "prompt_tokens_details": None}):
+            before = there.read_dollars()[0]
+            answer = await there.post({"model": "priced", "messages": history})
+            history += [answer.message, {"role": "user", "content": "And now?"}]
+            paid.append(there.read_dollars()[0] - before)
+    whole = (1000 * 2.5 + 100 * 10) / 1e6
+    assert paid[0] == pytest.approx(whole)
+    assert paid[1] < whole, "no count has come yet, so that a missing one proves nothing"
+    assert paid[2] == pytest.approx((100 * 2.5 + 900 * 0.2 + 100 * 10) / 1e6)
+    assert paid[3] == pytest.approx(whole)
+
+
+async def test_hidden_rounds_without_a_count_have_no_cached_tokens_once_there_was_a_count(prices: str) -> None:
+    model = ScriptedModel("Done.", make_answer(None, make_proxy_call(1)), "Done.")
+    async with run_upstream(model) as upstream, run_proxy_with_tools(upstream.port, models_file=prices) as there:
+        model.usage = usage(1000, 400)
+        first = await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS})
+        before = there.read_dollars()[0]
+        model.usage = {"prompt_tokens": 1000, "completion_tokens": 100}
+        history = [*HISTORY, first.message, {"role": "user", "content": "And now?"}]
+        await there.post({"model": "priced", "messages": history, "tools": TOOLS})
+        paid = there.read_dollars()[0] - before
+    assert paid == pytest.approx(2 * (1000 * 2.5 + 100 * 10) / 1e6)
+
+
 async def test_hidden_rounds_are_part_of_the_cost_that_the_proxy_adds(prices: str) -> None:
     model = ScriptedModel(make_answer(None, make_proxy_call(1)), make_answer(None, make_proxy_call(2)), "Done.")
     model.usage = usage(1000, 400)

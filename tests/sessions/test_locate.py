@@ -37,6 +37,15 @@ def test_the_path_comes_before_our_header_that_before_the_agents_and_those_befor
     assert read_session_name({}, None, metadata={"conversation_id": "g"}) == "g"
 
 
+def test_a_sub_agent_of_codex_belongs_to_the_session_of_the_thread_that_spawned_it() -> None:
+    first = {"thread-id": "t1", "session-id": "t1"}
+    spawned = {"thread-id": "t2", "session-id": "t1", "x-codex-parent-thread-id": "t1"}
+    spawned_by_it = {"thread-id": "t3", "session-id": "t1", "x-codex-parent-thread-id": "t2"}
+    assert [named(one) for one in (first, spawned, spawned_by_it)] == ["t1"] * 3
+    assert named({"thread-id": "t2", "session-id": "t1"}) == "t2", "a thread that nobody spawned"
+    assert named({"thread-id": "t2", "x-codex-parent-thread-id": "t1"}) == "t2", "an older Codex"
+
+
 @pytest.mark.parametrize("header", [*IDENTITY.headers, "x-somebodys-session-id", "x-my-agent-session-id"])
 def test_every_header_that_agents_send_names_a_session(header: str) -> None:
     assert read_session_name({header.lower(): " s1 "}) == "s1"

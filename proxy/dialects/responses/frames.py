@@ -282,6 +282,16 @@ def refuse_steering(frame: bytes, max_values: int) -> bytes | None:
     return msgspec.json.encode({"type": "response.steer.failed", "sequence_number": 0, "error": error, "steer": steer})
 
 
+def is_interruption(frame: bytes, max_values: int) -> bool:
+    """True for a `response.interrupt` frame, by which a client wants to be heard before a response has ended.
+
+    max_values: as above.
+    """
+    if b'"response.interrupt"' not in frame or json_spans.has_more_values(frame, max_values):
+        return False
+    return bool(_read_path(frame, "type") == "response.interrupt")
+
+
 def make_unknown_response_frame(response_id: str) -> bytes:
     """The frame at which a client sends its whole history again."""
     error = {
