@@ -41,9 +41,9 @@ def test_a_sub_agent_of_codex_belongs_to_the_session_of_the_thread_that_spawned_
     first = {"thread-id": "t1", "session-id": "t1"}
     spawned = {"thread-id": "t2", "session-id": "t1", "x-codex-parent-thread-id": "t1"}
     spawned_by_it = {"thread-id": "t3", "session-id": "t1", "x-codex-parent-thread-id": "t2"}
-    assert [named(one) for one in (first, spawned, spawned_by_it)] == ["t1"] * 3
-    assert named({"thread-id": "t2", "session-id": "t1"}) == "t2", "a thread that nobody spawned"
-    assert named({"thread-id": "t2", "x-codex-parent-thread-id": "t1"}) == "t2", "an older Codex"
+    assert [read_session_name(one) for one in (first, spawned, spawned_by_it)] == ["t1"] * 3
+    assert read_session_name({"thread-id": "t2", "session-id": "t1"}) == "t2", "a thread that nobody spawned"
+    assert read_session_name({"thread-id": "t2", "x-codex-parent-thread-id": "t1"}) == "t2", "an older Codex"
 
 
 @pytest.mark.parametrize("header", [*IDENTITY.headers, "x-somebodys-session-id", "x-my-agent-session-id"])
