@@ -95,7 +95,7 @@ class StrictGemini:
             await answer(request, connection)
             return
         whole = self.make_response(body, answer, model)
-        chunks = cut(whole)
+        chunks = split_response(whole)
         if method == "generateContent":
             await _send_json(connection, whole)
         elif query.get("alt") == ["sse"]:
@@ -146,7 +146,7 @@ async def _send_json(connection: Connection, value: Any, status: bytes = b"200 O
     await send_reply(connection, status, json.dumps(value).encode(), b"content-type: application/json")
 
 
-def cut(response: Json) -> list[Json]:
+def split_response(response: Json) -> list[Json]:
     """The chunks of a stream: texts in pieces, a part in each chunk, and the end with an empty text."""
     candidate = response["candidates"][0]
     pieces: list[Json] = []

@@ -80,7 +80,7 @@ SERVED = {"api", "dashboard"}
 _NAME = re.compile(r"^ *(?:async )?def test_((?:[a-gt]\d{1,2}_)+)", re.MULTILINE)
 
 
-def named(tests: Path) -> tuple[Counter[str], Counter[str]]:
+def count_named_tests(tests: Path) -> tuple[Counter[str], Counter[str]]:
     """(how many tests show each row, how many of them in a file that starts the proxy)."""
     shown, running = Counter[str](), Counter[str]()
     for path in sorted(tests.rglob("test_*.py")):
@@ -98,7 +98,7 @@ def named(tests: Path) -> tuple[Counter[str], Counter[str]]:
 
 @pytest.fixture(scope="module")
 def found() -> tuple[Counter[str], Counter[str]]:
-    return named(Path(__file__).parent)
+    return count_named_tests(Path(__file__).parent)
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -123,6 +123,6 @@ def test_a_row_without_a_test_is_found(tmp_path: Path) -> None:
     (tmp_path / "test_two.py").write_text(text)
     (tmp_path / "faults").mkdir()
     (tmp_path / "faults" / "test_three.py").write_text("def test_c3_of_faults(): ...\n")
-    shown, running = named(tmp_path)
+    shown, running = count_named_tests(tmp_path)
     assert sorted(shown) == ["b1", "b2", "b3"]
     assert sorted(running) == ["b2", "b3"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.strict_gemini import SKIP, StrictGemini, cut, refuse, sign
+from tests.strict_gemini import SKIP, StrictGemini, refuse, sign, split_response
 
 Json = dict[str, Any]
 MODEL = "gemini-3-pro"
@@ -67,7 +67,7 @@ def test_tools_and_fields() -> None:
 
 def test_a_stream_adds_up() -> None:
     whole = StrictGemini().make_response({}, [{"text": "a long text of many words"}, call(signed=False)])
-    chunks = cut(whole)
+    chunks = split_response(whole)
     parts = [part for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
     assert "".join(part.get("text", "") for part in parts) == "a long text of many words"
     assert parts[-1]["thoughtSignature"]

@@ -148,14 +148,14 @@ def find_revoked_edits(edits: Mapping[bytes, Edit], decisions: OperatorDecisions
 
     These are edits of restored messages, of withdrawn notes, and of references to messages that are out.
     """
-    revoked = {k for k in decisions.restored if k in edits and edits[k].action != "append"}
+    revoked = {key for key in decisions.restored if key in edits and edits[key].action != "append"}
     if decisions.dropped_ids:
         revoked |= {
-            k
-            for k, e in edits.items()
-            if e.stage == "refer_repeats" and any(i in (e.text or "") for i in decisions.dropped_ids)
+            key
+            for key, edit in edits.items()
+            if edit.stage == "refer_repeats" and any(name in (edit.text or "") for name in decisions.dropped_ids)
         }
-    marks = [OperatorNote(note, "").mark for note in decisions.withdrawn_notes]
+    marks = [OperatorNote(note_id, "").mark for note_id in decisions.withdrawn_notes]
     if marks:
-        revoked |= {k for k, e in edits.items() if e.text and any(mark in e.text for mark in marks)}
+        revoked |= {key for key, edit in edits.items() if edit.text and any(mark in edit.text for mark in marks)}
     return revoked

@@ -1,8 +1,8 @@
-"""Bindings of reasoning to its prompt: kept for each answer, and looked at before a prompt goes out (rule W15).
+"""Bindings of reasoning to its prompt: stored for each answer, and checked before a prompt is sent (rule W15).
 
 Each token of an answer is stored with a hash of the prompt as it was sent, and with one of the prompt as the client had
-it. So a prompt that would break a binding is known before it is sent, and whose change breaks it. A token that came
-with messages which did not go through the proxy was made after the client's own prompt.
+it. So the proxy knows before it sends a prompt whether that breaks a binding, and whether its own change does or the
+client's. A token of messages that did not go through the proxy was made after the client's own prompt.
 
 A client may change its own conversation: the provider judges that. Reasoning that the proxy would break is left out
 now and for ever, or the branch loses its edits, whichever costs fewer tokens.

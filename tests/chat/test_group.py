@@ -41,28 +41,32 @@ SAMPLES = {
 }
 
 
-def cut(*values: Json) -> list[tuple[int, int]]:
+def list_step_ranges(*values: Json) -> list[tuple[int, int]]:
     return [(s.start, s.end) for s in split_steps(make_messages(*values))]
 
 
-def parted(*values: Json, observation: str = "") -> list[tuple[int, int, int]]:
+def list_group_ranges(*values: Json, observation: str = "") -> list[tuple[int, int, int]]:
     talk = make_messages(*values)
     pattern = re.compile(observation) if observation else None
     return [(g.start, g.prompt_end, g.end) for g in split_groups(talk, chain.compute_keys("t", talk), pattern)]
 
 
 def test_a_call_and_its_result_are_one_step() -> None:
-    assert cut(user("a"), assistant(None, "1"), result("1", "x"), assistant("b")) == [(0, 1), (1, 3), (3, 4)]
+    assert list_step_ranges(user("a"), assistant(None, "1"), result("1", "x"), assistant("b")) == [
+        (0, 1),
+        (1, 3),
+        (3, 4),
+    ]
 
 
 def test_parallel_calls_and_all_their_results_are_one_step() -> None:
     talk = (assistant("t", "1", "2", "3"), result("2", "x"), result("1", "y"), result("3", "z"), user("b"))
-    assert cut(*talk) == [(0, 4), (4, 5)]
+    assert list_step_ranges(*talk) == [(0, 4), (4, 5)]
 
 
 def test_reused_call_ids_are_paired_by_where_they_stand() -> None:
     twice = (assistant(None, "1"), result("1", "x"))
-    assert cut(*twice, *twice, user("a"), *twice) == [(0, 2), (2, 4), (4, 5), (5, 7)]
+    assert list_step_ranges(*twice, *twice, user("a"), *twice) == [(0, 2), (2, 4), (4, 5), (5, 7)]
 
 
 def test_an_answer_that_continues_with_another_one_joins_its_step() -> None:
@@ -80,39 +84,44 @@ def test_an_answer_that_continues_with_another_one_joins_its_step() -> None:
 
 
 def test_calls_without_an_answer_at_the_end_are_a_step_of_their_own() -> None:
-    assert cut(user("a"), assistant(None, "1")) == [(0, 1), (1, 2)]
-    assert cut(user("a"), assistant(None, "1", "2"), result("1", "x")) == [(0, 1), (1, 3)]
+    assert list_step_ranges(user("a"), assistant(None, "1")) == [(0, 1), (1, 2)]
+    assert list_step_ranges(user("a"), assistant(None, "1", "2"), result("1", "x")) == [(0, 1), (1, 3)]
 
 
 def test_a_result_without_a_call_stands_alone() -> None:
-    assert cut(result("1", "x"), result("2", "y"), assistant("b"), result("3", "z")) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert list_step_ranges(result("1", "x"), result("2", "y"), assistant("b"), result("3", "z")) == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 4),
+    ]
 
 
 def test_a_message_between_call_and_result_ends_the_step() -> None:
-    assert cut(assistant(None, "1"), user("wait"), result("1", "x")) == [(0, 1), (1, 2), (2, 3)]
+    assert list_step_ranges(assistant(None, "1"), user("wait"), result("1", "x")) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_function_calls_of_the_old_kind_are_steps_too() -> None:
     call = {"role": "assistant", "content": None, "function_call": {"name": "run", "arguments": "{}"}}
-    assert cut(call, {"role": "function", "name": "run", "content": "x"}) == [(0, 2)]
+    assert list_step_ranges(call, {"role": "function", "name": "run", "content": "x"}) == [(0, 2)]
 
 
 def test_a_group_is_a_prompt_and_all_that_it_caused() -> None:
     talk = (user("a"), assistant(None, "1"), result("1", "x"), assistant("b"), user("c"), assistant("d"))
-    assert parted(*talk) == [(0, 1, 4), (4, 5, 6)]
+    assert list_group_ranges(*talk) == [(0, 1, 4), (4, 5, 6)]
 
 
 def test_user_messages_in_a_row_are_one_prompt() -> None:
-    assert parted(user("a"), user("b"), assistant("c"), user("d"), user("e")) == [(0, 2, 3), (3, 5, 5)]
+    assert list_group_ranges(user("a"), user("b"), assistant("c"), user("d"), user("e")) == [(0, 2, 3), (3, 5, 5)]
 
 
 def test_a_system_message_between_them_does_not_part_them() -> None:
-    assert parted(user("a"), system("x"), user("b"), assistant("c")) == [(0, 3, 4)]
+    assert list_group_ranges(user("a"), system("x"), user("b"), assistant("c")) == [(0, 3, 4)]
 
 
 def test_messages_before_the_first_prompt_belong_to_its_group() -> None:
     talk = (system("x"), assistant("Welcome!"), user("a"), assistant("b"), user("c"))
-    assert parted(*talk) == [(0, 3, 4), (4, 5, 5)]
+    assert list_group_ranges(*talk) == [(0, 3, 4), (4, 5, 5)]
 
 
 def test_the_id_of_a_group_is_that_of_its_first_user_message() -> None:
@@ -122,20 +131,20 @@ def test_the_id_of_a_group_is_that_of_its_first_user_message() -> None:
 
 
 def test_a_conversation_without_a_prompt_is_one_group() -> None:
-    assert parted(assistant("a"), result("1", "x")) == [(0, 0, 2)]
-    assert parted(system("a")) == [(0, 1, 1)]
+    assert list_group_ranges(assistant("a"), result("1", "x")) == [(0, 0, 2)]
+    assert list_group_ranges(system("a")) == [(0, 1, 1)]
     assert split_groups([], []) == []
 
 
 def test_user_messages_that_are_really_tool_output_open_no_group() -> None:
     talk = (user("fix it"), assistant("run: ls"), user("OBSERVATION:\na.py"), assistant("done"), user("thanks"))
-    assert parted(*talk) == [(0, 1, 2), (2, 3, 4), (4, 5, 5)]
-    assert parted(*talk, observation="^OBSERVATION:") == [(0, 1, 4), (4, 5, 5)]
+    assert list_group_ranges(*talk) == [(0, 1, 2), (2, 3, 4), (4, 5, 5)]
+    assert list_group_ranges(*talk, observation="^OBSERVATION:") == [(0, 1, 4), (4, 5, 5)]
 
 
 def test_a_prompt_right_after_tool_output_opens_a_group() -> None:
     talk = (user("fix it"), assistant("run: ls"), user("OBSERVATION:\na.py"), user("stop that"))
-    assert parted(*talk, observation="^OBSERVATION:") == [(0, 1, 3), (3, 4, 4)]
+    assert list_group_ranges(*talk, observation="^OBSERVATION:") == [(0, 1, 3), (3, 4, 4)]
 
 
 KINDS = st.sampled_from(
@@ -246,8 +255,8 @@ BESIDE = {
 @pytest.mark.parametrize("content", BESIDE.values(), ids=BESIDE)
 def test_text_that_a_client_adds_to_results_belongs_to_their_step(content: object) -> None:
     talk = (user("a"), assistant(None, "1"), result("1", "x"), user(content), assistant(None, "2"), result("2", "y"))
-    assert cut(*talk) == [(0, 1), (1, 4), (4, 6)]
-    assert parted(*talk) == [(0, 1, 6)]
+    assert list_step_ranges(*talk) == [(0, 1), (1, 4), (4, 6)]
+    assert list_group_ranges(*talk) == [(0, 1, 6)]
     assert is_beside_results(make_messages(*talk), 3)
     assert find_last_user(make_messages(*talk)) == 0
 
@@ -267,22 +276,22 @@ SPOKEN = {
 @pytest.mark.parametrize("content", SPOKEN.values(), ids=SPOKEN)
 def test_a_user_message_after_results_opens_a_group(content: object) -> None:
     talk = (user("a"), assistant(None, "1"), result("1", "x"), user(content), assistant(None, "2"), result("2", "y"))
-    assert cut(*talk) == [(0, 1), (1, 3), (3, 4), (4, 6)]
-    assert parted(*talk) == [(0, 1, 3), (3, 4, 6)]
+    assert list_step_ranges(*talk) == [(0, 1), (1, 3), (3, 4), (4, 6)]
+    assert list_group_ranges(*talk) == [(0, 1, 3), (3, 4, 6)]
     assert find_last_user(make_messages(*talk)) == 3
 
 
 @pytest.mark.parametrize("content", [REMINDER, PICTURE])
 def test_without_results_before_it_a_reminder_or_a_picture_is_a_prompt(content: object) -> None:
-    assert parted(user("a"), assistant("b"), user(content), assistant("c")) == [(0, 1, 2), (2, 3, 4)]
-    assert parted(user(content), assistant("b")) == [(0, 1, 2)]
+    assert list_group_ranges(user("a"), assistant("b"), user(content), assistant("c")) == [(0, 1, 2), (2, 3, 4)]
+    assert list_group_ranges(user(content), assistant("b")) == [(0, 1, 2)]
     assert find_last_user(make_messages(user("a"), assistant("b"), user(content))) == 2
 
 
 def test_a_system_message_does_not_part_a_reminder_from_its_results() -> None:
     talk = (user("a"), assistant(None, "1"), result("1", "x"), system(), user(REMINDER), assistant("b"))
-    assert parted(*talk) == [(0, 1, 6)]
-    assert cut(*talk) == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6)]
+    assert list_group_ranges(*talk) == [(0, 1, 6)]
+    assert list_step_ranges(*talk) == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6)]
 
 
 def test_the_last_user_among_tool_output() -> None:

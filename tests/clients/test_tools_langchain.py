@@ -33,13 +33,13 @@ pytestmark = pytest.mark.clients
 Model = Runnable[Any, BaseMessage]
 
 
-async def whole(model: Model, history: list[BaseMessage], heard: list[str]) -> BaseMessage:
+async def ask_whole(model: Model, history: list[BaseMessage], heard: list[str]) -> BaseMessage:
     found = await model.ainvoke(history)
     heard.append(found.model_dump_json(warnings=False))
     return found
 
 
-async def streamed(model: Model, history: list[BaseMessage], heard: list[str]) -> BaseMessage:
+async def ask_streaming(model: Model, history: list[BaseMessage], heard: list[str]) -> BaseMessage:
     joined: Any = None
     async for chunk in model.astream(history):
         heard.append(chunk.model_dump_json(warnings=False))
@@ -49,7 +49,7 @@ async def streamed(model: Model, history: list[BaseMessage], heard: list[str]) -
     return joined
 
 
-@pytest.mark.parametrize("ask", [whole, streamed])
+@pytest.mark.parametrize("ask", [ask_whole, ask_streaming])
 async def test_the_clients_tools_are_called_and_the_proxys_are_not_seen(
     ask: Callable[[Model, list[BaseMessage], list[str]], Awaitable[BaseMessage]],
 ) -> None:

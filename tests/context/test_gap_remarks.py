@@ -10,12 +10,12 @@ from tests.conversations import Json, assistant, build_view, result, system, use
 TALK: list[Json] = [system(), user("a"), assistant("b"), user("c"), assistant(None, "1"), result("1", "r"), user("d")]
 
 
-def gone(values: list[Json], *places: int, stage: str = "fit_budget") -> dict[bytes, Edit]:
+def make_removals(values: list[Json], *places: int, stage: str = "fit_budget") -> dict[bytes, Edit]:
     view = build_view(values)
     return {view.keys[n]: Edit(view.keys[n], "gone", None, stage, "", view.original_tokens[n], 0) for n in places}
 
 
-def borne(values: list[Json], edits: dict[bytes, Edit], old: dict[bytes, Edit] | None = None) -> list[int]:
+def list_remark_places(values: list[Json], edits: dict[bytes, Edit], old: dict[bytes, Edit] | None = None) -> list[int]:
     """The messages with a remark."""
     view = build_view(values)
     found = add_gap_remarks(view, edits, old or {}, GAP_REMARK)
@@ -23,36 +23,36 @@ def borne(values: list[Json], edits: dict[bytes, Edit], old: dict[bytes, Edit] |
 
 
 def test_the_user_message_or_result_before_the_gap_bears_it() -> None:
-    assert borne(TALK, gone(TALK, 2, 3)) == [1]
-    assert borne(TALK, gone(TALK, 3, 4, 5)) == [1], "an answer is never written into"
-    assert borne(TALK, gone(TALK, 4, 5)) == [3]
+    assert list_remark_places(TALK, make_removals(TALK, 2, 3)) == [1]
+    assert list_remark_places(TALK, make_removals(TALK, 3, 4, 5)) == [1], "an answer is never written into"
+    assert list_remark_places(TALK, make_removals(TALK, 4, 5)) == [3]
     more = [*TALK[:6], assistant("e"), *TALK[6:]]
-    assert borne(more, gone(more, 6)) == [5]
-    assert borne(TALK, gone(TALK, 1, 2)) == [], "nothing stands before it"
-    assert borne(TALK, gone(TALK, 2, 4, 5)) == [1, 3]
+    assert list_remark_places(more, make_removals(more, 6)) == [5]
+    assert list_remark_places(TALK, make_removals(TALK, 1, 2)) == [], "nothing stands before it"
+    assert list_remark_places(TALK, make_removals(TALK, 2, 4, 5)) == [1, 3]
 
 
 def test_a_gap_that_another_text_explains_gets_no_remark() -> None:
     for stage in ("summarize_old", "compress_levels", "distil_results", "refer_repeats"):
-        assert borne(TALK, gone(TALK, 2, 3, stage=stage)) == []
+        assert list_remark_places(TALK, make_removals(TALK, 2, 3, stage=stage)) == []
 
 
 def test_a_gap_remark_is_inserted_once_and_stays() -> None:
     view = build_view(TALK)
-    first = add_gap_remarks(view, gone(TALK, 2, 3), {}, GAP_REMARK)
+    first = add_gap_remarks(view, make_removals(TALK, 2, 3), {}, GAP_REMARK)
     edit = first[view.keys[1]]
     assert (edit.action, edit.text, edit.stage) == ("append", GAP_REMARK, REMARK_NAME)
     assert edit.after == view.original_tokens[1] + len(GAP_REMARK)
-    grown = {**first, **gone(TALK, 4, 5)}
+    grown = {**first, **make_removals(TALK, 4, 5)}
     assert add_gap_remarks(view, grown, first, GAP_REMARK) == grown
 
 
 def test_a_gap_that_was_there_before_is_left_as_it_went_out() -> None:
-    old = gone(TALK, 2, 3)
-    assert borne(TALK, {**old, **gone(TALK, 4, 5)}, old) == [1], "the gap has grown"
+    old = make_removals(TALK, 2, 3)
+    assert list_remark_places(TALK, {**old, **make_removals(TALK, 4, 5)}, old) == [1], "the gap has grown"
     view = build_view(TALK)
     shorter = {**old, view.keys[5]: Edit(view.keys[5], "text", "s", "shorten_results", "", 5, 4)}
-    assert borne(TALK, shorter, old) == []
+    assert list_remark_places(TALK, shorter, old) == []
 
 
 def test_a_text_that_takes_the_place_of_another_bears_it_too() -> None:
@@ -67,7 +67,7 @@ def test_a_text_that_takes_the_place_of_another_bears_it_too() -> None:
     ]
     view = build_view(talk)
     k = view.keys[2]
-    first = add_gap_remarks(view, gone(talk, 3, 4, 5), {}, GAP_REMARK)
+    first = add_gap_remarks(view, make_removals(talk, 3, 4, 5), {}, GAP_REMARK)
     assert first[k].text == GAP_REMARK
     stub = Edit(k, "text", "short", "shorten_results", "stale", view.original_tokens[2], 9)
     again = add_gap_remarks(view, {**first, k: stub}, first, GAP_REMARK)
@@ -76,6 +76,6 @@ def test_a_text_that_takes_the_place_of_another_bears_it_too() -> None:
 
 def test_a_gap_remark_is_never_written_into_pinned_or_guarded_messages() -> None:
     talk = [user("a"), assistant("x"), user("[pin] b"), assistant("c"), user("d")]
-    assert borne(talk, gone(talk, 3)) == []
+    assert list_remark_places(talk, make_removals(talk, 3)) == []
     view = build_view(talk)
-    assert view.keys[0] in add_gap_remarks(view, gone(talk, 3), {}, GAP_REMARK)
+    assert view.keys[0] in add_gap_remarks(view, make_removals(talk, 3), {}, GAP_REMARK)

@@ -27,7 +27,7 @@ GROUP = [user("u" * 6), *STEP, assistant("a" * 6)]
 FIT = Policy("fit", stages=(FitBudget(),), ask="never", budget=0.5, low=0.5, remark="")
 
 
-def fitted(
+def fit_prompt(
     values: Sequence[Json], budget: int, policy: Policy = FIT, state: BranchState | None = None, **more: Any
 ) -> tuple[Plan, list[int]]:
     """The plan under a window of which `budget` is the share that a prompt may fill, and what of `values` goes out."""
@@ -60,7 +60,7 @@ TALK = [system("s" * 6), *GROUP, *GROUP, *GROUP, user("u" * 6)]
     ],
 )
 def test_groups_leave_whole_and_oldest_first_and_the_first_prompt_stays(budget: int, left: list[int]) -> None:
-    made, found = fitted(TALK, budget)
+    made, found = fit_prompt(TALK, budget)
     assert found == left
     assert made.notes == ()
     assert made.after <= budget
@@ -68,7 +68,7 @@ def test_groups_leave_whole_and_oldest_first_and_the_first_prompt_stays(budget: 
 
 
 def test_a_prompt_that_cannot_be_made_to_fit_is_sent_with_a_note() -> None:
-    made, left = fitted(TALK, 28)
+    made, left = fit_prompt(TALK, 28)
     assert left == [0, 1, 13]
     assert [n.kind for n in made.notes] == ["over_budget"]
     assert "2 tokens over the budget of 28" in made.notes[0].text
@@ -77,13 +77,13 @@ def test_a_prompt_that_cannot_be_made_to_fit_is_sent_with_a_note() -> None:
 def test_after_the_groups_old_steps_of_the_active_group_leave_and_the_newest_four_stay_while_they_fit() -> None:
     talk = [*GROUP, user("u" * 6), *STEP * 6]
     # 120 + 10 + 600: without the first group's answer 620, without one step 520, without two 420.
-    assert fitted(talk, 620)[1] == [0, *range(4, 17)]
-    assert fitted(talk, 619)[1] == [0, 4, *range(7, 17)]
-    assert fitted(talk, 520)[1] == [0, 4, *range(7, 17)]
-    assert fitted(talk, 519)[1] == [0, 4, *range(9, 17)]
-    assert fitted(talk, 420)[1] == [0, 4, *range(9, 17)]
+    assert fit_prompt(talk, 620)[1] == [0, *range(4, 17)]
+    assert fit_prompt(talk, 619)[1] == [0, 4, *range(7, 17)]
+    assert fit_prompt(talk, 520)[1] == [0, 4, *range(7, 17)]
+    assert fit_prompt(talk, 519)[1] == [0, 4, *range(9, 17)]
+    assert fit_prompt(talk, 420)[1] == [0, 4, *range(9, 17)]
     # Not even four fit: the newest one stays.
-    made, left = fitted(talk, 100)
+    made, left = fit_prompt(talk, 100)
     assert left == [0, 4, 15, 16]
     assert made.notes
 
@@ -91,20 +91,20 @@ def test_after_the_groups_old_steps_of_the_active_group_leave_and_the_newest_fou
 def test_all_steps_but_the_last_can_leave_where_none_has_to_stay() -> None:
     talk = [user("u" * 6), *STEP * 3]
     none = replace(FIT, stages=(FitBudget(keep_steps=0),))
-    assert fitted(talk, 210, none)[1] == [0, 3, 4, 5, 6]
-    assert fitted(talk, 110, none)[1] == [0, 5, 6]
-    made, left = fitted(talk, 50, none)
+    assert fit_prompt(talk, 210, none)[1] == [0, 3, 4, 5, 6]
+    assert fit_prompt(talk, 110, none)[1] == [0, 5, 6]
+    made, left = fit_prompt(talk, 50, none)
     assert left == [0, 5, 6]
     assert made.notes
 
 
 def test_groups_that_left_stay_out_and_the_next_follow_when_the_prompt_grows() -> None:
-    made, left = fitted(TALK[:10], 150)
+    made, left = fit_prompt(TALK[:10], 150)
     assert left == [0, 1, *range(5, 10)]
     state = BranchState().after_sending(made, 0.0)
-    made, left = fitted(TALK, 270, state=state)
+    made, left = fit_prompt(TALK, 270, state=state)
     assert (made.new_edits, left) == ((), [0, 1, *range(5, 14)])
-    made, left = fitted(TALK, 269, state=state)
+    made, left = fit_prompt(TALK, 269, state=state)
     assert (len(made.new_edits), left) == (4, [0, 1, *range(9, 14)])
 
 
@@ -114,19 +114,19 @@ LOW = replace(FIT, budget=0.5, low=0.25)
 
 def test_once_over_the_budget_it_is_brought_down_to_the_low_mark() -> None:
     # 380 tokens at 379: down to 189 at most, so that the second group leaves with the first.
-    made, left = fitted(TALK, 379, LOW)
+    made, left = fit_prompt(TALK, 379, LOW)
     assert left == [0, 1, *range(9, 14)]
     assert made.after == 150
     assert made.notes == ()
-    assert fitted(TALK, 380, LOW)[1] == list(range(14))
+    assert fit_prompt(TALK, 380, LOW)[1] == list(range(14))
     # Within the budget but not at the mark, with all out that may go: nothing is said.
     talk = [user("u" * 6), *STEP * 6]
-    made, left = fitted(talk, 600, LOW)
+    made, left = fit_prompt(talk, 600, LOW)
     assert (made.after, left, made.notes) == (410, [0, *range(5, 13)], ())
 
 
 def test_policies_whose_edits_do_not_last_fill_the_whole_budget() -> None:
-    assert fitted(TALK, 379, replace(LOW, schedule="always"))[1] == [0, 1, *range(5, 14)]
+    assert fit_prompt(TALK, 379, replace(LOW, schedule="always"))[1] == [0, 1, *range(5, 14)]
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_a_prune_by_the_operator_goes_to_the_low_mark_once() -> None:
 
 def test_roles_alternate_where_the_model_insists() -> None:
     for budget in (379, 269, 149, 30):
-        made, left = fitted(TALK, budget, alternate=True)
+        made, left = fit_prompt(TALK, budget, alternate=True)
         roles = [TALK[n]["role"] for n in left]
         assert not any(a == b for a, b in pairwise(roles))
         assert left[:3] == [0, 1, 4]  # the first prompt, and the answer that closed it
@@ -181,7 +181,7 @@ def test_roles_alternate_where_the_model_insists() -> None:
 
 
 def test_the_window_that_upstream_named_counts() -> None:
-    assert fitted(TALK, 1000, state=BranchState(learned_window=2 * 269))[1] == [0, 1, *range(9, 14)]
+    assert fit_prompt(TALK, 1000, state=BranchState(learned_window=2 * 269))[1] == [0, 1, *range(9, 14)]
 
 
 def test_an_unknown_window_sets_no_budget() -> None:
@@ -199,8 +199,8 @@ def test_the_tools_count_too() -> None:
 
 def test_literal_policies_fit_the_budget_too() -> None:
     rolling = replace(FIT, stages=(CloseWindow(groups=2), FitBudget()), schedule="always")
-    assert fitted(TALK, 380, rolling)[1] == [0, 1, *range(9, 14)]
-    assert fitted(TALK, 100, rolling)[1] == [0, 1, 13]
+    assert fit_prompt(TALK, 380, rolling)[1] == [0, 1, *range(9, 14)]
+    assert fit_prompt(TALK, 100, rolling)[1] == [0, 1, 13]
 
 
 @pytest.mark.parametrize("schedule", ["always", "when_it_pays", "over_budget"])

@@ -30,7 +30,7 @@ def load(name: str) -> Policy:
     )
 
 
-def refused(**table: Any) -> ConfigError:
+def read_refusal(**table: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         read_policy({"name": "mine", **table}, BUILT_IN_STAGES, source="mine.toml")
     return caught.value
@@ -142,7 +142,7 @@ def test_only_always_is_literal() -> None:
     ],
 )
 def test_a_wrong_key_or_value_is_refused_with_what_is_allowed(key: str, value: Any, allowed: str) -> None:
-    error = refused(**{key: value})
+    error = read_refusal(**{key: value})
     assert (error.key, error.value, error.source) == (key, value, "mine.toml")
     assert allowed in error.allowed
     assert str(error).startswith("mine.toml: ")
@@ -155,11 +155,11 @@ def test_a_policy_needs_a_name() -> None:
 
 
 def test_a_wrong_stage_is_refused_with_its_key() -> None:
-    assert refused(stages=[{"use": "close_window", "groups": "five"}]).key == "stages.close_window.groups"
-    assert refused(stages=[{"use": "close_windows"}]).key == "stages.use"
-    assert refused(injections=[{"use": "tell_ledger"}]).key == "injections.use"
-    assert "injections, its name now" in str(refused(voices=[{"use": "count_down"}]))
-    assert refused(stages=["close_window"]).key == "stages"
+    assert read_refusal(stages=[{"use": "close_window", "groups": "five"}]).key == "stages.close_window.groups"
+    assert read_refusal(stages=[{"use": "close_windows"}]).key == "stages.use"
+    assert read_refusal(injections=[{"use": "tell_ledger"}]).key == "injections.use"
+    assert "injections, its name now" in str(read_refusal(voices=[{"use": "count_down"}]))
+    assert read_refusal(stages=["close_window"]).key == "stages"
 
 
 def test_observation_patterns_are_alternatives() -> None:
@@ -185,8 +185,8 @@ def test_a_policy_says_which_tools_it_offers_and_from_when_on() -> None:
     "tools", ["recall", ["recall"], {"enabled": "recall"}, {"enabled": ["bash"]}, {"offer": "later"}, {"use": 1}]
 )
 def test_an_invalid_tools_table_is_refused(tools: Any) -> None:
-    assert refused(tools=tools).key.startswith("tools")
-    assert refused(offer="never").key == "offer"
+    assert read_refusal(tools=tools).key.startswith("tools")
+    assert read_refusal(offer="never").key == "offer"
 
 
 def test_b7_a_number_in_one_table_holds_for_all_that_use_it() -> None:

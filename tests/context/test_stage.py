@@ -72,7 +72,7 @@ def plain(view: View) -> Iterable[Proposal]:
     return ()
 
 
-def refused(table: Any) -> ConfigError:
+def read_refusal(table: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         make_stage(table, BUILT_IN_STAGES, source="mine.toml")
     return caught.value
@@ -100,7 +100,7 @@ def test_a_stage_of_a_users_own_is_found_as_module_and_class() -> None:
 
 
 def test_an_unknown_stage_is_refused_with_the_names_that_there_are() -> None:
-    error = refused({"use": "shrink"})
+    error = read_refusal({"use": "shrink"})
     assert (error.key, error.value) == ("stages.use", "shrink")
     assert "truncate_results" in error.allowed
     assert "module:Class" in error.allowed
@@ -120,22 +120,22 @@ def test_an_unknown_stage_is_refused_with_the_names_that_there_are() -> None:
     ],
 )
 def test_a_class_that_cannot_be_imported_or_is_not_a_stage_is_refused(name: str) -> None:
-    error = refused({"use": name})
+    error = read_refusal({"use": name})
     assert (error.key, error.value) == ("stages.use", name)
 
 
 def test_a_stage_that_does_not_say_when_is_refused() -> None:
-    assert "when" in refused({"use": f"{HERE}:Timeless"}).allowed
+    assert "when" in read_refusal({"use": f"{HERE}:Timeless"}).allowed
 
 
 def test_a_field_without_a_default_has_to_be_given() -> None:
     assert make_stage({"use": f"{HERE}:Demanding", "most": 3}, BUILT_IN_STAGES) == Demanding(3)
-    error = refused({"use": f"{HERE}:Demanding"})
+    error = read_refusal({"use": f"{HERE}:Demanding"})
     assert "most" in str(error)
 
 
 def test_an_unknown_field_is_refused_with_those_that_there_are() -> None:
-    error = refused({"use": "close_window", "grups": 5})
+    error = read_refusal({"use": "close_window", "grups": 5})
     assert (error.key, error.value, error.source) == ("stages.close_window.grups", 5, "mine.toml")
     assert error.allowed == "one of groups, tokens"
     assert re.match(r"mine\.toml: stages\.close_window\.grups = 5 is not usable", error.message)
@@ -155,13 +155,13 @@ def test_an_unknown_field_is_refused_with_those_that_there_are() -> None:
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused(stage: str, field: str, value: object) -> None:
-    error = refused({"use": stage, field: value})
+    error = read_refusal({"use": stage, field: value})
     assert (error.key, error.value) == (f"stages.{stage}.{field}", value)
     assert error.allowed.startswith("like ")
 
 
 @pytest.mark.parametrize("table", [{}, {"groups": 5}, "close_window", 7, ["close_window"]])
 def test_a_stage_without_a_table_and_the_key_use_is_refused(table: Any) -> None:
-    error = refused(table)
+    error = read_refusal(table)
     assert (error.key, error.value) == ("stages", table)
     assert "use" in error.allowed

@@ -40,7 +40,7 @@ def list_blocks(language: str, *, title: bool | None = None) -> list[Block]:
     return [one for one in ALL if one.language == language and title in (None, bool(one.title))]
 
 
-def named(block: Block) -> str:
+def name_block(block: Block) -> str:
     return str(block)
 
 
@@ -68,7 +68,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield made
 
 
-@pytest.mark.parametrize("block", ALL, ids=named)
+@pytest.mark.parametrize("block", ALL, ids=name_block)
 def test_a_block_has_a_language_for_which_there_is_a_test(block: Block) -> None:
     assert block.language in LANGUAGES
 
@@ -105,7 +105,7 @@ def test_commands_in_tables_of_the_readme_are_among_those_that_are_tried() -> No
 
 
 @pytest.mark.clients
-@pytest.mark.parametrize("block", list_blocks("python", title=False), ids=named)
+@pytest.mark.parametrize("block", list_blocks("python", title=False), ids=name_block)
 def test_a_python_client_gets_its_answer(block: Block, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     if "langchain" in block.text:
         pytest.importorskip("langchain_openai")
@@ -171,7 +171,7 @@ def test_the_injection_of_ones_own_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [one for one in list_blocks("toml") if not one.title.startswith("policies/")], ids=named
+    "block", [one for one in list_blocks("toml") if not one.title.startswith("policies/")], ids=name_block
 )
 def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert block.title, "a TOML block says which file it is"
@@ -210,7 +210,7 @@ def check_mcp_server(server: dict[str, Any]) -> None:
     assert options[1::2] == [f"http://{ADDRESS}"]
 
 
-@pytest.mark.parametrize("block", list_blocks("json"), ids=named)
+@pytest.mark.parametrize("block", list_blocks("json"), ids=name_block)
 def test_json_points_to_the_proxy(block: Block) -> None:
     if block.title == ".mcp.json":
         check_mcp_server(json.loads(block.text)["mcpServers"]["context-proxy"])
@@ -222,7 +222,7 @@ def test_json_points_to_the_proxy(block: Block) -> None:
     assert provider["options"]["baseURL"] == f"http://{ADDRESS}/v1"
 
 
-@pytest.mark.parametrize("block", list_blocks("yaml"), ids=named)
+@pytest.mark.parametrize("block", list_blocks("yaml"), ids=name_block)
 def test_yaml_is_what_it_stands_for(block: Block) -> None:
     told = yaml.safe_load(block.text)
     if block.title == "prometheus.yml":
@@ -238,7 +238,7 @@ def test_yaml_is_what_it_stands_for(block: Block) -> None:
         assert told["model"]["model_kwargs"]["api_base"] == f"http://{ADDRESS}/v1"
 
 
-@pytest.mark.parametrize("block", list_blocks("html"), ids=named)
+@pytest.mark.parametrize("block", list_blocks("html"), ids=name_block)
 def test_the_widget_of_a_page_is_served(block: Block) -> None:
     script = ROOT / "proxy" / "web" / "dashboard" / "static" / "widget.js"
     assert "/dashboard/widget.js" in block.text
@@ -246,7 +246,7 @@ def test_the_widget_of_a_page_is_served(block: Block) -> None:
     assert "<context-manager-widget " in block.text
 
 
-@pytest.mark.parametrize("block", list_blocks("text"), ids=named)
+@pytest.mark.parametrize("block", list_blocks("text"), ids=name_block)
 def test_shown_output_is_the_real_output(block: Block, place: Place) -> None:
     """A table of replay has the columns that a run prints; a STATE block is the one that is asked for."""
     if block.text.startswith(state_block.HEADING):

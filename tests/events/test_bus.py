@@ -19,7 +19,7 @@ def bus(now: float = 1000.0, **limits: int) -> EventBus:
     return EventBus(EventSettings(**limits), Metrics(), lambda: now)
 
 
-async def heard(
+async def collect_events(
     event_bus: EventBus, after: int | None = None, wants: EventFilter | None = None
 ) -> list[bus_module.PublishedEvent]:
     """The events that a new subscriber gets at once."""
@@ -35,14 +35,14 @@ async def test_ids_rise_though_the_clock_stands_still_or_goes_back() -> None:
     event_bus = EventBus(EventSettings(), Metrics(), lambda: clock.pop(0))
     for _ in range(4):
         event_bus.publish(bus_module.FALLBACK, "t", {})
-    assert [item.id for item in await heard(event_bus, 0)] == [10**9 + 1, 10**9 + 2, 10**9 + 3, 1001 * 10**6]
+    assert [item.id for item in await collect_events(event_bus, 0)] == [10**9 + 1, 10**9 + 2, 10**9 + 3, 1001 * 10**6]
 
 
 async def test_the_ring_keeps_the_last_ones_and_knows_what_it_no_longer_has() -> None:
     event_bus = bus(kept=3)
     for n in range(5):
         event_bus.publish(bus_module.FALLBACK, "t", {"n": n})
-    items = await heard(event_bus, 0)
+    items = await collect_events(event_bus, 0)
     assert [item.data["n"] for item in items] == [2, 3, 4]
     first = items[0].id
     for after, gap in ((0, False), (first - 2, True), (first - 1, False), (first, False), (None, False)):

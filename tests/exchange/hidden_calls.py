@@ -135,7 +135,7 @@ def assert_one_stream(one: RawAnswer) -> None:
     assert indexes == list(range(len(indexes)))
 
 
-def offered(model: ScriptedModel, at: int = -1) -> list[str]:
+def list_offered_tools(model: ScriptedModel, at: int = -1) -> list[str]:
     return [tool["function"]["name"] for tool in model.chats[at].get("tools", ())]
 
 

@@ -23,7 +23,7 @@ THINKING: Json = {"thinking": {"type": "adaptive"}}
 DONE: list[Json] = [{"type": "text", "text": "Done."}]
 
 
-def answers(count: int) -> list[Any]:
+def make_answers(count: int) -> list[Any]:
     """Steps of work with an answer behind each six of them."""
     made: list[Any] = []
     for n in range(count):
@@ -41,7 +41,7 @@ def count_tokens(body: Json) -> int:
 async def test_a_fallback_to_the_clients_bytes_loses_reasoning_but_not_the_conversation(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = StrictMessages(*answers(4 * STEPS))
+    model = StrictMessages(*make_answers(4 * STEPS))
 
     def fail(*_: Any) -> Any:
         raise RuntimeError("a stage that fails")
@@ -57,12 +57,12 @@ async def test_a_fallback_to_the_clients_bytes_loses_reasoning_but_not_the_conve
         assert agent.heard[-1].header("x-context-fallback") == "bound"
         left = count_tokens(model.bodies[-1])
         assert 0 < left < len(model.bodies) - 1, "reasoning in front of the first edit stays"
-        bring(agent)
+        bring_results(agent)
         await agent.ask()  # the plan is in force again: the reasoning of one answer goes
         assert count_tokens(model.bodies[-1]) == left
         assert agent.heard[-1].header("x-context-fallback") == "bound"
         for _ in range(3):
-            bring(agent)
+            bring_results(agent)
             await agent.ask()
             assert agent.heard[-1].header("x-context-fallback") is None
         assert count_tokens(model.bodies[-1]) == left + 3
@@ -72,14 +72,14 @@ async def test_a_fallback_to_the_clients_bytes_loses_reasoning_but_not_the_conve
     assert model.dropped == []
 
 
-def bring(agent: MessagesAgent) -> None:
+def bring_results(agent: MessagesAgent) -> None:
     calls = [one for one in agent.answers[-1]["content"] if one["type"] == "tool_use"]
     results = [{"type": "tool_result", "tool_use_id": one["id"], "content": LISTING} for one in calls]
     agent.messages.append({"role": "user", "content": results})
 
 
 async def test_a_refusal_caused_by_the_clients_own_change_reaches_the_client() -> None:
-    model = StrictMessages(*answers(STEPS))
+    model = StrictMessages(*make_answers(STEPS))
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="passthrough") as proxy:
         agent = MessagesAgent(proxy, read_listing, more=THINKING)
         await agent.work("Find the fault.")
@@ -92,7 +92,7 @@ async def test_a_refusal_caused_by_the_clients_own_change_reaches_the_client() -
 
 
 async def test_refused_reasoning_is_left_out_after_a_restart_too(tmp_path: Path) -> None:
-    model = StrictMessages(*answers(4 * STEPS))
+    model = StrictMessages(*make_answers(4 * STEPS))
     path = str(tmp_path / "a.sqlite3")
     async with run_upstream(model) as upstream:
         async with run_proxy(upstream.port, policy="thrifty", db=str(tmp_path / "lost.sqlite3")) as proxy:
@@ -109,7 +109,7 @@ async def test_refused_reasoning_is_left_out_after_a_restart_too(tmp_path: Path)
         for _ in range(3):
             async with run_proxy(upstream.port, **tree) as proxy:
                 agent.proxy = proxy
-                bring(agent)
+                bring_results(agent)
                 await agent.ask()
                 assert agent.heard[-1].header("x-context-fallback") is None
                 rows = await proxy.rows("SELECT stage, action FROM edits WHERE action = 'strip'")
@@ -123,7 +123,7 @@ async def test_refused_reasoning_is_left_out_after_a_restart_too(tmp_path: Path)
 async def test_a_literal_policy_is_not_run_on_bound_reasoning_and_the_client_is_told(
     policy: str, told: str | None
 ) -> None:
-    model = StrictMessages(*answers(STEPS))
+    model = StrictMessages(*make_answers(STEPS))
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
         agent = MessagesAgent(proxy, read_listing, more=THINKING)
         await agent.work("Find the fault.")
@@ -159,7 +159,7 @@ async def test_the_tools_stay_where_rounds_are_limited_since_reasoning_is_bound_
         call = {"type": "tool_use", "id": f"toolu_own_{n}", "name": "recall", "input": {"id": f"m_{n}"}}
         return [{"type": "thinking", "thinking": f"I look it up: {n}."}, call]
 
-    model = StrictMessages(*answers(STEPS), ask(1), ask(2), [{"type": "thinking", "thinking": "So."}, *DONE])
+    model = StrictMessages(*make_answers(STEPS), ask(1), ask(2), [{"type": "thinking", "thinking": "So."}, *DONE])
     tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request", "rounds": 1}}
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = MessagesAgent(proxy, read_listing, stream=stream, more=THINKING)
@@ -179,8 +179,10 @@ async def test_a_round_that_fails_leaves_a_conversation_that_continues() -> None
         await send_reply(connection, b"500 Oops", b"{}", b"content-type: application/json")
 
     own = {"type": "tool_use", "id": "toolu_own", "name": "recall", "input": {"id": "m_1"}}
-    steps = answers(STEPS)
-    model = StrictMessages(*steps[:3], [{"type": "thinking", "thinking": "Hm."}, own], fail, *answers(4 * STEPS)[3:])
+    steps = make_answers(STEPS)
+    model = StrictMessages(
+        *steps[:3], [{"type": "thinking", "thinking": "Hm."}, own], fail, *make_answers(4 * STEPS)[3:]
+    )
     tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request"}}
     async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
         agent = MessagesAgent(proxy, read_listing, more=THINKING)

@@ -43,14 +43,14 @@ async def run_reading_agent(
         yield proxy, model
 
 
-def offered(body: dict[str, Any]) -> list[str]:
+def list_offered_tools(body: dict[str, Any]) -> list[str]:
     return [tool["function"]["name"] for tool in body.get("tools", ())]
 
 
 @STREAMS
 async def test_a7_thrifty_names_recall_with_the_id_where_the_model_has_it(stream: bool) -> None:
     async with run_reading_agent("thrifty", stream=stream, more=TOOLS) as (proxy, model):
-        assert offered(model.last) == ["bash", "recall"]
+        assert list_offered_tools(model.last) == ["bash", "recall"]
         stubs = [t for t in model.texts() if t and t.startswith("[shortened: ")]
         assert stubs
         ((tenant, session),) = await proxy.rows("SELECT tenant, session FROM sessions")
@@ -72,12 +72,12 @@ async def test_a7_without_the_tool_it_is_only_said_how_much_is_missing(stream: b
             assert MISSING.search(text)
             assert "recall(" not in text
             assert "query_db" not in text
-            assert offered(model.last) == offered(more)
+            assert list_offered_tools(model.last) == list_offered_tools(more)
 
 
 async def test_a7_rolling_names_query_db_as_its_source_does() -> None:
     async with run_reading_agent("rolling", more=TOOLS) as (_, model):
-        assert "query_db" in offered(model.last)
+        assert "query_db" in list_offered_tools(model.last)
         cut = [t for t in model.texts() if t and "TRUNCATED" in t]
         assert cut
         hint = (

@@ -16,7 +16,7 @@ from tests.scripted_model import ScriptedModel
 PROGRESSIVE = b"x-context-policy: progressive"
 
 
-async def works(agent: Agent, rounds: int, *lines: bytes, result: str = "found it") -> None:
+async def let_agent_work(agent: Agent, rounds: int, *lines: bytes, result: str = "found it") -> None:
     """Let the agent make so many calls, from a prompt on where it has none yet."""
     if not agent.messages:
         await agent.say("Look at all of them", *lines)
@@ -25,7 +25,7 @@ async def works(agent: Agent, rounds: int, *lines: bytes, result: str = "found i
         await agent.say(None, *lines)
 
 
-async def rebuilt(proxy: RunningProxy, sent: list[bytes]) -> None:
+async def assert_rebuilt_as_sent(proxy: RunningProxy, sent: list[bytes]) -> None:
     """Each exchange gives the bytes that upstream got."""
     rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
     assert len(rows) == len(sent)
@@ -39,7 +39,7 @@ async def test_one_request_under_a_literal_policy_leaves_the_session_unedited() 
     model = make_looking_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
-        await works(agent, 24)
+        await let_agent_work(agent, 24)
         count = len(agent.messages)
         agent.brings("the newest")
         await agent.say(None, PROGRESSIVE)
@@ -47,14 +47,14 @@ async def test_one_request_under_a_literal_policy_leaves_the_session_unedited() 
         agent.brings("one more")
         await agent.say()
         assert model.last["messages"] == agent.messages[:-1], "the default policy had taken nothing out"
-        await rebuilt(proxy, [r.body for r in model.received])
+        await assert_rebuilt_as_sent(proxy, [r.body for r in model.received])
 
 
 async def test_lasting_edits_are_repeated_byte_for_byte_after_a_literal_request() -> None:
     model = make_looking_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
-        await works(agent, 24, result=LONG)
+        await let_agent_work(agent, 24, result=LONG)
         before = model.last["messages"]
         assert before != agent.messages[: len(before)], "thrifty has made edits"
         agent.brings(LONG)
@@ -67,30 +67,32 @@ async def test_lasting_edits_are_repeated_byte_for_byte_after_a_literal_request(
         same = [one == other for one, other in zip(before, after, strict=False)]
         assert all(same[: len(before) - 8]), "what was sent before goes out as it did"
         assert len(after) == len(agent.messages) - 1
-        await rebuilt(proxy, [r.body for r in model.received])
+        await assert_rebuilt_as_sent(proxy, [r.body for r in model.received])
 
 
 @asynccontextmanager
-async def edited(port: int, model: ScriptedModel, tree: Mapping[str, Any]) -> AsyncIterator[tuple[Agent, list[Any]]]:
+async def run_edited_agent(
+    port: int, model: ScriptedModel, tree: Mapping[str, Any]
+) -> AsyncIterator[tuple[Agent, list[Any]]]:
     """An agent under `thrifty` with another result to send, and the messages that went out before, with edits."""
     async with run_proxy(port, **tree) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
-        await works(agent, 24, result=LONG)
+        await let_agent_work(agent, 24, result=LONG)
         before = model.last["messages"]
         assert before != agent.messages[: len(before)], "thrifty has made edits"
         agent.brings("the newest")
         yield agent, before
 
 
-def lasting(path: Path) -> dict[str, Any]:
+def make_stored_settings(path: Path) -> dict[str, Any]:
     return {"policy": "thrifty", "db": str(path / "store.sqlite3")}
 
 
 async def test_a_restart_between_literal_and_lasting_requests_changes_nothing(tmp_path: Path) -> None:
-    tree = lasting(tmp_path)
+    tree = make_stored_settings(tmp_path)
     model = make_looking_model()
     async with run_upstream(model) as upstream:
-        async with edited(upstream.port, model, tree) as (agent, before):
+        async with run_edited_agent(upstream.port, model, tree) as (agent, before):
             await agent.say(None, PROGRESSIVE)
             assert len(model.last["messages"]) < len(before) / 2
         async with run_proxy(upstream.port, **tree) as proxy:
@@ -100,31 +102,31 @@ async def test_a_restart_between_literal_and_lasting_requests_changes_nothing(tm
             after = model.last["messages"]
             assert len(after) == len(agent.messages) - 1
             assert after[: len(before) - 8] == before[: len(before) - 8]
-            await rebuilt(proxy, [r.body for r in model.received])
+            await assert_rebuilt_as_sent(proxy, [r.body for r in model.received])
 
 
 async def test_a_session_under_a_literal_policy_continues_as_usual() -> None:
     model = make_looking_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="progressive") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
-        await works(agent, 24)
+        await let_agent_work(agent, 24)
         assert len(model.last["messages"]) < 10
-        await rebuilt(proxy, [r.body for r in model.received])
+        await assert_rebuilt_as_sent(proxy, [r.body for r in model.received])
 
 
 async def test_a_fork_under_a_literal_policy_inherits_what_it_left_out_and_lasting_edits(tmp_path: Path) -> None:
-    tree = lasting(tmp_path)
+    tree = make_stored_settings(tmp_path)
     model = make_looking_model()
     async with run_upstream(model) as upstream:
-        async with edited(upstream.port, model, tree) as (agent, before):
+        async with run_edited_agent(upstream.port, model, tree) as (agent, before):
             for _ in range(2):  # the second one is a twin: a branch of its own
                 await agent.send(PROGRESSIVE)
             (count,) = await agent.proxy.rows("SELECT count(DISTINCT branch) FROM exchanges")
             assert count == (2,)
-            await rebuilt(agent.proxy, [r.body for r in model.received])
+            await assert_rebuilt_as_sent(agent.proxy, [r.body for r in model.received])
         async with run_proxy(upstream.port, **tree) as proxy:
             agent.proxy = proxy
             await agent.send()
             after = model.last["messages"]
             assert after[: len(before) - 8] == before[: len(before) - 8]
-            await rebuilt(proxy, [r.body for r in model.received])
+            await assert_rebuilt_as_sent(proxy, [r.body for r in model.received])

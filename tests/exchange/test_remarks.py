@@ -12,7 +12,7 @@ from proxy.context import validate
 from proxy.context.models import Model
 from proxy.context.policy import GAP_REMARK
 from proxy.dialects.completions.request import read_request
-from tests.exchange.test_literal import rebuilt
+from tests.exchange.test_literal import assert_rebuilt_as_sent
 from tests.proxy_server import Agent, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel, make_calls
@@ -42,7 +42,7 @@ async def test_rolling_keeps_the_promise_of_its_guidelines() -> None:
         assert {str(body["messages"][1]) for body in model.chats[5:]} == {str(model.last["messages"][1])}
         assert model.last["messages"][1] == {"role": "user", "content": "question 0" + GAP_REMARK}
         assert sum(m["role"] == "system" for m in model.last["messages"]) == 1
-        await rebuilt(proxy, [r.body for r in model.received])
+        await assert_rebuilt_as_sent(proxy, [r.body for r in model.received])
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -60,7 +60,7 @@ async def test_thrifty_marks_the_gap_once_and_repeats_it_byte_for_byte(tmp_path:
         assert {tuple(remarks(body)) for body in marked} == {(0,)}
         assert len({str(body["messages"][0]) for body in marked}) == 1
         assert len(model.last["messages"]) < 30
-        await rebuilt(proxy, [r.body for r in model.received])
+        await assert_rebuilt_as_sent(proxy, [r.body for r in model.received])
 
 
 @pytest.mark.parametrize("more", [{}, {"alternate": "true"}, {"after_tool": '"append"'}, {"after_tool": '"none"'}])

@@ -17,11 +17,11 @@ from tests.exchange.hidden_calls import (
     PlayedConversation,
     assert_hidden,
     assert_true,
+    list_offered_tools,
     list_sent_messages,
     make_answer,
     make_client_call,
     make_proxy_call,
-    offered,
     run_proxy_with_tools,
 )
 from tests.proxy_server import Agent, RunningProxy
@@ -86,10 +86,10 @@ async def test_policies_that_change_nothing_put_nothing_in(policy: str) -> None:
         played = PlayedConversation(proxy, model, stream=False)
         await played.turn("Hello", NAMED)
         await played.turn("Thanks", NAMED, b"x-context-policy: " + policy.encode())
-        assert offered(model) == CLIENTS
+        assert list_offered_tools(model) == CLIENTS
         assert [json.loads(raw) for raw in list_sent_messages(model, -1)] == played.agent.messages[:-1]
         await played.turn("Well?", NAMED)
-    assert offered(model) == [*CLIENTS, "recall"]
+    assert list_offered_tools(model) == [*CLIENTS, "recall"]
     assert SECRET.encode() in b"".join(list_sent_messages(model, -1))
     assert_hidden(played.heard)
 
@@ -107,7 +107,7 @@ async def test_when_the_store_is_away_the_clients_own_history_is_sent(monkeypatc
         await played.turn("Thanks", NAMED)
         assert proxy.count("internal_errors_total", where="rounds") == 1
     assert [json.loads(raw) for raw in list_sent_messages(model, -1)] == played.agent.messages[:-1]
-    assert offered(model) == [*CLIENTS, "recall"]
+    assert list_offered_tools(model) == [*CLIENTS, "recall"]
 
 
 def _forget(proxy: RunningProxy) -> None:

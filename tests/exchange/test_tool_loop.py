@@ -16,11 +16,11 @@ from tests.exchange.hidden_calls import (
     assert_hidden,
     assert_rebuilt,
     assert_true,
+    list_offered_tools,
     list_sent_messages,
     make_answer,
     make_client_call,
     make_proxy_call,
-    offered,
     run_proxy_with_tools,
 )
 from tests.raw_upstream import run_upstream
@@ -111,7 +111,7 @@ async def test_upstream_sees_what_it_wrote_and_the_client_sees_nothing_of_the_pr
     assert len(model.received) == len(answers)
     assert_true(model, answers)
     assert_hidden(played.heard)
-    assert all(offered(model, at) == ["look", "write_file", "recall"] for at in range(len(answers)))
+    assert all(list_offered_tools(model, at) == ["look", "write_file", "recall"] for at in range(len(answers)))
     texts = "".join(m["content"] or "" for m in played.agent.messages if m["role"] == "assistant")
     assert texts == "".join(a if isinstance(a, str) else a["content"] or "" for a in answers)
 

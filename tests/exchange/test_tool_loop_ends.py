@@ -18,11 +18,11 @@ from tests.exchange.hidden_calls import (
     PlayedConversation,
     assert_hidden,
     assert_rebuilt,
+    list_offered_tools,
     list_sent_messages,
     make_answer,
     make_client_call,
     make_proxy_call,
-    offered,
     run_proxy_with_tools,
 )
 from tests.raw_upstream import STREAM, Connection, RawRequest, connect, make_post, run_upstream, wait_until
@@ -50,12 +50,12 @@ async def test_after_so_many_rounds_the_model_is_asked_once_more_without_our_too
         await played.turn("Thanks")
         await assert_rebuilt(proxy, model, [0, 5])
     assert found.message["content"] == "Enough."
-    assert [offered(model, at) for at in range(5)] == [[*CLIENTS, "recall"]] * 4 + [CLIENTS]
+    assert [list_offered_tools(model, at) for at in range(5)] == [[*CLIENTS, "recall"]] * 4 + [CLIENTS]
     assert tool_loop.LIMIT_RESULTS["rounds"] in results(model, 4)[-1]
     assert len(results(model, 4)) == 4
     assert_hidden(played.heard)
     # From the next request on all is as it was: the tools, and the whole history.
-    assert offered(model) == [*CLIENTS, "recall"]
+    assert list_offered_tools(model) == [*CLIENTS, "recall"]
     assert list_sent_messages(model, -1)[: len(list_sent_messages(model, 4))] == list_sent_messages(model, 4)
 
 
@@ -93,7 +93,7 @@ async def test_the_same_call_is_told_that_it_was_made_and_the_third_time_ends_it
     assert tool_loop.REPEATED_CALL not in first
     assert tool_loop.REPEATED_CALL in second
     assert tool_loop.LIMIT_RESULTS["repeats"] in third
-    assert offered(model) == CLIENTS
+    assert list_offered_tools(model) == CLIENTS
     assert_hidden(played.heard)
 
 
@@ -125,7 +125,7 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(
         await played.turn("Hello", line)
     assert ended[:1] == ["recall"]
     assert [tool_loop.LIMIT_RESULTS["time"] in text for text in results(model)] == [True, True]
-    assert offered(model) == CLIENTS
+    assert list_offered_tools(model) == CLIENTS
     assert_hidden(played.heard)
 
 
@@ -141,7 +141,7 @@ async def test_a_forced_call_is_a_call_of_a_proxy_tool_only_once(stream: bool) -
         await played.turn("Hello")
         await played.turn(None)
         await assert_rebuilt(proxy, model, [0, 2])
-    assert [offered(model, at) for at in range(3)] == [[*CLIENTS, "recall"], CLIENTS, [*CLIENTS, "recall"]]
+    assert [list_offered_tools(model, at) for at in range(3)] == [[*CLIENTS, "recall"], CLIENTS, [*CLIENTS, "recall"]]
     assert all(chat["tool_choice"] == "required" for chat in model.chats)
     assert_hidden(played.heard)
 
@@ -298,7 +298,7 @@ async def test_a_prompt_with_our_tools_that_is_refused_goes_out_once_more_withou
         assert found.message["tool_calls"] == [make_proxy_call(1)]
         await played.turn(None)
         assert [row[2] for row in await proxy.outcomes()] == ["upstream_reject", None]
-    assert [offered(model, at) for at in range(2)] == [CLIENTS, CLIENTS]
+    assert [list_offered_tools(model, at) for at in range(2)] == [CLIENTS, CLIENTS]
 
 
 async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[str]:

@@ -37,7 +37,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return [e for e in events(trace) if isinstance(e, Said) or "store.sqlite3" in e.path or e.path == str(folder)]
 
 
-def lost(written: list[Event], at: int, folder: Path, chance: random.Random) -> list[int]:
+def find_lost_turns(written: list[Event], at: int, folder: Path, chance: random.Random) -> list[int]:
     """The turns that were acknowledged before this event and are not there after the power went."""
     disk = Disk()
     acknowledged = []
@@ -72,7 +72,7 @@ def test_d2_no_acknowledged_turn_is_lost_whenever_the_power_goes(written: list[E
     for number, at in enumerate(moments):
         folder = tmp_path / str(number)
         folder.mkdir()
-        assert lost(written, at, folder, chance) == []
+        assert find_lost_turns(written, at, folder, chance) == []
 
 
 @pytest.mark.long
@@ -80,7 +80,7 @@ def test_d2_nothing_is_lost_at_ten_thousand_moments_of_power_loss(written: list[
     chance = random.Random(8)
     first = next(n for n, e in enumerate(written) if isinstance(e, Said))
     for _ in range(10_000):
-        assert lost(written, chance.randrange(first, len(written)), tmp_path, chance) == []
+        assert find_lost_turns(written, chance.randrange(first, len(written)), tmp_path, chance) == []
         for file in tmp_path.iterdir():
             file.unlink()
 
@@ -95,7 +95,7 @@ def test_d2_without_syncs_turns_would_be_lost(written: list[Event], tmp_path: Pa
         folder.mkdir()
         half = next(n for n, e in enumerate(careless) if isinstance(e, Said) and e.text.startswith("acknowledged 30"))
         try:
-            gone += bool(lost(careless, half + 1, folder, chance))
+            gone += bool(find_lost_turns(careless, half + 1, folder, chance))
         except sqlite3.DatabaseError:
             gone += 1
     assert gone > 5

@@ -208,7 +208,7 @@ def defined(path: Path) -> set[str]:
     return {node.name for node in found if node.name.startswith("test_")}
 
 
-def named(tests: Path) -> dict[str, list[str]]:
+def find_named_tests(tests: Path) -> dict[str, list[str]]:
     """By row, the tests that bear its name."""
     shown: dict[str, list[str]] = defaultdict(list)
     for folder in WHERE:
@@ -222,7 +222,7 @@ def named(tests: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_fault_has_its_tests(row: str) -> None:
-    assert named(TESTS)[row] or row in SHOWN, "nothing shows what happens then"
+    assert find_named_tests(TESTS)[row] or row in SHOWN, "nothing shows what happens then"
     for test in SHOWN.get(row, ()):
         file, _, name = test.partition("::")
         assert name in defined(TESTS / file), f"{test} is gone"
@@ -237,7 +237,7 @@ def test_a_row_without_a_test_is_found(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "web" / "test_one.py").write_text("async def test_u4_u5_it_breaks(): ...\ndef test_c1(): ...\n")
     (tmp_path / "store" / "test_two.py").write_text("def test_c2_is_a_feature_here(): ...\n")
-    assert named(tmp_path) == {
+    assert find_named_tests(tmp_path) == {
         "u4": ["web/test_one.py::test_u4_u5_it_breaks"],
         "u5": ["web/test_one.py::test_u4_u5_it_breaks"],
     }

@@ -7,14 +7,14 @@ from proxy.operator.prompt_chart import PromptChart, build_chart
 from tests.operator.agent import POLICIES, RunningConversation, run_conversation
 
 
-async def drawn(talk: RunningConversation) -> PromptChart:
+async def draw_chart(talk: RunningConversation) -> PromptChart:
     return await build_chart(talk.parts, talk.tenant, talk.name)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_bars_have_all_messages_and_their_groups_lines(policy: str) -> None:
     async with run_conversation(policy) as talk:
-        seen = await drawn(talk)
+        seen = await draw_chart(talk)
         lines = await show.list_groups(talk.parts, talk.tenant, talk.name)
         assert [bar.group for bar in seen.bars] == lines
         for bar in seen.bars:
@@ -30,7 +30,7 @@ async def test_a_dropped_message_is_shown_with_its_reason() -> None:
         first = (await talk.groups())[0]
         await edit_messages.drop(talk.parts, talk.tenant, "s", [first])
         await edit_messages.pin(talk.parts, talk.tenant, "s", [(await talk.groups())[1]])
-        seen = await drawn(talk)
+        seen = await draw_chart(talk)
         assert {piece.status for piece in seen.bars[0].pieces} == {"dropped"}
         assert {piece.reason for piece in seen.bars[0].pieces} == {"dropped by the operator"}
         assert all(piece.sent == 0 for piece in seen.bars[0].pieces)
@@ -41,6 +41,6 @@ async def test_a_dropped_message_is_shown_with_its_reason() -> None:
 async def test_inserted_texts_are_drawn_too() -> None:
     async with run_conversation("rolling") as talk:
         await give_notes.add_note(talk.parts, talk.tenant, "s", "Leave the lock file.")
-        seen = await drawn(talk)
+        seen = await draw_chart(talk)
         (note,) = [one for one in seen.inserts if "Leave the lock file." in one.text]
         assert note.tokens > 0

@@ -16,36 +16,36 @@ PLAIN = Model(min=1, block=1)
 ROLE = len("<|user|>")
 
 
-def cache(model: Model = PLAIN, head: int = 0) -> ProviderCache:
+def make_cache(model: Model = PLAIN, head: int = 0) -> ProviderCache:
     return ProviderCache(model, WireTokenCounter(len), head)
 
 
-def users(*texts: str) -> list[Message]:
+def make_user_messages(*texts: str) -> list[Message]:
     return list(messages(*map(user, texts)))
 
 
 def test_a_growing_prompt_is_served_from_the_cache_up_to_the_end_of_the_last_one() -> None:
-    found, prompt = cache(head=100), users("a" * 92, "b" * 42)
+    found, prompt = make_cache(head=100), make_user_messages("a" * 92, "b" * 42)
     assert found.send_prompt(prompt[:1], 0) == (200, 0)
     assert found.send_prompt(prompt, 1) == (250, 200)
     assert found.send_prompt(prompt, 2) == (250, 250)
 
 
 def test_a_different_message_counts_up_to_its_first_different_character() -> None:
-    found = cache()
-    found.send_prompt(users("a" * 32, "b" * 40), 0)
-    assert found.send_prompt(users("a" * 32, "b" * 12 + "c" * 8, "d"), 1)[1] == ROLE + 32 + ROLE + 12
-    assert found.send_prompt(users("x"), 2)[1] == ROLE
+    found = make_cache()
+    found.send_prompt(make_user_messages("a" * 32, "b" * 40), 0)
+    assert found.send_prompt(make_user_messages("a" * 32, "b" * 12 + "c" * 8, "d"), 1)[1] == ROLE + 32 + ROLE + 12
+    assert found.send_prompt(make_user_messages("x"), 2)[1] == ROLE
 
 
 def test_equal_messages_in_other_objects_are_the_same() -> None:
-    found = cache()
-    found.send_prompt(users("a" * 50), 0)
-    assert found.send_prompt(users("a" * 50), 1)[1] == ROLE + 50
+    found = make_cache()
+    found.send_prompt(make_user_messages("a" * 50), 0)
+    assert found.send_prompt(make_user_messages("a" * 50), 1)[1] == ROLE + 50
 
 
 def test_the_last_four_prompts_are_remembered() -> None:
-    found, first = cache(), users("a" * 50)
+    found, first = make_cache(), make_user_messages("a" * 50)
     found.send_prompt(first, 0)
     for n in range(3):
         found.send_prompt(list(messages(assistant(f"{n}"))), 0)
@@ -62,23 +62,23 @@ def test_only_whole_blocks_are_served_and_none_below_the_minimum() -> None:
 
 
 def test_a_cache_that_was_idle_too_long_serves_nothing() -> None:
-    found, prompt = cache(replace(PLAIN, ttl_s=300)), users("a" * 50)
+    found, prompt = make_cache(replace(PLAIN, ttl_s=300)), make_user_messages("a" * 50)
     found.send_prompt(prompt, 0)
     assert found.send_prompt(prompt, 300)[1] > 0
     assert found.send_prompt(prompt, 601)[1] == 0
 
 
 def test_a_model_without_a_cache_serves_nothing() -> None:
-    found, prompt = cache(replace(PLAIN, cache="none")), users("a" * 50)
+    found, prompt = make_cache(replace(PLAIN, cache="none")), make_user_messages("a" * 50)
     found.send_prompt(prompt, 0)
     assert found.send_prompt(prompt, 1) == (ROLE + 50, 0)
 
 
 def test_with_breakpoints_only_a_whole_earlier_prompt_is_served() -> None:
-    found, prompt = cache(replace(PLAIN, cache="breakpoint")), users("a" * 50, "b", "c")
+    found, prompt = make_cache(replace(PLAIN, cache="breakpoint")), make_user_messages("a" * 50, "b", "c")
     found.send_prompt(prompt[:2], 0)
     assert found.send_prompt(prompt, 1)[1] == ROLE + 50 + ROLE + 1
-    assert found.send_prompt([prompt[0], *users("other")], 2)[1] == 0
+    assert found.send_prompt([prompt[0], *make_user_messages("other")], 2)[1] == 0
     assert found.send_prompt(prompt[:1], 3)[1] == 0
 
 

@@ -9,11 +9,11 @@ from proxy.replay.html_report import SCRIPT, SECURITY_POLICY, conclude, render_h
 from proxy.replay.play import Contender, ConversationResult
 from proxy.replay.report import ReportBuilder
 from proxy.web.dashboard.static_files import DashboardFiles
-from tests.replay.test_report import MATCH, PART, WHOLE, sums
+from tests.replay.test_report import MATCH, PART, WHOLE, make_builder
 
 
 def test_the_file_has_every_policy_at_every_price_and_asks_for_nothing() -> None:
-    report = sums().build_report()
+    report = make_builder().build_report()
     page = render_html(report)
     assert page.count("<td>mine:always</td>") == len(report.prices) == 2
     assert f'content="{SECURITY_POLICY}"' in page
@@ -44,7 +44,7 @@ def test_the_conclusion_names_the_cheapest_that_keeps_enough() -> None:
     made.add_result(ConversationResult("a", (WHOLE, good), {}))
     said = conclude(made.build_report())
     assert re.match(r"mine costs least: \d+\.\d % less than doing nothing at 1\.25/0\.1\. It kept 100\.0 % of", said)
-    assert conclude(sums().build_report()).startswith("Doing nothing costs least")
+    assert conclude(make_builder().build_report()).startswith("Doing nothing costs least")
     silent = replace(WHOLE, atoms=0, atoms_kept=0, lines=0, lines_kept=0)
     made = ReportBuilder(replace(MATCH, contenders=(Contender("nothing"),)))
     made.add_result(ConversationResult("a", (silent,), {}))

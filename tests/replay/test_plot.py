@@ -21,12 +21,12 @@ from proxy.replay.plot import (
 )
 from proxy.replay.report import ReplayReport, ReportBuilder
 from proxy.replay.score import ReplayTotals
-from tests.replay.test_report import MATCH, PART, WHOLE, sums
+from tests.replay.test_report import MATCH, PART, WHOLE, make_builder
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(report: ReplayReport) -> ET.Element:
+def parse_plot(report: ReplayReport) -> ET.Element:
     return ET.fromstring(render_svg(report))
 
 
@@ -42,7 +42,7 @@ def crowd(count: int) -> ReplayReport:
 
 
 def test_the_plot_is_well_formed_and_names_every_policy_once_with_its_cost() -> None:
-    root = drawn(sums().build_report())
+    root = parse_plot(make_builder().build_report())
     texts = [text.text for text in root.iter(f"{SVG}text")]
     for name in ("nothing 1.00", "mine:always 0.47", "mask-10 0.47"):
         assert texts.count(name) == 2  # once as its own halo
@@ -52,14 +52,14 @@ def test_the_plot_is_well_formed_and_names_every_policy_once_with_its_cost() -> 
 
 
 def test_the_bounds_are_marked() -> None:
-    root = drawn(sums().build_report())
+    root = parse_plot(make_builder().build_report())
     assert sum(path.get("class") == "bound" for path in root.iter(f"{SVG}path")) == 2
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert any(text.startswith("bound: each tool result carried until its last use") for text in texts)
 
 
 def test_the_plot_is_readable_in_light_and_dark_and_loads_nothing() -> None:
-    text = render_svg(sums().build_report())
+    text = render_svg(make_builder().build_report())
     assert "prefers-color-scheme: dark" in text
     assert "href" not in text
     assert "url(" not in text
@@ -70,7 +70,7 @@ def test_the_plot_is_readable_in_light_and_dark_and_loads_nothing() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 30])
 def test_every_point_and_label_lies_inside(count: int) -> None:
-    root = drawn(crowd(count))
+    root = parse_plot(crowd(count))
     for circle in root.iter(f"{SVG}circle"):
         assert LEFT <= float(circle.get("cx", "")) <= WIDTH
         assert TOP <= float(circle.get("cy", "")) <= HEIGHT
@@ -91,7 +91,7 @@ def test_labels_do_not_lie_on_each_other_while_there_is_room() -> None:
 def test_names_cannot_break_out_of_the_picture() -> None:
     made = ReportBuilder(replace(MATCH, contenders=(Contender("nothing"), Contender('<b a="1">&', Policy("x")))))
     made.add_result(ConversationResult("a", (WHOLE, PART), {"results": WHOLE, "messages": WHOLE}))
-    texts = [text.text for text in drawn(made.build_report()).iter(f"{SVG}text")]
+    texts = [text.text for text in parse_plot(made.build_report()).iter(f"{SVG}text")]
     assert '<b a="1">& 0.47' in texts
 
 
@@ -124,5 +124,5 @@ def test_shares_have_round_ticks_and_none_above_one() -> None:
 def test_without_quoted_lines_every_policy_is_drawn_as_keeping_all() -> None:
     made = ReportBuilder(MATCH)
     made.add_result(ConversationResult("a", (ReplayTotals(requests=1, prompt=10, fetching=[0.0, 0.0]),) * 3, {}))
-    assert len(list(drawn(made.build_report()).iter(f"{SVG}circle"))) == 3
-    assert not list(drawn(ReportBuilder(MATCH).build_report()).iter(f"{SVG}circle"))
+    assert len(list(parse_plot(made.build_report()).iter(f"{SVG}circle"))) == 3
+    assert not list(parse_plot(ReportBuilder(MATCH).build_report()).iter(f"{SVG}circle"))

@@ -33,7 +33,7 @@ PART = ReplayTotals(
 )  # fmt: skip
 
 
-def sums(*sources: str) -> ReportBuilder:
+def make_builder(*sources: str) -> ReportBuilder:
     made = ReportBuilder(MATCH)
     for source in sources or ("a.jsonl",):
         made.add_result(ConversationResult(source, (WHOLE, PART, PART), {"results": WHOLE, "messages": WHOLE}))
@@ -68,18 +68,21 @@ ENTRY = {
 
 
 def test_the_json_has_the_names_that_it_is_known_by() -> None:
-    found = json.loads(msgspec.json.encode(sums().build_report()))
+    found = json.loads(msgspec.json.encode(make_builder().build_report()))
     assert shape(found) == {
         "format": "int", "tokens": "str", "model": "str", "window": "int", "prices": ["str"], "played_state": "bool",
         "conversations": "int", "requests": "int", "sources": {"a.jsonl": "int"}, "entries": [ENTRY], "bounds": [ENTRY],
         "input": "NoneType", "cache_s": "float",
     }  # fmt: skip
     assert found["format"] == 1
-    assert msgspec.json.decode(msgspec.json.encode(sums().build_report()), type=ReplayReport) == sums().build_report()
+    assert (
+        msgspec.json.decode(msgspec.json.encode(make_builder().build_report()), type=ReplayReport)
+        == make_builder().build_report()
+    )
 
 
 def test_costs_are_reported_and_compared_with_doing_nothing() -> None:
-    report = sums().build_report()
+    report = make_builder().build_report()
     nothing, mine, plain = report.entries
     paid = 1.25 * 100 + 0.1 * 400
     assert nothing.total.cost["1.25/0.1"].paid == 1.25 * 400 + 0.1 * 600 == 560
@@ -96,7 +99,7 @@ def test_costs_are_reported_and_compared_with_doing_nothing() -> None:
 
 
 def test_kept_references_are_a_share_of_those_wanted() -> None:
-    total = sums().build_report().entries[1].total
+    total = make_builder().build_report().entries[1].total
     assert (total.atoms.all, total.atoms.near, total.atoms.far, total.atoms.in_place) == (0.8, 1.0, 0.5, 0.5)
     assert (total.lines.all, total.lines.near, total.lines.far, total.lines.in_place) == (0.8, 1.0, 0.5, None)
     assert (total.faults, total.asks, total.refused, total.failed) == (0.25, 2, 1, 3)
@@ -104,7 +107,7 @@ def test_kept_references_are_a_share_of_those_wanted() -> None:
 
 
 def test_sources_are_added_up_each_for_itself_and_all_together() -> None:
-    made = sums("a.jsonl", "b.jsonl", "a.jsonl")
+    made = make_builder("a.jsonl", "b.jsonl", "a.jsonl")
     report = made.build_report()
     assert (report.sources, report.conversations, report.requests) == ({"a.jsonl": 2, "b.jsonl": 1}, 3, 12)
     entry = report.entries[1]

@@ -15,7 +15,7 @@ LINE = "def thefunctioninquestion(argument):"
 SCALE = PriceScale(((1.25, 0.1), (1.0, 0.5)), 5.0)
 
 
-def judged(said: list[dict[str, Any]], *prompts: list[dict[str, Any]] | None, **more: Any) -> ReplayTotals:
+def score_prompts(said: list[dict[str, Any]], *prompts: list[dict[str, Any]] | None, **more: Any) -> ReplayTotals:
     """The score of these prompts, one per request; None for the unchanged history. 1,000 tokens each, 600 cached."""
     wants = WantedReferences(messages(*said), None)
     judge = PromptScorer(wants, WireTokenCounter(len), SCALE)
@@ -38,16 +38,16 @@ SAID = [system("s"), user("go on"), READ, RESULT, EDIT]
 
 
 def test_doing_nothing_keeps_everything() -> None:
-    tally = judged(SAID, None, None)
+    tally = score_prompts(SAID, None, None)
     assert (tally.requests, tally.prompt, tally.cached, tally.peak) == (2, 2000, 1200, 1000)
     assert (tally.atoms, tally.atoms_kept, tally.in_place) == (2, 2, 2)
     assert (tally.lines, tally.lines_kept, tally.faults, tally.fetching) == (1, 1, 0, [0.0, 0.0])
     assert tally.compute_cost((1.25, 0.1), 5.0) == 1.25 * 800 + 0.1 * 1200
-    assert judged(SAID, SAID[:2], SAID[:4]) == replace(tally, peak=1000)
+    assert score_prompts(SAID, SAID[:2], SAID[:4]) == replace(tally, peak=1000)
 
 
 def test_a_reference_that_left_the_prompt_is_lost_and_counts_as_a_page_fault() -> None:
-    tally = judged(SAID, None, [*SAID[:3], tool_result(1, "[gone]")])
+    tally = score_prompts(SAID, None, [*SAID[:3], tool_result(1, "[gone]")])
     assert (tally.atoms_kept, tally.in_place, tally.lines_kept, tally.faults) == (1, 0, 0, 1)
     again = len("<|tool|>[c1]") + len(RESULT["content"])
     assert tally.fetching == [
@@ -57,15 +57,15 @@ def test_a_reference_that_left_the_prompt_is_lost_and_counts_as_a_page_fault() -
 
 def test_an_edited_message_keeps_what_it_still_says() -> None:
     kept = f"src/long/name.py has 31337 lines\n{LINE}\n[more is gone]"
-    tally = judged(SAID, None, [*SAID[:3], tool_result(1, kept)])
+    tally = score_prompts(SAID, None, [*SAID[:3], tool_result(1, kept)])
     assert (tally.atoms_kept, tally.lines_kept, tally.faults) == (2, 1, 0)
     assert tally.in_place == 0  # what stood around both of them is not there any more
     kept = RESULT["content"][:130]
-    assert judged(SAID, None, [*SAID[:3], tool_result(1, kept)]).in_place == 2
+    assert score_prompts(SAID, None, [*SAID[:3], tool_result(1, kept)]).in_place == 2
 
 
 def test_a_text_of_the_proxy_counts_like_any_other() -> None:
-    tally = judged(SAID, None, [system("s\n\nnumber 31337"), *SAID[1:3], tool_result(1, "[gone]")])
+    tally = score_prompts(SAID, None, [system("s\n\nnumber 31337"), *SAID[1:3], tool_result(1, "[gone]")])
     assert (tally.atoms_kept, tally.in_place) == (2, 0)
 
 
@@ -73,21 +73,21 @@ def test_a_passage_that_is_elsewhere_counts_as_in_place() -> None:
     twin = tool_result(1, RESULT["content"])
     said = [user("go on"), READ, twin, assistant_call(3), {**RESULT, "tool_call_id": "c3"}, EDIT]
     without = [*said[:4], tool_result(3, "[gone]")]
-    tally = judged(said, None, None, without)
+    tally = score_prompts(said, None, None, without)
     assert (tally.atoms_kept, tally.in_place, tally.lines_kept, tally.faults) == (2, 2, 1, 0)
 
 
 def test_each_message_that_is_missed_is_fetched() -> None:
     # Each answer repeats the number, so it is the newest one that holds it; that one is not in the prompts either.
     said = [user("go on"), READ, RESULT, *[assistant_call(9, n=31337) for _ in range(3)]]
-    tally = judged(said, None, *[[user("go on"), assistant("nothing is here")]] * 3)
+    tally = score_prompts(said, None, *[[user("go on"), assistant("nothing is here")]] * 3)
     assert (tally.atoms, tally.atoms_kept, tally.faults) == (3, 0, 3)
 
 
 def test_the_same_message_is_not_fetched_twice_in_five_requests() -> None:
     said: list[dict[str, Any]] = [user("go on"), READ, tool_result(1, "\n".join(f"id-{n:05}" for n in range(20)))]
     said += [assistant_call(n, id=f"id-{n:05}") for n in range(10, 10 + FETCH_LIFETIME + 2)]
-    tally = judged(said, None, *[[user("go on")]] * (FETCH_LIFETIME + 2))
+    tally = score_prompts(said, None, *[[user("go on")]] * (FETCH_LIFETIME + 2))
     assert tally.atoms_kept == 0
     assert tally.faults == 2  # the first, and the one after five more
 
@@ -101,7 +101,7 @@ def test_requests_that_do_not_count_are_remembered_and_not_added() -> None:
 
 
 def test_a_state_block_costs_what_output_costs() -> None:
-    tally = judged(SAID, None, None, written=10)
+    tally = score_prompts(SAID, None, None, written=10)
     assert tally.compute_cost((1.0, 0.5), 5.0) == 800 + 600 + 5 * 20
 
 

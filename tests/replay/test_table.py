@@ -13,7 +13,7 @@ from proxy.replay import table
 from proxy.replay.play import Contender, ConversationResult
 from proxy.replay.report import ReplayReport, ReportBuilder
 from proxy.replay.table import find_cheapest, print_report
-from tests.replay.test_report import MATCH, PART, WHOLE, sums
+from tests.replay.test_report import MATCH, PART, WHOLE, make_builder
 
 PRICES = ((1.25, 0.1), (1.0, 0.5), (1.0, 0.25), (1.0, 0.1))
 NAMES = ("thrifty", "hierarchical:when_it_pays", "rolling:over_budget")
@@ -55,26 +55,26 @@ def test_a_wide_terminal_has_two_tables_and_a_narrow_one_three() -> None:
 
 
 def test_the_table_begins_with_what_was_played() -> None:
-    text = print_to_text(sums("a.jsonl", "b.jsonl").build_report(), 120)
+    text = print_to_text(make_builder("a.jsonl", "b.jsonl").build_report(), 120)
     assert "2 conversations, 8 requests: a.jsonl (1), b.jsonl (1)" in text
     assert "model gpt-x*, window 1,000, policies decide by 1.25/0.1 (write/read), " in text
     assert "(write/read), cache cold after 5 min, tokens by estimate" in text
 
 
 def test_costs_are_in_relation_to_doing_nothing() -> None:
-    text = print_to_text(sums().build_report(), 120)
+    text = print_to_text(make_builder().build_report(), 120)
     assert "0.29" in text  # 165 of 560
     assert "0.47" in text  # and 100 for fetching again
 
 
 def test_refusals_faults_and_unasked_questions_are_reported() -> None:
-    text = print_to_text(sums().build_report(), 120)
+    text = print_to_text(make_builder().build_report(), 120)
     assert "mine:always: 1 plans refused, 3 failed: ValueError: x (3); rule W1 (1)" in text
     assert "mine:always: 2 questions to a helper model are neither asked nor counted." in text
 
 
 def test_the_policy_that_pays_is_the_cheapest_of_those_that_lose_little() -> None:
-    found = sums().build_report()
+    found = make_builder().build_report()
     assert (best := find_cheapest(found)) is not None
     assert best.name == "nothing"  # the others keep 0.8 of the lines
     whole = changed(found.entries[1].total, lines=found.entries[0].total.lines)
@@ -94,7 +94,7 @@ def test_where_nothing_was_wanted_nothing_is_named_as_the_best() -> None:
 
 
 def test_the_last_sentence_has_dollars_where_the_price_is_known() -> None:
-    plain = sums().build_report()
+    plain = make_builder().build_report()
     told = table.summarize(plain)
     assert "to a model whose price is not known" in told
     assert "$" not in told

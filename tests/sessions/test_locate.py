@@ -21,7 +21,7 @@ SYSTEM = {"role": "system", "content": "Be."}
 IDENTITY = Settings().identity
 
 
-def named(headers: dict[str, str], path: str | None = None, **body: Any) -> str | None:
+def read_session_name(headers: dict[str, str], path: str | None = None, **body: Any) -> str | None:
     raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], **body}).encode()
     return find_session_name(path, headers, read_request(raw), IDENTITY)
 
@@ -30,25 +30,25 @@ def test_the_path_comes_before_our_header_that_before_the_agents_and_those_befor
     headers = {"x-context-session": "b", "thread-id": "c", "x-session-id": "d", "x-any-session-id": "e"}
     body: dict[str, Any] = {"session_id": "f", "metadata": {"conversation_id": "g"}}
     order = ["x-context-session", "thread-id", "x-session-id", "x-any-session-id"]
-    assert named(headers, "a", **body) == "a"
+    assert read_session_name(headers, "a", **body) == "a"
     for n, header in enumerate(order):
-        assert named({k: v for k, v in headers.items() if k in order[n:]}, None, **body) == headers[header]
-    assert named({}, None, **body) == "f"
-    assert named({}, None, metadata={"conversation_id": "g"}) == "g"
+        assert read_session_name({k: v for k, v in headers.items() if k in order[n:]}, None, **body) == headers[header]
+    assert read_session_name({}, None, **body) == "f"
+    assert read_session_name({}, None, metadata={"conversation_id": "g"}) == "g"
 
 
 def test_a_sub_agent_of_codex_belongs_to_the_session_of_the_thread_that_spawned_it() -> None:
     first = {"thread-id": "t1", "session-id": "t1"}
     spawned = {"thread-id": "t2", "session-id": "t1", "x-codex-parent-thread-id": "t1"}
     spawned_by_it = {"thread-id": "t3", "session-id": "t1", "x-codex-parent-thread-id": "t2"}
-    assert [named(one) for one in (first, spawned, spawned_by_it)] == ["t1"] * 3
-    assert named({"thread-id": "t2", "session-id": "t1"}) == "t2", "a thread that nobody spawned"
-    assert named({"thread-id": "t2", "x-codex-parent-thread-id": "t1"}) == "t2", "an older Codex"
+    assert [read_session_name(one) for one in (first, spawned, spawned_by_it)] == ["t1"] * 3
+    assert read_session_name({"thread-id": "t2", "session-id": "t1"}) == "t2", "a thread that nobody spawned"
+    assert read_session_name({"thread-id": "t2", "x-codex-parent-thread-id": "t1"}) == "t2", "an older Codex"
 
 
 @pytest.mark.parametrize("header", [*IDENTITY.headers, "x-somebodys-session-id", "x-my-agent-session-id"])
 def test_every_header_that_agents_send_names_a_session(header: str) -> None:
-    assert named({header.lower(): " s1 "}) == "s1"
+    assert read_session_name({header.lower(): " s1 "}) == "s1"
 
 
 @pytest.mark.parametrize("field", IDENTITY.body_fields)
@@ -57,9 +57,9 @@ def test_every_body_field_made_for_it_names_a_session(field: str) -> None:
     values: list[Any] = [None, 7, "", [], {"a": 1}]
     bodies: list[dict[str, Any]] = [{top: {inner: odd} if inner else odd} for odd in values]
     for body in bodies + ([{top: "s1"}] if inner else []):
-        assert named({}, **body) is None
+        assert read_session_name({}, **body) is None
     right: dict[str, Any] = {top: {inner: "s1"} if inner else "s1"}
-    assert named({}, **right) == "s1"
+    assert read_session_name({}, **right) == "s1"
 
 
 @pytest.mark.parametrize(
@@ -68,31 +68,33 @@ def test_every_body_field_made_for_it_names_a_session(field: str) -> None:
      "x-parent-x-session-id", "idempotency-key", "user-agent", "x-stainless-session"],
 )  # fmt: skip
 def test_ids_of_requests_parents_and_traces_name_no_session(header: str) -> None:
-    assert named({header: "s1"}) is None
+    assert read_session_name({header: "s1"}) is None
 
 
 def test_hints_are_never_an_identity() -> None:
-    assert named({}, prompt_cache_key="k", user="u", safety_identifier="s", metadata={"user_id": "u"}) is None
+    assert (
+        read_session_name({}, prompt_cache_key="k", user="u", safety_identifier="s", metadata={"user_id": "u"}) is None
+    )
 
 
 @pytest.mark.parametrize("value", ["", "  ", "null", "None", "undefined", "\t"])
 def test_a_value_that_says_nothing_leaves_the_word_to_the_next(value: str) -> None:
-    assert named({"x-context-session": value, "x-session-id": "s1"}) == "s1"
-    assert named({"x-session-id": value}, value, session_id="s2") == "s2"
+    assert read_session_name({"x-context-session": value, "x-session-id": "s1"}) == "s1"
+    assert read_session_name({"x-session-id": value}, value, session_id="s2") == "s2"
 
 
 @pytest.mark.parametrize("value", ["a" * (MAX_NAME_BYTES + 1), "a\r\nx-evil: 1", "a\x00b", "ä" * 200, "\u202eabc"])
 def test_a_value_that_cannot_be_shown_is_hashed(value: str) -> None:
-    name = named({}, value)
+    name = read_session_name({}, value)
     assert name is not None
     assert name.startswith("h-")
-    assert name == named({}, value)
-    assert name != named({}, value + "1")
+    assert name == read_session_name({}, value)
+    assert name != read_session_name({}, value + "1")
 
 
 def test_names_that_look_alike_are_one_only_where_unicode_says_so() -> None:
-    assert named({}, "cafe\u0301") == named({}, "caf\u00e9")
-    assert named({}, "а") != named({}, "a")  # the first is Cyrillic
+    assert read_session_name({}, "cafe\u0301") == read_session_name({}, "caf\u00e9")
+    assert read_session_name({}, "а") != read_session_name({}, "a")  # the first is Cyrillic
 
 
 def test_a_tenant_is_a_hash_of_its_credential() -> None:

@@ -78,7 +78,7 @@ async def page(proxy: RunningProxy) -> str:
     return json.dumps(prompt["messages"][0]["content"])
 
 
-def offered(model: ScriptedModel) -> list[list[str]]:
+def list_offered_tools(model: ScriptedModel) -> list[list[str]]:
     """The tools of each request that reached the model."""
     return [[tool["function"]["name"] for tool in chat.get("tools", [])] for chat in model.chats]
 
@@ -94,13 +94,13 @@ async def test_the_work_after_a_title_request_is_the_conversation(db: str) -> No
             await agent.say()
             assert await kinds(proxy) == ["side", "main"]
             assert "coding agent" in await page(proxy)
-            assert all("recall" in names for names in offered(model)[1:])
-            assert offered(model)[0] == []
+            assert all("recall" in names for names in list_offered_tools(model)[1:])
+            assert list_offered_tools(model)[0] == []
         async with served(upstream.port, db) as agent.proxy:
             await agent.say("And the tests")
             assert await kinds(agent.proxy) == ["side", "main"]
             assert "coding agent" in await page(agent.proxy)
-            assert "recall" in offered(model)[-1]
+            assert "recall" in list_offered_tools(model)[-1]
 
 
 async def test_a_restart_between_the_title_and_the_work_changes_nothing(db: str) -> None:
@@ -167,7 +167,7 @@ async def test_a_sub_agent_that_calls_tools_is_not_a_side_call_and_one_that_only
             explorer.brings("b.py")
             await explorer.say()
             assert await kinds(proxy) == ["main", "main"]
-            assert "recall" in offered(model)[1], "it may need what leaves its prompt"
+            assert "recall" in list_offered_tools(model)[1], "it may need what leaves its prompt"
         async with served(upstream.port, db) as agent.proxy:
             await worker(agent.proxy, {"role": "system", "content": "You judge."}).say("Is it safe?")
             assert await kinds(agent.proxy) == ["main", "main", "side"]
@@ -191,7 +191,7 @@ async def test_a_name_that_is_used_again_the_next_day_is_not_a_side_call(db: str
                 assert day in await page(proxy)
                 await agent.say("Go on")
                 assert await kinds(proxy) == ["main"] * n
-        assert all(("recall" in names) == tools for names in offered(model))
+        assert all(("recall" in names) == tools for names in list_offered_tools(model))
 
 
 async def test_a_short_call_without_tools_that_continues_is_a_conversation_after_all(db: str) -> None:

@@ -13,7 +13,14 @@ from proxy.sessions import tool_offer as offers
 from proxy.sessions.tool_offer import NO_TOOLS, ToolOffer
 from proxy.tools import registry
 from tests.conversations import encode_json, user
-from tests.exchange.hidden_calls import OURS, TOOLS, PlayedConversation, make_answer, offered, run_proxy_with_tools
+from tests.exchange.hidden_calls import (
+    OURS,
+    TOOLS,
+    PlayedConversation,
+    list_offered_tools,
+    make_answer,
+    run_proxy_with_tools,
+)
 from tests.proxy_server import Agent, make_settings, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
@@ -137,7 +144,7 @@ async def test_the_tools_have_the_same_bytes_from_the_first_request_on(policy: s
                 await played.turn(f"And {n}", b"x-session-id: a", b"x-context-policy: thrifty")
     arrays = {json.dumps(chat["tools"]) for chat in model.chats}
     assert len(arrays) == 1
-    assert offered(model) == [*CLIENTS, *(OURS if policy == "rolling" else OURS[:1])]
+    assert list_offered_tools(model) == [*CLIENTS, *(OURS if policy == "rolling" else OURS[:1])]
 
 
 async def test_a_branch_that_began_without_tools_of_the_proxy_never_gets_any() -> None:
@@ -149,11 +156,11 @@ async def test_a_branch_that_began_without_tools_of_the_proxy_never_gets_any() -
             await played.turn("Hello")
             played.agent.more = {"tools": TOOLS}
             await played.turn("And now?")
-            assert offered(model) == CLIENTS
+            assert list_offered_tools(model) == CLIENTS
         bypassing = PlayedConversation(proxy, model, stream=False)
         await bypassing.turn("Hello", b"x-context-policy: passthrough", b"x-session-id: b")
         await bypassing.turn("And now?", b"x-session-id: b")
-        assert offered(model) == CLIENTS
+        assert list_offered_tools(model) == CLIENTS
 
 
 async def test_forks_and_twins_offer_what_they_left_with_and_side_calls_nothing() -> None:
@@ -168,7 +175,7 @@ async def test_forks_and_twins_offer_what_they_left_with_and_side_calls_nothing(
         played.agent.messages = [*history, {"role": "user", "content": "Or else?"}]
         await played.agent.send(named)  # a fork
         await played.agent.send(named)  # and its twin
-        assert [offered(model, at) for at in range(4)] == [[*CLIENTS, "recall"]] * 4
+        assert [list_offered_tools(model, at) for at in range(4)] == [[*CLIENTS, "recall"]] * 4
         kinds = await proxy.rows("SELECT kind, offer IS NULL FROM branches ORDER BY created_at")
         assert kinds == [("main", 0), ("fork", 0), ("twin", 0)]
         played.agent.messages = [{"role": "system", "content": "Make a title."}, {"role": "user", "content": "Title?"}]
@@ -193,7 +200,7 @@ async def test_with_the_first_edit_the_tools_come_and_stay() -> None:
             if text is not None:
                 played.agent.messages.append({"role": "user", "content": text})
             played.agent.messages.append((await played.agent.send(b"x-session-id: a")).message)
-    have = [len(offered(model, at)) > len(CLIENTS) for at in range(len(model.chats))]
+    have = [len(list_offered_tools(model, at)) > len(CLIENTS) for at in range(len(model.chats))]
     assert True in have
     since = have.index(True)
     assert since > 0
@@ -222,14 +229,14 @@ async def test_where_tools_are_needed_the_next_conversation_of_the_kind_has_them
             agent = Agent(proxy, stream=False, key=key, more={"model": name, "tools": TOOLS, **more})
             agent.messages.append({"role": "user", "content": "Hello"})
             agent.messages.append((await agent.send(b"x-session-id: " + session)).message)
-            has = len(offered(model)) > len(agent.more["tools"])
+            has = len(list_offered_tools(model)) > len(agent.more["tools"])
             if session == b"a":
                 agent.brings(long)
                 for text in (None, "Two", "Three", "Four", "Five"):
                     if text is not None:
                         agent.messages.append({"role": "user", "content": text})
                     agent.messages.append((await agent.send(b"x-session-id: a")).message)
-                assert len(offered(model)) > len(CLIENTS), "it has come to edits"
+                assert len(list_offered_tools(model)) > len(CLIENTS), "it has come to edits"
             return has
 
         began = [await first(b"a"), await first(b"b"), await first(b"c", tools=other), await first(b"d", key="sk-two")]

@@ -27,7 +27,7 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def refused(config: Path | None = None, **overrides: object) -> ConfigError:
+def read_refusal(config: Path | None = None, **overrides: object) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         load_settings(config, overrides)
     return caught.value
@@ -104,7 +104,7 @@ def test_a_wrong_setting_is_reported_with_key_line_and_allowed_values(
     tmp_path: Path, text: str, key: str, line: int, allowed: str
 ) -> None:
     file = write(tmp_path, text)
-    error = refused(file)
+    error = read_refusal(file)
     assert (error.key, error.line, error.source) == (key, line, str(file))
     assert allowed in error.allowed
     said = f"{key} = {error.value!r} is not usable; allowed: "
@@ -117,24 +117,24 @@ def test_a_wrong_setting_is_reported_with_key_line_and_allowed_values(
 
 def test_a_wrong_variable_is_reported_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXT_PROXY_STATE__ASK", "sometimes")
-    assert str(refused()).startswith("CONTEXT_PROXY_STATE__ASK: state.ask = 'sometimes' is not usable")
+    assert str(read_refusal()).startswith("CONTEXT_PROXY_STATE__ASK: state.ask = 'sometimes' is not usable")
 
 
 @pytest.mark.parametrize("name", ["CONTEXT_PROXY_PROT", "CONTEXT_PROXY_STATE__ASKS", "CONTEXT_PROXY_PORT__X"])
 def test_a_variable_that_names_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     monkeypatch.setenv(name, "1")
-    assert refused(write(tmp_path, "port = 1\n")).source == name
+    assert read_refusal(write(tmp_path, "port = 1\n")).source == name
 
 
 def test_a_wrong_flag_is_reported_as_a_flag() -> None:
-    assert refused(port=-1).source == "--port"
+    assert read_refusal(port=-1).source == "--port"
 
 
 def test_the_value_in_force_is_blamed_not_the_one_it_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, 'policy = "nonesuch"\n')
     assert load_settings(file, {"policy": "rolling"}).policy == "rolling"
     monkeypatch.setenv("CONTEXT_PROXY_POLICY", "neither")
-    assert refused(file).source == "CONTEXT_PROXY_POLICY"
+    assert read_refusal(file).source == "CONTEXT_PROXY_POLICY"
 
 
 def test_the_tree_is_frozen() -> None:
@@ -162,7 +162,7 @@ def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_a_wrong_secret_does_not_show_either(tmp_path: Path) -> None:
-    error = refused(write(tmp_path, 'db = "mysql://me:canary@h/x"\n'))
+    error = read_refusal(write(tmp_path, 'db = "mysql://me:canary@h/x"\n'))
     assert "canary" not in str(error)
 
 
@@ -269,13 +269,13 @@ def test_a_models_file_is_refused_at_the_start_with_file_and_line(
 
 def test_a_models_file_that_is_not_there_is_named_by_its_key(tmp_path: Path) -> None:
     file = write(tmp_path, 'port = 1\nmodels_file = "/nowhere.toml"\n')
-    found = refused(file)
+    found = read_refusal(file)
     assert (found.key, found.value, found.line) == ("models_file", "/nowhere.toml", 2)
 
 
 @pytest.mark.parametrize("value", [["rm"], "all", 3, ["recall", "rm"]])
 def test_a_tool_that_is_not_known_is_refused_with_those_that_are(value: object) -> None:
-    found = refused(None, **{"tools.enabled": value})
+    found = read_refusal(None, **{"tools.enabled": value})
     assert (found.key, found.value) == ("tools.enabled", value)
     assert found.allowed.startswith("'policy', or a list of recall, query_db")
 
@@ -297,16 +297,16 @@ def test_two_keys_have_two_names_and_two_hashes(tmp_path: Path) -> None:
         return f'[[keys]]\nname = "{name}"\nsha256 = "{digit * 64}"\ntenant = "t"\nplane = "data"\n'
 
     assert len(load_settings(write(tmp_path, entry("a", "1") + entry("b", "2"))).keys) == 2
-    twice = refused(write(tmp_path, entry("a", "1") + entry("a", "2")))
+    twice = read_refusal(write(tmp_path, entry("a", "1") + entry("a", "2")))
     assert (twice.key, twice.line) == ("keys[1].name", 7)
-    same = refused(write(tmp_path, entry("a", "1") + entry("b", "1")))
+    same = read_refusal(write(tmp_path, entry("a", "1") + entry("b", "1")))
     assert same.key == "keys[1].sha256"
     assert "1111" not in str(same)
 
 
 def test_a_key_written_where_its_hash_belongs_is_not_reported(tmp_path: Path) -> None:
     text = '[[keys]]\nname = "a"\nsha256 = "cp-canary"\ntenant = "t"\nplane = "data"\n'
-    assert "canary" not in str(refused(write(tmp_path, text)))
+    assert "canary" not in str(read_refusal(write(tmp_path, text)))
 
 
 def test_keys_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def chunk(script: Script, delta: dict[str, Any], finish: str | None = None, **mo
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def cut(text: str, size: int) -> list[str]:
+def split_text(text: str, size: int) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)] or [""]
 
 
@@ -122,14 +122,14 @@ def fragments(made: Made, index: int, form: str, size: int) -> list[dict[str, An
     first = {"index": index, **made.whole(form)}
     if form in ("whole", "together", "one chunk", "one index"):
         return [first if form != "one index" else {**first, "index": 0}]
-    arguments = cut(made.arguments, size)
+    arguments = split_text(made.arguments, size)
     if form == "arguments at once":
         first["function"] = {"name": made.name, "arguments": arguments.pop(0)}
     else:
         first["function"] = {"name": made.name, "arguments": ""}
     found = [first]
     if form == "pieces":
-        names = cut(made.name, 3)
+        names = split_text(made.name, 3)
         first["function"] = {"name": names[0], "arguments": ""}
         found += [{"index": index, "function": {"name": name}} for name in names[1:]]
     found += [{"index": index, "function": {"arguments": piece}} for piece in arguments]
@@ -147,9 +147,9 @@ def events(script: Script, *, usage: bool = True, done: bool = True) -> list[byt
     calls: list[list[dict[str, Any]]] = []
     for one in script.said:
         if isinstance(one, str):
-            found += [chunk(script, {"content": piece}) for piece in cut(one, script.size)]
+            found += [chunk(script, {"content": piece}) for piece in split_text(one, script.size)]
         elif isinstance(one, tuple):
-            found += [chunk(script, {one[0]: piece}) for piece in cut(one[1], script.size)]
+            found += [chunk(script, {one[0]: piece}) for piece in split_text(one[1], script.size)]
         else:
             calls.append(fragments(one, len(calls), script.form, script.size))
             if script.form not in ("together", "one chunk", "parallel"):

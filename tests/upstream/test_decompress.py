@@ -37,7 +37,7 @@ WAYS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 }
 
 
-async def cut(body: bytes, size: int) -> AsyncIterator[bytes]:
+async def split_body(body: bytes, size: int) -> AsyncIterator[bytes]:
     for at in range(0, len(body), size):
         yield body[at : at + size]
 
@@ -45,7 +45,7 @@ async def cut(body: bytes, size: int) -> AsyncIterator[bytes]:
 async def decoded(body: bytes, encoding: str, size: int) -> bytes:
     decoders = make_decoders(encoding)
     assert decoders is not None
-    return b"".join([part async for part in DecodedBody(cut(body, size), decoders)])
+    return b"".join([part async for part in DecodedBody(split_body(body, size), decoders)])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -64,7 +64,7 @@ async def test_a_body_that_is_cut_off_or_damaged_gives_what_came_before_and_an_e
         decoders = make_decoders(encoding)
         assert decoders is not None
         with pytest.raises(httpx2.RemoteProtocolError):
-            [part async for part in DecodedBody(cut(broken, 1000), decoders)]
+            [part async for part in DecodedBody(split_body(broken, 1000), decoders)]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -82,7 +82,7 @@ async def test_bytes_that_stand_for_gigabytes_are_refused_in_small_pieces(way: s
             await asyncio.sleep(0)
 
     async def measure() -> None:
-        async for part in DecodedBody(cut(bomb, 1 << 20), decoders):
+        async for part in DecodedBody(split_body(bomb, 1 << 20), decoders):
             sizes.append(len(part))  # noqa: PERF401  # those before the error count too
 
     beside = asyncio.create_task(others())
@@ -100,7 +100,7 @@ async def test_compressed_bytes_after_the_end_of_a_stream_are_bounded_too() -> N
     decoders = make_decoders("gzip, gzip, gzip")
     assert decoders is not None
     with pytest.raises(httpx2.RemoteProtocolError, match="stands for too many bytes"):
-        [part async for part in DecodedBody(cut(bomb, 1 << 16), decoders)]
+        [part async for part in DecodedBody(split_body(bomb, 1 << 16), decoders)]
 
 
 class CountedBytes:
@@ -121,7 +121,7 @@ async def test_a_coding_under_another_gets_little_at_once() -> None:
     # 157 bytes of zstd in zstd held all requests for five seconds: for each 256 bytes the other 4 MiB were copied.
     decoders, inner = make_decoders("zstd"), CountedBytes()
     assert decoders is not None
-    size = sum([len(part) async for part in DecodedBody(cut(pack_zeros(4 << 20), 1 << 16), [*decoders, inner])])
+    size = sum([len(part) async for part in DecodedBody(split_body(pack_zeros(4 << 20), 1 << 16), [*decoders, inner])])
     assert size == sum(inner.sizes) == 4 << 20
     assert max(inner.sizes) <= STEP_BYTES
 

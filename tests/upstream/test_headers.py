@@ -31,7 +31,7 @@ BLOCKS = st.lists(st.tuples(NAMES, VALUES), max_size=12)
 SECRET = b"sk-sk-operator"
 
 
-def listed(block: list[tuple[bytes, bytes]]) -> set[bytes]:
+def list_connection_headers(block: list[tuple[bytes, bytes]]) -> set[bytes]:
     return {
         part.strip().lower() for name, value in block if name.lower() == b"connection" for part in value.split(b",")
     }
@@ -41,7 +41,7 @@ def listed(block: list[tuple[bytes, bytes]]) -> set[bytes]:
 def test_h3_end_to_end_headers_reach_upstream_unchanged_in_order_and_with_duplicates(
     block: list[tuple[bytes, bytes]],
 ) -> None:
-    stopped = HOP_BY_HOP | listed(block) | {b"host", b"content-length", b"expect"}
+    stopped = HOP_BY_HOP | list_connection_headers(block) | {b"host", b"content-length", b"expect"}
     kept = [
         (name.lower(), value)
         for name, value in block
@@ -54,7 +54,7 @@ def test_h3_end_to_end_headers_reach_upstream_unchanged_in_order_and_with_duplic
 def test_h3_end_to_end_headers_reach_the_client_unchanged_in_order_and_with_duplicates(
     block: list[tuple[bytes, bytes]],
 ) -> None:
-    stopped = HOP_BY_HOP | listed(block)
+    stopped = HOP_BY_HOP | list_connection_headers(block)
     kept = [(name.lower(), value) for name, value in block if name.lower() not in stopped]
     assert build_response_headers(block) == [header for header in kept if not header[0].startswith(b"x-context-")]
 
@@ -103,7 +103,7 @@ def test_header_names_are_found_in_any_case() -> None:
     assert remove_headers(block, b"content-type", b"none") == [(b"X-A", b"1")]
 
 
-def fed(body: bytes, sizes: list[int]) -> bytes:
+def redact_in_pieces(body: bytes, sizes: list[int]) -> bytes:
     redactor, out = Redactor([SECRET]), b""
     for size in sizes:
         out += redactor.feed(body[:size])
@@ -118,9 +118,9 @@ def test_a_secret_is_redacted_however_a_body_is_cut_and_the_length_stays(body: b
     chance = random.Random(3)
     wanted = body.replace(SECRET, b"*" * len(SECRET))
     for cut in range(len(body) + 1):
-        assert fed(body, [cut]) == wanted
+        assert redact_in_pieces(body, [cut]) == wanted
     for _ in range(50):
-        assert fed(body, [chance.randrange(4) for _ in range(30)]) == wanted
+        assert redact_in_pieces(body, [chance.randrange(4) for _ in range(30)]) == wanted
 
 
 def test_only_bytes_that_might_begin_the_secret_are_held() -> None:

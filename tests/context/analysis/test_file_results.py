@@ -6,7 +6,7 @@ import pytest
 
 from proxy.context.analysis import file_results
 from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS
-from tests.context.analysis.test_activity import noted
+from tests.context.analysis.test_activity import render_record
 
 LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
 
@@ -55,7 +55,7 @@ LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
     ],
 )
 def test_t2_a_file_is_reported_as_edited_where_the_result_says_so(text: str, edited: bool) -> None:
-    (*told,) = noted(("Edit", {"file_path": "a.py"}, text))
+    (*told,) = render_record(("Edit", {"file_path": "a.py"}, text))
     assert (told[:1] == ["Edited: a.py"]) == edited
 
 
@@ -77,12 +77,12 @@ def test_t2_a_file_is_reported_as_edited_where_the_result_says_so(text: str, edi
     ],
 )
 def test_an_edit_that_failed_in_another_language_is_not_an_edit(text: str) -> None:
-    assert not [line for line in noted(("edit_file", {"path": "a.py"}, text)) if line.startswith("Edited")]
-    assert noted(("edit_file", {"path": "a.py"}, "Datei a.py aktualisiert"))[0] == "Edited: a.py"
+    assert not [line for line in render_record(("edit_file", {"path": "a.py"}, text)) if line.startswith("Edited")]
+    assert render_record(("edit_file", {"path": "a.py"}, "Datei a.py aktualisiert"))[0] == "Edited: a.py"
 
 
 def test_a_file_that_could_not_be_read_is_not_reported_as_read() -> None:
-    assert noted(("read_file", {"path": "x.py"}, "Fehler: Datei nicht gefunden"))[:1] != ["Read: x.py"]
+    assert render_record(("read_file", {"path": "x.py"}, "Fehler: Datei nicht gefunden"))[:1] != ["Read: x.py"]
 
 
 @pytest.mark.parametrize(
@@ -96,16 +96,16 @@ def test_a_file_that_could_not_be_read_is_not_reported_as_read() -> None:
     ],
 )
 def test_a_file_that_is_missing_in_any_language_is_not_reported_as_read(text: str) -> None:
-    assert not [line for line in noted(("view", {"path": "/w/a.py"}, text)) if line.startswith("Read")]
-    assert noted(("view", {"path": "/w/a.py"}, "     1\traise Error('not found')")) == ["Read: /w/a.py"]
-    assert noted(("view", {"path": "/w/a.py"}, "ready = True")) == ["Read: /w/a.py"]
+    assert not [line for line in render_record(("view", {"path": "/w/a.py"}, text)) if line.startswith("Read")]
+    assert render_record(("view", {"path": "/w/a.py"}, "     1\traise Error('not found')")) == ["Read: /w/a.py"]
+    assert render_record(("view", {"path": "/w/a.py"}, "ready = True")) == ["Read: /w/a.py"]
 
 
 @pytest.mark.parametrize(
     "text", ["Bestand niet opgeslagen, ok?", "Plik nie zapisany (modified)", "Kunde inte sparas: ok"]
 )
 def test_an_edit_that_was_refused_in_another_language_is_not_an_edit(text: str) -> None:
-    assert noted(("edit_file", {"path": "/w/a.py"}, text)) == []
+    assert render_record(("edit_file", {"path": "/w/a.py"}, text)) == []
 
 
 def test_only_the_beginning_of_a_line_is_searched_for_doubt() -> None:

@@ -22,7 +22,7 @@ def loops_at_end(values: Sequence[Json], settings: LoopSettings | None = None) -
     return {loop.kind: loop for loop in find_loops(build_view([*START, *values]), settings or LoopSettings())}
 
 
-def thrice(*values: Json) -> list[Json]:
+def repeat_three_times(*values: Json) -> list[Json]:
     return [*values, *values, *values]
 
 
@@ -66,7 +66,10 @@ def test_b5_scenario_2_of_the_source() -> None:
     ],
 )
 def test_b5_the_first_theme_in_order_of_which_a_word_begins_a_word(thought: str, is_of: str) -> None:
-    assert loops_at_end(thrice(assistant(thought)), LoopSettings(looping=(is_of,)))["theme_loop"].subject == is_of
+    assert (
+        loops_at_end(repeat_three_times(assistant(thought)), LoopSettings(looping=(is_of,)))["theme_loop"].subject
+        == is_of
+    )
 
 
 def test_b5_which_themes_can_loop_is_a_setting() -> None:
@@ -139,7 +142,7 @@ def test_a_move_of_a_robot_that_answers_the_same_is_not_a_loop_and_one_that_fail
     moves = make_step("move", '{"success": true}', None, "m", dx=1)
     assert not set(loops_at_end(moves * 6)) & {"same_call", "same_call_still", "cycle", "no_progress"}
     blocked = make_step("move", "Error: obstacle at 0.3 m", None, "m", dx=1)
-    assert {"same_call", "same_error"} <= set(loops_at_end(thrice(*blocked)))
+    assert {"same_call", "same_error"} <= set(loops_at_end(repeat_three_times(*blocked)))
 
 
 def test_a_call_is_not_a_repeat_where_what_another_call_shows_has_changed_in_between() -> None:
@@ -155,9 +158,9 @@ def test_a_call_is_not_a_repeat_where_what_another_call_shows_has_changed_in_bet
 
 def test_b5_a_write_that_failed_is_none_and_one_that_is_repeated_is_a_loop_itself() -> None:
     failing = make_step("edit", "Error: text not found", None, "w", path="y")
-    assert {"same_call", "same_error"} <= set(loops_at_end(thrice(*failing)))
+    assert {"same_call", "same_error"} <= set(loops_at_end(repeat_three_times(*failing)))
     assert "same_call" in loops_at_end([*make_step("read", "x", None, "r"), *failing] * 3)
-    assert "same_call" in loops_at_end(thrice(*make_step("book_flight", "booked", None, "w", to="X")))
+    assert "same_call" in loops_at_end(repeat_three_times(*make_step("book_flight", "booked", None, "w", to="X")))
 
 
 @pytest.mark.parametrize("name", ["get_status", "wait", "TaskOutput", "poll_job", "press_key", "scroll"])
@@ -174,7 +177,7 @@ def test_clicks_that_fail_again_and_again_are_a_loop_and_others_none(name: str) 
     clicks = [make_step(name, "clicked next", None, f"c{n}", ref="e5") for n in range(6)]
     assert not set(loops_at_end([m for step in clicks for m in step])) & {"same_call", "same_error", "cycle"}
     failing = make_step(name, "Error: Ref e5 not found in the current page snapshot", None, "c", ref="e5")
-    assert {"same_call", "same_error"} <= set(loops_at_end(thrice(*failing)))
+    assert {"same_call", "same_error"} <= set(loops_at_end(repeat_three_times(*failing)))
 
 
 @pytest.mark.parametrize(
@@ -336,7 +339,7 @@ def test_b5_calls_of_one_step_that_fail_together_are_one_error() -> None:
 
 
 def test_b5_the_same_words_count_while_nothing_new_comes() -> None:
-    values = thrice(assistant("Let me see."))
+    values = repeat_three_times(assistant("Let me see."))
     assert loops_at_end(values)["same_text"].run_length == 3
     fresh = [m for n in range(3) for m in make_step("read", f"new {n}", "Let me see.", f"c{n}", q=n)]
     assert "same_text" not in loops_at_end(fresh)
@@ -385,7 +388,7 @@ def test_other_calls_that_are_only_acknowledged_are_progress(text: str) -> None:
     assert loops_at_end(done) == {}
     nothing = [m for n in range(12) for m in make_step("x1", "UPDATE 0", None, f"c{n}", q=n)]
     assert "no_progress" in loops_at_end(nothing)
-    assert "same_call" in loops_at_end(thrice(*make_step("x1", text, None, "c", q=1)))
+    assert "same_call" in loops_at_end(repeat_three_times(*make_step("x1", text, None, "c", q=1)))
 
 
 def test_a_call_that_the_user_asks_for_again_is_not_a_loop() -> None:
@@ -413,8 +416,12 @@ def test_tools_that_continue_from_where_they_stopped_are_not_repeats(name: str) 
 )
 def test_a_tool_that_says_that_work_is_in_progress_may_be_asked_again(text: str) -> None:
     assert loops_at_end(make_step("get_build", text, None, "g", id=1) * 12) == {}
-    assert "same_call" in loops_at_end(thrice(*make_step("get_build", "Error: running is no state", None, "g", id=1)))
-    assert "same_call" in loops_at_end(thrice(*make_step("get_build", '{"state": "done"}', None, "g", id=1)))
+    assert "same_call" in loops_at_end(
+        repeat_three_times(*make_step("get_build", "Error: running is no state", None, "g", id=1))
+    )
+    assert "same_call" in loops_at_end(
+        repeat_three_times(*make_step("get_build", '{"state": "done"}', None, "g", id=1))
+    )
 
 
 def test_a_build_that_fails_again_after_a_file_was_written_in_powershell_is_not_a_loop() -> None:

@@ -22,7 +22,7 @@ def how(run: Run) -> ShellCommand:
     return shell_commands.parse_command(run.command) if run.command else TOOL_RUN
 
 
-def kept(run: Run) -> str:
+def list_kept_lines(run: Run) -> str:
     message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": run.output}).encode())
     rows = result_lines.read_lines(message)
     return "\n".join(rows[n] for n in outcome.read_outcome(message, how(run)).kept_lines)
@@ -35,14 +35,14 @@ def test_a_run_is_read_as_it_ended(run: Run) -> None:
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.must], ids=lambda run: f"{run.runner}: {run.command}")
 def test_lines_that_tell_the_outcome_of_a_run_stay(run: Run) -> None:
-    stays = kept(run)
+    stays = list_kept_lines(run)
     plain = stays.replace(RED, "").replace(GREEN, "").replace(OFF, "")
     assert [part for part in run.must if part not in plain] == []
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.runner}: {run.command}")
 def test_a_few_lines_stay(run: Run) -> None:
-    assert len(kept(run).splitlines()) <= 1 + 3 + 4 + 3 * 8
+    assert len(list_kept_lines(run).splitlines()) <= 1 + 3 + 4 + 3 * 8
 
 
 FAILURES = [run for run in RUNS if run.verdict == "failed" and read_text_outcome(run.output, how(run)).summary_lines]

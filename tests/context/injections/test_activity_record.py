@@ -27,7 +27,7 @@ def talk(count: int) -> list[Json]:
     return [*values, user("b")]
 
 
-def left(count: int, gone: int, note: str = "") -> View:
+def build_view_with_losses(count: int, gone: int, note: str = "") -> View:
     """A view of `count` reads, the first `gone` of whose results have been shortened."""
     view = build_view(talk(count))
     edits = {
@@ -43,10 +43,10 @@ def list_activity_reports(view: View, **settings: int) -> list[Insert]:
 
 
 def test_g8_the_activity_record_is_inserted_with_the_first_batch_and_stays_in_its_place() -> None:
-    assert list_activity_reports(left(30, 0)) == []
-    (first,) = list_activity_reports(left(30, 1))
+    assert list_activity_reports(build_view_with_losses(30, 0)) == []
+    (first,) = list_activity_reports(build_view_with_losses(30, 1))
     assert "src/0.py" in first.text
-    (insert,) = list_activity_reports(left(30, 24))
+    (insert,) = list_activity_reports(build_view_with_losses(30, 24))
     assert (insert.place, insert.persistent) == ("tail", True)
     assert "24 in number" in insert.text
     assert "src/23.py" in insert.text
@@ -54,35 +54,38 @@ def test_g8_the_activity_record_is_inserted_with_the_first_batch_and_stays_in_it
 
 
 def test_g8_the_activity_record_is_not_repeated_before_as_much_has_left_again() -> None:
-    (first,) = list_activity_reports(left(60, 24))
-    assert list_activity_reports(left(60, 40, first.text)) == []
-    (again,) = list_activity_reports(left(60, 48, first.text))
+    (first,) = list_activity_reports(build_view_with_losses(60, 24))
+    assert list_activity_reports(build_view_with_losses(60, 40, first.text)) == []
+    (again,) = list_activity_reports(build_view_with_losses(60, 48, first.text))
     assert "48 in number" in again.text
 
 
 def test_g8_the_activity_record_has_at_most_its_tokens() -> None:
-    (insert,) = list_activity_reports(left(60, 48), tokens=150)
+    (insert,) = list_activity_reports(build_view_with_losses(60, 48), tokens=150)
     assert 100 < COUNTER.count_text(insert.text) <= 150
-    assert list_activity_reports(left(60, 48), tokens=1) == []
+    assert list_activity_reports(build_view_with_losses(60, 48), tokens=1) == []
 
 
 def test_the_activity_record_says_how_many_entries_of_a_kind_it_does_not_list() -> None:
     """A file that is not in the list would else read as one that was never read."""
-    (insert,) = list_activity_reports(left(60, 48))
+    (insert,) = list_activity_reports(build_view_with_losses(60, 48))
     listed = insert.text.count("src/")
     assert 0 < listed < 48
     assert insert.text.endswith(f"; {48 - listed} more")
-    (insert,) = list_activity_reports(left(30, 3))
+    (insert,) = list_activity_reports(build_view_with_losses(30, 3))
     assert insert.text.count("src/") == 3
     assert "more" not in insert.text
-    (insert,) = list_activity_reports(left(60, 48), tokens=150)
+    (insert,) = list_activity_reports(build_view_with_losses(60, 48), tokens=150)
     fewer = insert.text.count("src/")
     assert 0 < fewer < listed
     assert insert.text.endswith(f"; {48 - fewer} more")
 
 
 def test_the_newest_record_is_found_where_it_stands_and_alone() -> None:
-    (first,), (second,) = list_activity_reports(left(30, 1)), list_activity_reports(left(60, 24))
+    (first,), (second,) = (
+        list_activity_reports(build_view_with_losses(30, 1)),
+        list_activity_reports(build_view_with_losses(60, 24)),
+    )
     old = Edit(b"a", "append", first.text, "ledger", "", 9, 9)
     new = Edit(b"b", "text", "stub" + second.text + "\n\n[More.]", "shorten_results", "", 9, 9)
     assert find_newest_record({b"a": old, b"b": new}, build_view([user("a")])) == (b"b", second.text)
@@ -133,7 +136,7 @@ def test_a_record_that_a_tool_has_written_is_not_the_proxys() -> None:
 
 def test_a_message_that_imitates_a_record_with_a_long_number_leaves_the_record_due() -> None:
     imitated = HEADING.format(count="9" * 5000)
-    view = left(30, 1)
+    view = build_view_with_losses(30, 1)
     key = view.keys[4]
     edits = {**view.edits, key: Edit(key, "text", f"a\n\n{imitated}\na", "refer_repeats", "", 9, 9)}
     (record,) = list_activity_reports(build_view(talk(30), state=BranchState(edits=edits)))

@@ -37,7 +37,7 @@ def step(n: int, text: str = "fine", name: str = "run", said: str | None = None)
     return [call(name, n, said), result(f"c{n}", text)]
 
 
-def laid(
+def lay_out(
     values: Sequence[Json], block: int = 10, stage: CompressLevels = STAGE, **more: Any
 ) -> tuple[View, StepLayout]:
     view = build_view(values, **more)
@@ -66,7 +66,7 @@ def test_e3_the_weights_are_settings_and_a_priority_stays_of_100() -> None:
     assert (compute_priority(0, 1, 1, True, only), compute_priority(0, 1, 1, False, only)) == (100, 0)
     double = PriorityWeights(recency=0.6, references=0.4, relevance=0.8, mark=0.2)
     assert [compute_priority(10, 0, 0.5, False, w) for w in (PriorityWeights(), double)] == [23, 23]
-    view, layout = laid([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
+    view, layout = lay_out([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
     view = change_view(view, times=[0.0] * len(view.messages), now=6e5)
     assert compute_priorities(view, layout, PriorityWeights(relevance=0))[1] == 0
 
@@ -91,7 +91,7 @@ def test_e2_every_step_has_its_level() -> None:
         *step(7),
         *step(8, "y" * 150),
     ]
-    _, layout = laid(values)
+    _, layout = lay_out(values)
     assert list(layout.kinds) == ["system", "prompt", *["work"] * 6, "answer", "prompt", "prompt", "work", "work"]
     assert list(layout.levels) == [P, P, V, S, V, V, V, W, S, P, W, W, W]
     assert [i for i, fixed in enumerate(layout.is_fixed) if fixed] == [0, 1, 9, 10, 12]
@@ -100,9 +100,9 @@ def test_e2_every_step_has_its_level() -> None:
 def test_e2_the_rules_are_data() -> None:
     values = [user("a"), *step(1, name="peek"), user("Ground truth: x"), user("b"), *step(2), *step(3)]
     stage = CompressLevels(exploring=("^peek$",), rules=("^ground truth",), recent=1)
-    _, layout = laid(values, stage=stage)
+    _, layout = lay_out(values, stage=stage)
     assert [layout.levels[i] for i in (1, 2)] == [V, P]
-    _, layout = laid(values, stage=CompressLevels(exploring=(), rules=(), dead_ends=(), decisions=(), recent=1))
+    _, layout = lay_out(values, stage=CompressLevels(exploring=(), rules=(), dead_ends=(), decisions=(), recent=1))
     assert [layout.levels[i] for i in (1, 2)] == [W, W]
 
 
@@ -119,8 +119,8 @@ def test_e2_a_pinned_message_is_permanent_with_all_of_its_step() -> None:
 def test_blocks_are_counted_from_the_groups_first_step_and_never_shift() -> None:
     values = [user("a"), *(m for n in range(5) for m in step(n)), assistant("done"), user("b")]
     more = [*values, *(m for n in range(5, 10) for m in step(n))]
-    _, before = laid(values, 2)
-    _, after = laid(more, 2)
+    _, before = lay_out(values, 2)
+    _, after = lay_out(more, 2)
     assert [b.steps for b in before.blocks] == [(1, 2), (3, 4), (5,)]
     assert [b.steps for b in after.blocks[:3]] == [(1, 2), (3, 4), (5,)]
     assert [b.steps for b in after.blocks[3:]] == [(8, 9), (10, 11), ()]
@@ -130,14 +130,14 @@ def test_blocks_are_counted_from_the_groups_first_step_and_never_shift() -> None
 
 def test_a_block_is_complete_once_none_of_it_is_new() -> None:
     values = [user("a"), *(m for n in range(4) for m in step(n))]
-    assert [b.is_complete for b in laid(values, 2)[1].blocks] == [True, False]
-    assert [b.is_complete for b in laid(values, 4)[1].blocks] == [False]
+    assert [b.is_complete for b in lay_out(values, 2)[1].blocks] == [True, False]
+    assert [b.is_complete for b in lay_out(values, 4)[1].blocks] == [False]
 
 
 def test_observations_in_user_messages_are_work() -> None:
     policy = Policy("p", observation=compile_patterns(["^Output:"]))
     values = [user("a"), assistant("ls"), user("Output: x"), assistant("done"), user("b")]
-    view, layout = laid(values, policy=policy)
+    view, layout = lay_out(values, policy=policy)
     assert list(layout.kinds) == ["prompt", "answer", "work", "answer", "prompt"]
     found = find_task(view)
     assert found is not None
@@ -152,7 +152,7 @@ def test_e3_age_references_and_relevance_decide_the_priority() -> None:
         *step(3, "see src/lexer.py"),
         *step(4),
     ]
-    view, layout = laid(values)
+    view, layout = lay_out(values)
     assert set(compute_priorities(view, layout)) == {50}
     view = change_view(view, times=[0.0] * len(view.messages), now=600.0)
     found = compute_priorities(view, layout)
@@ -162,7 +162,7 @@ def test_e3_age_references_and_relevance_decide_the_priority() -> None:
 
 
 def test_e3_vectors_replace_words_where_they_are_given() -> None:
-    view, layout = laid([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
+    view, layout = lay_out([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
     view = change_view(view, times=[0.0] * len(view.messages), now=6e5)
     assert compute_priorities(view, layout)[1] == 40
     near = {view.messages[4].form: 0.75, view.messages[2].form: 9.0, view.messages[6].form: -1.0}
@@ -170,7 +170,7 @@ def test_e3_vectors_replace_words_where_they_are_given() -> None:
 
 
 def test_e3_an_explicit_mark_counts_a_tenth() -> None:
-    view, layout = laid([user("[pin] zzz"), *step(1), user("next"), *step(2)])
+    view, layout = lay_out([user("[pin] zzz"), *step(1), user("next"), *step(2)])
     view = change_view(view, times=[0.0] * len(view.messages), now=6e9)
     assert compute_priorities(view, layout)[0] == 10
 

@@ -46,7 +46,7 @@ def play(
     return plan
 
 
-def touched(plan: Plan, values: Sequence[Json]) -> dict[int, str]:
+def list_edited(plan: Plan, values: Sequence[Json]) -> dict[int, str]:
     keys = list(chain.compute_keys("", make_request(values).messages))
     return {keys.index(k): e.action for k, e in plan.edits.items()}
 
@@ -66,8 +66,8 @@ def test_e1_the_levels_have_the_sources_budgets_and_ages() -> None:
 
 def test_e1_working_memory_is_compressed_after_five_minutes() -> None:
     values = [user("a"), *step(1, LONG), *step(2, LONG)]
-    assert touched(play(values, [300]), values) == {}
-    assert touched(play(values, [301, 301, 301, 0]), values) == {2: "text"}
+    assert list_edited(play(values, [300]), values) == {}
+    assert list_edited(play(values, [301, 301, 301, 0]), values) == {2: "text"}
 
 
 def test_e1_the_session_is_compressed_after_thirty_minutes() -> None:
@@ -80,24 +80,24 @@ def test_e1_the_session_is_compressed_after_thirty_minutes() -> None:
 
 def test_e1_volatile_leaves_first() -> None:
     values = [user("a"), *step(1, LONG), *step(2, LONG, name="grep"), *step(3, LONG), *step(4, "now")]
-    assert touched(play(values, total=2500), values) == {}
+    assert list_edited(play(values, total=2500), values) == {}
     plan = play(values, total=2000)
-    assert touched(plan, values) == {3: "gone", 4: "gone"}
+    assert list_edited(plan, values) == {3: "gone", 4: "gone"}
     assert note(plan, "levels")["volatile"] == 0
-    assert touched(play(values, total=1200), values) == {2: "text", 3: "gone", 4: "gone"}
-    assert touched(play(values, total=800), values) == {2: "text", 3: "gone", 4: "gone", 6: "text"}
+    assert list_edited(play(values, total=1200), values) == {2: "text", 3: "gone", 4: "gone"}
+    assert list_edited(play(values, total=800), values) == {2: "text", 3: "gone", 4: "gone", 6: "text"}
 
 
 def test_e1_the_volatile_level_may_use_what_the_other_levels_leave() -> None:
     """The level has no budget of its own: it may fill the total."""
     values = [user("a"), *step(1, LONG, name="ls"), *step(2, LONG, name="ls"), *step(3)]
-    assert touched(play(values, total=1600), values) == {}
+    assert list_edited(play(values, total=1600), values) == {}
 
 
 def test_e1_a_level_over_four_fifths_of_its_budget_is_compressed_with_the_total_far_from_full() -> None:
     values = [user("a"), *step(1, LONG), *step(2, LONG), *step(3, LONG)]
-    assert touched(play(values, working=2070), values) == {}
-    assert touched(play(values, working=1950), values) == {2: "text"}
+    assert list_edited(play(values, working=2070), values) == {}
+    assert list_edited(play(values, working=1950), values) == {2: "text"}
 
 
 def test_e1_total_may_be_the_models_budget_and_the_levels_follow_in_proportion() -> None:
@@ -123,7 +123,7 @@ def _view(values: Sequence[Json]) -> Any:
 def test_e1_permanent_is_never_compressed_and_told_when_it_is_too_much() -> None:
     values = [system("s" * 3000), user("never do that " * 30), assistant("ok"), user("go"), *step(1, LONG), *step(2)]
     plan = play(values, [10_000], total=1000)
-    assert not {0, 1, 3} & touched(plan, values).keys()
+    assert not {0, 1, 3} & list_edited(plan, values).keys()
     assert [n.kind for n in plan.notes if n.kind == "over_level"] == ["over_level"]
     assert note(plan, "levels")["permanent"] > 3000
 
@@ -134,8 +134,8 @@ def test_e1_permanent_is_never_compressed_and_told_when_it_is_too_much() -> None
 def test_e2_e5_a_new_task_compresses_the_last_and_clears_what_was_volatile(prompt: str) -> None:
     values = [user("fix the lexer"), *step(1, LONG), *step(2, LONG, name="grep"), *step(3, LONG), assistant("done")]
     plan = play([*values, user(prompt)])
-    assert touched(plan, [*values, user(prompt)]) == {1: "gone", 2: "gone", 3: "gone", 4: "gone", 6: "text"} or (
-        touched(plan, [*values, user(prompt)]) == {2: "text", 3: "gone", 4: "gone", 5: "gone", 6: "gone"}
+    assert list_edited(plan, [*values, user(prompt)]) == {1: "gone", 2: "gone", 3: "gone", 4: "gone", 6: "text"} or (
+        list_edited(plan, [*values, user(prompt)]) == {2: "text", 3: "gone", 4: "gone", 5: "gone", 6: "gone"}
     )
     assert note(plan, "levels")["session"] > 0
     assert note(plan, "levels")["volatile"] == 0
@@ -251,9 +251,9 @@ def test_e3_the_weights_decide_what_is_compressed_first() -> None:
     values = [user("tokenizer"), *step(1, "tokenizer\n" + LONG), *step(2, "other\n" + LONG), *step(3, LONG)]
     ages = [5000.0, 5000, 5000, 100, 100, 0]
     more = {"total": 2000, "working_s": 9000, "session_s": 9000}
-    assert touched(play(values, ages, **more), values) == {4: "text"}
+    assert list_edited(play(values, ages, **more), values) == {4: "text"}
     newest = {"recency": 1.0, "references": 0.0, "relevance": 0.0, "mark": 0.0}
-    assert touched(play(values, ages, **more, **newest), values) == {2: "text"}
+    assert list_edited(play(values, ages, **more, **newest), values) == {2: "text"}
 
 
 def test_e4_the_prompt_is_a_setting() -> None:

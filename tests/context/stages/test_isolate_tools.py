@@ -22,7 +22,7 @@ OLD = [
 ACTIVE = [user("b"), assistant(None, "1"), result("1", "x")]
 
 
-def isolated(strategies: str | Sequence[str], to: str, values: Sequence[Json] = (*OLD, *ACTIVE)) -> dict[int, str]:
+def list_actions(strategies: str | Sequence[str], to: str, values: Sequence[Json] = (*OLD, *ACTIVE)) -> dict[int, str]:
     made = [strategies] * len(values) if isinstance(strategies, str) else strategies
     found = list(IsolateTools()(build_view(values, strategy=to, strategies=made)))
     assert len({p.index for p in found}) == len(found)
@@ -31,30 +31,30 @@ def isolated(strategies: str | Sequence[str], to: str, values: Sequence[Json] = 
 
 @pytest.mark.parametrize("to", ["gemini", "gemini_gca", "anthropic"])
 def test_calls_and_results_are_left_out_and_text_stays(to: str) -> None:
-    assert isolated("openai", to) == {2: "gone", 3: "gone", 4: "text_only", 5: "gone", 6: "gone"}
+    assert list_actions("openai", to) == {2: "gone", 3: "gone", 4: "text_only", 5: "gone", 6: "gone"}
 
 
 @pytest.mark.parametrize("strategy", ["openai", "gemini", "anthropic", "of_a_kind_unknown"])
 def test_the_same_strategy_reads_its_own(strategy: str) -> None:
-    assert isolated(strategy, strategy) == {}
+    assert list_actions(strategy, strategy) == {}
 
 
 def test_gemini_and_gemini_gca_read_each_other() -> None:
     assert find_family("gemini") == find_family("gemini_gca")
-    assert isolated("gemini", "gemini_gca") == {}
-    assert isolated("gemini_gca", "gemini") == {}
-    assert isolated("gemini_gca", "openai") != {}
+    assert list_actions("gemini", "gemini_gca") == {}
+    assert list_actions("gemini_gca", "gemini") == {}
+    assert list_actions("gemini_gca", "openai") != {}
 
 
 def test_the_active_group_is_never_isolated() -> None:
-    assert isolated("openai", "gemini", ACTIVE) == {}
-    assert max(isolated("openai", "gemini")) < len(OLD)
+    assert list_actions("openai", "gemini", ACTIVE) == {}
+    assert max(list_actions("openai", "gemini")) < len(OLD)
 
 
 def test_only_what_was_made_for_another_is_isolated() -> None:
     made = ["openai"] * 4 + ["gemini"] * (len(OLD) + len(ACTIVE) - 4)
-    assert isolated(made, "gemini") == {2: "gone", 3: "gone"}
-    assert isolated(made, "openai") == {4: "text_only", 5: "gone", 6: "gone"}
+    assert list_actions(made, "gemini") == {2: "gone", 3: "gone"}
+    assert list_actions(made, "openai") == {4: "text_only", 5: "gone", 6: "gone"}
 
 
 def test_a_text_that_stays_weighs_the_message_without_its_calls() -> None:

@@ -43,7 +43,7 @@ def proposals(view: View) -> dict[int, Proposal]:
     return {p.index: p for p in ReferRepeats()(view)}
 
 
-def planned(values: list[Json]) -> tuple[View, dict[bytes, Edit]]:
+def make_plan(values: list[Json]) -> tuple[View, dict[bytes, Edit]]:
     """The edits of a conversation whose every request was planned; the view of the last request with them."""
     edits: dict[bytes, Edit] = {}
     for end in range(1, len(values) + 1):
@@ -114,7 +114,7 @@ def test_blanks_at_the_end_of_a_line_make_another_line() -> None:
 
 def test_a_line_before_a_listing_has_no_number() -> None:
     echo = "\n".join(["The file was edited. It reads now, from line 31 on:", *FILE[30:60], "(end)"])
-    view, _ = planned(running(echo, echo + "\n"))
+    view, _ = make_plan(running(echo, echo + "\n"))
     pointer = texts(view)[4]
     assert POINTER.match(pointer)
     assert pointer.startswith("[32 lines (31-60): as lines 1-32 (31-60) of result ")
@@ -201,7 +201,7 @@ def test_a_result_that_was_edited_is_not_referred_to() -> None:
 
 
 def test_a_pointer_never_points_to_what_has_pointers_but_to_a_thinned_listing() -> None:
-    view, edits = planned(reading("\n".join(FILE), *["\n".join([*FILE[n:], f"end {n}"]) for n in (1, 2, 3)]))
+    view, edits = make_plan(reading("\n".join(FILE), *["\n".join([*FILE[n:], f"end {n}"]) for n in (1, 2, 3)]))
     named = {name for found in edits.values() for name in re.findall(r"of result (\w+)", found.text or "")}
     assert named == {public_id(view.keys[2])}
     assert view.find_edit(2) is not None
@@ -211,7 +211,7 @@ def test_a_recalled_text_is_neither_referred_to_nor_shortened() -> None:
     text = "\n".join(ROWS)
     recalled = {**assistant(None), "tool_calls": [call("1", "recall", '{"id": "abcdefghij"}')]}
     values = [*running(text), recalled, result("1", text), *running(text)[1:]]
-    view, edits = planned(values)
+    view, edits = make_plan(values)
     assert view.find_edit(4) is None
     named = {name for found in edits.values() for name in re.findall(r"of result (\w+)", found.text or "")}
     assert named == {public_id(view.keys[2])}
@@ -219,7 +219,7 @@ def test_a_recalled_text_is_neither_referred_to_nor_shortened() -> None:
 
 def test_a_repeated_call_is_answered_whole_once_a_pointer_has_answered_it() -> None:
     step = [{**assistant(None), "tool_calls": [call("1", "read", '{"path": "/a"}')]}, result("1", "\n".join(ROWS))]
-    view, _ = planned([user("a"), *step * 12])
+    view, _ = make_plan([user("a"), *step * 12])
     whole = [n for n, text in texts(view).items() if text == "\n".join(ROWS)]
     assert whole == [n for n in range(2, 26, 2) if n != 4], "one pointer, and no other for twenty steps"
 
@@ -227,7 +227,7 @@ def test_a_repeated_call_is_answered_whole_once_a_pointer_has_answered_it() -> N
 def test_twenty_steps_after_a_pointer_there_may_be_another() -> None:
     step = [{**assistant(None), "tool_calls": [call("1", "read", '{"path": "/a"}')]}, result("1", "\n".join(ROWS))]
     between = [m for n in range(21) for m in (assistant(None, "9"), result("9", f"ok {n}"))]
-    view, _ = planned([user("a"), *step * 2, *between, *step])
+    view, _ = make_plan([user("a"), *step * 2, *between, *step])
     assert "[80 lines: as lines 1-80" in texts(view)[len(view.messages) - 1]
 
 
@@ -278,9 +278,9 @@ def test_a_scripted_reader_that_takes_the_marks_can_read_every_pointer() -> None
     part, shifted = FILE[20:], [f"{n:6}\t{row}" for n, row in enumerate(ROWS, 8)]
     own = [user("a"), {**assistant(None), "tool_calls": [call("1", "write", json.dumps(written))]}, result("1", "ok")]
     edits = [
-        *planned([*own, *reading("\n".join(FILE))[1:]])[1].values(),
-        *planned(reading("\n".join(part), "\n".join(shifted)))[1].values(),
-        *planned(running("\n".join(ROWS), "\n".join(ROWS)))[1].values(),
+        *make_plan([*own, *reading("\n".join(FILE))[1:]])[1].values(),
+        *make_plan(reading("\n".join(part), "\n".join(shifted)))[1].values(),
+        *make_plan(running("\n".join(ROWS), "\n".join(ROWS)))[1].values(),
     ]
     pointers = [line for e in edits for line in (e.text or "").split("\n") if line.startswith("[")]
     assert len(pointers) == 3
@@ -301,12 +301,12 @@ def test_a_scripted_reader_that_takes_the_marks_can_read_every_pointer() -> None
 def test_the_outcome_of_a_run_stays_in_its_own_result(command: str, ends: list[str]) -> None:
     text = "\n".join([*ROWS, *ends])
     step = {**assistant(None), "tool_calls": [call("1", "bash", json.dumps({"command": command}))]}
-    view, _ = planned([user("a"), step, result("1", text), step, result("1", text)])
+    view, _ = make_plan([user("a"), step, result("1", text), step, result("1", text)])
     assert texts(view)[4].splitlines()[0].startswith("[80 lines")
     assert texts(view)[4].splitlines()[-1] == ends[-1]
     assert put_back(texts(view)[4], text) == text
     look = {**assistant(None), "tool_calls": [call("1", "bash", '{"command": "cat a.log"}')]}
-    view, _ = planned([user("a"), look, result("1", text), look, result("1", text)])
+    view, _ = make_plan([user("a"), look, result("1", text), look, result("1", text)])
     assert len(texts(view)[4].splitlines()) == 1
 
 
@@ -316,7 +316,7 @@ def test_another_part_of_a_file_is_another_page() -> None:
         "\n".join(f"def other_{n}(argument_{n}): return {n} * argument_{n}" for n in range(60)),
     )
     values = reading(first, first, other)
-    edit = next(iter(planned(reading(first, first))[1].values()))
+    edit = next(iter(make_plan(reading(first, first))[1].values()))
     view = build_view(values, state=BranchState(edits={edit.key: edit}))
     assert not is_page_fault(view, 6, 20), "nothing of it was taken"
     again = build_view(reading(first, first, first), state=BranchState(edits={edit.key: edit}))

@@ -37,7 +37,7 @@ def policy(stage: SummarizeOld = STAGE, schedule: ScheduleName = "always") -> Po
     return Policy("summarize", stages=(stage, FitBudget()), schedule=schedule, ask="never")
 
 
-def planned(
+def make_plan(
     talk: Sequence[Json],
     stage: SummarizeOld = STAGE,
     schedule: ScheduleName = "always",
@@ -66,37 +66,37 @@ def list_asks(talk: Sequence[Json], stage: SummarizeOld = STAGE, **more: Any) ->
 
 
 def test_d4_old_messages_become_the_sources_sentence_after_the_first_user_message_that_stays() -> None:
-    told = out(planned([system(), *OLD, *NEW[:-1]], SummarizeOld(keep=9, only_over=False)))
+    told = out(make_plan([system(), *OLD, *NEW[:-1]], SummarizeOld(keep=9, only_over=False)))
     assert told == [
         ("system", "Be brief."), ("user", "new 0\n\n" + SENTENCE), *((m["role"], m["content"]) for m in NEW[1:-1]),
     ]  # fmt: skip
 
 
 def test_d4_the_prompt_that_the_last_messages_belong_to_stays_and_bears_it() -> None:
-    told = out(planned(TALK))
+    told = out(make_plan(TALK))
     assert told[1] == ("user", "new 0\n\n" + SENTENCE)
     assert [t for _, t in told[2:]] == [*(m["content"] for m in NEW[1:]), "now"]
     steps = [m for n in range(12) for m in (assistant(None, "c"), result("c", f"result {n} of the call"))]
-    agent = out(planned([user("do it"), *steps]))
+    agent = out(make_plan([user("do it"), *steps]))
     assert agent[0] == ("user", "do it\n\nPrevious 7 turns: 0 user messages, 7 model responses, 7 tool calls")
     assert len(agent) == 11
 
 
 def test_d4_no_step_is_cut() -> None:
     calls = [assistant(None, "a", "b"), result("a", "x" * 90), result("b", "x" * 90)]
-    told = out(planned([user("go"), *calls * 4], SummarizeOld(keep=4, only_over=False)))
+    told = out(make_plan([user("go"), *calls * 4], SummarizeOld(keep=4, only_over=False)))
     assert [r for r, _ in told] == ["user", *["assistant", "tool", "tool"] * 2]
 
 
 @pytest.mark.parametrize("talk", [[], [assistant("Welcome!")], [assistant("a", "c"), result("c", "r")] * 9])
 def test_d4_without_old_messages_or_a_place_for_the_summary_everything_stays(talk: list[Json]) -> None:
-    assert planned([*talk, user(None)]).messages is None
-    assert planned([*talk, user("now")], SummarizeOld(keep=100, only_over=False)).messages is None
+    assert make_plan([*talk, user(None)]).messages is None
+    assert make_plan([*talk, user("now")], SummarizeOld(keep=100, only_over=False)).messages is None
 
 
 def test_d4_a_sentence_no_shorter_than_what_it_is_of_leaves_the_messages() -> None:
-    assert planned([user("hello"), assistant("hi"), *NEW, user("now")]).messages is None
-    assert planned([user("hello" * 20), assistant("hi"), *NEW, user("now")]).messages is not None
+    assert make_plan([user("hello"), assistant("hi"), *NEW, user("now")]).messages is None
+    assert make_plan([user("hello" * 20), assistant("hi"), *NEW, user("now")]).messages is not None
 
 
 def test_d4_pinned_messages_stay_and_so_does_what_they_need() -> None:
@@ -104,19 +104,19 @@ def test_d4_pinned_messages_stay_and_so_does_what_they_need() -> None:
     talk = [system("Be."), first, assistant(None, "c"), result("c", "r"), assistant("done"), *NEW, user("now")]
     view = build_view(talk, policy=policy())
     pinned = BranchState(pins=frozenset({view.keys[3]}))
-    told = out(planned(talk, state=pinned))
+    told = out(make_plan(talk, state=pinned))
     sentence = "Previous 1 turns: 1 user messages, 0 model responses, 0 tool calls"
     assert [t for _, t in told[1:5]] == ["", "r", "done", "new 0\n\n" + sentence]
-    told = out(planned(talk[1:], state=BranchState(pins=frozenset({build_view(talk[1:], policy=policy()).keys[2]}))))
+    told = out(make_plan(talk[1:], state=BranchState(pins=frozenset({build_view(talk[1:], policy=policy()).keys[2]}))))
     assert [t for _, t in told[:4]] == ["first " * 30, "", "r", "done"], "no assistant message begins a prompt"
 
 
 def test_d4_by_default_it_acts_only_over_the_budget() -> None:
     size = build_view(TALK).total
     at = replace(PLAIN_MODEL, window=-(-size * 10 // 8))
-    assert planned(TALK, SummarizeOld(), model=at).messages is None
-    assert planned(TALK, SummarizeOld(), model=replace(PLAIN_MODEL, window=size)).messages is not None
-    assert planned(TALK, SummarizeOld()).messages is None
+    assert make_plan(TALK, SummarizeOld(), model=at).messages is None
+    assert make_plan(TALK, SummarizeOld(), model=replace(PLAIN_MODEL, window=size)).messages is not None
+    assert make_plan(TALK, SummarizeOld()).messages is None
 
 
 def test_d4_asks_come_in_batches_of_whole_steps_each_with_an_id_that_stays() -> None:
@@ -144,7 +144,7 @@ def test_d4_a_helper_is_asked_ahead_of_the_budget_and_not_before() -> None:
 def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
     _, asks = list_asks(TALK)
     state = BranchState(helper_answers={asks[0].id: " They talked of the first things. "})
-    plan = planned(TALK, state=state)
+    plan = make_plan(TALK, state=state)
     text = out(plan)[1][1]
     assert text.startswith(f"new 0\n\n{HEADING}\nThey talked of the first things.\n\nPrevious "), (
         "not the user's own words"
@@ -157,12 +157,12 @@ def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
 @pytest.mark.parametrize("answer", ["", "  \n", "x" * 100_000])
 def test_d4_an_answer_that_is_empty_or_too_long_is_not_used(answer: str) -> None:
     _, asks = list_asks(TALK)
-    plan = planned(TALK, state=BranchState(helper_answers={a.id: answer for a in asks}))
+    plan = make_plan(TALK, state=BranchState(helper_answers={a.id: answer for a in asks}))
     assert out(plan)[1][1] == "new 0\n\n" + SENTENCE
 
 
 def test_d6_the_event_says_what_was_replaced_and_by_what() -> None:
-    (found,) = make_events(planned(TALK))
+    (found,) = make_events(make_plan(TALK))
     assert found.name == "context:summarized"
     assert found.payload == {"summarized": 60, "kept": 12, "summary": SENTENCE}
 
@@ -174,7 +174,7 @@ def test_d4_where_edits_last_the_summary_is_written_on_and_moves_with_its_bearer
     talk, state, borne = [system()], BranchState(), set()
     for n in range(40):
         talk.append(user(f"question {n} " + "x" * 60))
-        plan = planned(talk, stage, schedule, state, model)
+        plan = make_plan(talk, stage, schedule, state, model)
         assert plan.refusal is None
         assert plan.after <= 1_600
         sent = [read_message(raw).text for raw in plan.messages or ()]
@@ -193,7 +193,7 @@ def test_d4_one_long_task_is_summed_up_again_and_again_after_its_prompt() -> Non
     talk, state, told = [user("do it all")], BranchState(), ""
     for n in range(60):
         talk += [assistant(None, f"c{n}"), result(f"c{n}", "y" * 60)]
-        plan = planned(talk, stage, "over_budget", state, model)
+        plan = make_plan(talk, stage, "over_budget", state, model)
         assert plan.refusal is None
         text = read_message(plan.messages[0]).text if plan.messages else "do it all"
         assert text.startswith(told or "do it all")

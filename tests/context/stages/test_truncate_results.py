@@ -30,7 +30,7 @@ def cuts(view: View, stage: TruncateResults | None = None) -> dict[int, Proposal
     return {p.index: p for p in found}
 
 
-def kept(proposal: Proposal) -> int:
+def count_kept_chars(proposal: Proposal) -> int:
     """Characters of the result that are left."""
     head, _, rest = (proposal.text or "").partition("\n[...]\n")
     tail, _, hint = rest.rpartition("\n")
@@ -42,7 +42,7 @@ def test_the_newest_five_older_ones_and_inactive_groups_are_cut_to_5000_1000_and
     view = build_view([user("a"), *rounds(2), assistant("b"), user("c"), *rounds(7)], policy=LITERAL)
     results = [n for n, is_result in enumerate(view.is_result) if is_result]
     found = cuts(view)
-    assert [kept(found[n]) for n in results] == [300, 300, 1000, 1000, 5000, 5000, 5000, 5000, 5000]
+    assert [count_kept_chars(found[n]) for n in results] == [300, 300, 1000, 1000, 5000, 5000, 5000, 5000, 5000]
 
 
 @pytest.mark.parametrize("limit", [5000, 1000, 300])
@@ -52,7 +52,7 @@ def test_a_result_at_its_limit_stays_and_one_over_it_is_cut(limit: int) -> None:
         view = build_view([user("a"), *rounds(1, "x" * (limit + over)), *behind], policy=LITERAL)
         found = cuts(view)
         assert list(found) == [2] * (over > 0)
-        assert all(kept(p) == limit for p in found.values())
+        assert all(count_kept_chars(p) == limit for p in found.values())
 
 
 def test_a_result_that_its_hint_would_make_longer_stays() -> None:
@@ -108,14 +108,14 @@ def test_cuts_are_made_between_characters_not_inside_them() -> None:
     view = build_view([user("a"), *rounds(1, "ä😀" * 1000), user("b")], policy=LITERAL)
     text = cuts(view)[2].text or ""
     assert text.startswith("ä😀" * 30 + "\n")
-    assert kept(cuts(view)[2]) == 300
+    assert count_kept_chars(cuts(view)[2]) == 300
     text.encode()
 
 
 def test_under_always_a_result_is_cut_again_as_it_ages() -> None:
     talk = [user("a"), *rounds(1)]
     ages: list[list[Json]] = [[], rounds(4), rounds(5), [*rounds(5), assistant("b"), user("c")]]
-    limits = [kept(cuts(build_view([*talk, *more], policy=LITERAL))[2]) for more in ages]
+    limits = [count_kept_chars(cuts(build_view([*talk, *more], policy=LITERAL))[2]) for more in ages]
     assert limits == [5000, 5000, 1000, 300]
 
 
@@ -124,15 +124,15 @@ def test_else_a_result_is_cut_once_when_it_has_left_the_first_tier() -> None:
     assert 2 not in cuts(build_view([*talk, *rounds(4)]))
     view = build_view([*talk, *rounds(5)])
     first = cuts(view)[2]
-    assert kept(first) == 1000
+    assert count_kept_chars(first) == 1000
     edit = Edit(view.keys[2], "text", first.text, first.stage, first.reason, 10_004, first.after)
     later = build_view([*talk, *rounds(5), assistant("b"), user("c")], state=BranchState(edits={edit.key: edit}))
     assert 2 not in cuts(later)
-    assert kept(cuts(later)[4]) == 300
+    assert count_kept_chars(cuts(later)[4]) == 300
 
 
 def test_else_a_result_that_was_never_cut_is_cut_to_the_tier_in_which_it_is_now() -> None:
-    assert kept(cuts(build_view([user("a"), *rounds(1), assistant("b"), user("c")]))[2]) == 300
+    assert count_kept_chars(cuts(build_view([user("a"), *rounds(1), assistant("b"), user("c")]))[2]) == 300
 
 
 def test_a_proposal_says_since_when_it_was_possible() -> None:
@@ -156,9 +156,12 @@ def test_a_proposal_says_why() -> None:
 def test_all_four_numbers_are_settings() -> None:
     stage = TruncateResults(recent=1, recent_chars=90, active_chars=80, inactive_chars=70)
     view = build_view([user("a"), *rounds(1), user("b"), *rounds(2)], policy=LITERAL)
-    assert [kept(p) for p in cuts(view, stage).values()] == [70, 80, 90]
+    assert [count_kept_chars(p) for p in cuts(view, stage).values()] == [70, 80, 90]
     none = TruncateResults(recent=0)
-    assert [kept(p) for p in cuts(build_view([user("b"), *rounds(2)], policy=LITERAL), none).values()] == [1000, 1000]
+    assert [count_kept_chars(p) for p in cuts(build_view([user("b"), *rounds(2)], policy=LITERAL), none).values()] == [
+        1000,
+        1000,
+    ]
 
 
 def test_results_as_parts_are_cut_and_those_with_images_are_not() -> None:

@@ -15,7 +15,7 @@ from tests.conversations import PLAIN_MODEL, Json, assistant, build_view, result
 PLAIN_POLICY = Policy("p", stages=(WindowByIteration(),), schedule="always", ask="never")
 
 
-def left(values: list[Json], stage: WindowByIteration | None = None, **more: object) -> list[str]:
+def list_remaining_texts(values: list[Json], stage: WindowByIteration | None = None, **more: object) -> list[str]:
     return list_sent_texts(values, replace(PLAIN_POLICY, stages=(stage or WindowByIteration(),)), **more)
 
 
@@ -26,14 +26,14 @@ def facts(begin: int, end: int) -> list[str]:
 @pytest.mark.parametrize("iterations", [0, 1, 9])
 def test_b3_before_the_tenth_iteration_all_stays(iterations: int) -> None:
     values = make_iterations(iterations, before=5, every=3)
-    assert left(values) == list_sent_texts(values, Policy("p"))
+    assert list_remaining_texts(values) == list_sent_texts(values, Policy("p"))
 
 
 @pytest.mark.parametrize("iterations", [10, 11, 14])
 def test_b3_from_10_to_14_two_exchanges_all_results_and_two_thoughts_stay(iterations: int) -> None:
     talk = [t for n in (3, 4) for t in (f"old question {n}", f"old answer {n}")]
     values = make_iterations(iterations, before=5)
-    assert left(values) == ["Be exact.", *talk, "the question", *facts(0, iterations)]
+    assert list_remaining_texts(values) == ["Be exact.", *talk, "the question", *facts(0, iterations)]
 
 
 def test_b3_from_10_to_14_thoughts_without_calls_leave_but_for_the_last_two() -> None:
@@ -43,12 +43,12 @@ def test_b3_from_10_to_14_thoughts_without_calls_leave_but_for_the_last_two() ->
         *make_step("search", "found", "I look"),
     ]
     values += [assistant("thought 8"), *make_step("search", "more", None, "c2")]
-    assert left(values) == ["Be exact.", "the question", "I look", "found", "thought 8", "", "more"]
+    assert list_remaining_texts(values) == ["Be exact.", "the question", "I look", "found", "thought 8", "", "more"]
 
 
 def test_b3_old_results_stay_with_their_calls() -> None:
     values = make_iterations(12, before=4, tools=True)
-    found = left(values)
+    found = list_remaining_texts(values)
     assert [f"old result {n}" in found for n in range(4)] == [True] * 4
     # The answer that parts a result from the next prompt stays, where a prompt follows.
     assert [t for t in found if t.startswith("old q")] == ["old question 2", "old question 3"]
@@ -58,11 +58,11 @@ def test_b3_old_results_stay_with_their_calls() -> None:
 @pytest.mark.parametrize("iterations", [15, 17, 19])
 def test_b3_from_15_to_19_results_and_the_prompt_stay(iterations: int) -> None:
     values = make_iterations(iterations, before=3)
-    assert left(values) == ["Be exact.", "the question", *facts(0, iterations)]
+    assert list_remaining_texts(values) == ["Be exact.", "the question", *facts(0, iterations)]
 
 
 def test_b3_from_15_to_19_thoughts_without_calls_leave() -> None:
-    found = left(make_iterations(18, every=3))
+    found = list_remaining_texts(make_iterations(18, every=3))
     assert not [t for t in found if t.startswith("thought")][:-1]
     assert [t for t in found if t.startswith("result")] == [f"result {n}" for n in range(18) if n % 3 != 2]
 
@@ -70,13 +70,13 @@ def test_b3_from_15_to_19_thoughts_without_calls_leave() -> None:
 @pytest.mark.parametrize("iterations", [20, 21, 35])
 def test_b3_from_20_on_the_last_three_results_stay(iterations: int) -> None:
     values = make_iterations(iterations, before=3, tools=True)
-    assert left(values) == ["Be exact.", "the question", *facts(iterations - 3, iterations)]
+    assert list_remaining_texts(values) == ["Be exact.", "the question", *facts(iterations - 3, iterations)]
 
 
 def test_b3_a_step_with_a_result_that_stays_is_whole() -> None:
     values = make_iterations(19)
     values += [assistant("Four at once", "a", "b", "c", "d"), *(result(c, f"of {c}") for c in "abcd")]
-    assert left(values) == ["Be exact.", "the question", "Four at once", "of a", "of b", "of c", "of d"]
+    assert list_remaining_texts(values) == ["Be exact.", "the question", "Four at once", "of a", "of b", "of c", "of d"]
 
 
 def test_b3_reasoning_stays_with_the_call_that_it_led_to() -> None:
@@ -100,21 +100,25 @@ def test_b3_agents_without_tool_calls_keep_each_observation_with_what_was_said_b
 
 def test_b3_user_messages_in_a_row_are_one_prompt() -> None:
     values = [system(), user("a"), user("b"), *make_iterations(16)[2:]]
-    assert left(values)[:3] == ["Be brief.", "a", "b"]
+    assert list_remaining_texts(values)[:3] == ["Be brief.", "a", "b"]
 
 
 def test_b3_the_boundaries_are_settings() -> None:
     stage = WindowByIteration(moderate=2, aggressive=3, emergency=4, exchanges=1, thoughts=1, results=1)
-    assert "old question 0" in left(make_iterations(1, before=2), stage)
-    assert left(make_iterations(2, before=2), stage)[:3] == ["Be exact.", "old question 1", "old answer 1"]
-    assert left(make_iterations(3, before=2), stage) == ["Be exact.", "the question", *facts(0, 3)]
-    assert left(make_iterations(4, before=2), stage) == ["Be exact.", "the question", *facts(3, 4)]
+    assert "old question 0" in list_remaining_texts(make_iterations(1, before=2), stage)
+    assert list_remaining_texts(make_iterations(2, before=2), stage)[:3] == [
+        "Be exact.",
+        "old question 1",
+        "old answer 1",
+    ]
+    assert list_remaining_texts(make_iterations(3, before=2), stage) == ["Be exact.", "the question", *facts(0, 3)]
+    assert list_remaining_texts(make_iterations(4, before=2), stage) == ["Be exact.", "the question", *facts(3, 4)]
 
 
 def test_b7_a_boundary_that_is_moved_before_the_others_goes_first() -> None:
-    found = left(make_iterations(4, before=2), WindowByIteration(emergency=3, results=1))
+    found = list_remaining_texts(make_iterations(4, before=2), WindowByIteration(emergency=3, results=1))
     assert found == ["Be exact.", "the question", *facts(3, 4)]
-    assert left(make_iterations(4, before=2), WindowByIteration(aggressive=3)) == [
+    assert list_remaining_texts(make_iterations(4, before=2), WindowByIteration(aggressive=3)) == [
         "Be exact.",
         "the question",
         *facts(0, 4),
@@ -123,12 +127,12 @@ def test_b7_a_boundary_that_is_moved_before_the_others_goes_first() -> None:
 
 def test_b8_max_tokens_limits_conversation_and_thoughts_and_never_results() -> None:
     values = [system(), *make_old_exchange(0), user("u" * 500), assistant("a" * 500), *make_iterations(10)[1:]]
-    assert len(left(values)) == 1 + 4 + 1 + 20
-    assert len(left(values, WindowByIteration(max_tokens=500))) == 1 + 1 + 20
-    assert len(left(values, WindowByIteration(max_tokens=0))) == 1 + 4 + 1 + 20
+    assert len(list_remaining_texts(values)) == 1 + 4 + 1 + 20
+    assert len(list_remaining_texts(values, WindowByIteration(max_tokens=500))) == 1 + 1 + 20
+    assert len(list_remaining_texts(values, WindowByIteration(max_tokens=0))) == 1 + 4 + 1 + 20
     assert WindowByIteration().max_tokens == 8000
     long = [m for n in range(12) for m in make_step("search", "r" * 9000, None, f"c{n}", q=n)]
-    assert len(left([system(), user("a"), *long])) == 26
+    assert len(list_remaining_texts([system(), user("a"), *long])) == 26
 
 
 def test_a_proposal_says_with_which_message_it_became_possible() -> None:

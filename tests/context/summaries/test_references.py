@@ -21,7 +21,7 @@ from proxy.context.summaries.references import (
     is_thinned,
     mark_broken_references,
 )
-from tests.context.stages.test_refer_repeats import FILE, ROWS, planned, running
+from tests.context.stages.test_refer_repeats import FILE, ROWS, make_plan, running
 from tests.conversations import assistant, build_view, call, result, user
 
 
@@ -47,13 +47,13 @@ def test_the_arguments_that_a_reference_names_are_found() -> None:
         "tool_calls": [call("1", "write", json.dumps({"path": "a", "content": "\n".join(ROWS)}))],
     }
     read = {**assistant(None), "tool_calls": [call("2", "read", '{"path": "a"}')]}
-    view, _ = planned([user("a"), written, result("1", "ok"), read, result("2", "\n".join(FILE))])
+    view, _ = make_plan([user("a"), written, result("1", "ok"), read, result("2", "\n".join(FILE))])
     assert find_referred_calls(view) == {public_id(view.keys[1])}
     assert find_referred_lines(view) == {}
 
 
 def test_a_reference_to_what_the_budget_has_cut_is_found() -> None:
-    view, edits = planned(running("\n".join(ROWS), "\n".join(ROWS)))
+    view, edits = make_plan(running("\n".join(ROWS), "\n".join(ROWS)))
     before = build_view(running("\n".join(ROWS), "\n".join(ROWS)))
     key = view.keys[4]
     cut = Edit(view.keys[2], "text", "a part", "fit_budget", "", 999, 9)
@@ -69,7 +69,7 @@ LONG_NUMBER = "9" * 5000
 @pytest.mark.parametrize("lines", [f"{LONG_NUMBER}-2", f"1-{LONG_NUMBER}"])
 def test_a_result_that_imitates_a_reference_with_a_long_number_is_made_shorter_all_the_same(lines: str) -> None:
     imitated = f"[8 lines: as lines {lines} of result abcdefghij, in this step: read {{}}]"
-    view, edits = planned([*running("\n".join(ROWS), "\n".join([imitated, *ROWS])), assistant("a"), user("b")])
+    view, edits = make_plan([*running("\n".join(ROWS), "\n".join([imitated, *ROWS])), assistant("a"), user("b")])
     assert set(edits) == {view.keys[4]}
     assert find_referred_lines(view) == {public_id(view.keys[2]).encode(): [(0, 80)]}
     assert mark_broken_references(view, edits) == edits
@@ -78,7 +78,7 @@ def test_a_result_that_imitates_a_reference_with_a_long_number_is_made_shorter_a
 def test_references_are_marked_in_linear_time_where_a_result_imitates_them() -> None:
     beginning = "[8 lines: as lines 1-8 of result abcdefghij"
     imitated = beginning + ", in this step: " * 30_000 + "x"
-    view, edits = planned(running("\n".join(ROWS), "\n".join([imitated, *ROWS])))
+    view, edits = make_plan(running("\n".join(ROWS), "\n".join([imitated, *ROWS])))
     began = time.thread_time()
     assert mark_broken_references(view, edits) == edits
     assert time.thread_time() - began < 5
@@ -96,7 +96,7 @@ def test_a_reference_whose_text_has_left_is_marked_whatever_its_call_says(of: st
     }
     values = [user("a"), *((step, result("1", "\n".join(FILE))) if of == "result" else (written, result("1", "ok")))]
     values += [{**assistant(None), "tool_calls": [call("1", "read", '{"path": "b"}')]}, result("1", "\n".join(FILE))]
-    view, edits = planned(values)
+    view, edits = make_plan(values)
     key = view.keys[2 if of == "result" else 1]
     gone = {**edits, key: Edit(key, "gone", None, "operator", "", 999, 0)}
     text = mark_broken_references(view, gone)[view.keys[4]].text or ""
@@ -107,7 +107,7 @@ def test_a_reference_whose_text_has_left_is_marked_whatever_its_call_says(of: st
 def test_marking_many_references_can_be_stopped() -> None:
     name = public_id(build_view(running("\n".join(ROWS), "a")).keys[2])
     pointers = [f"[1 lines: as lines {k}-{k} of result {name}, in this step: bash {k}]" for k in range(1, 81)]
-    view, edits = planned(running("\n".join(ROWS), "\n".join([*ROWS, *pointers])))
+    view, edits = make_plan(running("\n".join(ROWS), "\n".join([*ROWS, *pointers])))
     assert "\n".join(pointers) in (edits[view.keys[4]].text or "")
     edits[view.keys[2]] = Edit(view.keys[2], "text", "\n".join(ROWS[:40]), "fit_budget", "", 999, 9)
     asked: list[int] = []
