@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.dialect_agents import Json, RunTool
@@ -27,6 +28,8 @@ class GeminiAgent:
     answers: list[Json] = field(default_factory=list)
     heard: list[RawAnswer] = field(default_factory=list)
     path: str = "/v1beta/models/gemini-3-pro"
+    make_id: Callable[[str, int], str] = "{}_{}_0".format
+    """The id of a call to which the model gave none, from the function's name and a number."""
 
     async def ask(self) -> Json:
         """One request; the answer is kept as the client has it: its parts, its usage, its ids."""
@@ -60,7 +63,7 @@ class GeminiAgent:
         call = part.get("functionCall")
         if call is None or "id" in call or self.in_chunks:
             return part
-        return {**part, "functionCall": {"id": f"{call['name']}_{1795390834000 + len(self.heard)}_0", **call}}
+        return {**part, "functionCall": {"id": self.make_id(call["name"], 1795390834000 + len(self.heard)), **call}}
 
     def bring(self, answer: Json) -> bool:
         """Answer the calls of an answer; False if it has none."""

@@ -140,6 +140,18 @@ def assert_grows(model: StrictGemini) -> None:
         before = body["contents"]
 
 
+@pytest.mark.parametrize("made", ["pyd_ai_{:032x}", "{:016}"])
+async def test_calls_that_the_client_gives_random_ids_leave_the_conversation_one(made: str) -> None:
+    calls = [[{"functionCall": {"name": "read", "args": {"path": f"{n % 3}.py"}}}] for n in range(STEPS)]
+    model = StrictGemini(*calls, [END_TEXT])
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = GeminiAgent(proxy, look, make_id=lambda _, number: made.format(number))
+        assert await agent.work("Find the fault.") == "All done."
+    assert model.refusals == []
+    assert len({one.session for one in agent.heard}) == 1
+    assert len(json.dumps(model.bodies[-1])) < 0.9 * len(json.dumps(agent.contents))
+
+
 @STREAMING
 async def test_each_request_begins_as_the_one_before(stream: str) -> None:
     answers = number([*SCENARIOS["three rounds of ours"], END, *SCENARIOS["ours between the client's"], END])

@@ -35,6 +35,8 @@ WIRE: Final = "wire"
 MADE_ID: Final = "gemini_"
 """Beginning of the ids that are made here. They never go upstream."""
 
+_RANDOM_ID: Final = re.compile(r"pyd_ai_[0-9a-f]{32}|[0-9A-Za-z]{16}")
+"""Ids of calls that pydantic-ai and the AI SDK make."""
 _PLAIN: Final = ({"text"}, {"functionCall"})
 _CALL_MEMBERS: Final = {"name", "args", "id"}
 
@@ -89,7 +91,10 @@ def make_call_id(name: str, arguments: str, before: Counter[str]) -> str:
 
 
 def is_made_by_client(wire_id: str, name: str) -> bool:
-    """True if the id is the function's name and numbers: the model gave none, and the client counts."""
+    """True if the id is one of those that clients make where the model gives none: the function's name and numbers, or
+    a random id. The answer had none when it came, so the id must not tell the answer from what the client sends."""
+    if _RANDOM_ID.fullmatch(wire_id):
+        return True
     return bool(name) and re.fullmatch(re.escape(name) + r"[_-]\d{6,}(?:[_-]\w*)?", wire_id) is not None
 
 
@@ -256,10 +261,20 @@ def make_wire_text(literal: bytes) -> bytes:
     return b'{"text":' + literal + b"}"
 
 
-def make_result_part(chat: bytes, name: str) -> bytes:
-    """The wire part of a canonical tool message that answers a call of this function."""
+def find_wire_id(chat: bytes, call_id: str) -> str:
+    """The id on the wire of a call in a canonical assistant message; "" if it has none there."""
+    if not _is_made(call_id):
+        return call_id
+    wire = json_spans.read_value(chat, WIRE)
+    calls = make_assistant_message(_read_wire(wire) or ()).calls if wire is not None else ()
+    return next((call.wire_id for call in calls if call.id == call_id), "")
+
+
+def make_result_part(chat: bytes, name: str, wire_id: str) -> bytes:
+    """The wire part of a canonical tool message that answers a call of this function. wire_id: of the call, "" for
+    none."""
     message = read_message(chat)
-    known = b"" if _is_made(message.call_id or "") else b'"id":' + spans.encode_text(message.call_id or "") + b","
+    known = b'"id":' + spans.encode_text(wire_id) + b"," if wire_id else b""
     head = known + b'"name":' + spans.encode_text(name) + b',"response":'
     return b'{"functionResponse":{' + head + _make_response(chat, message.text) + b"}}"
 

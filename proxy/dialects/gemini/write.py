@@ -20,6 +20,7 @@ from proxy.dialects.completions.request import read_changed_arguments, read_mess
 from proxy.dialects.gemini.contents import (
     convert_part,
     find_span,
+    find_wire_id,
     make_answer_parts,
     make_result_part,
     make_wire_text,
@@ -108,6 +109,8 @@ class _Writer:
         self._drafts: list[_Draft] = []
         self._system: list[OutgoingMessage] = []
         self._names: dict[str, str] = {}
+        self._answer = b""
+        """The last answer that was given a place."""
         self._newest = -1
 
     def add(self, outgoing: Sequence[OutgoingMessage], at: int) -> None:
@@ -137,6 +140,7 @@ class _Writer:
         draft.last = max(draft.last, *unit.parts, -1)
 
     def _learn_names(self, chat: bytes) -> None:
+        self._answer = chat
         for call in read_message(chat).calls:
             self._names[call.id] = call.name
 
@@ -159,7 +163,8 @@ class _Writer:
             name = self._names.get(message.call_id or "")
             if name is None:
                 raise ValueError("a result without its call")
-            current.own.append((current.last, make_result_part(raw, name)))
+            wire_id = find_wire_id(self._answer, message.call_id or "")
+            current.own.append((current.last, make_result_part(raw, name, wire_id)))
         elif message.role == "user":
             if current is None:
                 current = _Draft(None, is_answer=False)

@@ -13,6 +13,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.gemini.contents import (
     convert_part,
     convert_result,
+    find_wire_id,
     is_made_by_client,
     make_answer_parts,
     make_assistant_message,
@@ -55,11 +56,29 @@ def test_a_call_without_an_id_gets_one_of_its_name_and_arguments() -> None:
     assert spaced.calls[0].id == ids[0]
 
 
-def test_an_id_that_the_client_has_made_counts_as_none() -> None:
-    own = {"functionCall": {**CALL["functionCall"], "id": "ls_1795390834428_0"}}
-    assert make_assistant_message(raw(own)).calls[0].id == make_assistant_message(raw(CALL)).calls[0].id
+@pytest.mark.parametrize(
+    "made",
+    [
+        "ls_1795390834428_0",
+        "pyd_ai_ee66cf2287574ceebf56a31e4836b088",
+        "YjBmZpIQJQtaJR8t",
+    ],
+    ids=["gemini-cli", "pydantic-ai", "ai-sdk"],
+)
+def test_an_id_that_the_client_has_made_counts_as_none(made: str) -> None:
+    own = {"functionCall": {**CALL["functionCall"], "id": made}}
+    answer = make_assistant_message(raw(own))
+    assert answer.calls[0].id == make_assistant_message(raw(CALL)).calls[0].id
+    assert read_message(answer.chat).digest == read_message(make_assistant_message(raw(CALL)).chat).digest
+    assert find_wire_id(answer.chat, answer.calls[0].id) == made, "a result of ours names the call as its answer does"
+
+
+def test_an_id_that_the_model_has_given_stays() -> None:
     given = {"functionCall": {**CALL["functionCall"], "id": "x7f"}}
-    assert make_assistant_message(raw(given)).calls[0].id == "x7f"
+    answer = make_assistant_message(raw(given))
+    assert answer.calls[0].id == "x7f"
+    assert find_wire_id(answer.chat, "x7f") == "x7f"
+    assert find_wire_id(make_assistant_message(raw(CALL)).chat, "gemini_1") == ""
     assert not is_made_by_client("ls_1", "ls")
     assert not is_made_by_client("_1795390834428", "")
 
@@ -105,9 +124,9 @@ def test_messages_of_the_proxy_become_parts() -> None:
     assert parts[1]["functionCall"] == {"name": "recall", "args": {"id": "a"}}
     assert parts[1]["thoughtSignature"] == "skip_thought_signature_validator"
     assert "thoughtSignature" not in json.loads(make_answer_parts(chat, is_signed=False)[1])
-    result = json.loads(make_result_part(b'{"role":"tool","tool_call_id":"x7","content":"text"}', "recall"))
+    result = json.loads(make_result_part(b'{"role":"tool","tool_call_id":"x7","content":"text"}', "recall", "x7"))
     assert result == {"functionResponse": {"id": "x7", "name": "recall", "response": {"output": "text"}}}
-    result = json.loads(make_result_part(b'{"role":"tool","tool_call_id":"gemini_1","content":""}', "recall"))
+    result = json.loads(make_result_part(b'{"role":"tool","tool_call_id":"gemini_1","content":""}', "recall", ""))
     assert result == {"functionResponse": {"name": "recall", "response": {"output": "[removed]"}}}
 
 
@@ -121,7 +140,7 @@ def test_messages_of_the_proxy_become_parts() -> None:
 )
 def test_a_call_of_the_proxys_tools_that_failed_is_an_error(text: str, error: str) -> None:
     chat = json.dumps({"role": "tool", "tool_call_id": "x7", "content": text, "is_error": True}).encode()
-    part = make_result_part(chat, "recall")
+    part = make_result_part(chat, "recall", "x7")
     assert json.loads(part)["functionResponse"]["response"] == {"error": error}
     assert json.loads(convert_result(part, "x7"))["is_error"] is True
 
