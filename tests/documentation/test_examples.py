@@ -184,6 +184,9 @@ def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: py
     if block.title == "~/.kimi-code/config.toml":
         assert tomllib.loads(block.text)["providers"]["proxy"]["base_url"] == f"http://{ADDRESS}/v1"
         return
+    if block.title == "~/.vibe/config.toml":
+        assert tomllib.loads(block.text)["providers"][0]["api_base"] == f"http://{ADDRESS}/v1"
+        return
     file = tmp_path / block.title
     file.write_text(block.text)
     monkeypatch.setenv("CONTEXT_WEBHOOK_SECRET", "a secret")
