@@ -210,28 +210,6 @@ async def test_an_interruption_leaves_the_response_and_the_connection_as_they_ar
     assert len(model.received[-1]["input"]) == 3
 
 
-async def test_an_interruption_leaves_the_response_and_the_connection_as_they_are() -> None:
-    gate = asyncio.Event()
-    model = StrictResponses("Well.", "Again.", binds=False)
-
-    async def answer(request: RawRequest, there: Connection) -> None:
-        await gate.wait()
-        await model(request, there)
-
-    async with run_upstream(answer) as upstream, run_proxy(upstream.port) as proxy, socket(proxy) as there:
-        await there.send(create([HELLO]))
-        interrupt = {"type": "response.interrupt", "response_id": "resp_1", "mode": "discard_partial_items"}
-        await there.send(json.dumps(interrupt))
-        gate.set()
-        done = (await hear(there))[-1]
-        await there.send(json.dumps(interrupt))  # the client may send it as the response ends
-        await there.send(create([HELLO], previous_response_id=done["response"]["id"]))
-        again = await hear(there)
-    assert done["type"] == "response.completed"
-    assert [again[0]["type"], again[-1]["type"]] == ["response.created", "response.completed"]
-    assert len(model.received[-1]["input"]) == 3
-
-
 @pytest.mark.slow
 async def test_a_thousand_responses_on_one_socket() -> None:
     model = StrictResponses("Well.", binds=False)
