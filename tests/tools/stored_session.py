@@ -118,9 +118,11 @@ async def shared_file(folder: Path) -> AsyncIterator[SqliteStore]:
 
 @asynccontextmanager
 async def in_memory() -> AsyncIterator[InMemoryStore]:
+    """A store that has the session."""
     store = InMemoryStore()
     await store.open()
     try:
+        await store.put([SessionRow("t1", "s1", True, 1.0)])
         yield store
     finally:
         await store.close()
