@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
+from proxy.errors import StoreUnavailable
 from proxy.exchange.embeddings import MAX_CHARS, load_vectors
+from proxy.store.base import SessionRow
 from proxy.store.circuit_breaker import DOWN_AFTER
 from tests.failing_store import FailingStore, use_store
 from tests.proxy_server import RunningProxy, run_proxy
@@ -57,6 +59,8 @@ async def embedding(
 async def ask(
     proxy: RunningProxy, *texts: str, tenant: str = "t", session: str = "s"
 ) -> dict[bytes, tuple[float, ...]]:
+    with suppress(StoreUnavailable):  # vectors are stored only where their session is
+        await proxy.app.services.store.put([SessionRow(tenant, session, True, 0.0)])
     return await load_vectors(proxy.app.services, tenant, session, {text.encode(): text for text in texts}, BEARER)
 
 

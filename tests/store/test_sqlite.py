@@ -173,6 +173,7 @@ async def test_a_read_that_fails_opens_its_connection_again(tmp_path: Path) -> N
 
 async def test_cancelling_reads_and_writes_leaves_nothing_behind(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db")
+    await store.put(make.begin())
     rows = make.line(50)
     for row in rows:
         work = asyncio.ensure_future(store.read_chain("t1", "s1", row.key))
