@@ -17,7 +17,7 @@ from proxy.dialects.responses.frames import MAX_ITEM_BYTES
 from proxy.exchange.fallback import REASON_TEXTS
 from proxy.exchange.plan_request import MAX_LOOP_S, MAX_UNCHECKED_BYTES
 from proxy.exchange.prepare_request import PLACE_S
-from proxy.exchange.services import PREPARED_AT_ONCE, TURN_BYTES
+from proxy.exchange.services import LARGE_BODY_BYTES, PREPARED_AT_ONCE, TURN_BYTES
 from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
 from proxy.store.full_text_search import MAX_INDEXED_BYTES
@@ -278,7 +278,8 @@ LIMITS = (
     ),
     LimitRow(
         "requests that are prepared at once: read, found in the store, planned",
-        f"{PREPARED_AT_ONCE}, each for {PLACE_S:.0f} s",
+        f"{PREPARED_AT_ONCE}, and as many of {LARGE_BODY_BYTES >> 10} KiB and more; "
+        f"given on after {PLACE_S:.0f} s while others wait",
         "wait for their turn",
     ),
     LimitRow(

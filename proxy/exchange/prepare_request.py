@@ -55,17 +55,22 @@ MAX_NEW_OBJECTS = 1000
 
 
 class _Place:
-    """A place among the requests that are prepared. It is given on once, by its holder or after PLACE_S."""
+    """A place among the requests that are prepared. It is given on once, by its holder or after PLACE_S.
+
+    Only the last free place is given on by a timer, as every place is while others wait. To remove a timer takes a turn
+    of the event loop."""
 
     __slots__ = ("_is_held", "_places", "_timer")
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places = places
         self._is_held = True
-        self._timer = asyncio.get_running_loop().call_later(PLACE_S, self.give_on)
+        is_last = places.locked()
+        self._timer = asyncio.get_running_loop().call_later(PLACE_S, self.give_on) if is_last else None
 
     def give_on(self) -> None:
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._is_held:
             self._is_held = False
             self._places.release()
@@ -76,13 +81,16 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
 
     A few requests are prepared at once, and others wait for their turn. Where hundreds come together, each would else
     wait for all others in every step of its way. Its reads of the store, or its plan, would take longer than they may,
-    and nearly all requests would go out as received.
+    and nearly all requests would go out as received. Large bodies have places of their own: they wait for the worker
+    threads, and others do not wait for them.
 
     Raises NotManaged if the request has to be passed on as received, and StoreUnavailable if the store cannot be asked
     for its session.
     """
-    await services.preparing.acquire()
-    place = _Place(services.preparing)
+    is_large = len(incoming.body) >= LARGE_BODY_BYTES
+    places = services.preparing_large if is_large else services.preparing
+    await places.acquire()
+    place = _Place(places)
     try:
         return await _prepare(services, incoming)
     finally:

@@ -165,6 +165,8 @@ class Services:
     """Worker threads for long work in pure Python, beside the event loop. Tokens are counted in them too."""
     preparing: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, PREPARED_AT_ONCE))
     """Places for requests that are prepared; others wait for their turn."""
+    preparing_large: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, PREPARED_AT_ONCE))
+    """The same for requests with `LARGE_BODY_BYTES`."""
     known_agents: KnownAgents = field(default_factory=KnownAgents)
     """Each agent's page faults and the lengths of its conversations."""
     now: Callable[[], float] = time.time

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.chat.tokens import TokenCounter
 from proxy.exchange import prepare_request
-from proxy.exchange.services import PREPARED_AT_ONCE
+from proxy.exchange.services import LARGE_BODY_BYTES, PREPARED_AT_ONCE
 from tests.exchange.long_results import LONG, has_short_result, make_looking_model, work_until
 from tests.failing_store import FailingStore, use_store
 from tests.proxy_server import Agent, run_proxy
@@ -272,6 +272,20 @@ async def test_of_many_that_come_together_a_few_are_prepared_at_once_and_none_go
         answers = await asyncio.gather(*asked)
         assert all(one.status == 200 and one.header("x-context-fallback") is None for one in answers)
         await wait_until(lambda: proxy.app.services.preparing._value == PREPARED_AT_ONCE)
+
+
+async def test_small_requests_do_not_wait_for_large_ones_to_be_prepared() -> None:
+    large = {"model": "m", "messages": [{"role": "user", "content": "word " * (LARGE_BODY_BYTES // 5)}]}
+    async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        places = proxy.app.services.preparing_large
+        for _ in range(PREPARED_AT_ONCE):
+            await places.acquire()
+        asked = asyncio.create_task(proxy.post(large))
+        await wait_until(lambda: len(places._waiters or ()) == 1)
+        assert (await proxy.post(HELLO)).status == 200
+        assert not asked.done()
+        places.release()
+        assert (await asked).status == 200
 
 
 async def test_requests_that_wait_for_something_else_do_not_keep_others_from_being_prepared(
