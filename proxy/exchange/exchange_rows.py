@@ -127,7 +127,7 @@ def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
 
 
 def record_hidden_round(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
-    """Return the row of the hidden round after the answer; memory is updated, so that the next request has the
+    """Return the row of the hidden round of the answer; memory is updated, so that the next request has the
     round."""
     branch = turn.located.branch
     if branch.tool_offer is None or not branch.tool_offer.names:

@@ -1,4 +1,4 @@
-"""Splicing of a turn's request before it is planned: the hidden rounds after its answers are put back, and our tools
+"""Splicing of a turn's request before it is planned: the hidden rounds of its answers are put back, and our tools
 are added.
 
 A branch that offers no tools has no hidden rounds either, and pays for neither. `sessions.hidden_rounds` explains the
@@ -95,7 +95,7 @@ def _is_bound_by_answers(turn: Turn) -> bool:
 
 
 async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
-    """Return the rounds after the answers in this request, read from the store where this process does not know
+    """Return the rounds of the answers in this request, read from the store where this process does not know
     them."""
     live_session = turn.located.branch.live_session
     missing = dict.fromkeys(filterfalse(live_session.hidden_rounds.__contains__, _list_answered_tips(turn)))

@@ -67,7 +67,7 @@ MakeRelay = Callable[[AnswerRelay], AnswerRelay]
 
 
 class RoundLimits:
-    """The limits on the rounds after one answer: their number, their time, and the repeats of one call."""
+    """The limits on the rounds of one answer: their number, their time, and the repeats of one call."""
 
     def __init__(self, max_rounds: int, seconds: float) -> None:
         """seconds: that all rounds may take, from now on."""
@@ -94,7 +94,7 @@ class RoundLimits:
 
 
 class ToolLoop:
-    """The rounds after one answer. Made where tools of the proxy are offered; costs nothing until one is called."""
+    """The rounds of one answer. Made where tools of the proxy are offered; costs nothing until one is called."""
 
     def __init__(self, services: Services, turn: Turn, target: Target, incoming: Incoming) -> None:
         self.tool_names = frozenset(turn.enriched.tool_offer.names)

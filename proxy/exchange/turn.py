@@ -95,7 +95,7 @@ class Prompt(msgspec.Struct, frozen=True, eq=False):
 
 
 class AnswerRounds(msgspec.Struct, frozen=True, eq=False):
-    """The rounds after one answer in which the model called tools of the proxy.
+    """The rounds of one answer in which the model called tools of the proxy.
 
     A round is one request of the tool loop with its answer. The client gets the last round's answer, and the visible
     parts of those before it.
@@ -106,7 +106,7 @@ class AnswerRounds(msgspec.Struct, frozen=True, eq=False):
     refusal: str = ""
     """Why a later round got no answer, with the provider's own words; "" if none was refused."""
     hidden: HiddenRound | None = None
-    """The hidden round after the answer; its `key` is not known before the answer is."""
+    """The hidden round of the answer; its `key` is not known before the answer is."""
     bindings: Mapping[str, Binding] = {}
     """The prompts that the reasoning of the rounds is bound to, by its token, where there were several rounds."""
 

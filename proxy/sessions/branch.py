@@ -97,7 +97,7 @@ class LiveSession(Packable):
     stored_decisions: StoredDecisions | None = None
     """The operator's decisions; None while they have not been read."""
     hidden_rounds: dict[bytes, tuple[HiddenRound, ...]] = field(default_factory=dict)
-    """The hidden rounds after the answers to a request, by the chain key of that request's end. Other keys are known
+    """The hidden rounds of the answers to a request, by the chain key of that request's end. Other keys are known
     to the store only. `put_rounds` and `forget_rounds` change the rounds."""
     hidden_rounds_size: int = 0
     """Bytes of the hidden rounds."""
@@ -153,7 +153,7 @@ class LiveSession(Packable):
                 self.packed = None
 
     def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
-        """Remember the hidden rounds after the answers to a request."""
+        """Remember the hidden rounds of the answers to a request."""
         self.hidden_rounds_size += sum(one.size for one in rounds) - sum(
             one.size for one in self.hidden_rounds.get(request_tip, ())
         )

@@ -3,7 +3,7 @@
 - A round is one request of the tool loop (`exchange.tool_loop`) with its answer. Where the model calls tools of the
   proxy, several rounds make one answer of the client's.
 - A hidden message is one of these rounds that never reached the client: a call of the proxy's own tools, or its result.
-- A hidden round has all the hidden messages after one answer. It is stored with the answer.
+- A hidden round has all the hidden messages that led to one answer. It is stored with the answer.
 - A request is spliced when its hidden rounds are put back, and the definitions of the offered tools follow the
   client's own.
 
@@ -33,7 +33,7 @@ ADDED_TOOLS: Final = "added tools"
 
 @dataclass(frozen=True, slots=True)
 class HiddenRound:
-    """The messages that are hidden after one answer of the proxy."""
+    """The messages that led to one answer of the proxy and are hidden from the client."""
 
     answer_key: bytes
     """The answer's chain key, as the client has it."""

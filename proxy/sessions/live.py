@@ -198,7 +198,7 @@ class LiveSessions:
         """Forget one branch, which another process has moved on."""
         live_session = branch.live_session
         del live_session.branches[branch.name]
-        live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds after it
+        live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds
         if self._is_live(live_session):
             self._count -= 1
             if branch.first_tip_key is not None:
