@@ -203,14 +203,15 @@ def _count_all(view: View, sort: str) -> tuple[int, int]:
 
 def find_new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
     """Return (the refetch, its sort) of each result in messages[since:] that was fetched again while the earlier one
-    stood there cut. It was fetched again as a whole, or in part by another call."""
+    stood there cut. It was fetched again as a whole, or in part by another call. An agent that comes back to a text at
+    its usual pace would have done so without the edit."""
     faults = []
     known, refetches = find_result_lookups(view).by_result, find_refetches(view)
     for n, call in pair_results(view.messages, since):
         fault = refetches.get(n)
         if fault is None or not (is_cut(view.find_edit(fault.earlier_index)) and _has_same_text(view, fault)):
             fault = _find_excerpt(view, n, call) if n >= len(view.messages) - MAX_NEW_MESSAGES else None
-        if fault is not None:
+        if fault is not None and not _is_usual(view, fault):
             faults.append((fault, known[fault.earlier_index].result_kind if fault.earlier_index in known else ""))
     return faults
 
@@ -280,21 +281,21 @@ def count_faults(view: View, new_faults: Sequence[tuple[Refetch, str]]) -> Mappi
     """`FaultCounts.refetched` with these page faults. Those of references count for references too."""
     counts = Counter(view.faults.refetched)
     counts.update(sort + IN_PART if fault.kind == "excerpt" else sort for fault, sort in new_faults)
-    counts.update(REFERENCE_SORT for fault, _ in new_faults if _leads_nowhere(view, fault))
+    counts.update(REFERENCE_SORT for fault, _ in new_faults if is_reference(view.find_edit(fault.earlier_index)))
     return dict(counts)
 
 
-def _leads_nowhere(view: View, fault: Refetch) -> bool:
-    """True if an agent fetches a text again to which it was referred, and sooner than it did when the text stood there
-    whole. An agent that reads a file again every few steps would do so in any case."""
-    if not is_reference(view.find_edit(fault.earlier_index)):
-        return False
+def _is_usual(view: View, fault: Refetch) -> bool:
+    """True if an agent fetches a text again that it has fetched again before while it was whole in the prompt, and no
+    sooner than then. It reads a file, or repeats a command, every few steps in any case."""
     before = find_refetches(view).get(fault.earlier_index)
-    if before is None:
-        return True
+    if fault.kind in ("recall", "excerpt") or before is None:
+        return False
+    if view.keys[fault.earlier_index] in view.faults.refetched_keys:
+        return False  # an edit had caused that one
     steps = view.request_counts
-    referred = steps[fault.earlier_index]
-    return steps[fault.index] - referred < referred - steps[before.earlier_index]
+    last = steps[fault.earlier_index]
+    return steps[fault.index] - last >= last - steps[before.earlier_index]
 
 
 def _has_same_text(view: View, fault: Refetch) -> bool:

@@ -226,13 +226,27 @@ def test_an_agent_that_fetches_most_texts_again_to_which_it_was_referred_is_refe
     assert not page_faults.are_references_followed(change_view(view, of_agent={"reference": (5, 3)}))
 
 
-@pytest.mark.parametrize(("again_after", "leads_nowhere"), [(0, True), (2, True), (3, False), (4, False)])
+PACES = pytest.mark.parametrize(("again_after", "is_fault"), [(0, True), (2, True), (3, False), (4, False)])
+
+
+@PACES
 def test_an_agent_that_fetches_a_text_again_at_its_usual_pace_may_have_followed_the_reference(
-    again_after: int, leads_nowhere: bool
+    again_after: int, is_fault: bool
 ) -> None:
     view = referred(again_after=again_after)
     counts = page_faults.count_faults(view, page_faults.find_new_faults(view, 0))
-    assert ("reference" in counts) is leads_nowhere
+    assert ("reference" in counts) is is_fault
+
+
+@PACES
+def test_a_text_that_is_fetched_again_at_the_usual_pace_is_no_page_fault(again_after: int, is_fault: bool) -> None:
+    """The second look came three requests after the first one, which was whole in the prompt then."""
+    second = [*FIRST, *lookup("get_customer", 2, customer="C1001")]
+    view = with_cut([*second, *chatter(again_after), *lookup("get_customer", 3, customer="C1001")], len(second) - 1)
+    assert bool(page_faults.find_new_faults(view, 0)) is is_fault
+    if not is_fault:
+        caused = change_view(view, refetched_keys=frozenset({view.keys[len(second) - 1]}))
+        assert page_faults.find_new_faults(caused, 0), "an edit had caused the second look"
 
 
 def shorten(index: int, after: int = 20) -> Proposal:

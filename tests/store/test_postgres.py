@@ -172,7 +172,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_ack
     with server() as own:
         store = postgres_store(own.url, read_s=1.0, drain_s=0.5)
         await store.open()
-        await store.put([make.form(b"before")])
+        await store.put([*make.begin(), make.form(b"before")])
         own.stop(signal.SIGQUIT)
         futures = [store.put([make.form(b"%d" % number)]) for number in range(20)]
         await wait_until(lambda: not store.healthy)
