@@ -100,11 +100,14 @@ def _only_in_session(text: str, arguments: Callable[[Any], Args]) -> tuple[str, 
     return sql.limit_to_session(text), lambda row: (*arguments(row), row.tenant, row.session)
 
 
+INSERT_MESSAGE_IN_SESSION = sql.limit_to_session(sql.INSERT_MESSAGE)
+"""Inserts a message where its session is stored; the last two arguments are the tenant and the session."""
+
 STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     SessionRow: ((sql.INSERT_SESSION, _build_session_args),),
     BranchRow: ((sql.INSERT_BRANCH, _build_branch_args),),
     BranchTipRow: ((sql.UPDATE_BRANCH_TIP, _build_tip_args), (sql.TOUCH_SESSION, _build_touch_args)),
-    MessageRow: (_only_in_session(sql.INSERT_MESSAGE, _build_message_args),),
+    MessageRow: (_only_in_session(sql.INSERT_MESSAGE, _build_message_args),),  # INSERT_MESSAGE_IN_SESSION
     FormRow: (_only_in_session(sql.INSERT_FORM, astuple),),
     EditRow: (_only_in_session(sql.INSERT_EDIT, _build_edit_args),),
     StateRow: (_only_in_session(sql.INSERT_STATE, _build_state_args),),

@@ -15,6 +15,7 @@ from typing import Any
 from proxy.errors import StoreUnavailable
 from proxy.store import encode, full_text_search
 from proxy.store.base import Row
+from proxy.store.journal import execute_rows
 from proxy.store.new_schema import fold_renames
 from proxy.store.reads import StoreReads
 from proxy.store.schema import MIGRATIONS
@@ -109,8 +110,7 @@ class InMemoryStore(ConnectionStore):
             raise ValueError("the store is closed")
         self._connection.execute("BEGIN")
         try:
-            for text, args in encode.build_statements(rows):
-                self._connection.executemany(for_sqlite(text), args)
+            execute_rows(self._connection, rows)
         except BaseException:
             self._connection.execute("ROLLBACK")
             raise

@@ -48,7 +48,7 @@ from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
 from proxy.store.removal import RemovalStepRow
 from proxy.store.response_names import ResponseNameRow
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
-from proxy.store.sql import for_sqlite
+from proxy.store.sql import INSERT_MESSAGE, for_sqlite
 from proxy.store.write_queue import count_bytes
 
 log = logging.getLogger(__name__)
@@ -230,10 +230,26 @@ class Journal:
         self.items, self.places, self._slot, self.unreadable_bytes = [], set(), 1, 0
 
 
+_HAS_SESSION = "SELECT 1 FROM sessions WHERE tenant = ? AND session = ?"
+
+
 def execute_rows(connection: sqlite3.Connection, rows: Sequence[Row], tips: encode.BranchTips | None = None) -> None:
     """Write rows to the tables; see `encode.build_statements`."""
     for text, args in encode.build_statements(rows, tips):
-        connection.executemany(for_sqlite(text), args)
+        if text == encode.INSERT_MESSAGE_IN_SESSION:
+            connection.executemany(for_sqlite(INSERT_MESSAGE), _leave_out_orphans(connection, args))
+        else:
+            connection.executemany(for_sqlite(text), args)
+
+
+def _leave_out_orphans(connection: sqlite3.Connection, args: Sequence[encode.Args]) -> list[encode.Args]:
+    """The arguments of `sql.INSERT_MESSAGE` for the messages whose session is stored.
+
+    SQLite itself would copy each row to a temporary table, because the statement reads the table that it writes to. A
+    message of 16 MB then left 50 MB more in memory."""
+    places = {one[-2:] for one in args}
+    stored = {place for place in places if connection.execute(_HAS_SESSION, place).fetchone() is not None}
+    return [one[:-2] for one in args if one[-2:] in stored]
 
 
 def _list_places(items: Sequence[Sequence[Row]]) -> set[tuple[str, str]]:
