@@ -189,19 +189,10 @@ def withdraw_edits(services: Services, turn: Turn) -> Turn:
 
 def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
     """Return the turn with a prompt without the reasoning that it would break, now and for ever."""
-    left_out = judged.left_out
-    if not left_out or turn.dialect.reasoning.drops_broken:
+    if not judged.left_out or turn.dialect.reasoning.drops_broken:
         return turn  # the provider leaves it out itself, and says so
-    stripped = _strip(turn, turn.prompt.outgoing, judged.tokens, left_out)
-    if stripped is None:
-        return turn
-    turn.pending.rows += bound_reasoning.remember_refused(services, turn, stripped[1])
-    bound_reasoning.count_left_out(services, turn, len(stripped[1]))
-    return turn.with_prompt(
-        outgoing=stripped[0],
-        fallback=BOUND,
-        left_out=turn.prompt.left_out + len(stripped[1]),
-    )
+    stripped = _leave_out(services, turn, judged)
+    return stripped.with_prompt(fallback=BOUND) if stripped is not None else turn
 
 
 def leave_out_for_edits(services: Services, turn: Turn, judged: Judgement) -> Turn | None:
@@ -210,16 +201,22 @@ def leave_out_for_edits(services: Services, turn: Turn, judged: Judgement) -> Tu
 
     It is left out of Responses too, where the provider would do it: the same prompt goes out then as with later
     requests."""
-    left_out = judged.left_out
     saved = sum(edit.before - edit.after for edit in turn.prompt.plan.new_edits)
-    if bound_reasoning.estimate_tokens(turn, len(left_out)) > saved:
+    if bound_reasoning.estimate_tokens(turn, len(judged.left_out)) > saved:
         return None
-    stripped = _strip(turn, turn.prompt.outgoing, judged.tokens, left_out)
+    return _leave_out(services, turn, judged)
+
+
+def _leave_out(services: Services, turn: Turn, judged: Judgement) -> Turn | None:
+    """Return the turn without the reasoning that its prompt breaks, which is noted and counted. None if it cannot
+    leave."""
+    stripped = _strip(turn, turn.prompt.outgoing, judged.tokens, judged.left_out)
     if stripped is None:
         return None
-    turn.pending.rows += bound_reasoning.remember_refused(services, turn, stripped[1])
-    bound_reasoning.count_left_out(services, turn, len(stripped[1]))
-    return turn.with_prompt(outgoing=stripped[0], left_out=len(stripped[1]))
+    body, tokens = stripped
+    turn.pending.rows += bound_reasoning.remember_refused(services, turn, tokens)
+    bound_reasoning.count_left_out(services, turn, len(tokens))
+    return turn.with_prompt(outgoing=body, left_out=turn.prompt.left_out + len(tokens))
 
 
 def _strip(turn: Turn, body: bytes, tokens: Sequence[str], run: Sequence[str]) -> tuple[bytes, tuple[str, ...]] | None:

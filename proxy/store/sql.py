@@ -22,18 +22,6 @@ MAX_HITS = 32
 """Maximum number of hits of `find_chain_hits`: identity is decided among the deepest few."""
 
 
-_PLACEHOLDER = re.compile(r"\$(\d+)")
-_INSERTED_VALUES = re.compile(r"VALUES \((.*)\)\s+ON CONFLICT", re.DOTALL)
-
-
-def limit_to_session(insert: str) -> str:
-    """The INSERT of one row that inserts it only if its session is stored. Two placeholders more, behind all others,
-    are the tenant and the session."""
-    count = len(_PLACEHOLDER.findall(insert))
-    where = f"EXISTS (SELECT 1 FROM sessions s WHERE s.tenant = ${count + 1} AND s.session = ${count + 2})"  # noqa: S608  numbers of ours
-    return _INSERTED_VALUES.sub(lambda found: f"SELECT {found.group(1)}\nWHERE {where}\nON CONFLICT", insert)
-
-
 INSERT_SESSION = """
 INSERT INTO sessions (tenant, session, explicit, created_at, settings, last_at, policy)
 VALUES ($1, $2, $3, $4, $5, $6, '')
@@ -357,6 +345,8 @@ SELECT tenant, session, upstream, model, tokens, seen_at
 FROM context_windows WHERE seen_at > $1 ORDER BY seen_at DESC LIMIT 1000"""
 
 SUM_SPENDING = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
+
+_PLACEHOLDER = re.compile(r"\$(\d+)")
 
 
 @functools.cache
