@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from msgspec.structs import astuple
 
@@ -94,46 +94,34 @@ def _build_outcome_args(row: OutcomeRow) -> Args:
     return (*args, row.tenant, row.session, row.exchange)
 
 
-def _only_in_session(text: str, arguments: Callable[[Any], Args]) -> tuple[str, Callable[[Any], Args]]:
-    """The statement and arguments of a row that is stored only where its session is. A request, or a question to the
-    helper, may end behind the deletion of its session: nothing of a deleted session is left."""
-    return sql.limit_to_session(text), lambda row: (*arguments(row), row.tenant, row.session)
-
-
-INSERT_MESSAGE_IN_SESSION = sql.limit_to_session(sql.INSERT_MESSAGE)
-"""Inserts a message where its session is stored; the last two arguments are the tenant and the session."""
-
 STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     SessionRow: ((sql.INSERT_SESSION, _build_session_args),),
     BranchRow: ((sql.INSERT_BRANCH, _build_branch_args),),
     BranchTipRow: ((sql.UPDATE_BRANCH_TIP, _build_tip_args), (sql.TOUCH_SESSION, _build_touch_args)),
-    MessageRow: (_only_in_session(sql.INSERT_MESSAGE, _build_message_args),),  # INSERT_MESSAGE_IN_SESSION
-    FormRow: (_only_in_session(sql.INSERT_FORM, astuple),),
-    EditRow: (_only_in_session(sql.INSERT_EDIT, _build_edit_args),),
-    StateRow: (_only_in_session(sql.INSERT_STATE, _build_state_args),),
-    ExchangeRow: (
-        _only_in_session(sql.INSERT_EXCHANGE, _build_exchange_args),
-        (sql.SESSION_POLICY, _build_policy_args),
-    ),
+    MessageRow: ((sql.INSERT_MESSAGE, _build_message_args),),
+    FormRow: ((sql.INSERT_FORM, astuple),),
+    EditRow: ((sql.INSERT_EDIT, _build_edit_args),),
+    StateRow: ((sql.INSERT_STATE, _build_state_args),),
+    ExchangeRow: ((sql.INSERT_EXCHANGE, _build_exchange_args), (sql.SESSION_POLICY, _build_policy_args)),
     OutcomeRow: ((sql.UPDATE_OUTCOME, _build_outcome_args),),
     GapRow: ((sql.ADD_GAP, astuple),),
     IndexRow: (
         (DROP_OLD_FORM, build_old_form_args),
         (INDEX_SESSION, build_index_args),
     ),
-    HelperAnswerRow: (_only_in_session(sql.INSERT_HELPER_ANSWER, _build_answer_args),),
+    HelperAnswerRow: ((sql.INSERT_HELPER_ANSWER, _build_answer_args),),
     SpendingRow: ((sql.ADD_SPENDING, astuple),),
     ContextWindowRow: ((sql.PUT_CONTEXT_WINDOW, astuple),),
-    BindingRow: (_only_in_session(INSERT_BINDING, astuple),),
-    EmbeddingRow: (_only_in_session(sql.INSERT_VECTOR, astuple),),
-    IterationRow: (_only_in_session(sql.INSERT_ITERATION, astuple),),
-    HiddenRoundRow: (_only_in_session(session_notes.INSERT_ROUND, astuple),),
+    BindingRow: ((INSERT_BINDING, astuple),),
+    EmbeddingRow: ((sql.INSERT_VECTOR, astuple),),
+    IterationRow: ((sql.INSERT_ITERATION, astuple),),
+    HiddenRoundRow: ((session_notes.INSERT_ROUND, astuple),),
     ToolOfferRow: ((session_notes.UPDATE_OFFER, session_notes.build_offer_args),),
-    ScratchpadRow: (_only_in_session(session_notes.INSERT_SCRATCHPAD, session_notes.build_scratchpad_args),),
+    ScratchpadRow: ((session_notes.INSERT_SCRATCHPAD, session_notes.build_scratchpad_args),),
     MemoRow: ((session_notes.UPSERT_MEMO, session_notes.build_memo_args),),
     SettingsRow: ((session_notes.UPDATE_SETTINGS, session_notes.build_settings_args),),
-    NoteRow: (_only_in_session(session_notes.UPSERT_NOTE, session_notes.build_note_args),),
-    ResponseNameRow: (_only_in_session(UPSERT_RESPONSE_NAME, build_response_name_args),),
+    NoteRow: ((session_notes.UPSERT_NOTE, session_notes.build_note_args),),
+    ResponseNameRow: ((UPSERT_RESPONSE_NAME, build_response_name_args),),
     BranchKindRow: ((branch_positions.UPDATE_KIND, branch_positions.build_kind_args),),
     WorkingBranchRow: (
         (branch_positions.UPDATE_KIND, branch_positions.build_working_branch_args),
@@ -143,6 +131,13 @@ STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     EraseFormRow: ((erasure.ERASE_FORM, erasure.build_erase_form_args),),
     EraseRoundRow: ((erasure.ERASE_ROUND, erasure.build_erase_round_args),),
 }
+
+ROWS_OF_SESSIONS: Final = frozenset((
+    MessageRow, FormRow, EditRow, StateRow, ExchangeRow, HelperAnswerRow, BindingRow, EmbeddingRow, IterationRow,
+    HiddenRoundRow, ScratchpadRow, NoteRow, ResponseNameRow,
+))  # fmt: skip
+"""Types of rows that are stored only where their session is. A request, or a question to the helper, may end after the
+deletion of its session, of which nothing is to be left. The first statement of each inserts the row."""
 
 ROW_TYPE_ORDER = {kind: place for place, kind in enumerate(STATEMENTS)}
 """Order in which the rows of many puts may be sorted: a table's rows come before rows that refer to them or change

@@ -22,6 +22,7 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 from functools import cache
+from itertools import compress, groupby
 from typing import Any, Final
 
 import msgspec
@@ -48,7 +49,7 @@ from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
 from proxy.store.removal import RemovalStepRow
 from proxy.store.response_names import ResponseNameRow
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
-from proxy.store.sql import INSERT_MESSAGE, for_sqlite
+from proxy.store.sql import for_sqlite
 from proxy.store.write_queue import count_bytes
 
 log = logging.getLogger(__name__)
@@ -234,22 +235,19 @@ _HAS_SESSION = "SELECT 1 FROM sessions WHERE tenant = ? AND session = ?"
 
 
 def execute_rows(connection: sqlite3.Connection, rows: Sequence[Row], tips: encode.BranchTips | None = None) -> None:
-    """Write rows to the tables; see `encode.build_statements`."""
-    for text, args in encode.build_statements(rows, tips):
-        if text == encode.INSERT_MESSAGE_IN_SESSION:
-            connection.executemany(for_sqlite(INSERT_MESSAGE), _leave_out_orphans(connection, args))
-        else:
+    """Write rows to the tables; see `encode.build_statements`. Rows of a session that is not stored are left out.
+
+    Sessions are looked up here and not by the statements. SQLite copies each row to a temporary table where a statement
+    also reads the table that it writes to: a message of 16 MB left 50 MB more in memory."""
+    for kind, alike in groupby(rows, type):
+        several = list(alike)
+        statements = encode.build_statements(several, tips)
+        if kind in encode.ROWS_OF_SESSIONS:
+            stored = {place for place in _list_places([several]) if connection.execute(_HAS_SESSION, place).fetchone()}
+            is_kept = [(row.tenant, row.session) in stored for row in several]
+            statements = [(text, list(compress(args, is_kept))) for text, args in statements]
+        for text, args in statements:
             connection.executemany(for_sqlite(text), args)
-
-
-def _leave_out_orphans(connection: sqlite3.Connection, args: Sequence[encode.Args]) -> list[encode.Args]:
-    """The arguments of `sql.INSERT_MESSAGE` for the messages whose session is stored.
-
-    SQLite itself would copy each row to a temporary table, because the statement reads the table that it writes to. A
-    message of 16 MB then left 50 MB more in memory."""
-    places = {one[-2:] for one in args}
-    stored = {place for place in places if connection.execute(_HAS_SESSION, place).fetchone() is not None}
-    return [one[:-2] for one in args if one[-2:] in stored]
 
 
 def _list_places(items: Sequence[Sequence[Row]]) -> set[tuple[str, str]]:

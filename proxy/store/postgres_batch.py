@@ -38,6 +38,10 @@ _TYPES: dict[type, tuple[int, str]] = {
 """Place among the arrays, and name in PostgreSQL. Every value of a statement has one of these types or is NULL."""
 _SAMPLES: dict[type, Any] = {str: "", bytes: b"", int: 0, float: 0.0, bool: False}
 _PLACEHOLDER = re.compile(r"\$(\d+)")
+_INSERTED_VALUES = re.compile(r"VALUES \((.*)\)\s+ON CONFLICT", re.DOTALL)
+
+Pair = tuple[str, Callable[[Any], tuple[Any, ...]]]
+"""A statement, and the arguments of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,21 @@ def list_batch_statements() -> dict[type, tuple[BatchStatement, ...]]:
             BatchStatement(
                 text, tuple(_TYPES[type(value)][0] for value in arguments(_make_sample(row_type))), arguments
             )
-            for text, arguments in pairs
+            for text, arguments in (_limit_to_session(pairs) if row_type in encode.ROWS_OF_SESSIONS else pairs)
         )
         for row_type, pairs in encode.STATEMENTS.items()
         if row_type is not IndexRow
     }
+
+
+def _limit_to_session(pairs: Sequence[Pair]) -> Sequence[Pair]:
+    """The statements and arguments of a row, of which the first one inserts it only if its session is stored. The
+    tenant and the session are two more arguments at its end."""
+    (insert, arguments), *others = pairs
+    count = len(_PLACEHOLDER.findall(insert))
+    where = f"EXISTS (SELECT 1 FROM sessions s WHERE s.tenant = ${count + 1} AND s.session = ${count + 2})"  # noqa: S608  numbers of ours
+    text = _INSERTED_VALUES.sub(lambda found: f"SELECT {found.group(1)}\nWHERE {where}\nON CONFLICT", insert)
+    return [(text, lambda row: (*arguments(row), row.tenant, row.session)), *others]
 
 
 def _make_sample(row_type: type) -> Any:

@@ -17,9 +17,9 @@ def test_rows_of_a_type_that_follow_each_other_are_one_statement() -> None:
     assert [(text, len(args)) for text, args in made] == [
         (sql.INSERT_SESSION, 1),
         (sql.INSERT_BRANCH, 1),
-        (sql.limit_to_session(sql.INSERT_MESSAGE), 3),
-        (sql.limit_to_session(sql.INSERT_FORM), 2),
-        (sql.limit_to_session(sql.INSERT_MESSAGE), 1),
+        (sql.INSERT_MESSAGE, 3),
+        (sql.INSERT_FORM, 2),
+        (sql.INSERT_MESSAGE, 1),
     ]
 
 
@@ -91,7 +91,7 @@ def test_of_the_heads_of_a_transaction_a_branches_last_one_counts() -> None:
     make = RowFactory()
     tips: encode.BranchTips = {}
     first = encode.build_statements([make.tip(b"1", 1.0), make.tip(b"fork", 2.0, "fork"), make.form(b"x")], tips)
-    assert [text for text, _ in first] == [sql.limit_to_session(sql.INSERT_FORM)]
+    assert [text for text, _ in first] == [sql.INSERT_FORM]
     assert encode.build_statements([make.tip(b"2", 3.0)], tips) == []
     assert list(tips.values()) == [make.tip(b"2", 3.0), make.tip(b"fork", 2.0, "fork")]
     assert [text for text, _ in encode.build_statements(tuple(tips.values()))] == [
