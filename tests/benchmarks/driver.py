@@ -112,11 +112,16 @@ class Connection(asyncio.Protocol):
 
 
 async def send_lines(
-    server: Server, lines: Sequence[Sequence[bytes]], headers: Sequence[bytes] = (), over: float = 0.0
+    server: Server,
+    lines: Sequence[Sequence[bytes]],
+    headers: Sequence[bytes] = (),
+    over: float = 0.0,
+    pause: float = 0.0,
 ) -> list[list[Answer]]:
     """Send the bodies of each line one after the other; all lines run at once, each on a connection of its own.
 
-    over: seconds over which the first requests of the lines are spread.
+    over: seconds over which the first requests of the lines are spread. pause: seconds from an answer to the next
+    request of its line.
     """
     made = [Connection(server) for _ in lines]
     given = list(headers) or [b""] * len(lines)
@@ -124,7 +129,12 @@ async def send_lines(
     async def one(number: int, connection: Connection, bodies: Sequence[bytes], header: bytes) -> list[Answer]:
         if over:
             await asyncio.sleep(over * number / len(lines))
-        return [await connection.send(body, header) for body in bodies]
+        answers: list[Answer] = []
+        for body in bodies:
+            if answers and pause:
+                await asyncio.sleep(pause)
+            answers.append(await connection.send(body, header))
+        return answers
 
     try:
         return await asyncio.gather(*map(one, range(len(made)), made, lines, given))
@@ -134,10 +144,14 @@ async def send_lines(
 
 
 def send_all(
-    server: Server, lines: Sequence[Sequence[bytes]], headers: Sequence[bytes] = (), over: float = 0.0
+    server: Server,
+    lines: Sequence[Sequence[bytes]],
+    headers: Sequence[bytes] = (),
+    over: float = 0.0,
+    pause: float = 0.0,
 ) -> list[list[Answer]]:
     """Run `send_lines` on an event loop of its own."""
-    return run_client(lambda: send_lines(server, lines, headers, over))
+    return run_client(lambda: send_lines(server, lines, headers, over, pause))
 
 
 def run_client(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

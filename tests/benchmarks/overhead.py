@@ -1,6 +1,7 @@
 """Processor time per request: of 1 KB and 218 KB, with one client and sixteen, as an agent and as wrk send them.
 
 grows        each request continues a conversation, with one more call and its result
+paced        as `grows`, but the model takes 10 ms for an answer, and the agent 10 ms for the next request
 new          each request begins a conversation that the proxy has not seen
 same         the same body again and again, as load generators send it; the proxy sees a new conversation each time
 same, named  as `same`, with the name of a session in a header
@@ -29,8 +30,12 @@ from tests.benchmarks.traffic import (
 SMALL, LARGE = 1_000, 218_000
 MESSAGES = 120
 """Messages of a large request."""
-KINDS = ("grows", "new", "same", "same, named")
+KINDS = ("grows", "paced", "new", "same", "same, named")
+GROWING_KINDS = ("grows", "paced")
 CLIENTS = (1, 16)
+PACE_MS = 10
+"""Milliseconds until an answer of the upstream and until the next request of a client, in `paced`. A server that waits
+sleeps, and is slower when it wakes: its caches hold something else then. The time of real models is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Load:
     headers: list[bytes]
     sessions: int
     """Conversations that the proxy must recognise in the measured requests; 0 if their number is not checked."""
+    pause: float = 0.0
+    """Seconds from an answer to the client's next request."""
 
     @property
     def requests(self) -> int:
@@ -55,11 +62,12 @@ def make_load(kind: str, size: int, clients: int, each: int, seed: str) -> Load:
     opening: list[list[bytes]] = [[] for _ in names]
     headers = [b""] * clients
     sessions = 0
-    if kind == "grows" and size == SMALL:
-        lines = [list(iter_short_conversations(name, each)) for name in names]
+    gap = PACE_MS if kind == "paced" else 0
+    if kind in GROWING_KINDS and size == SMALL:
+        lines = [list(iter_short_conversations(name, each, gap)) for name in names]
         sessions = clients * -(-each // 4)
-    elif kind == "grows":
-        lines = [list(iter_growing(make_long(name, messages, size), each + 1, 400)) for name in names]
+    elif kind in GROWING_KINDS:
+        lines = [list(iter_growing(make_long(name, messages, size, gap=gap), each + 1, 400)) for name in names]
         opening = [line[:1] for line in lines]
         lines = [line[1:] for line in lines]
         sessions = clients
@@ -72,14 +80,14 @@ def make_load(kind: str, size: int, clients: int, each: int, seed: str) -> Load:
         if kind == "same, named":
             headers = [f"x-context-session: {name}\r\n".encode() for name in names]
             opening, sessions = [[one] for _ in names], clients
-    return Load(opening, lines, headers, sessions)
+    return Load(opening, lines, headers, sessions, gap / 1000)
 
 
 def run_load(server: Server, load: Load) -> tuple[ProcessorTime, list[Answer]]:
     """Send the load; return the processor time that the server used, and its answers."""
     send_all(server, load.opening, load.headers)
     before = wait_until_idle(server.pid)
-    answers = send_all(server, load.lines, load.headers)
+    answers = send_all(server, load.lines, load.headers, pause=load.pause)
     spent = wait_until_idle(server.pid) - before
     return spent, [answer for line in answers for answer in line]
 
@@ -104,7 +112,7 @@ def check_answers(answers: Sequence[Answer], sessions: int = 0) -> Counter[str]:
 
 def measure(servers: Sequence[Server], kind: str, size: int, clients: int, scope: Scope) -> list[Row]:
     """Measure microseconds of processor time per request, of each server."""
-    total = 160 if size == SMALL else 48 if kind == "grows" else 24
+    total = 160 if size == SMALL and kind != "paced" else 48 if kind in GROWING_KINDS else 24
     each = scope.choose_count(max(2, total // clients), 2)
     found: dict[str, list[float]] = {server.name: [] for server in servers}
     main: dict[str, list[float]] = {server.name: [] for server in servers}

@@ -186,6 +186,8 @@ def main() -> None:
     for name in names:
         began = time.monotonic()
         rows = SUITES[name].run(scope)
+        if not rows:
+            parser.error(f"no case of {name} has {args.only!r} in its name")
         save_rows(path, name, {"at": datetime.now(UTC).isoformat("T", "seconds"), "rows": rows})
         print_progress(f"{name}: {time.monotonic() - began:.0f} s")
     results: dict[str, Any] = json.loads(path.read_text())

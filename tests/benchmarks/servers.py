@@ -81,8 +81,8 @@ STREAMS = {
 
 
 async def serve_upstream(scope: Any, receive: Any, send: Any) -> None:
-    """Answer at once, with a body or with a stream of 100 chunks. The request's `seed` is the time between two chunks,
-    in milliseconds."""
+    """Answer with a body or with a stream of 100 chunks. The request's `seed` is the time until the body or between
+    two chunks, in milliseconds."""
     if scope["type"] != "http":
         return
     parts, more = [], True
@@ -92,10 +92,13 @@ async def serve_upstream(scope: Any, receive: Any, send: Any) -> None:
         more = received.get("more_body", False)
     body = b"".join(parts)
     ends = body[:600] + body[-600:]  # gateways write a body again, with its members in another order
+    found = _GAP.search(ends)
+    gap = int(found[1]) / 1000 if found else 0
     if _ASKS_FOR_STREAM.search(ends):
-        gap = _GAP.search(ends)
-        await _send_stream(send, STREAMS.get(scope["path"], STREAM), int(gap[1]) / 1000 if gap else 0)
+        await _send_stream(send, STREAMS.get(scope["path"], STREAM), gap)
         return
+    if gap:
+        await asyncio.sleep(gap)
     answer = _make_answer(scope["path"], body)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})

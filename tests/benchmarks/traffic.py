@@ -37,7 +37,7 @@ def make_source_text(seed: str, size: int) -> str:
 @dataclass(slots=True)
 class Conversation:
     """The growing conversation of an agent. seed: makes its texts unique. stream: ask for streams, with text answers.
-    gap: milliseconds between the chunks of a stream."""
+    gap: milliseconds between the chunks of a stream, or until another answer."""
 
     seed: str
     stream: bool = False
@@ -70,7 +70,9 @@ class Conversation:
 
     def body(self) -> bytes:
         """Return the body of the next request."""
-        end = f', "stream": true, "seed": {self.gap}' if self.stream else ""
+        end = ', "stream": true' if self.stream else ""
+        if self.stream or self.gap:
+            end += f', "seed": {self.gap}'
         start = f'{{"model": "{self.model}", "tools": {json.dumps(TOOLS)}, "messages": ['
         return start.encode() + b", ".join(self.messages) + b"]" + end.encode() + b"}"
 
@@ -105,10 +107,11 @@ def iter_growing(conversation: Conversation, requests: int, size: int) -> Iterat
         conversation.add_turn(size)
 
 
-def iter_short_conversations(seed: str, requests: int) -> Iterator[bytes]:
-    """Yield bodies of about 1 KB: conversations of four requests each."""
+def iter_short_conversations(seed: str, requests: int, gap: int = 0) -> Iterator[bytes]:
+    """Yield bodies of about 1 KB: conversations of four requests each. gap: milliseconds until an answer."""
     for number in range(-(-requests // 4)):
-        yield from iter_growing(Conversation(f"{seed}_{number}", prompt=60), min(4, requests - number * 4), 60)
+        conversation = Conversation(f"{seed}_{number}", gap=gap, prompt=60)
+        yield from iter_growing(conversation, min(4, requests - number * 4), 60)
 
 
 def iter_new_conversations(seed: str, requests: int, messages: int, size: int) -> Iterator[bytes]:
