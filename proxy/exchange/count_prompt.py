@@ -18,7 +18,7 @@ from proxy.exchange import chains
 from proxy.exchange.fallback import FallbackReason, forward_original, relay_unread
 from proxy.exchange.handler import is_off, may_take_over
 from proxy.exchange.prepare_request import prepare_request
-from proxy.exchange.result_clearing import add_beta
+from proxy.exchange.send_prompt import Sender
 from proxy.exchange.services import Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
@@ -79,15 +79,11 @@ async def handle_count(services: Services, incoming: Incoming, out: ResponseWrit
         await forward_original(services, incoming, out, FallbackReason(reason))
         return
     turn, target = planned
-    method, path, query, body = incoming.method, incoming.path, incoming.query, turn.prompt.outgoing
-    reply = await services.client.send(
-        target, UpstreamRequest(method, path, query, add_beta(turn, incoming.headers, body), body)
-    )
-    if reply.status == 400 and body != incoming.body:
+    reply = await Sender(services, target, incoming).send(turn)
+    if reply.status == 400 and turn.prompt.outgoing != incoming.body:
         await reply.close()
-        reply = await services.client.send(
-            target, UpstreamRequest(method, path, query, incoming.headers, incoming.body)
-        )
+        request = UpstreamRequest(incoming.method, incoming.path, incoming.query, incoming.headers, incoming.body)
+        reply = await services.client.send(target, request)
     await relay_unread(services, target.name, reply, out, list(reply.headers))
 
 

@@ -26,7 +26,7 @@ from proxy.exchange import (
 )
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.prepare_request import replan_refused
-from proxy.exchange.services import ERROR_BODY_BYTES, Incoming, Services
+from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions.branch import find_simulated_state
 from proxy.upstream.client import Reply, Target, UpstreamRequest
@@ -41,7 +41,7 @@ TOO_LONG_STATUSES: Final = (*REFUSAL_STATUSES, 413)
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends the prompts of one request, one after the other."""
+    """Sends the prompts of one request, one after the other, and the bodies of its later rounds."""
 
     services: Services
     target: Target
@@ -51,7 +51,12 @@ class Sender:
         """Send the turn's prompt. refused: the reply to the prompt before it, which is closed first."""
         if refused is not None:
             await refused.close()
-        incoming, body, headers = self.incoming, turn.prompt.outgoing, self.incoming.headers
+        return await self.send_body(turn, turn.prompt.outgoing, self.incoming.headers)
+
+    async def send_body(self, turn: Turn, body: bytes, headers: Headers) -> Reply:
+        """Send a body of the turn, that of a later round too. What has to be in every body or header for this model,
+        or in none, is put in and taken out here. headers: those of the client."""
+        incoming = self.incoming
         if incoming.chain is not None:
             body = chains.drop_refused(self.services, incoming, body)
         if turn.wire_request is not None:

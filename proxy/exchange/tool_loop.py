@@ -23,15 +23,14 @@ from proxy.errors import NotManaged, UpstreamBroken, UpstreamError
 from proxy.exchange import (
     bound_reasoning,
     cache_breakpoints,
-    chains,
     fallback,
     prefix_bindings,
     publish_events,
-    result_clearing,
 )
 from proxy.exchange.client_stream import relay_to_client
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
+from proxy.exchange.send_prompt import Sender
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.notes.state_block import NoteBlock
@@ -42,7 +41,7 @@ from proxy.stream.sse import begins_stream
 from proxy.stream.tool_call_filter import HiddenCall
 from proxy.tools.run_tool import is_error_result, make_error_result, run_tool_call
 from proxy.tools.tool_context import ToolContext
-from proxy.upstream.client import SERVER_ERRORS_FROM, TOO_MANY_REQUESTS, Reply, Target, UpstreamRequest
+from proxy.upstream.client import SERVER_ERRORS_FROM, TOO_MANY_REQUESTS, Reply, Target
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +100,7 @@ class ToolLoop:
         self._services = services
         self.turn = turn
         """The turn with the rounds so far."""
-        self._target = target
-        self._incoming = incoming
+        self._sender = Sender(services, target, incoming)
         self._sent_body = turn.prompt.chat_body
         self._sent_bytes = turn.prompt.outgoing
         self._hidden_messages: list[bytes] = []
@@ -258,7 +256,7 @@ class ToolLoop:
     def _make_context(self) -> ToolContext:
         services, turn = self._services, self.turn
         header = services.settings.memos.project_header.lower().encode()
-        named = [value for name, value in self._incoming.headers if header and name.lower() == header]
+        named = [value for name, value in self._sender.incoming.headers if header and name.lower() == header]
         return ToolContext(
             tenant=turn.tenant,
             session=turn.located.branch.session,
@@ -281,7 +279,7 @@ class ToolLoop:
     def _find_time_limit(self) -> float:
         """Seconds that all rounds may take: less than the client's read timeout where nothing is streamed meanwhile."""
         seconds = self._services.settings.tools.seconds
-        for name, value in self._incoming.headers:
+        for name, value in self._sender.incoming.headers:
             if name.lower() == b"x-stainless-read-timeout" and not self.turn.request.stream:
                 with suppress(ValueError):
                     seconds = min(seconds, float(value) * READ_SHARE)
@@ -317,12 +315,7 @@ class ToolLoop:
 
     async def _send_round(self, body: bytes) -> Reply:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
-        incoming = self._incoming
-        body = chains.drop_refused(self._services, incoming, body)
-        headers = self._make_headers(result_clearing.add_beta(self.turn, incoming.headers, body))
-        reply = await self._services.client.send(
-            self._target, UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, body)
-        )
+        reply = await self._sender.send_body(self.turn, body, self._make_headers())
         if reply.is_readable and reply.is_stream == self.turn.request.stream:
             return reply
         limit = self._services.settings.limits.body_mb << 20
@@ -330,13 +323,13 @@ class ToolLoop:
             return reply
         raise UpstreamBroken(await self._record_refusal(reply))
 
-    def _make_headers(self, headers: Headers) -> Headers:
+    def _make_headers(self) -> Headers:
         """The headers of one more request after the same answer. Under the client's own idempotency key an upstream
         would give its first answer again, or refuse another body."""
         self._sent_count += 1
         return [
             (name, b"%b-%d" % (value, self._sent_count) if name.lower() in IDEMPOTENCY_HEADERS else value)
-            for name, value in headers
+            for name, value in self._sender.incoming.headers
         ]
 
     async def _record_refusal(self, reply: Reply) -> str:
@@ -373,11 +366,7 @@ class ToolLoop:
     async def send_original(self) -> Reply:
         """Send the client's own request, as repaired for this upstream. Return its answer, whatever its status. Raises
         UpstreamError."""
-        incoming, headers = self._incoming, self._make_headers(self._incoming.headers)
-        return await self._services.client.send(
-            self._target,
-            UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, self.turn.prompt.outgoing),
-        )
+        return await self._sender.send_body(self.turn, self.turn.prompt.outgoing, self._make_headers())
 
 
 def _make_call_key(call: HiddenCall) -> tuple[str, str]:

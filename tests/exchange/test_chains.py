@@ -13,7 +13,7 @@ from proxy.exchange.services import TURN_BYTES
 from tests.loop_turns import count_bytes_read
 from tests.proxy_server import RawAnswer, RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, replace_head, run_upstream
-from tests.scripted_model import ScriptedModel
+from tests.scripted_model import ScriptedModel, send_reply
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
@@ -272,6 +272,28 @@ async def test_a_model_that_refuses_encrypted_reasoning_is_asked_once() -> None:
         assert {fallback for _, _, fallback in await proxy.outcomes()} == {None}
     assert [rule for rule, _ in model.refused] == ["R2"]
     assert [sent.get("include") for sent in model.received[1:]] == [None] * 3
+
+
+async def test_the_request_after_a_failed_round_does_not_ask_for_encrypted_reasoning_that_was_refused() -> None:
+    model = StrictResponses([Ask("recall", {"id": "0123456789"})], "Well.", encrypts=False)
+    bodies: list[Json] = []
+
+    async def script(request: RawRequest, connection: Connection) -> None:
+        bodies.append(json.loads(request.body))
+        if any(item.get("type") == "function_call_output" for item in bodies[-1]["input"]):
+            await send_reply(connection, b"500 Internal Server Error", b"{}", b"content-type: application/json")
+        else:
+            await model(request, connection)
+
+    offer = {"takeover": True}
+    async with (
+        run_upstream(script) as upstream,
+        run_proxy(upstream.port, policy="thrifty", responses=offer, tools={"offer": "first_request"}) as proxy,
+    ):
+        heard = await proxy.post(body([{"role": "user", "content": "1"}]), path=PATH)
+    assert heard.status == 200, heard.body
+    assert [rule for rule, _ in model.refused] == ["R2"]
+    assert ["include" in sent for sent in bodies] == [True, False, False, False], "refused, sent again, round, original"
 
 
 async def test_items_that_cannot_be_written_again_stay_at_the_provider_from_there_on() -> None:
