@@ -26,7 +26,7 @@ from proxy.context.branch_state import count_losses
 from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.models import Model
 from proxy.context.pins import has_pin_mark, is_pinned
-from proxy.context.plan import Edit, Note, Proposal
+from proxy.context.plan import SILENT_STAGES, Edit, Note, Proposal
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, apply_settings
 from proxy.context.summaries.truncate import make_mark_renderer, truncate_text
@@ -260,8 +260,6 @@ def _make_cut(view: View, policy: Policy, n: int, old: Edit | None, level: int) 
 
 REMARK_NAME = "remark"
 """The stage name of edits that hold a remark alone."""
-SILENT_STAGES = frozenset({"close_window", "fit_budget", "operator"})
-"""Stages that remove whole groups or steps and do not report the removal themselves."""
 
 
 def add_gap_remarks(

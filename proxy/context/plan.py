@@ -42,6 +42,12 @@ WHOLE_TEXT_ACTIONS = frozenset({"append", "images"})
 
 REFERENCE_STAGES = frozenset({"refer_repeats"})
 """Stages whose edits say where in the prompt the same text is."""
+SUMMARY_STAGES = frozenset({"summarize_old", "compress_levels"})
+"""Stages whose texts stand for more messages than the one that bears them."""
+REWORDING_STAGES = SUMMARY_STAGES | {"distil_results"}
+"""Stages that replace messages by their own words, which the API lists as summaries."""
+SILENT_STAGES = frozenset({"close_window", "fit_budget", "operator"})
+"""Stages that remove whole groups or steps and do not report the removal themselves: the gap gets a remark."""
 THINNED = "every tenth line number"
 """The reason of an edit of such a stage that takes nothing but line numbers out of a listing, and refers to nothing."""
 

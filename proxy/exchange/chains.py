@@ -246,7 +246,7 @@ def record_names(
 
 def _may_ask_for_encrypted(services: Services, incoming: Incoming) -> bool:
     """True if the model of a request is not known to refuse encrypted reasoning."""
-    return not services.refused_encrypted or _find_model_key(services, incoming) not in services.refused_encrypted
+    return not services.encrypted_refused or _find_model_key(services, incoming) not in services.encrypted_refused
 
 
 def read_model_name(body: bytes) -> str:
@@ -269,7 +269,7 @@ async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) ->
     error = await peek_refusal(reply)
     if b"ncrypted content" not in error and b"encrypted_content" not in error and b'"include"' not in error:
         return False
-    remember_model(services.refused_encrypted, _find_model_key(services, incoming))
+    remember_model(services.encrypted_refused, _find_model_key(services, incoming))
     return True
 
 

@@ -180,6 +180,8 @@ class Services:
     """(tenant, upstream, model) of those that refused to be asked for the usage of a stream."""
     clearing_refused: set[ModelKey] = field(default_factory=set)
     """(tenant, upstream, model) of those that refused to clear tool results."""
+    encrypted_refused: set[ModelKey] = field(default_factory=set)
+    """(tenant, upstream, model) of those that refused to encrypt reasoning."""
     warm_counters: set[int] = field(default_factory=set)
     """Ids of the counters whose vocabulary has been read."""
     background_tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -195,8 +197,6 @@ class Services:
     """Histories that a request may name (`chains`)."""
     items: ItemMemory = field(default_factory=ItemMemory)
     """Items that a request may refer to (`item_references`)."""
-    refused_encrypted: set[ModelKey] = field(default_factory=set)
-    """(tenant, upstream, model) of those that refuse encrypted reasoning; at most 1,000."""
     logged_warnings: set[str] = field(default_factory=set)
     """Warnings that the log has already given (`header_warnings`)."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from proxy.context.fit import find_limit
 from proxy.context.models import Model
-from proxy.context.plan import SHORTENING_ACTIONS
+from proxy.context.plan import SHORTENING_ACTIONS, SUMMARY_STAGES
 from proxy.context.policy import Policy
 from proxy.exchange import cost as exchange_cost
 from proxy.exchange import learned_windows, lookups
@@ -30,8 +30,6 @@ MAX_EXCHANGES = 10_000
 """Limit on the exchanges of a session that any sum adds up, the newest; a session has some hundreds."""
 UNPAID_STATUSES = frozenset({"open", "failed", "rejected"})
 """Statuses of exchanges that cost nothing if they report no usage, or nothing yet."""
-SUMMARY_STAGES = frozenset({"summarize_old", "compress_levels"})
-"""Stages whose texts stand for more messages than the one that bears them."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@ default policy."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -22,11 +21,10 @@ from proxy.context.analysis import (
     outcome,
     refetch,
     screenshots,
-    shell_commands,
-    text_actions,
 )
 from proxy.context.analysis.file_views import ViewState
-from proxy.context.analysis.shell_commands import PLAIN_CALL, SHELL_WORDS, ShellCommand
+from proxy.context.analysis.result_kinds import ClassifiedResult, find_results, is_path_listing
+from proxy.context.analysis.shell_commands import ShellCommand
 from proxy.context.plan import ContentKind, Proposal
 from proxy.context.stage import Stage, When
 from proxy.context.summaries.references import find_referred_lines
@@ -36,14 +34,12 @@ from proxy.context.view import View
 StalenessRules = tuple[tuple[int, int], ...]
 """Pairs of (user turns since, steps since). A result is stale as soon as one pair is reached."""
 
-_Result = tuple[int, ContentKind, ShellCommand]
-"""(index, kind, command that the message is the result of)"""
 _ReferredLines = Mapping[bytes, Sequence[tuple[int, int]]]
 """The lines of earlier results that references name, as `find_referred_lines`."""
 _Use = tuple[int, refetch.ResultSource]
 """(index, source) of a result that shows or writes a file"""
 _Written = tuple[int, ShellCommand, ContentKind, str]
-"""(index, command that the message is the result of, kind, stub)"""
+"""(index, command of the call, content, stub)"""
 
 
 class StubEstimate(NamedTuple):
@@ -57,18 +53,6 @@ _UNKNOWN = StubEstimate(0, False)
 """In place of an estimate that was not made yet."""
 _NEVER = 1 << 62
 """The request at which a result becomes stale that only later user turns can make stale."""
-_FILE = frozenset(
-    ("read", "view", "open", "cat", "file", "edit", "write", "create", "insert", "replace", "str", "patch", "notebook")
-)
-_LOOK = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "todo"))
-_SHOWS = re.compile(
-    r"\s*(?:cd [^&;]*(?:&&|;)\s*)?(?:\$\w+\s*=[^;|\n]*[;\n]\s*)?"
-    r"(?:cat|sed -n|head|tail|nl|less|more|awk|bat|git (?:show|diff)|diff|(?i:get-content|gc|type))\b(?!.*<<)"
-)
-
-
-_LS_ENTRY = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s")
-"""The beginning of a line of `ls -l`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +135,24 @@ class ShortenResults(Stage):
         estimates = view.memo_edited("stub estimates", _copy_estimates, self)
         due_requests = view.memo("due requests", turns.copy_due_requests, self).by_result
         referred = find_referred_lines(view)
-        planned = turns.count_planned([n for n, kind, _ in open_results if kind == "view"]) if self.planned else {}
-        for n, kind, command in open_results:
+        views = [n for n, content, _ in open_results if content == "view"]
+        planned = turns.count_planned(views) if self.planned else {}
+        for n, content, command in open_results:
             stub, age = estimates.get(n, _UNKNOWN), now - view.request_counts[n]
             if stub is None or (age < self.again and n in again and again[n].kind == "repeat"):
                 continue
             due = due_requests.get(n)
             if due is None:
-                due = turns.find_due_request(n, self._rules(view, n, kind, results_by_step))
+                due = turns.find_due_request(n, self._rules(view, n, content, results_by_step))
                 if age:  # no more results come to a step that the model has answered
                     due_requests[n] = due
             since = due if due <= now else None
-            if since is None and age < (self.along_other if kind == "other" else self.along_view):
+            if since is None and age < (self.along_other if content == "other" else self.along_view):
                 continue
             if n in planned and now < due + min(self.planned * planned[n], self.planned_most):
                 continue
             if stub is _UNKNOWN:  # only now: a result that is not stale yet may never be looked at
-                stub = estimates[n] = self._estimate(view, n, kind, command, referred)
+                stub = estimates[n] = self._estimate(view, n, content, command, referred)
                 if stub is None:
                     continue
             reason = f"stale: {age} steps old" if since is not None else f"taken along: {age} steps old"
@@ -178,9 +163,9 @@ class ShortenResults(Stage):
                 reason,
                 stub.tokens,
                 since=turns.index_of(since - 1) if since is not None else n,
-                write_text=batch.writer(n, command, kind),
+                write_text=batch.writer(n, command, content),
                 rider=since is None,
-                content=kind,
+                content=content,
                 waits_for_rent=stub.waits_for_rent,
             )
 
@@ -213,34 +198,34 @@ class ShortenResults(Stage):
             return True
         return outcome.read_outcome(view.messages[n], command).verdict == "failed"
 
-    def _find_open(self, view: View, begin: int, known: list[_Result] | None) -> list[_Result]:
+    def _find_open(self, view: View, begin: int, known: list[ClassifiedResult] | None) -> list[ClassifiedResult]:
         """Return the results that can be shortened."""
         found = list(known or ())
-        for n, kind, command in find_results(view, frozenset(self.files), begin):
+        for n, content, command in find_results(view, frozenset(self.files), begin):
             message = view.messages[n]
             if view.original_tokens[n] < self.least or message.shape not in ("string", "parts") or message.media_count:
                 continue
             edit = view.find_edit(n)
             if edit is None or edit.action == "append" or edit.stage == "refer_repeats":
-                found.append((n, kind, command))
+                found.append((n, content, command))
         return found
 
     def _estimate(
-        self, view: View, n: int, kind: ContentKind, command: ShellCommand, referred: _ReferredLines
+        self, view: View, n: int, content: ContentKind, command: ShellCommand, referred: _ReferredLines
     ) -> StubEstimate | None:
         """Estimate the stub of a result; None if it saves too little."""
         message, whole = view.messages[n], view.original_tokens[n]
-        left = estimate_stub_chars(message, command, content=kind) + _count_referred_chars(view, n, referred)
+        left = estimate_stub_chars(message, command, content=content) + _count_referred_chars(view, n, referred)
         after = left * whole // max(1, len(message.text)) + 12
         if after > view.tokens[n] - whole * self.save:
             return None
         return StubEstimate(after, self._waits_for_rent(view, n, command))
 
-    def _rules(self, view: View, n: int, kind: ContentKind, results_by_step: Mapping[int, int]) -> StalenessRules:
-        if kind == "view":
+    def _rules(self, view: View, n: int, content: ContentKind, results_by_step: Mapping[int, int]) -> StalenessRules:
+        if content == "view":
             more = self.beside * (results_by_step[view.request_counts[n]] - 1)
             return tuple((turns, steps if turns else steps + more) for turns, steps in self.view_rules)
-        if kind == "unknown":
+        if content == "unknown":
             return self.unknown_rules
         message, tokens = view.messages[n], view.original_tokens[n]
         if tokens <= self.listing_most and message.derive(is_path_listing):
@@ -431,68 +416,3 @@ class _Write(msgspec.Struct, frozen=True):
 
     def __call__(self, gone: frozenset[int]) -> str:
         return self.batch.write(self.n, self.command, gone, self.content)
-
-
-def find_results(
-    view: View, files: frozenset[str] = frozenset(), begin: int = 0
-) -> Iterator[tuple[int, ContentKind, ShellCommand]]:
-    """Yield (index, kind, command) of each result from `begin` on. User messages that contain tool output are
-    included."""
-    kinds: dict[str, ContentKind] = {}
-    ran: Mapping[str, ShellCommand] = {}
-    calling = begin - 1
-    while calling > 0 and not view.messages[calling].calls:
-        calling -= 1
-    for n in range(max(0, calling), len(view.messages)):
-        message = view.messages[n]
-        if message.calls:
-            kinds = message.derive(
-                lambda m: {c.id: classify_call(c.name, c.arguments, files) for c in m.calls}, ("kinds", files)
-            )
-            ran = shell_commands.parse_calls(message)
-        elif view.is_result[n] and n >= begin:
-            kind: ContentKind = kinds.get(message.call_id or "", "unknown")
-            command = ran.get(message.call_id or "", PLAIN_CALL)
-            if not message.is_result and (call := text_actions.find_text_call(view.messages, n)) is not None:
-                kind = classify_call(call.name, call.arguments, files)
-                command = shell_commands.parse_call(call)
-            yield n, "view" if kind == "unknown" and message.derive(is_listing) else kind, command
-
-
-def classify_call(name: str, arguments: str, files: frozenset[str] = frozenset()) -> ContentKind:
-    """Return the kind of a call's result, by the words of the tool's name and, for a shell, by the command."""
-    if name in files:
-        return "view"
-    words = identifiers.split_tool_name(name)
-    if words & SHELL_WORDS:
-        command = shell_commands.read_inner_command(identifiers.parse_arguments(arguments))
-        return "view" if _SHOWS.match(command or identifiers.read_argument_texts(arguments)) else "other"
-    return "other" if words & _LOOK else "view" if words & _FILE else "unknown"
-
-
-def is_listing(message: Message) -> bool:
-    """True if a text of 10 or more lines has line numbers on 70 % of them.
-
-    A tool of an unknown name returns such a text when it reads a file.
-    """
-    lines = message.text.splitlines()
-    left, least = len(lines), 0.7 * len(lines)
-    for line in lines:
-        if not identifiers.is_numbered(line):
-            left -= 1
-            if left < least:
-                return False
-    return len(lines) >= 10
-
-
-def is_path_listing(message: Message) -> bool:
-    """True if a text of 5 or more lines has nothing but a path, or an entry of `ls -l`, on 80 % of them."""
-    lines = [line for line in map(str.strip, message.text.splitlines()) if line]
-    left, least = len(lines), 0.8 * len(lines)
-    for line in lines:
-        is_path = ("/" in line or "." in line) and len(line.split(None, 1)) == 1
-        if not is_path and _LS_ENTRY.match(line) is None:
-            left -= 1
-            if left < least:
-                return False
-    return len(lines) >= 5

@@ -63,7 +63,7 @@ def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *,
 def _estimate_stub_chars(message: Message, command: ShellCommand, content: ContentKind) -> int:
     lines = result_lines.read_lines(message)
     ended = outcome.read_outcome(message, command, lines)
-    stays = _find_outcome_lines(ended, command, is_view=content != "other")
+    stays = _find_outcome_lines(ended, command, may_be_view=content != "other")
     numbers = [n for n in _find_telling_lines(message, command, content) if n not in stays]
     fixed = sum(len(lines[n]) for n in _take_both_ends(numbers, _ERRORS - len(ended.failure_lines)))
     if len(message.text) > LONG_LINE and max(map(len, lines), default=0) > LONG_LINE:
@@ -98,13 +98,14 @@ def _find_telling_lines(message: Message, command: ShellCommand, content: Conten
     return message.derive(telling_lines.find_reported_errors if shows else telling_lines.find_error_lines)
 
 
-def _find_outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: bool) -> set[int]:
+def _find_outcome_lines(ended: ToolOutcome, command: ShellCommand, *, may_be_view: bool) -> set[int]:
     """The lines that say how a call ended.
 
-    For a run these are all lines of its outcome. The text of a viewed file says nothing about the call. So for a view,
-    only the lines of a failure stay, and the line that nothing was changed.
+    For a run these are all lines of its outcome. The text of a viewed file says nothing about the call. So of what
+    may be a view, only the lines of a failure stay, and the line that nothing was changed. A result of an unknown tool
+    may be one.
     """
-    if is_view and command.kind != "run":
+    if may_be_view and command.kind != "run":
         return (
             {*ended.code_lines, *ended.failure_lines, *ended.summary_lines}
             if ended.verdict == "failed"
@@ -143,7 +144,7 @@ class StubWriter:
         result refers to; these lines stay whole. command: the command of the result. content: what the result has; a
         view shows a file or page that may be edited later. message_id, state: see `render_stub`."""
         lines = result_lines.read_lines(message)
-        is_view = content != "other"
+        may_be_view = content != "other"
         self._prompt_index.remove(facts)  # from here on, what the index has is in another message
         kept = self._find_fixed_lines(message, lines, command, content)
         whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
@@ -152,7 +153,7 @@ class StubWriter:
         is_record = labelled_records.is_record(message, command)
         if is_record:
             room = int(labelled_records.ROOM_FACTOR * room)
-        elif is_view:
+        elif may_be_view:
             room = self._keep_lines(message.derive(telling_lines.find_constants), lines, kept, room)
         if room:  # the last ones first: a sum or a decision is at the end
             room = self._keep_lines(message.derive(telling_lines.find_unlike_lines)[::-1], lines, kept, room)
@@ -178,8 +179,8 @@ class StubWriter:
         A file's constants and unlike lines come after these (`_keep_lines`).
         """
         ended = outcome.read_outcome(message, command)
-        is_view = content != "other"
-        kept = _find_outcome_lines(ended, command, is_view=is_view)
+        may_be_view = content != "other"
+        kept = _find_outcome_lines(ended, command, may_be_view=may_be_view)
         first = (
             ended.first_line
             if ended.first_line is not None
@@ -193,7 +194,7 @@ class StubWriter:
         if command.kind == "run" and not numbers and not ended.failure_lines:
             numbers = telling[-1:]  # without it, the run would read as one without that error
         kept.update(_take_both_ends(numbers, most - len(ended.failure_lines)))
-        if is_view:
+        if may_be_view:
             kept.update(message.derive(telling_lines.find_imports))
         return kept
 

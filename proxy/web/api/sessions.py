@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.chat import chain
+from proxy.context.plan import REWORDING_STAGES
 from proxy.errors import NotFound
 from proxy.exchange import iteration_records
 from proxy.notes.reflection import IterationReport
@@ -133,9 +134,6 @@ def _make_details(row: SessionRecord) -> SessionDetails:
 
 records_router = APIRouter(prefix="/api/sessions/{session}", tags=["records"], responses=ERROR_RESPONSES)
 
-SUMMARIES = frozenset({"summarize_old", "compress_levels", "distil_results"})
-"""Stages that replace messages by their own words."""
-
 
 class BranchDetails(BaseModel):
     """One branch of history. edits: decisions in force. stopped: the reason if rewriting has stopped for it."""
@@ -241,7 +239,7 @@ async def list_summaries(
             tokens_after=edit.after, exchange=edit.exchange, created_at=edit.created_at,
         )
         for edit, _ in row.edits
-        if edit.stage in SUMMARIES and edit.text
+        if edit.stage in REWORDING_STAGES and edit.text
     ]  # fmt: skip
     summaries += [SummaryDetails(by="helper", message=None, text=text) for text in row.helper_answers.values()]
     shown, more = pagination.slice_page(summaries, start, limit)

@@ -11,17 +11,12 @@ import pytest
 from proxy.chat import chain
 from proxy.chat.media import PER_MEDIUM
 from proxy.chat.message import Message, Request
+from proxy.context.analysis.result_kinds import find_results
 from proxy.context.branch_state import BranchState
 from proxy.context.build_view import build_view as build_known_view
 from proxy.context.plan import Edit, Proposal, RewriteInputs
 from proxy.context.policy import Policy
-from proxy.context.stages.shorten_results import (
-    ShortenResults,
-    classify_call,
-    find_results,
-    is_listing,
-    is_path_listing,
-)
+from proxy.context.stages.shorten_results import ShortenResults
 from proxy.context.summaries.stub import StubWriter
 from proxy.context.view import View
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
@@ -98,19 +93,6 @@ def test_a_list_of_paths_stays_nine_steps_and_a_very_long_one_does_not() -> None
         assert stale(build_view(talk("glob", 9, text))) == []
         assert stale(build_view(talk("glob", 10, text))) == [2]
         assert stale(build_view(talk("glob", 2, "\n".join(lines)))) == [2]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "src/a.py\nsrc/b.py\nsrc/c.py\nsrc/d.py",  # too few
-        "\n".join(f"src/a.py:{n}: def found(): return {n}" for n in range(40)),
-        "\n".join(["src/a.py"] * 7 + ["2 files were changed"] * 3),
-    ],
-)
-def test_hits_of_a_search_and_other_texts_with_paths_are_no_list_of_paths(text: str) -> None:
-    view = build_view([user("a"), assistant(None), result("1", text)])
-    assert not is_path_listing(view.messages[2])
 
 
 def test_a_view_of_a_file_stays_eighteen_steps_and_the_others_go_along_after_three() -> None:
@@ -228,33 +210,8 @@ def describe(proposal: Proposal) -> tuple[int, int, bool, str, int]:
     return proposal.index, proposal.since, proposal.rider, proposal.reason, proposal.after
 
 
-def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() -> None:
-    kinds = {
-        "read_file": "view", "Edit": "view", "strReplaceEditor": "view", "NotebookEdit": "view",
-        "grep": "other", "listFiles": "other", "TodoWrite": "other", "WebSearch": "other",
-        "get_weather": "unknown", "Task": "unknown",
-    }  # fmt: skip
-    assert {name: classify_call(name, "{}") for name in kinds} == kinds
-    commands = {
-        "cat a.py": "view",
-        "cd /x && sed -n 1,9p a": "view",
-        "git diff": "view",
-        "make": "other",
-        "ls": "other",
-        "Get-Content a.py": "view",
-        "$i=1; gc a.py | % { $i }": "view",
-        "@'\nGet-Content a.py\n'@ | powershell -Command -": "view",
-        'bash -lc "cat a.py"': "view",
-        "Get-ChildItem -Recurse": "other",
-    }
-    assert {c: classify_call("bash", json.dumps({"command": c})) for c in commands} == commands
-    assert classify_call("bash", '{"command": "cat > a <<EOF"}') == "other", "a heredoc writes"
-    assert classify_call("shell", '{"workdir": "/x", "command": ["bash", "-lc", "cat a.py"]}') == "view"
-    assert classify_call("fetch_sheet", "{}", frozenset({"fetch_sheet"})) == "view", "named in the settings"
-
-
 @pytest.mark.parametrize(
-    ("action", "kind"),
+    ("action", "content"),
     [
         ("I read it.\n\n```bash\ncat a.py\n```", "view"),
         ("I test it.\n\n```bash\npytest -q\n```", "other"),
@@ -262,20 +219,11 @@ def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() 
         ("I ask it.\n```python\nprint(1)\n```", "unknown"),
     ],
 )
-def test_output_in_a_user_message_has_the_kind_of_the_action_in_text_before_it(action: str, kind: str) -> None:
+def test_output_in_a_user_message_has_the_content_of_the_action_in_text_before_it(action: str, content: str) -> None:
     observed = f"<returncode>0</returncode>\n<output>\n{LONG}\n</output>"
     view = build_view([user("fix it"), assistant(action), user(observed), assistant("Done.")])
-    assert [found for _, found, _ in find_results(view)] == [kind]
-    assert stale(view) == ([2] if kind == "other" else [])
-
-
-def test_an_unknown_tool_that_shows_line_numbers_shows_a_file() -> None:
-    text = "\n".join(f"{n}\tdef function_{n}(): pass" for n in range(40))
-    view = build_view(talk("mcp_thing", 1, text))
-    assert [kind for _, kind, _ in find_results(view)] == ["view"]
-    assert [kind for _, kind, _ in find_results(build_view(talk("mcp_thing", 1)))] == ["unknown"]
-    assert is_listing(view.messages[2])
-    assert not is_listing(view.messages[0])
+    assert [found for _, found, _ in find_results(view)] == [content]
+    assert stale(view) == ([2] if content == "other" else [])
 
 
 def test_only_results_are_shortened_and_small_ones_are_left_alone() -> None:
