@@ -157,7 +157,7 @@ class Telemetry:
         return RequestTrace(self, span, self._api.set_span_in_context(span))
 
     def begin_round(self, method: str, url: str, strategy: str) -> UpstreamRound:
-        """Begin the span of a request to an upstream. strategy: the upstream's wire format."""
+        """Begin the span of a request to an upstream. strategy: the kind of provider that answers there."""
         trace = CURRENT_TRACE.get()
         model = trace.model if trace is not None else ""
         parts = urlsplit(url)

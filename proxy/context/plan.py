@@ -197,9 +197,9 @@ class RewriteInputs(msgspec.Struct, frozen=True):
     keys: Sequence[bytes] | None = None
     """The messages' chain keys, if the caller has them."""
     strategy: str = "openai"
-    """The wire format of the upstream that the request goes to."""
+    """The kind of provider that the request goes to (`upstreams.NAME.strategy`); no dialect."""
     strategies: Sequence[str] = ()
-    """The wire format that each message was made for."""
+    """The kind of provider that each message was made for."""
     times: Sequence[float] = ()
     """Time at which each message was first seen, in seconds."""
     retrieved_texts: Sequence[RetrievedText] = ()

@@ -154,7 +154,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     upstream: str
     """The name of the upstream that answers."""
     strategy: str
-    """The wire format of that upstream."""
+    """The kind of provider that answers there (`upstreams.NAME.strategy`). The wire format is `dialect`."""
     token_counter: TokenCounter
     started_at: float
     """The time of the request, in seconds."""

@@ -41,6 +41,7 @@ class ExchangeLine(Struct, frozen=True, gc=False):
     model: str
     upstream: str
     wire_format: str
+    """The `strategy` of the upstream: the kind of provider that answered."""
     policy: str
     schedule: str
     arm: str

@@ -91,7 +91,8 @@ class UpstreamSettings(SettingsSection):
     base_url: Annotated[str, Field(min_length=1), AfterValidator(validate_base_url)]
     """The base URL, with or without /v1; `demo` for the scripted model in the package."""
     strategy: Literal["openai", "gemini", "gemini_gca", "anthropic"] = "openai"
-    """The wire format that is sent there. Stored messages are tagged with it."""
+    """The kind of provider that answers there. Stored messages are tagged with it, and spans name it. The wire format
+    is that of the client, whatever is set here."""
     api_key_env: str = ""
     """The environment variable that holds its key; empty: the client's own Authorization goes on."""
     models: tuple[str, ...] = ("*",)

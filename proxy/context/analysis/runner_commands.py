@@ -7,7 +7,7 @@ RUNNER_COMMANDS = (
     r"|python[\d.]* (?:-\w )*-m |coverage run -m |bundle exec |php )*(?:\S*/)?"
     r"(?:pytest|py\.test|unittest|jest|vitest|mocha|ava|playwright test|rspec|phpunit|ctest|ruff|mypy|black|pyright"
     r"|pylint|flake8|eslint|prettier|tsc|cmake|mvnw?|gradlew?|golangci-lint|terraform|node --test"
-    r"|pest|phpstan|artisan test|rails test|rubocop|cucumber|behave|robot|cypress run|ava|tap|sbt|lein|stack test"
+    r"|pest|phpstan|artisan test|rails test|rubocop|cucumber|behave|robot|cypress run|tap|sbt|lein|stack test"
     r"|prove|bats"
     r"|xcodebuild|buck2|nx|turbo|meson test|pre-commit|biome|manage\.py test|cargo nextest|forge test"
     r"|flutter (?:test|analyze)|dart (?:test|analyze)"
