@@ -55,7 +55,7 @@ def test_an_unknown_agent_is_refused_with_the_ones_that_are_known(tmp_path: Path
         read("emacs", tmp_path)
 
 
-def test_claude_keeps_its_tool_search_and_its_window_in_front_of_anthropic_alone(tmp_path: Path) -> None:
+def test_claude_gets_its_tool_search_and_its_window_only_for_anthropic(tmp_path: Path) -> None:
     made = read("claude", tmp_path).fill_environment(URL)
     assert made == {"ANTHROPIC_BASE_URL": URL, TOOL_SEARCH: "true", FIRST_PARTY: "1"}
     gateway = read("claude", tmp_path, ANTHROPIC_BASE_URL="https://gateway.example/team", ENABLE_TOOL_SEARCH="auto")
@@ -107,7 +107,7 @@ def test_codex_is_pointed_by_the_key_that_its_provider_reads(tmp_path: Path) -> 
         read("codex", tmp_path)
 
 
-def test_opencode_s_providers_are_all_pointed_and_told_apart_by_their_models(tmp_path: Path) -> None:
+def test_opencode_s_providers_are_all_rerouted_and_distinguished_by_their_models(tmp_path: Path) -> None:
     own = {"provider": {"my-vllm": {"options": {"baseURL": "http://gpu:8000/v1"}, "models": {"qwen3": {}}}}}
     write(tmp_path / ".config/opencode/opencode.json", json.dumps(own))
     write(tmp_path / ".local/share/opencode/auth.json", json.dumps({"anthropic": {"type": "api", "key": "k"}}))
@@ -146,7 +146,7 @@ def test_qwen_s_argument_wins_and_a_login_is_refused(tmp_path: Path) -> None:
         read("qwen", tmp_path)
 
 
-def test_aider_s_two_providers_are_told_apart_by_the_model(tmp_path: Path) -> None:
+def test_aider_s_two_providers_are_distinguished_by_the_model(tmp_path: Path) -> None:
     made = read("aider", tmp_path, OPENAI_API_BASE="http://gpu:8000/v1", ANTHROPIC_BASE_URL="https://gw.example/a")
     assert bases(made) == [("https://gw.example/a/v1", ("claude*",)), ("http://gpu:8000/v1", ("*",))]
     assert made.fill_environment(URL)["AIDER_OPENAI_API_BASE"] == URL + "/v1"

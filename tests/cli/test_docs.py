@@ -84,7 +84,7 @@ def test_the_readme_may_have_tables_too(checkout: Path) -> None:
     assert "| Metric |" in (checkout / "README.md").read_text()
 
 
-def test_a_checkout_without_pages_is_told(tmp_path: Path) -> None:
+def test_a_checkout_without_pages_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "docs").mkdir()
     assert "no page has markers for the table metrics" in invoke(tmp_path)[1]
@@ -149,13 +149,13 @@ def test_routes_are_those_that_the_app_names(monkeypatch: pytest.MonkeyPatch) ->
     assert "| GET | `/healthz` | Alive \\| well. |" in table("routes").splitlines()
 
 
-def test_every_route_of_the_admin_api_is_told_with_its_keys() -> None:
+def test_every_route_of_the_admin_api_is_listed_with_its_keys() -> None:
     rows = table("routes").splitlines()
     assert any(row.startswith("| GET | `/api/sessions` |") and row.endswith("Also with a read key. |") for row in rows)
     assert any(row.startswith("| POST | `/api/import` |") and "read key" not in row for row in rows)
 
 
-def test_a_missing_source_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_source_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(web, "ROUTES", raising=False)
     with pytest.raises(MissingSource, match="ROUTES"):
         table("routes")

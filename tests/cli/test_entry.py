@@ -23,12 +23,12 @@ def test_the_version_is_told_without_the_packages_of_the_server() -> None:
 
 
 @pytest.mark.timed
-def test_the_version_is_told_in_a_quarter_of_a_second() -> None:
+def test_the_version_is_printed_in_a_quarter_of_a_second() -> None:
     began = time.monotonic()
     subprocess.run([*COMMAND, "--version"], capture_output=True, check=True)
     assert time.monotonic() - began < 4 * 0.25
 
 
-def test_every_other_command_goes_on(tmp_path: Path) -> None:
+def test_every_other_command_runs_as_usual(tmp_path: Path) -> None:
     done = subprocess.run([*COMMAND, "check"], capture_output=True, text=True, cwd=tmp_path, env=dict(os.environ))
     assert (done.returncode, "policy = " in done.stdout) == (0, True)

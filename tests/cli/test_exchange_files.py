@@ -89,7 +89,7 @@ async def test_the_sums_of_a_csv_file_are_those_of_the_statistics(
     assert all(line["started_at"].endswith("Z") for line in lines)
 
 
-async def test_an_export_goes_on_where_the_last_one_ended(
+async def test_an_export_continues_where_the_last_one_ended(
     talked: tuple[RunningProxy, dict[str, Any]], tmp_path: Path
 ) -> None:
     _, tree = talked
@@ -134,7 +134,7 @@ async def test_a_parquet_file_has_the_same_lines(
 
 
 @pytest.mark.parametrize("wrong", [{"since": "yesterday"}, {"db": ":memory:"}])
-async def test_what_cannot_be_exported_is_told(tmp_path: Path, wrong: dict[str, str]) -> None:
+async def test_what_cannot_be_exported_is_an_error(tmp_path: Path, wrong: dict[str, str]) -> None:
     tree = {"db": str(tmp_path / "none.sqlite3")} | {k: v for k, v in wrong.items() if k == "db"}
     with pytest.raises(Exception, match=r"since|memory"):
         await export(tree, tmp_path / "a.csv", **{k: v for k, v in wrong.items() if k != "db"})

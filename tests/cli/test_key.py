@@ -67,7 +67,7 @@ def test_a_folder_gets_a_key_of_each_plane_once(tmp_path: Path) -> None:
     assert (again.exit_code, (tmp_path / "keys.toml").read_bytes()) == (0, before)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["key", "--folder", str(tmp_path / "no" / "keys")])
     assert isinstance(done.exception, ConfigError)
     assert "folder" in str(done.exception)

@@ -36,7 +36,7 @@ def test_a_record_is_one_line_of_json_with_its_extras(capsys: pytest.CaptureFixt
     assert told == {"level": "info", "logger": "proxy.x", "message": "read 3 rows", "session": "s\n1"}
 
 
-def test_an_exception_is_told_by_type_and_place_but_not_by_its_text() -> None:
+def test_an_exception_is_logged_by_type_and_place_but_not_by_its_text() -> None:
     try:
         raise ValueError("canary: what a client wrote")
     except ValueError as error:

@@ -26,7 +26,7 @@ def test_the_installed_command_is_this_one() -> None:
     assert getattr(import_module(module), name) is entry.run
 
 
-def test_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.output.strip()) == (0, VERSION)
 
@@ -129,7 +129,7 @@ def test_an_unknown_option_ends_with_code_2() -> None:
     assert done.returncode == 2
 
 
-def test_config_error_reaches_callers_that_are_no_shell() -> None:
+def test_a_config_error_reaches_callers_in_python() -> None:
     result = CliRunner().invoke(app, ["check", "--port", "-1"])
     assert isinstance(result.exception, ConfigError)
 

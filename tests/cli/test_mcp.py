@@ -158,7 +158,7 @@ async def test_what_is_not_there_is_an_error_that_the_model_can_read() -> None:
     assert "context-proxy serve" in text
 
 
-def test_a_proxy_that_is_away_is_told_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_proxy_that_cannot_be_reached_is_reported_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     warn_of_absence(AdminClient("http://127.0.0.1:1"))
     told = capsys.readouterr()
     assert told.out == "", "the protocol's own"
@@ -168,7 +168,7 @@ def test_a_proxy_that_is_away_is_told_at_the_start(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == ""
 
 
-def test_a_port_that_is_taken_is_told_with_what_is_allowed() -> None:
+def test_a_port_that_is_taken_is_reported_with_what_is_allowed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [

@@ -54,7 +54,7 @@ def test_each_action_is_done_by_its_commands(shop: CommandRunner, name: str, act
 
 
 @pytest.mark.parametrize(("action", "line"), EVERY)
-def test_people_are_told_too(shop: CommandRunner, name: str, action: Action, line: str) -> None:
+def test_every_action_prints_a_line_for_people(shop: CommandRunner, name: str, action: Action, line: str) -> None:
     assert shop.ok(*words(shop, action, line, name)).out.strip()
 
 
@@ -91,7 +91,7 @@ def test_a_group_is_dropped_restored_and_pinned(shop: CommandRunner) -> None:
     assert [group["pinned"] for group in shop.groups(name)] == [True, True, False]
 
 
-def test_what_is_dropped_stands_in_the_prompt_with_why(shop: CommandRunner) -> None:
+def test_a_dropped_group_is_shown_as_dropped_by_the_operator(shop: CommandRunner) -> None:
     name = shop.fresh()
     group = shop.groups(name)[1]["id"]
     shop.ok("context", "drop", name, group)
@@ -218,7 +218,7 @@ def test_an_editor_that_fails_sets_nothing(
     assert shop.json("scratchpad", "show", name)["number"] == 0
 
 
-def test_a_note_stands_in_the_next_prompt_until_it_is_withdrawn(shop: CommandRunner) -> None:
+def test_a_note_is_in_the_next_prompt_until_it_is_withdrawn(shop: CommandRunner) -> None:
     name = shop.fresh()
     note = shop.json("add", name, "Leave the lock file as it is.")["id"]
     assert "Leave the lock file" in shop.ok("context", "show", name).out
@@ -259,7 +259,7 @@ def test_a_memo_is_listed_shown_mended_and_deleted(shop: CommandRunner) -> None:
     assert shop.run("memos", "show", memo).code == 1
 
 
-def test_memos_of_no_project_are_told_from_all(shop: CommandRunner) -> None:
+def test_memos_of_no_project_are_distinguished_from_all_memos(shop: CommandRunner) -> None:
     shop.world.memo()
     assert shop.json("memos", "list", "--project", "")
     assert shop.json("memos", "list", "--project", "other") == []

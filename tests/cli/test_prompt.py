@@ -15,7 +15,7 @@ def test_a_message_says_what_is_in_each_of_its_parts() -> None:
     assert [render_body(None), render_body("text"), render_body([1])] == ["", "text", "[1]"]
 
 
-def test_what_is_odd_is_shown_as_it_is() -> None:
+def test_unexpected_values_are_shown_unchanged() -> None:
     assert render_body({"role": "x", "content": None, "tool_calls": [None, {"function": 1}]}) == ""
     assert render_body({"role": "x", "content": "a", "tool_calls": True}) == "a"
     assert render_body({"content": [{"text": 1}, "a"]}) == "[part]\na"

@@ -20,7 +20,7 @@ def named(rows: tuple[tuple[str, str], ...]) -> set[str]:
     return {row[0].partition(":")[0] for row in rows}
 
 
-def test_every_header_of_ours_in_the_code_is_in_a_table_and_each_in_a_table_is_in_the_code() -> None:
+def test_every_header_of_the_proxy_in_the_code_is_in_a_table_and_each_in_a_table_is_in_the_code() -> None:
     everything = "".join(SOURCES.values())
     used = set(re.findall(r"[\"`](x-context-[a-z-]+)", everything))
     used |= {f"x-context-{name}" for name in OPTION.findall(everything)}
@@ -53,7 +53,7 @@ def test_a_limit_whose_setting_is_gone_is_an_error() -> None:
         reference.add_defaults("`limits.never_was`")
 
 
-def test_every_bound_of_the_settings_stands_in_the_table() -> None:
+def test_every_bound_of_the_settings_is_in_the_table() -> None:
     told = "".join(limit.bound for limit in LIMITS) + "".join(text for _, text in FALLBACKS)
     waits = {"commit_wait_ms"}  # a wait that ends with `x-context-persist`, no bound on what is held
     for name in type(Settings().limits).model_fields.keys() - waits:

@@ -33,7 +33,7 @@ def answering(raw: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:b", "http://127.0.0.1/other", ""])
-def test_an_address_that_is_none_is_told(url: str) -> None:
+def test_an_invalid_address_is_an_error(url: str) -> None:
     with pytest.raises(ConfigError, match="--url"):
         AdminClient(url).request("GET", "/api/me")
 
@@ -61,7 +61,7 @@ def test_a_key_that_no_header_can_carry_is_told_without_it() -> None:
         b"",
     ],
 )
-def test_whoever_is_no_proxy_of_ours_is_unreached(raw: bytes) -> None:
+def test_a_server_that_is_not_the_proxy_is_reported_as_unreached(raw: bytes) -> None:
     with answering(raw) as url, pytest.raises(RemoteUnreachable):
         AdminClient(url, "cp-secret").request("GET", "/api/me")
 
@@ -89,7 +89,7 @@ def test_a_name_is_a_name_whatever_is_in_it(shop: CommandRunner) -> None:
 
 
 @pytest.mark.parametrize("wrong", [("--url", "http://a b"), ("--url", "http://a\x01b"), ("--key", "cp-a\n")])
-def test_an_address_or_a_key_that_no_request_can_have_is_told(shop: CommandRunner, wrong: tuple[str, str]) -> None:
+def test_an_address_or_a_key_that_no_request_can_carry_is_an_error(shop: CommandRunner, wrong: tuple[str, str]) -> None:
     ran = shop.run("stats", *wrong)
     assert (ran.code, ran.out, wrong[0] in ran.err) == (2, "", True)
 

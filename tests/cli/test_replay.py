@@ -159,7 +159,7 @@ def test_an_hour_of_cache_pays_where_there_are_pauses(tmp_path: Path) -> None:
         (["FILE", "--html", "/tmp"], "a file in a folder that is there"),
     ],
 )
-def test_a_wrong_option_is_told_before_anything_is_played(runs: Path, arguments: list[str], told: str) -> None:
+def test_a_wrong_option_is_an_error_before_anything_is_played(runs: Path, arguments: list[str], told: str) -> None:
     with pytest.raises(ConfigError) as raised:
         invoke(*[str(runs) if each == "FILE" else each for each in arguments])
     assert told in str(raised.value)
@@ -180,7 +180,7 @@ def test_a_report_replaces_a_report_and_never_a_recording(runs: Path, tmp_path: 
         assert out.stat().st_size > 1000
 
 
-def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match="there is no database"):
         invoke("--from-store", "--db", tmp_path / "none.sqlite3")
     with pytest.raises(StoreRefused, match="a store in memory is gone"):
@@ -213,7 +213,7 @@ def test_a_store_without_conversations_is_named(tmp_path: Path) -> None:
         invoke("--from-store", "--db", db)
 
 
-def test_a_store_that_breaks_while_it_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_breaks_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object) -> list[object]:
         raise StoreUnavailable("a read failed: disk I/O error.")
 
@@ -222,7 +222,7 @@ def test_a_store_that_breaks_while_it_is_read_is_told(tmp_path: Path, monkeypatc
         invoke("--from-store", "--db", tmp_path / "x.sqlite3")
 
 
-def test_a_worker_that_was_killed_is_told(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_is_reported(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object) -> Iterator[object]:
         yield from ()
         raise BrokenProcessPool

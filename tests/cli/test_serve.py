@@ -206,7 +206,7 @@ def test_a_name_that_is_none_is_refused() -> None:
         open_listener("not a name", 0)
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_that_is_taken_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError) as refused:
         open_listener("127.0.0.1", taken.getsockname()[1])
     assert "free on 127.0.0.1 (Address already in use; stop the program that serves there, or" in str(refused.value)
@@ -226,7 +226,7 @@ def test_s1_the_first_start_makes_keys_in_their_folder_and_later_ones_keep_them(
         read_with_keys(file)
 
 
-def test_a_key_that_cannot_be_written_is_told_once_and_by_its_setting(tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_written_is_reported_once_and_by_its_setting(tmp_path: Path) -> None:
     (tmp_path / "data.key").mkdir()
     config = tmp_path / "config.toml"
     config.write_text(f'keys_dir = "{tmp_path}"\n')

@@ -26,7 +26,7 @@ def test_sessions_are_listed_used_last_first(shop: CommandRunner) -> None:
     assert "no session" in shop.ok("sessions", "search", "nobody is called so").out
 
 
-def test_whose_a_session_is_stands_there_where_there_are_several(shop: CommandRunner) -> None:
+def test_the_tenant_of_a_session_is_shown_where_there_are_several(shop: CommandRunner) -> None:
     assert "tenant" not in shop.ok("sessions", "list").out
     assert "tenant" in shop.ok("sessions", "list", key="cp-all-read").out
 
@@ -101,7 +101,7 @@ def test_what_is_named_is_set_and_unset_again(shop: CommandRunner) -> None:
 
 
 @pytest.mark.parametrize("wrong", [("--policy", "nonesuch"), ("--unset", "nonesuch"), ("--window", "-2")])
-def test_what_cannot_be_set_is_told(shop: CommandRunner, wrong: tuple[str, str]) -> None:
+def test_what_cannot_be_set_is_an_error(shop: CommandRunner, wrong: tuple[str, str]) -> None:
     ran = shop.run("sessions", "settings", "talk", *wrong)
     assert (ran.code, ran.out) == (2, ""), ran
     assert ran.err
@@ -170,7 +170,7 @@ def test_no_color_takes_the_colours_out_of_a_terminal(shop: CommandRunner) -> No
         (("groups", "show", "talk", "nonesuch"), "groups"),
     ],
 )
-def test_an_id_that_is_not_there_is_told_with_the_list_to_look_into(
+def test_an_unknown_id_is_an_error_that_names_the_list_to_look_into(
     shop: CommandRunner, words: tuple[str, ...], list_: str
 ) -> None:
     ran = shop.run(*words)

@@ -143,7 +143,7 @@ def test_a_class_without_fields_has_none() -> None:
     assert read_fields(Plain) == []
 
 
-def test_required_fields_of_a_model_are_told_as_such() -> None:
+def test_required_fields_of_a_model_are_listed_as_required() -> None:
     assert read_fields(UpstreamSettings)[0].name == "base_url"
     assert [told.name for told in read_fields(UpstreamSettings) if told.required] == ["base_url"]
 

@@ -4,7 +4,7 @@ from proxy.cli.stats import _describe_cost, _format_figure
 from tests.cli.conftest import CommandRunner
 
 
-def test_a_look_at_the_figures_is_no_request_of_a_client(shop: CommandRunner) -> None:
+def test_a_look_at_the_figures_is_not_a_request_of_a_client(shop: CommandRunner) -> None:
     before = shop.json("stats", key="cp-all-read")["figures"]["requests"]
     shop.ok("sessions", "list")
     assert shop.json("stats", key="cp-all-read")["figures"]["requests"] == before
@@ -12,7 +12,7 @@ def test_a_look_at_the_figures_is_no_request_of_a_client(shop: CommandRunner) ->
     assert shop.json("stats", key="cp-all-read")["figures"]["requests"] > before
 
 
-def test_where_a_session_stands_is_told_as_the_source_tells_it(shop: CommandRunner) -> None:
+def test_statistics_of_a_session_are_printed_as_the_api_has_them(shop: CommandRunner) -> None:
     found = shop.json("stats", "talk")
     told = shop.ok("stats", "talk").out
     assert f"{found['sent']:,} / {found['limit']:,}" in told
@@ -21,7 +21,7 @@ def test_where_a_session_stands_is_told_as_the_source_tells_it(shop: CommandRunn
         assert line in told
 
 
-def test_levels_stand_there_where_the_policy_has_them(shop: CommandRunner) -> None:
+def test_levels_are_printed_where_the_policy_has_them(shop: CommandRunner) -> None:
     name = shop.fresh()
     shop.ok("sessions", "settings", name, "--policy", "hierarchical")
     levels = shop.json("stats", name)["levels"]
@@ -39,7 +39,7 @@ def test_the_whole_proxy_is_told_without_a_session(shop: CommandRunner) -> None:
     assert "context tokens, sent " in told
 
 
-def test_an_observed_plan_is_told_beside_what_was_paid() -> None:
+def test_the_cost_of_an_observed_plan_is_printed_beside_what_was_paid() -> None:
     found = {"cost": 0.21, "cost_without": 0.21, "cost_planned": 0.03, "planned_as": "thrifty"}
     assert _describe_cost(found) == "paid $0.2100; thrifty would have paid about $0.0300"
     assert _describe_cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy about $0.2100"

@@ -62,7 +62,7 @@ def test_a_dash_is_the_session_used_last_and_without_one_that_is_said(shop: Comm
     assert (ran.code, "there is no session yet" in ran.err) == (1, True)
 
 
-def test_a_kind_that_is_none_is_told(shop: CommandRunner) -> None:
+def test_an_unknown_kind_of_event_is_an_error(shop: CommandRunner) -> None:
     ran = shop.run("tail", "--kind", "nonesuch")
     assert (ran.code, ran.out) == (2, "")
     assert "GET /api" not in ran.err

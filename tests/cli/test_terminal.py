@@ -81,6 +81,6 @@ def test_a_table_in_a_pipe_is_whole_without_lines_and_without_colours(capsys: py
     ]
 
 
-def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"OUT = .* a file that can be written \(Is a directory\)"):
         write_file(tmp_path, "text")

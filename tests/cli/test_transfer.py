@@ -91,7 +91,7 @@ def test_a_database_of_std_slop_comes_in_with_all_that_it_kept(shop: CommandRunn
 
 
 @pytest.mark.parametrize("words", [("import", "nonesuch.jsonl"), ("export", "talk", "--out", "/nonesuch/a")])
-def test_files_that_are_not_there_are_told(shop: CommandRunner, words: tuple[str, ...]) -> None:
+def test_missing_files_are_an_error(shop: CommandRunner, words: tuple[str, ...]) -> None:
     ran = shop.run(*words)
     assert (ran.code, ran.out) == (2, "")
     assert "nonesuch" in ran.err
@@ -105,7 +105,7 @@ def test_an_export_that_fails_leaves_what_was_there(shop: CommandRunner, tmp_pat
     assert file.read_text() == "before"
 
 
-def test_s4_what_is_no_regular_file_stays_what_it_is(shop: CommandRunner, tmp_path: Path) -> None:
+def test_s4_what_is_not_a_regular_file_stays_what_it_is(shop: CommandRunner, tmp_path: Path) -> None:
     name = shop.fresh()
     wanted = shop.ok("export", name).out
     fifo, heard = tmp_path / "fifo", list[str]()

@@ -71,7 +71,7 @@ def run_as_plain_user(*words: str) -> EndedCommand:
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may read every file")
-def test_the_store_of_another_user_is_told_as_such(tmp_path: Path) -> None:
+def test_the_store_of_another_user_is_reported_as_such(tmp_path: Path) -> None:
     db = make_old_store(tmp_path)
     db.chmod(0)
     for command in ("migrate", "vacuum", "backup"):

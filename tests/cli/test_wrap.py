@@ -168,7 +168,9 @@ def test_the_agent_s_exit_code_is_the_command_s() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
-def test_signals_go_on_to_the_agent_and_the_handlers_come_back(number: signal.Signals, tmp_path: Path) -> None:
+def test_signals_are_passed_on_to_the_agent_and_the_handlers_are_restored(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     before = signal.getsignal(number)
     name = number.name.removeprefix("SIG")
     ready = tmp_path / "ready"
@@ -191,7 +193,7 @@ async def test_a_proxy_that_is_slow_to_tell_the_sums_is_waited_for(monkeypatch: 
     assert found["requests"] == 3
 
 
-def test_sums_are_told_in_sentences() -> None:
+def test_sums_are_printed_in_sentences() -> None:
     found: dict[str, Any] = {
         "requests": 1, "open_requests": 0, "tokens_before": 1000, "tokens_after": 750, "cost": 0.5, "cost_without": 2.0,
         "unpriced": 0, "without_usage": 0, "unpriced_models": [], "more": False,
@@ -219,7 +221,7 @@ def test_sums_are_told_in_sentences() -> None:
     assert "No request" in wrap.describe_savings(found | {"requests": 0})[0]
 
 
-def test_a_home_that_cannot_be_written_to_is_told_with_the_variable(monkeypatch: Any) -> None:
+def test_a_home_that_cannot_be_written_to_is_reported_with_the_variable(monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "/proc/nowhere")
     with pytest.raises(StoreRefused, match="/proc/nowhere/context-proxy cannot be used") as refused:
         wrap.make_settings((), None, upstream="demo", policy=None, db=None)

@@ -38,7 +38,7 @@ def test_a_chain_hash_sees_values_and_their_limits() -> None:
     assert _hash(["a"], ["b"]) != _hash(["b"], ["a"])
 
 
-def test_a_trace_goes_on_where_another_one_ended() -> None:
+def test_a_trace_continues_where_another_one_ended() -> None:
     whole, begun = BindingTrace(ChainHash()), BindingTrace(ChainHash())
     for trace in (whole, begun):
         trace.add("a")

@@ -293,7 +293,7 @@ def test_values_outside_of_the_history_are_judged_each_time(name: str) -> None:
         compare_traces(form, body, memo.sent)
 
 
-def test_the_last_known_message_is_judged_with_the_one_behind_it() -> None:
+def test_the_last_known_message_is_judged_with_the_one_after_it() -> None:
     body: Json = {"max_tokens": 9, "messages": [{"role": "user", "content": "Do."}]}
     for n in range(4):
         call = {"type": "tool_use", "id": f"c{n}", "name": "f", "input": {}}
@@ -348,7 +348,7 @@ def test_a_message_that_one_of_the_proxy_parts_is_not_written_twice() -> None:
         before = request
 
 
-def test_the_last_known_item_is_judged_with_the_one_behind_it() -> None:
+def test_the_last_known_item_is_judged_with_the_one_after_it() -> None:
     items = [histories.user()]
     for n in range(1, 5):
         items += [histories.reasoning(n), histories.call(n), histories.output(n)]
@@ -362,7 +362,7 @@ def test_the_last_known_item_is_judged_with_the_one_behind_it() -> None:
     assert responses_rules.find_violations(cut, None, memo) == responses_rules.find_violations(cut)
 
 
-def test_a_change_in_front_of_a_compaction_is_written_as_before() -> None:
+def test_a_change_before_a_compaction_is_written_as_before() -> None:
     items = [histories.user("old"), histories.assistant("a"), histories.user("new")]
     before = read_wire_request(json.dumps({"input": items}).encode())
 
@@ -416,7 +416,7 @@ def test_a_beginning_keeps_no_earlier_body() -> None:
     assert (longer.new, longer.first, longer.state) == ([3], 2, 3)
 
 
-def test_a_history_that_is_no_list_has_no_messages() -> None:
+def test_a_history_that_is_not_a_list_has_no_messages() -> None:
     assert read_history(b'{"input": "text"}', "input", None).places == ()
     assert read_history(b"{}", "input", None).new == []
     assert read_message(NOTE).text == "Note of the proxy."

@@ -27,7 +27,7 @@ def test_a_message_of_the_proxy_is_read_as_parts() -> None:
         read_parts(b'{"role":"user","content":null}')
 
 
-def test_an_edit_is_told_part_by_part() -> None:
+def test_an_edit_is_divided_into_edits_of_parts() -> None:
     old = [text("a"), IMAGE, text("b")]
     assert edit_parts(old, chat(text("a"), IMAGE, text("c")), is_appended=False) == ([old[0], IMAGE, text("c")], [])
     assert edit_parts(old, chat(IMAGE, text("b")), is_appended=False) == ([None, IMAGE, old[2]], [])
@@ -36,7 +36,7 @@ def test_an_edit_is_told_part_by_part() -> None:
     assert clear_text(text("a")) == text("[removed]")
 
 
-def test_a_text_in_place_of_an_image_may_be_equal_to_a_text_behind_it() -> None:
+def test_a_text_in_place_of_an_image_may_be_equal_to_a_text_after_it() -> None:
     gone = text("[gone]")
     for old in ([IMAGE, gone], [IMAGE, text("a"), gone], [gone, IMAGE, IMAGE, gone, gone]):
         new = [gone if part == IMAGE else part for part in old]

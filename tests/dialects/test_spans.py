@@ -24,7 +24,7 @@ def test_members_and_elements_are_found_with_offsets_of_the_whole_text() -> None
 
 
 @pytest.mark.parametrize("raw", [b'{"a":1,"a":2}', b"[1]", b"{", b'{"\\u0061":1}'])
-def test_members_that_cannot_be_told_apart_are_refused(raw: bytes) -> None:
+def test_members_that_cannot_be_distinguished_are_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match="members"):
         spans.read_members(raw)
     with pytest.raises(ValueError, match="list"):

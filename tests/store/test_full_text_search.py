@@ -198,7 +198,7 @@ async def test_e6_the_index_costs_nothing_until_it_is_searched_and_then_only_wha
 
 
 @pytest.mark.usefixtures("begun")
-async def test_e6_bodies_that_are_no_json_do_no_harm(store: Store, make: RowFactory) -> None:
+async def test_e6_bodies_that_are_not_json_do_no_harm(store: Store, make: RowFactory) -> None:
     deep = b'{"role":"user","content":"deep","x":' + b"[" * 1500 + b"]" * 1500 + b"}"
     rows = [
         make.message(digest("m", 0), body=b"\xff\xfe not json"),

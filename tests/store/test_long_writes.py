@@ -73,7 +73,7 @@ async def test_while_nobody_else_puts_anything_a_piece_is_longer_than_the_one_be
     assert sizes == [1, PIECE_GROWTH, PIECE_GROWTH**2, 1]
 
 
-async def test_what_others_put_goes_between_two_pieces_and_what_is_of_the_same_session_behind_all() -> None:
+async def test_rows_of_others_go_between_two_pieces_and_those_of_the_same_session_after_all() -> None:
     spool = WriteQueue(1 << 30)
     long = spool.put(rows("a", 3 * PIECE_ROWS))
     mine, other = spool.put(rows("a", 1)), spool.put(rows("b", 1))
@@ -112,7 +112,7 @@ async def test_a_piece_that_cannot_be_stored_is_the_end_of_its_put_and_leaves_on
     assert (spool.item_count, spool.byte_count) == (0, 0)
 
 
-async def test_the_end_takes_all_pieces_and_what_is_behind_them_along() -> None:
+async def test_the_last_take_has_all_pieces_and_what_is_after_them() -> None:
     spool = WriteQueue(1 << 30)
     long, behind, again = (
         spool.put(rows("a", 6 * PIECE_ROWS)),

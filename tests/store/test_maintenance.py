@@ -51,7 +51,7 @@ def test_a_file_of_another_kind_is_called_that(tmp_path: Path) -> None:
     assert path.read_text().startswith("These are notes")
 
 
-def test_what_is_missing_is_told_and_not_done(tmp_path: Path) -> None:
+def test_missing_migrations_are_listed_and_not_run(tmp_path: Path) -> None:
     path = make_old_store(tmp_path, 2)
     before = path.read_bytes()
     found = maintenance.read_schema_status(path)
@@ -88,7 +88,7 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
     assert maintenance.read_schema_status(path).version == 2
 
 
-def test_what_is_no_store_of_ours_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_of_the_proxy_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "b.db"
     with closing(sqlite3.connect(other)) as there, there:
         there.execute("CREATE TABLE a (b)")

@@ -58,7 +58,7 @@ async def test_a_second_start_has_nothing_to_do(path: Path) -> None:
     assert await migrate(path) == 0
 
 
-async def test_only_a_store_of_an_older_version_is_told_of_before_it_is_migrated(
+async def test_a_migration_is_logged_beforehand_only_for_a_store_of_an_older_version(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -127,7 +127,7 @@ def write_as_version_8(path: Path, sessions: int, each: int, text: str) -> None:
     old.close()
 
 
-async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_is_searched(path: Path) -> None:
+async def test_a_store_of_version_8_is_reindexed_session_by_session_when_it_is_searched(path: Path) -> None:
     await migrate(path, MIGRATIONS[:8])
     write_as_version_8(path, 3, 5, "修复了数据库迁移 parser")
     store = sqlite_store(path)
@@ -302,7 +302,7 @@ async def test_a_database_of_another_program_is_refused(path: Path) -> None:
     assert ask(path, "SELECT name FROM sqlite_master") == [("theirs",)]
 
 
-async def test_a_file_that_is_no_database_is_told_as_such(path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_reported_as_such(path: Path) -> None:
     path.write_bytes(b"no database at all, but long enough to have a header" * 100)
     with pytest.raises(DamagedDatabase, match="is no SQLite database") as caught:
         await migrate(path)

@@ -66,7 +66,7 @@ async def test_what_cannot_be_opened_is_refused_without_its_password(postgres: s
         (ValueError("canary"), "ValueError"),
     ],
 )
-def test_a_database_that_cannot_be_opened_is_told_with_the_reason(error: Exception, told: str) -> None:
+def test_a_database_that_cannot_be_opened_is_reported_with_the_reason(error: Exception, told: str) -> None:
     assert describe_refusal(error) == told
 
 

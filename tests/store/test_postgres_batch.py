@@ -37,7 +37,7 @@ def test_every_row_type_is_part_of_a_batch_but_those_that_index_or_remove() -> N
         postgres_batch.encode_batch([IndexRow("t", "s")])
 
 
-def test_values_stand_in_the_order_in_which_the_function_reads_them() -> None:
+def test_values_are_in_the_order_in_which_the_function_reads_them() -> None:
     counts, values = postgres_batch.encode_batch([make.form(b"one"), *make.begin(), make.form(b"two")])
     assert sum(counts) == 4
     assert values[0][:3] == ["t1", "s1", "{}"]

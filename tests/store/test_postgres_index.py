@@ -69,7 +69,7 @@ async def test_what_is_deleted_is_not_found_any_more(database: str, make: RowFac
     await store.close()
 
 
-async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_is_searched(database: str) -> None:
+async def test_a_store_of_version_8_is_reindexed_session_by_session_when_it_is_searched(database: str) -> None:
     connection = await asyncpg.connect(database)
     await migrate(connection, MIGRATIONS[:8])
     await connection.close()

@@ -151,7 +151,7 @@ async def test_after_a_long_stop_one_partition_has_the_time_between(store: Postg
     await connection.close()
 
 
-async def test_rows_in_the_default_partition_are_no_obstacle(store: PostgresStore, database: str) -> None:
+async def test_rows_in_the_default_partition_do_not_prevent_new_partitions(store: PostgresStore, database: str) -> None:
     late = find_id_start(NOW + 15 * DAY_S) + "22222222"
     await store.put([*RowFactory().begin(), RowFactory().exchange(late)])
     assert await execute(database, "SELECT count(*) FROM exchanges_default") == [(1,)]

@@ -48,7 +48,7 @@ async def replica(store: PostgresStore, database: str) -> AsyncIterator[Postgres
         (ConnectionRefusedError("Connection refused\nof row 7"), "ConnectionRefusedError: Connection refused"),
     ],
 )
-def test_an_error_is_told_in_one_line_of_words(error: Exception, told: str) -> None:
+def test_an_error_is_reported_in_one_line(error: Exception, told: str) -> None:
     assert describe_error(error) == told
 
 
@@ -176,7 +176,7 @@ async def test_without_locks_a_clash_is_tried_again(
 
 
 @pytest.mark.usefixtures("begun")
-async def test_a_connection_that_the_server_ends_is_made_anew_and_nothing_is_lost(
+async def test_a_connection_that_the_server_ends_is_replaced_and_nothing_is_lost(
     store: PostgresStore, database: str
 ) -> None:
     for number in range(5):

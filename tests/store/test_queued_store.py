@@ -47,7 +47,7 @@ async def test_a_request_and_its_answer_are_one_transaction(spooled: Either) -> 
 
 
 @pytest.mark.timed
-async def test_what_nobody_waits_for_is_stored_within_the_time_that_is_told(spooled: Either) -> None:
+async def test_rows_that_nobody_waits_for_are_written_after_the_hold_time(spooled: Either) -> None:
     await spooled.put(make.begin())
     began = time.monotonic()
     await asyncio.wait_for(spooled.put_deferred([make.message(digest("m"))]), 5)
@@ -112,7 +112,7 @@ async def test_it_says_how_it_does(spooled: Either, caplog: pytest.LogCaptureFix
     assert "0 items dropped" in caplog.text
 
 
-async def test_a_process_that_dies_loses_what_nobody_was_told_of_and_no_more(tmp_path: Path) -> None:
+async def test_a_process_that_dies_loses_only_rows_that_were_not_acknowledged(tmp_path: Path) -> None:
     """The copy of the files in the middle is what a process that is killed there leaves."""
     store = sqlite_store(tmp_path / "store.sqlite3")
     await store.open()

@@ -92,7 +92,7 @@ async def test_find_gives_the_deepest_stored_nodes_first(store: Store, make: Row
         assert {hit.branch for hit in hits} <= {"main"}
 
 
-async def test_find_reaches_a_node_far_behind_many_unknown_keys(store: Store, make: RowFactory) -> None:
+async def test_find_reaches_a_known_node_before_hundreds_of_unknown_keys(store: Store, make: RowFactory) -> None:
     rows = make.line(3)
     await store.put([*make.begin(), *rows])
     keys = [*(row.key for row in rows), *(digest("new", n) for n in range(600))]

@@ -146,7 +146,7 @@ async def test_a_page_ends_where_its_messages_are_long(
 
 
 @pytest.mark.usefixtures("begun")
-async def test_a_text_is_found_behind_many_messages_without_it(store: Store, make: RowFactory) -> None:
+async def test_a_text_is_found_after_many_messages_without_it(store: Store, make: RowFactory) -> None:
     await store.put(make.line(700))
     only = MessageFilter(text="body 69")
     assert [row.seq for row in await store.read_messages("t1", "s1", limit=3, only=only)] == [70, 691, 692]

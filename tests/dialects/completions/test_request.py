@@ -266,7 +266,7 @@ def test_what_a_rewrite_must_know_of_a_request_is_read() -> None:
 
 
 @pytest.mark.parametrize("tools", [None, []])
-def test_no_tools_are_no_tools_however_they_are_written(tools: Any) -> None:
+def test_an_empty_list_of_tools_counts_as_none_however_it_is_written(tools: Any) -> None:
     found = make_request([user("a")], tools=tools)
     assert (found.tools, found.tool_names) == (None, ())
 

@@ -40,7 +40,7 @@ def list_request_values(request: Request) -> tuple[Any, ...]:
     st.sampled_from([{}, {"stream": True}, {"temperature": 1.0}, {"tools": TOOLS}, {"tools": [*TOOLS, *TOOLS]}]),
     st.sampled_from([None, 2]),
 )
-def test_reading_on_gives_what_reading_the_whole_gives(
+def test_reading_a_continuation_equals_reading_the_whole(
     first: int, second: int, before: Json, after: Json, other: Json, indent: int | None
 ) -> None:
     prefix_cache = build_prefix_cache(read_request(body(TALK[:first], before, after, indent)))

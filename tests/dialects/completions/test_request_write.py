@@ -81,7 +81,7 @@ def test_usage_is_not_asked_for_without_a_stream_or_where_the_client_has(more: J
     assert write_request(found, request_usage=True) == found.body
 
 
-def test_stream_options_that_are_no_object_are_a_value_error() -> None:
+def test_stream_options_that_are_not_an_object_are_a_value_error() -> None:
     with pytest.raises(ValueError, match="told apart"):
         write_request(make_request([user("a")], stream=True, stream_options=7), request_usage=True)
 
@@ -225,7 +225,7 @@ def test_changed_arguments_are_read_only_where_nothing_else_has_changed() -> Non
         assert read_changed_arguments(ANSWER, other) is None
 
 
-def test_a_user_message_of_ours_is_plain() -> None:
+def test_a_user_message_of_the_proxy_is_plain() -> None:
     assert json.loads(make_user_message('a "b"\n')) == {"role": "user", "content": 'a "b"\n'}
 
 

@@ -133,7 +133,7 @@ def test_an_open_loop_keeps_the_thinking_that_it_must_begin_with() -> None:
     assert b"s2" not in strip_bound(dump({**body, "thinking": {"type": "adaptive"}}), ["s2"])
 
 
-def test_what_is_no_message_has_no_tokens() -> None:
+def test_what_is_not_a_message_has_no_tokens() -> None:
     assert read_tokens({"thinking_blocks": "x", "reasoning_details": [None, {"signature": 1}, {"data": ""}]}) == []
     assert trace_prompt(b'{"messages":[1,{"role":"user","content":[1]}],"tools":null}').bindings == {}
     with pytest.raises(ValueError, match="told apart"):

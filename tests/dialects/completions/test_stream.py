@@ -27,7 +27,7 @@ def test_a_chunk_is_read_with_whatever_is_in_its_delta() -> None:
     )
 
 
-def test_usage_that_is_null_is_told_from_usage_that_is_missing() -> None:
+def test_usage_that_is_null_is_distinguished_from_usage_that_is_missing() -> None:
     null, missing = read_chunk(b'{"usage":null}'), read_chunk(b"{}")
     assert null is not None
     assert missing is not None
@@ -59,7 +59,7 @@ def test_what_the_fast_reader_refuses_is_read_all_the_same(data: bytes) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"3", b"null", b'"x"', b"<html>", b'{"a":', b"[" * 100_000, b"9" * 5000, b"\xff"]
 )
-def test_what_is_no_chunk_is_none(data: bytes) -> None:
+def test_what_is_not_a_chunk_is_read_as_none(data: bytes) -> None:
     assert read_chunk(data) is None
 
 
@@ -89,7 +89,7 @@ def test_no_json_is_too_odd_to_be_looked_at(value: Any) -> None:
         (b'{"choices":[]}', None),
     ],
 )
-def test_what_upstream_says_has_failed_is_told_in_words(data: bytes, words: str | None) -> None:
+def test_an_error_that_upstream_reports_is_reported_in_words(data: bytes, words: str | None) -> None:
     chunk = read_chunk(data)
     assert chunk is not None
     assert read_error_text(chunk) == words
@@ -140,7 +140,7 @@ def test_surrogates_are_joined_or_replaced() -> None:
     assert repair_surrogates("ok") == "ok"
 
 
-def test_surrogates_are_written_as_they_came() -> None:
+def test_surrogates_are_written_as_received() -> None:
     assert write_json("\ud83d") == b'"\\ud83d"'
     assert write_json({"a": "ü"}) == '{"a":"ü"}'.encode()
     assert write_json({"a": "\ud83d", "b": msgspec.Raw(b'{"c":1}')}) == b'{"a":"\\ud83d","b":{"c":1}}'

@@ -78,7 +78,7 @@ def test_nothing_changed_is_the_body_that_came(rows: list[dict[str, Any]]) -> No
     assert request.write(came) == request.body
 
 
-def test_a_shortened_row_stands_in_its_place_and_no_other_byte_moves() -> None:
+def test_a_shortened_row_is_in_its_place_and_no_other_byte_moves() -> None:
     request = read(PARTIAL)
     messages = [(n, replace_text(raw, "short") if n == 2 else raw) for n, raw in whole(request)]
     written = rows_of(request.write(messages))
@@ -91,7 +91,7 @@ def test_a_row_that_left_the_prompt_keeps_its_place_with_a_stand_in() -> None:
     assert written == [PARTIAL[0], PARTIAL[1] | {"content": "[removed]"}, PARTIAL[2]]
 
 
-def test_an_answer_keeps_its_calls_since_the_results_behind_it_stay() -> None:
+def test_an_answer_keeps_its_calls_since_the_results_after_it_stay() -> None:
     request = read(WHOLE)
     without = [one for one in whole(request) if one[0] not in (2, 3)]
     stripped: list[OutgoingMessage] = [*without, (2, b'{"role":"assistant","content":"I look."}')]

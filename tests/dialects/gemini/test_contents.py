@@ -37,7 +37,7 @@ def test_an_answer_is_one_message_however_its_text_was_cut() -> None:
     assert b"c2ln" in cut.chat
 
 
-def test_thoughts_and_signatures_are_no_part_of_what_was_said() -> None:
+def test_thoughts_and_signatures_are_not_part_of_the_text() -> None:
     found = make_assistant_message(
         raw({"text": "Hm.", "thought": True}, {"text": "", "thoughtSignature": "x"}, {"text": "Yes."})
     )
@@ -107,7 +107,7 @@ def test_the_text_of_a_result(response: Any, text: str) -> None:
     assert (message.role, message.call_id, message.text) == ("tool", "c1", text)
 
 
-def test_a_result_with_media_is_told_from_one_without() -> None:
+def test_a_result_with_media_is_distinguished_from_one_without() -> None:
     plain = {"name": "ls", "response": {"output": "a"}}
     media = {**plain, "parts": [{"inlineData": {"mimeType": "image/png", "data": "QQ=="}}]}
     one, other = (read_message(convert_result(raw({"functionResponse": made})[0], "c")) for made in (plain, media))
@@ -159,7 +159,7 @@ def test_a_part_of_an_unknown_kind_is_not_managed(part: Any) -> None:
         make_assistant_message(raw(part))
 
 
-def test_a_part_of_the_users_that_is_no_text_counts_as_media() -> None:
+def test_a_part_of_the_users_that_is_not_text_counts_as_media() -> None:
     assert json.loads(convert_part(b'{"text":"a","x":1}')) == {"type": "text", "text": "a"}
     assert json.loads(convert_part(b'{"inlineData":{"data":"QQ=="}}'))["type"] == "gemini"
     with pytest.raises(NotManaged):

@@ -18,7 +18,7 @@ def content(role: str, *parts: object) -> bytes:
     return json.dumps({"role": role, "parts": list(parts)}).encode()
 
 
-def test_a5_text_calls_and_thoughts_are_told_apart() -> None:
+def test_a5_text_calls_and_thoughts_are_distinguished() -> None:
     message = read_message(
         content(
             "model",
@@ -39,14 +39,14 @@ def test_a5_a_function_response_is_the_result_of_the_call_of_its_name_or_id() ->
     assert (by_id.call_id, by_id.text) == ("7", '{"n":1,"m":2}')
 
 
-def test_parts_that_are_no_text_count_as_media_and_tell_messages_apart() -> None:
+def test_parts_that_are_not_text_count_as_media_and_distinguish_messages() -> None:
     one, other = (read_message(content("user", {"text": "see"}, {"inlineData": {"data": d}})) for d in "ab")
     assert (one.media_count, one.shape) == (1, "mixed")
     assert one.digest != other.digest
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"{}", b'{"parts": 1}', b'{"parts": [1]}', b"{", b'"x"'])
-def test_what_is_no_content_is_not_managed(raw: bytes) -> None:
+def test_what_is_not_a_content_is_not_managed(raw: bytes) -> None:
     with pytest.raises(NotManaged):
         read_message(raw)
 

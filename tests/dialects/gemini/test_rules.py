@@ -86,7 +86,7 @@ def test_the_clients_own_breaches_are_allowed() -> None:
     assert [line.split()[0] for line in find_added_violations(worse, broken)] == ["G4"]
 
 
-def test_hidden_calls_of_a_model_that_does_not_sign_are_allowed_behind_one_that_does() -> None:
+def test_hidden_calls_of_a_model_that_does_not_sign_are_allowed_after_one_that_does() -> None:
     signed = [PROMPT, model_turn(call(thoughtSignature="x")), results("ls"), model_turn({"text": "Done."}), PROMPT]
     client, hidden = [model_turn(call()), results("ls")], [model_turn(call("recall")), results("recall")]
     made = [json.dumps({"contents": [*signed, *more]}).encode() for more in (hidden + client, client, [])]

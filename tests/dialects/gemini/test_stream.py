@@ -81,7 +81,7 @@ def test_errors_have_googles_shape() -> None:
     assert describe_error({"code": 1}) == '{"code":1}'
 
 
-def test_data_that_are_no_response_are_none() -> None:
+def test_what_is_not_a_response_is_read_as_none() -> None:
     assert read_response(b"[]") is None
     assert read_response(b"{") is None
     assert read_response(b'{"a":"\\ud800"}') is not None

@@ -172,7 +172,7 @@ def test_a_hidden_call_in_an_answer_joins_the_clients_results_in_the_order_of_ca
     assert find_violations(made) == []
 
 
-def test_results_of_the_proxys_come_in_front_of_the_clients_first_too() -> None:
+def test_results_of_the_proxys_tools_come_before_the_clients_first_too() -> None:
     request = read(PROMPT, {"role": "model", "parts": [CALLS["parts"][0]]}, {"parts": [RESULTS["parts"][0]]})
     own = plan(request)
     answer = json.loads(own[1][1])

@@ -33,7 +33,7 @@ def _answer(*blocks: Any) -> tuple[Message, str | None, bytes]:
     return read_message(unit.chat), unit.bound, unit.chat
 
 
-def test_results_become_tool_messages_and_other_blocks_one_user_message_behind_them() -> None:
+def test_results_become_tool_messages_and_other_blocks_one_user_message_after_them() -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
     results = [
         {"type": "tool_result", "tool_use_id": "a", "content": "one"},
@@ -150,7 +150,7 @@ def test_the_same_message_gives_the_same_bytes_and_spaces_of_the_client_stay_in_
         b'[{"functionCall":{"name":"read","args":{}}}]',
     ],
 )
-def test_the_items_of_another_dialect_are_no_blocks(wire: bytes) -> None:
+def test_the_items_of_another_dialect_are_not_read_as_blocks(wire: bytes) -> None:
     call = b'{"id":"call_1","type":"function","function":{"name":"read","arguments":"{}"}}'
     chat = b'{"role":"assistant","content":"Hi.","tool_calls":[' + call + b'],"wire":' + wire + b"}"
     assert json.loads(make_answer_blocks(chat)) == [
@@ -159,7 +159,7 @@ def test_the_items_of_another_dialect_are_no_blocks(wire: bytes) -> None:
     ]
 
 
-def test_an_answer_with_the_result_of_an_earlier_answers_call_goes_on_with_it() -> None:
+def test_an_answer_with_the_result_of_an_earlier_answers_call_is_its_continuation() -> None:
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
     called = {**CALL, "caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}}

@@ -83,7 +83,7 @@ def test_nothing_wanted_and_nothing_to_read_change_nothing() -> None:
         add_breakpoints(b"{", END)
 
 
-def test_a_boundary_is_marked_in_front_of_the_answer_that_follows_it() -> None:
+def test_a_boundary_is_marked_before_the_answer_that_follows_it() -> None:
     made = mark(talk(4), Breakpoints(has_tail=True, answers=(2, 1)))
     assert find_marks(made) == [("system.0", None), ("2.0", None), ("4.0", None), ("8.0", None)]
     assert find_marks(mark(talk(4), Breakpoints(answers=(9,)))) == [("system.0", None)]

@@ -14,7 +14,7 @@ OURS = {
 }
 
 
-def test_the_request_is_added_behind_the_clients_own() -> None:
+def test_the_request_is_added_after_the_clients_own() -> None:
     assert clear_results(b'{"model":"m"}', 7) == (
         b'{"model":"m","context_management":{"edits":[' + json.dumps(OURS, separators=(",", ":")).encode() + b"]}}"
     )

@@ -46,7 +46,7 @@ def test_the_chat_body_reads_as_a_chat_request() -> None:
     assert json.loads(found.chat_body)["tools"][0]["function"]["parameters"] == {"type": "object"}
 
 
-def test_a_forced_tool_and_a_format_are_no_free_text_and_a_last_answer_is_continued() -> None:
+def test_a_forced_tool_and_a_format_exclude_free_text_and_a_last_answer_is_continued() -> None:
     for members in (
         {"tool_choice": {"type": "any"}},
         {"tool_choice": {"type": "tool", "name": "read"}},
@@ -123,7 +123,7 @@ def test_a_history_that_grew_gives_a_chat_body_that_grew(history: list[dict[str,
 
 
 @given(histories(), st.data())
-def test_a_body_that_goes_on_is_read_as_a_whole_one(history: list[dict[str, Any]], data: Any) -> None:
+def test_a_continued_body_is_read_as_a_whole_one(history: list[dict[str, Any]], data: Any) -> None:
     cut = data.draw(st.integers(1, len(history)))
     before, whole = _read(messages=history[:cut]), _read(messages=history, system="You.", stream=True)
     read: list[bytes] = []
@@ -151,7 +151,7 @@ def test_marks_at_the_end_of_a_prompt_are_expected_to_leave() -> None:
 
 
 @pytest.mark.parametrize("rest", [b'],"model":"b"}', b'],"messages":[]}', b",]}", b",7]}", b"]"])
-def test_a_body_that_does_not_go_on_is_refused_as_a_whole_one(rest: bytes) -> None:
+def test_a_body_that_does_not_continue_another_is_refused_as_a_whole_one(rest: bytes) -> None:
     before = _read()
     start = before.body[: before.prefix_end]
     for known in (None, before):
@@ -159,7 +159,7 @@ def test_a_body_that_does_not_go_on_is_refused_as_a_whole_one(rest: bytes) -> No
             read_messages_request(start + rest, SizeLimits(), known)
 
 
-def test_the_values_of_a_body_that_goes_on_are_counted_once() -> None:
+def test_the_values_of_a_continued_body_are_counted_once() -> None:
     limits = SizeLimits(values=60)
     talk = [{"role": "user", "content": "Hi." * 30}, {"role": "assistant", "content": "Ho." * 30}]
     before = read_messages_request(_read(messages=talk[:1]).body, limits)

@@ -223,7 +223,7 @@ def test_what_the_provider_leaves_out_breaks_nothing() -> None:
         (lambda b: _m(b, 3).insert(0, {"type": "text", "text": "x"}), ["s2"]),
     ],
 )
-def test_what_the_provider_compares_breaks_what_stands_behind_it(change: Change, broken: list[str]) -> None:
+def test_what_the_provider_compares_breaks_what_follows_it(change: Change, broken: list[str]) -> None:
     assert _breaks(change) == broken
 
 

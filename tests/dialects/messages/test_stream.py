@@ -21,7 +21,7 @@ from proxy.dialects.messages.stream import (
 from proxy.dialects.usage import read_usage
 
 
-def test_an_event_is_read_and_what_is_none_is_not() -> None:
+def test_an_event_is_read_and_anything_else_is_not() -> None:
     found = read_event(b'{"type":"content_block_delta","index":3,"delta":{"type":"text_delta","text":"x"},"new":1}')
     assert found is not None
     assert (found.type, found.index, found.delta) == ("content_block_delta", 3, {"type": "text_delta", "text": "x"})

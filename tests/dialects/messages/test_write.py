@@ -147,7 +147,7 @@ def test_whole_steps_leave_and_other_blocks_of_their_message_stay() -> None:
     assert _wire(_write(request, plan)) == [("user", "Do."), ("assistant", "Done."), ("user", "Next.")]
 
 
-def test_text_of_the_proxy_stands_behind_the_last_users_blocks() -> None:
+def test_text_of_the_proxy_follows_the_last_users_blocks() -> None:
     request = _read(*STEP)
     note = {"type": "text", "text": "Note."}
     assert _wire(_write(request, [*_plan(request), (None, NOTE)]))[2][1] == [_result("a"), _result("b"), TEXT, note]
@@ -156,7 +156,7 @@ def test_text_of_the_proxy_stands_behind_the_last_users_blocks() -> None:
     assert b'[{"type":"text","text":"Do."},{"type":"text","text":"Note."}]' in made
 
 
-def test_text_behind_a_system_message_is_a_block_whether_the_client_writes_a_string_or_a_list() -> None:
+def test_text_after_a_system_message_is_a_block_whether_the_client_writes_a_string_or_a_list() -> None:
     marked = {"type": "text", "text": "Do it.", "cache_control": {"type": "ephemeral"}}
     made = []
     for content in ("Do it.", [marked]):
@@ -177,7 +177,7 @@ def test_text_added_for_good_is_one_text_with_the_users_whether_the_client_write
     assert made == ["Do it. [Note]", [{**marked, "text": "Do it. [Note]"}]]
 
 
-def test_text_behind_a_system_message_joins_it() -> None:
+def test_text_after_a_system_message_joins_it() -> None:
     request = _read(("user", "Do."), ("system", "Reminder."))
     assert _wire(_write(request, [*_plan(request), (None, NOTE)]))[1] == (
         "system",
@@ -250,7 +250,7 @@ def test_results_of_the_proxy_join_the_clients_in_the_order_of_calls(place: int)
     assert made == [("user", "Do."), ("assistant", [THINKING, *calls]), ("user", [*wanted, TEXT])]
 
 
-def test_a_result_of_the_proxy_never_stands_behind_text() -> None:
+def test_a_result_of_the_proxy_never_follows_text() -> None:
     request = _read(*STEP)
     made = _wire(_write(request, [*_plan(request), (None, OUR_RESULT)]))
     assert made[2][1] == [_result("a"), _result("b"), RESULT_BLOCK, TEXT]
@@ -277,7 +277,7 @@ def test_system_text_is_appended_and_never_changed() -> None:
                 request.write(changed)
 
 
-def test_a_system_prompt_of_the_proxy_is_added_where_none_was_and_behind_the_clients() -> None:
+def test_a_system_prompt_of_the_proxy_is_added_where_none_was_or_after_the_clients() -> None:
     own: OutgoingMessage = (None, b'{"role":"system","content":"Ours."}')
     block = {"type": "text", "text": "Ours."}
     for system, wanted in (
@@ -292,7 +292,7 @@ def test_a_system_prompt_of_the_proxy_is_added_where_none_was_and_behind_the_cli
         assert (made["system"], len(made["messages"])) == (wanted, 1)
 
 
-def test_tools_are_added_behind_the_clients() -> None:
+def test_tools_are_added_after_the_clients() -> None:
     request = _read(("user", "Do."))
     function = {"name": "recall", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
     tools = json.dumps({"type": "function", "function": function}).encode()
@@ -425,7 +425,7 @@ def test_inserts_stand_where_the_wire_wants_them_and_everything_else_stays(body:
     assert ours[-1].text.endswith("Note.")
 
 
-def test_a_note_behind_a_message_without_blocks_is_not_lost() -> None:
+def test_a_note_after_a_message_without_blocks_is_not_lost() -> None:
     request = _read(("user", "Do."), ("assistant", "Done."), ("user", []))
     assert _wire(_write(request, [*_plan(request), (None, NOTE)]))[-1] == ("user", [{"type": "text", "text": "Note."}])
 

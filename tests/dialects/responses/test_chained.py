@@ -134,7 +134,7 @@ def test_what_the_proxy_asks_for_is_added_once() -> None:
     assert chained.drop_encrypted(dump("hi")) == dump("hi")
 
 
-def test_a_request_is_read_behind_what_the_provider_holds() -> None:
+def test_a_request_is_read_as_following_what_the_provider_holds() -> None:
     held = [one.canonical for one in read_wire_request(dump(HISTORY)).messages]
     new = {"type": "item_reference", "id": "msg_1"}
     for given, count in (([USER], 1), ("hi", 1), ([], 0), (None, 0), ([new, USER], 2)):

@@ -70,7 +70,7 @@ def test_a_text_and_no_input_are_items_too() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"[]", b"{", b'{"type":"response.cancel"}', b'{"model":"m"}', frame(input={"a": 1}), b'{"type":' * 9]
 )
-def test_what_is_no_frame_is_refused(raw: bytes) -> None:
+def test_what_is_not_a_frame_is_refused(raw: bytes) -> None:
     with pytest.raises((ValueError, RecursionError)):
         read(raw)
 
@@ -155,13 +155,13 @@ def test_a_warm_up_is_a_response_without_output() -> None:
         (b"[1]", "[1]", "server_error"),
     ],
 )
-def test_an_error_over_http_is_told_in_a_frame(body: bytes, message: str, kind: str) -> None:
+def test_an_error_over_http_becomes_a_frame(body: bytes, message: str, kind: str) -> None:
     found = json.loads(frames.make_error_frame(503, body, {"retry-after": "1"}))
     assert (found["type"], found["status"], found["headers"]) == ("error", 503, {"retry-after": "1"})
     assert (found["error"]["message"], found["error"]["type"]) == (message, kind)
 
 
-def test_a_code_that_is_a_number_is_told_as_a_text() -> None:
+def test_a_code_that_is_a_number_is_given_as_a_text() -> None:
     """A gateway's code is a number. Codex reads no frame with it, and waited for five minutes."""
     found = json.loads(frames.make_error_frame(503, b'{"error":{"message":"No.","code":503,"type":null}}'))
     assert found["error"] == {"message": "No.", "code": "503", "type": None, "param": None}
@@ -177,7 +177,7 @@ def test_a_code_that_is_a_number_is_told_as_a_text() -> None:
         b'{"error":null}', b'"error"', b'{"error"',
     ],
 )  # fmt: skip
-def test_an_event_that_is_no_error_is_its_own_frame(event: bytes) -> None:
+def test_an_event_that_is_not_an_error_is_its_own_frame(event: bytes) -> None:
     assert frames.convert_event(event) is event
 
 
@@ -199,5 +199,5 @@ def test_a_frame_with_too_many_values_is_refused_before_any_of_them_is_decoded(
         read_create(raw % b",".join([b"1"] * 11), [Carried()], 10)
 
 
-def test_commas_in_texts_are_no_values() -> None:
+def test_commas_in_texts_do_not_count_as_values() -> None:
     read_create(frame(input=[{"type": "message", "role": "user", "content": ",[{" * 100}]), [Carried()], 20)

@@ -95,7 +95,7 @@ def test_the_texts_of_an_item_are_found_in_any_spelling() -> None:
     assert end is None
 
 
-def test_a_message_of_ours_that_is_no_text_is_refused() -> None:
+def test_a_message_of_the_proxy_that_is_not_text_is_refused() -> None:
     image = json.dumps({"role": "user", "content": [{"type": "image_url"}]}).encode()
     with pytest.raises(ValueError, match="no text"):
         responses_items.make_items(image, {})
@@ -107,7 +107,7 @@ def test_the_items_of_an_answer_come_back_as_they_were() -> None:
     assert responses_items.make_items(message, {}) == raws
 
 
-def test_reasoning_by_its_id_alone_leaves_and_takes_the_ids_behind_it_along() -> None:
+def test_reasoning_by_its_id_alone_leaves_and_takes_the_ids_after_it_along() -> None:
     """Behind another reasoning ids stay. Reasoning without an id is looked for by nobody."""
     asked: Json = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "read", "arguments": "{}"}
     said: Json = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": []}
@@ -145,7 +145,7 @@ def test_tools_are_translated_both_ways() -> None:
         b'[{"functionCall":{"name":"read","args":{}}}]',
     ],
 )
-def test_the_blocks_of_another_dialect_are_no_items(foreign: bytes) -> None:
+def test_the_blocks_of_another_dialect_are_not_read_as_items(foreign: bytes) -> None:
     asked = b'{"id":"call_1","type":"function","function":{"name":"read","arguments":"{}"}}'
     chat = b'{"role":"assistant","content":"Hi.","tool_calls":[' + asked + b'],"wire":' + foreign + b"}"
     assert [json.loads(raw) for raw in responses_items.make_items(chat, {})] == [
@@ -154,7 +154,7 @@ def test_the_blocks_of_another_dialect_are_no_items(foreign: bytes) -> None:
     ]
 
 
-def test_an_answer_with_the_output_of_an_earlier_answers_program_goes_on_with_it() -> None:
+def test_an_answer_with_the_output_of_an_earlier_answers_program_is_its_continuation() -> None:
     program: Json = {"type": "program", "call_id": "p", "code": "", "fingerprint": "f"}
     done: Json = {"type": "program_output", "call_id": "p", "result": "", "status": "completed"}
     called: Json = {**call(), "caller": {"type": "program", "caller_id": "p"}}

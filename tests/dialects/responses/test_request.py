@@ -68,7 +68,7 @@ def written(request: ResponsesRequest, messages: Sequence[tuple[int | None, byte
 
 @given(bodies())
 @settings(max_examples=100, deadline=None)
-def test_a_request_that_nothing_changes_goes_out_as_it_came(body: bytes) -> None:
+def test_an_unchanged_request_is_sent_as_received(body: bytes) -> None:
     request = read_wire_request(body)
     assert request.write(keep(request)) == body
 
@@ -172,7 +172,7 @@ def test_hosted_items_and_references_count_for_the_identity_of_an_answer() -> No
     assert first != second
 
 
-def test_tokens_are_told_for_the_message_that_bears_them() -> None:
+def test_tokens_of_reasoning_are_listed_for_the_message_that_bears_them() -> None:
     request = read([user(), reasoning(1), reasoning(2), assistant("x"), user()], instructions="I")
     assert request.bound == (None, None, "gAAA1 gAAA2", None)
 
@@ -240,7 +240,7 @@ def test_a_hidden_round_is_put_back_item_by_item() -> None:
     assert sent == [user(), *hidden, output(7, "found"), *answer, user("Next.")]
 
 
-def test_messages_of_ours_without_items_are_written_too() -> None:
+def test_messages_of_the_proxy_without_items_are_written_too() -> None:
     request = read([user(), *make_pair("custom", 1, "out"), user()])
     kept = keep(request)
     ours: list[Json] = [
@@ -259,7 +259,7 @@ def test_messages_of_ours_without_items_are_written_too() -> None:
     assert sent[7]["output"] == [{"type": "input_text", "text": "A"}]
 
 
-def test_tools_are_added_behind_the_clients_own() -> None:
+def test_tools_are_added_after_the_clients_own() -> None:
     ours = {"type": "function", "function": {"name": "recall", "parameters": {"type": "object"}}}
     raw = json.dumps(ours).encode() + b"," + json.dumps({"type": "custom", "custom": {"name": "c"}}).encode()
     added = [
@@ -338,7 +338,7 @@ def test_what_may_not_be_changed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["compaction", "compaction_summary", "context_compaction"])
-def test_edits_in_front_of_a_compaction_stay_as_they_were_sent(kind: str) -> None:
+def test_edits_before_a_compaction_stay_as_they_were_sent(kind: str) -> None:
     items = [user("old"), {"type": kind, "encrypted_content": "e"}, user("new"), call(), output(), user("newer")]
     request = read(items)
     kept = keep(request)
@@ -369,7 +369,7 @@ def test_edits_in_front_of_a_compaction_stay_as_they_were_sent(kind: str) -> Non
         (dump([user(), {"type": "compaction_trigger"}]), "compaction"),
     ],
 )
-def test_what_cannot_be_managed_is_told(body: bytes, reason: str) -> None:
+def test_what_cannot_be_managed_is_refused_with_the_reason(body: bytes, reason: str) -> None:
     with pytest.raises(NotManaged) as told:
         read_wire_request(body)
     assert told.value.reason == reason
@@ -392,7 +392,7 @@ def test_tools_are_converted_again_only_where_they_are_others() -> None:
 
 @given(histories(), st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_body_that_goes_on_is_read_as_a_whole_one(items: list[Json], data: Any) -> None:
+def test_a_continued_body_is_read_as_a_whole_one(items: list[Json], data: Any) -> None:
     cut = data.draw(st.integers(1, len(items)))
     instructions = data.draw(st.sampled_from([{}, {"instructions": "I"}]))
     tools: Json = data.draw(st.sampled_from([{}, {"tools": []}, {"tools": [TOOL]}]))
@@ -401,7 +401,7 @@ def test_a_body_that_goes_on_is_read_as_a_whole_one(items: list[Json], data: Any
         assert read_wire_request(whole.body, None, read(items[:cut], **other)) == whole
 
 
-def test_the_end_of_a_run_of_items_is_read_again_when_a_body_goes_on() -> None:
+def test_the_end_of_a_run_of_items_is_read_again_when_a_body_continues() -> None:
     items = [user(), reasoning(), assistant("Looking.")]
     before, whole = read(items), read([*items, call(), {"type": "compaction", "id": "cmp_1"}, output()])
     assert not before.is_cut
@@ -410,7 +410,7 @@ def test_the_end_of_a_run_of_items_is_read_again_when_a_body_goes_on() -> None:
 
 
 @pytest.mark.parametrize("rest", [b'],"model":"b"}', b'],"input":[]}', b",]}", b",7]}", b"]"])
-def test_a_body_that_does_not_go_on_is_refused_as_a_whole_one(rest: bytes) -> None:
+def test_a_body_that_does_not_continue_another_is_refused_as_a_whole_one(rest: bytes) -> None:
     before = read([user()])
     for known in (None, before):
         with pytest.raises(NotManaged):
@@ -424,12 +424,12 @@ def test_too_many_items_are_refused_before_they_are_read() -> None:
     assert len(read_wire_request(dump([user()] * 4), SizeLimits(messages=4)).messages) == 4
 
 
-def test_null_members_are_no_chain() -> None:
+def test_null_members_do_not_make_a_chain() -> None:
     request = read([user()], previous_response_id=None, conversation=None, instructions=None, tools=None)
     assert [m.role for m in chat(request)] == ["user"]
 
 
-def test_session_names_stand_in_headers_before_the_body() -> None:
+def test_session_names_in_headers_come_before_those_in_the_body() -> None:
     headers = {"session_id": "s", "thread-id": " t ", "x-client-request-id": "never"}
     more = {"conversation": {"id": "conv"}, "client_metadata": {"thread_id": "c"}, "prompt_cache_key": "scope"}
     assert find_session_names(headers, read_wire_request(dump("x", **more), held=())) == ["t", "s", "conv", "c"]

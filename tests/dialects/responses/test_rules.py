@@ -83,7 +83,7 @@ def test_an_item_needs_the_reasoning_it_was_made_after() -> None:
     assert rules_broken(dump(bare), partners) == set()
 
 
-def test_an_item_of_a_round_behind_a_hidden_one_was_not_made_after_its_reasoning() -> None:
+def test_an_item_of_a_round_after_a_hidden_one_was_not_made_after_its_reasoning() -> None:
     """The client has two rounds as one answer; in the prompt, the calls of the proxy's tools are back between them."""
     reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "e1"}
     mine, theirs = call(2), call(1)
@@ -144,7 +144,7 @@ def bind(items: Any, **more: Any) -> dict[str, base.Binding]:
     return rules.trace_prompt(dump(items, **more)).bindings
 
 
-def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
+def test_reasoning_is_bound_to_everything_before_it() -> None:
     before = bind(GOOD)
     assert list(before) == ["gAAA1", "gAAA2"]
     assert (before["gAAA1"].after, before["gAAA2"].after) == ("", "gAAA1")

@@ -38,7 +38,7 @@ def test_the_end_has_a_finish_reason(value: Json, calls: bool, wanted: str | Non
     assert facts.find_finish_reason(value, has_calls=calls) == wanted
 
 
-def test_errors_are_told_in_words() -> None:
+def test_errors_are_reported_in_words() -> None:
     assert facts.find_error(response()) is None
     assert facts.find_error({"error": {"message": "no"}}) == "no"
     assert facts.find_error({"error": {"code": "bad"}}) == "bad"
