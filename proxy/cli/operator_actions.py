@@ -155,7 +155,7 @@ def show_prompt(
     brief: Annotated[bool, typer.Option("--brief", help="A line a message.")] = False,
     first: Annotated[int, typer.Option(help="The message to begin with; negative: counted from the end.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, max=1000, help="Messages to show; without it all.")] = None,
-    body: Annotated[bool, typer.Option("--body", help="The exact bytes, and nothing else.")] = False,
+    body: Annotated[bool, typer.Option("--body", help="The bytes, as chat completions, and nothing else.")] = False,
 ) -> None:
     """Show the exact prompt, with the reason for each message left out or shortened. A long prompt opens in $PAGER."""
     path = command.client.find_session_path(session)

@@ -1,7 +1,9 @@
-"""Rebuild the exact prompt of a past exchange from the store: the client's request, and the body that went upstream.
+"""Rebuild the exact prompt of a past exchange from the store: the client's request, and the body of the plan.
 
 Nothing is stored twice for this: messages stand once in their chain, other forms and the envelope by hash, edits by
-number. The result is equal to the bytes that were sent, byte for byte.
+number. A plan of chat completions is equal to the bytes that were sent, byte for byte. Requests of other formats are
+stored, and built, as chat completions. Changes after the plan are not in it: an option or reasoning that an upstream
+has refused, and answers that were repaired.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ class RebuiltPrompt:
 
     exchange: ExchangeRecord
     original_body: bytes
-    """The body that the client sent."""
+    """The body that the client sent, as chat completions."""
     sent_body: bytes
-    """The body that went upstream."""
+    """The body that was planned for upstream, as chat completions."""
     edits: Mapping[bytes, Edit]
     """The edits in force, by chain key."""
     keys: tuple[bytes, ...]

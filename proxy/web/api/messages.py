@@ -273,16 +273,17 @@ async def show_exchange(context: SessionContextDep, exchange: ExchangeId) -> Exc
     "/{exchange}/body",
     openapi_extra=READ,
     response_class=Response,
-    responses={200: {"content": {"application/json": {}}, "description": "The body, byte for byte."}},
+    responses={200: {"content": {"application/json": {}}, "description": "The body."}},
 )
 async def read_exchange_body(
     context: SessionContextDep,
     exchange: ExchangeId,
     which: Annotated[
-        Literal["sent", "original"], Query(description="As upstream got it, or as the client sent it.")
+        Literal["sent", "original"], Query(description="As it was planned for upstream, or as the client sent it.")
     ] = ("sent"),
 ) -> Response:
-    """Return the exact bytes of a request, built again from the stored data."""
+    """Return the bytes of a request, built again from the stored data: of chat completions exactly, and of other
+    formats as chat completions."""
     await _find_exchange(context, exchange)
     async with context.services.read_slots.hold(context.tenant):
         built = await rebuild_prompt.rebuild_prompt(context.services.store, context.tenant, context.session, exchange)
