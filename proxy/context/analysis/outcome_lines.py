@@ -41,6 +41,7 @@ OUTCOME_WORDS = (
     ".go:", "below", "terminate", "diff in ", "timeout", "requirements", "did not run", "congratulations",
     "complete", "satisfied",
     "=== run", "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
+    "compiled with", "got dependencies", "(mix)", "signal: ", "ambiguous", ": e0", ": e1", ": f0",
     "plan: ", "no changes", ".dll", "--only", ".dart:", "line |", "traceback (", "unreachable!",
     "\u043a\u043e\u043d\u0444\u043b\u0438\u043a\u0442",
 )  # fmt: skip

@@ -51,6 +51,10 @@ class StubLimits(msgspec.Struct, frozen=True):
     """The same room as a share of the result; the smaller room counts."""
 
 
+_USUAL = StubLimits()
+"""The limits by which stubs are estimated, whatever a stage has set: the estimate is kept with the message."""
+
+
 def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *, content: ContentKind = "other") -> int:
     """Estimate the characters of this result's stub. The estimate is needed often, so it does not look at the prompt.
 
@@ -83,10 +87,10 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     loose = len(known.joined) + bool(known.joined) - sum(map(len, left_out)) - len(left_out)
     kept = sum(map(len, shown)) + len(shown)
     new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
-    room = 0.25 * len(message.text)
+    room = _USUAL.max_name_share * len(message.text)
     if labelled_records.is_record(message, command):
         return int(kept + min(fixed, 1200) + min(8000, labelled_records.ROOM_FACTOR * room)) + 60
-    return int(kept + min(fixed, 1200) + min(new * loose, 4000, room)) + 60
+    return int(kept + min(fixed, 1200) + min(new * loose, _USUAL.max_name_chars, room)) + 60
 
 
 def _find_telling_lines(message: Message, command: ShellCommand, content: ContentKind) -> tuple[int, ...]:
