@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
@@ -189,19 +189,23 @@ async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store:
 
 @pytest.mark.usefixtures("begun")
 async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: RowFactory) -> None:
-    begun = make.exchange("x1", time.time() + 1)  # a request of this process
+    begun = replace(make.exchange("x1", time.time() + 1), predicted=700)  # a request of this process
+    ended = replace(make.outcome("x1"), fallback="error", note="a note", meter='{"completion":50}')
+    for row in (begun, ended):  # a column with its default could be one that is not stored, or another one's
+        for field in fields(row):
+            assert getattr(row, field.name) not in (None, field.default), field.name
     await store.put([begun])
     opened = await store.read_exchange("t1", "s1", "x1")
     assert opened is not None
     assert (opened.status, opened.http_status, opened.ended_at) == ("open", None, None)
     assert opened.model == "gpt-5"
-    await store.put([make.outcome("x1"), make.exchange("x1", model="other")])
+    await store.put([ended, make.exchange("x1", model="other")])
     closed = await store.read_exchange("t1", "s1", "x1")
     assert closed is not None
     for name in begun.__struct_fields__:
         assert getattr(closed, name) == getattr(begun, name), name
-    for name in make.outcome("x1").__struct_fields__:
-        assert getattr(closed, name) == getattr(make.outcome("x1"), name), name
+    for name in ended.__struct_fields__:
+        assert getattr(closed, name) == getattr(ended, name), name
     assert await store.read_exchange("t1", "s1", "x2") is None
 
 
