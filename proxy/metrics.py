@@ -159,7 +159,7 @@ class Metrics:
             "Plans thrown away because they broke a rule; the original was sent.",
             values=WIRE_RULES,
         )
-        self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Chat requests sent on as received.")
+        self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Requests sent on without their plan.")
         self.replans_total = self._counter(
             "replans_total",
             ("reason",),
@@ -267,7 +267,9 @@ class Metrics:
         )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self.refused_requests_total = self._counter(
-            "refused_requests_total", (), "Requests refused with 503 because `limits.requests` were being answered."
+            "refused_requests_total",
+            (),
+            "Requests refused with 503: there were `limits.requests`, or bodies had all of `limits.bodies_mb`.",
         )
         self.plans_stopped_total = self._counter(
             "plans_stopped_total", (), "Plans that were stopped on their way: over limits.plan_ms, or nobody waits."
@@ -275,7 +277,7 @@ class Metrics:
         self.refused_connections_total = self._counter(
             "refused_connections_total",
             ("why",),
-            "Connections ended: `silent`, `half_open`, `crowded`, or the status of the answer (400, 408, 431).",
+            "Connections ended: `silent`, `half_open`, `crowded`, or the answer's status (400, 408, 426, 431, 503).",
         )
         self.retired_total = self._counter(
             "retired_total", (), "Sessions and branches that `store.retention_days` has removed."
