@@ -135,7 +135,7 @@ class Metrics:
         self._seen: dict[str, set[str]] = {kind: set(values) for kind, values in (known_labels or {}).items()}
 
         self.request_seconds = self._histogram(
-            "request_seconds", PROXY_TIME_BUCKETS, ("route",), "Time of a request spent in the proxy itself."
+            "request_seconds", PROXY_TIME_BUCKETS, ("route",), "Time of a chat request before it is sent on."
         )
         self.request_duration_seconds = self._histogram(
             "request_duration_seconds",
@@ -228,7 +228,7 @@ class Metrics:
         self.cost_dollars_total = self._counter(
             "cost_dollars_total",
             (*USAGE_LABELS, "kind"),
-            "Dollars by the prices of config/models.toml: `paid`, and those `without` the proxy, which are an estimate."
+            "Dollars by the provider's bill, or the model's prices: `paid`, and those `without` the proxy, estimated."
             " Under `observe` also what the `planned` prompts would have cost.",
         )
 
@@ -236,7 +236,7 @@ class Metrics:
         self.internal_errors_total = self._counter(
             "internal_errors_total",
             ("where",),
-            "Faults of the proxy's own that a request was kept from noticing.",
+            "Faults of the proxy's own. A request fails by those of the place `web` alone, with a 500.",
             values=INTERNAL_ERROR_PLACES,
         )
         # PROCESS_METRICS, read when asked for.
@@ -290,7 +290,9 @@ class Metrics:
             "Questions to helper models: `kept` and `stored` were answered, all others were done without.",
         )
         self.helper_dollars_total = self._counter(
-            "helper_dollars_total", ("kind",), "Dollars that helper models cost, by the prices of config/models.toml."
+            "helper_dollars_total",
+            ("kind",),
+            "Dollars that helper models cost, by the provider's own bill or the model's prices.",
         )
         self.helper_tokens_total = self._counter(
             "helper_tokens_total", ("kind",), "Tokens of prompts and answers of helper models."
