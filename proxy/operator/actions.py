@@ -388,7 +388,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     ),
     Action(
         "add_note", give_notes.add_note, ("text",), CHANGE, "POST", "/notes", "notes",
-        "Add a note, which every prompt from the next on has, until it is withdrawn.", ("add",), body=TextBody,
+        "Add a note at the tail of the next prompt, where it stays.", ("add",), body=TextBody,
         done="note {id} stands in the next prompt",
     ),
     Action(

@@ -124,7 +124,7 @@ async def set_scratchpad(services: Services, tenant: str, session: str, text: st
 
 
 async def add_note(services: Services, tenant: str, session: str, text: str) -> NoteDetails:
-    """Add a note, which is in every prompt from the next on."""
+    """Add a note, which is at the tail of the next prompt, and stays there."""
     await find_session.read_session(services, tenant, session)
     text = _check_text(text)
     if len(await list_notes(services, tenant, session)) >= MAX_NOTES:
