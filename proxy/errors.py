@@ -7,6 +7,7 @@
     │   ├── Unauthorized       401   no key, or an unknown key
     │   ├── Forbidden          403   a key for another plane, or a page of another site
     │   ├── NotFound           404   admin API: no such session, message, ...
+    │   ├── TooSlow            408   the head or the body of a request did not come in time
     │   ├── Conflict           409   admin API: the name stands for more than one, or the action is not possible now
     │   ├── TooLarge           413
     │   ├── WrongType          415   admin API: the body is not JSON
@@ -133,6 +134,13 @@ class NotFound(RequestError):
 
     status = 404
     code = "not_found"
+
+
+class TooSlow(RequestError):
+    """408: the head or the body of the request did not come in time (`timeouts.header_s`, `timeouts.body_s`)."""
+
+    status = 408
+    code = "request_timeout"
 
 
 class Conflict(RequestError):

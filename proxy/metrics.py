@@ -135,7 +135,7 @@ class Metrics:
         self._seen: dict[str, set[str]] = {kind: set(values) for kind, values in (known_labels or {}).items()}
 
         self.request_seconds = self._histogram(
-            "request_seconds", PROXY_TIME_BUCKETS, ("route",), "Time of a request spent in the proxy itself."
+            "request_seconds", PROXY_TIME_BUCKETS, ("route",), "Time of a chat request before it is sent on."
         )
         self.request_duration_seconds = self._histogram(
             "request_duration_seconds",
@@ -159,7 +159,7 @@ class Metrics:
             "Plans thrown away because they broke a rule; the original was sent.",
             values=WIRE_RULES,
         )
-        self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Chat requests sent on as received.")
+        self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Requests sent on without their plan.")
         self.replans_total = self._counter(
             "replans_total",
             ("reason",),
@@ -228,7 +228,7 @@ class Metrics:
         self.cost_dollars_total = self._counter(
             "cost_dollars_total",
             (*USAGE_LABELS, "kind"),
-            "Dollars by the prices of config/models.toml: `paid`, and those `without` the proxy, which are an estimate."
+            "Dollars by the provider's bill, or the model's prices: `paid`, and those `without` the proxy, estimated."
             " Under `observe` also what the `planned` prompts would have cost.",
         )
 
@@ -236,7 +236,7 @@ class Metrics:
         self.internal_errors_total = self._counter(
             "internal_errors_total",
             ("where",),
-            "Faults of the proxy's own that a request was kept from noticing.",
+            "Faults of the proxy's own. A request fails by those of the place `web` alone, with a 500.",
             values=INTERNAL_ERROR_PLACES,
         )
         # PROCESS_METRICS, read when asked for.
@@ -267,7 +267,9 @@ class Metrics:
         )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self.refused_requests_total = self._counter(
-            "refused_requests_total", (), "Requests refused with 503 because `limits.requests` were being answered."
+            "refused_requests_total",
+            (),
+            "Requests refused with 503: there were `limits.requests`, or bodies had all of `limits.bodies_mb`.",
         )
         self.plans_stopped_total = self._counter(
             "plans_stopped_total", (), "Plans that were stopped on their way: over limits.plan_ms, or nobody waits."
@@ -275,7 +277,7 @@ class Metrics:
         self.refused_connections_total = self._counter(
             "refused_connections_total",
             ("why",),
-            "Connections ended: `silent`, `half_open`, `crowded`, or the status of the answer (400, 408, 431).",
+            "Connections ended: `silent`, `half_open`, `crowded`, or the answer's status (400, 408, 426, 431, 503).",
         )
         self.retired_total = self._counter(
             "retired_total", (), "Sessions and branches that `store.retention_days` has removed."
@@ -288,7 +290,9 @@ class Metrics:
             "Questions to helper models: `kept` and `stored` were answered, all others were done without.",
         )
         self.helper_dollars_total = self._counter(
-            "helper_dollars_total", ("kind",), "Dollars that helper models cost, by the prices of config/models.toml."
+            "helper_dollars_total",
+            ("kind",),
+            "Dollars that helper models cost, by the provider's own bill or the model's prices.",
         )
         self.helper_tokens_total = self._counter(
             "helper_tokens_total", ("kind",), "Tokens of prompts and answers of helper models."

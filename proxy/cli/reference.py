@@ -84,10 +84,16 @@ RESPONSE_HEADERS = (
             "`taken over` (see the guide on agents)."
         ),
     ),
-    ("x-context-fallback: REASON", "The original went out, and why. The page on errors lists the reasons."),
+    (
+        "x-context-fallback: REASON",
+        "The request went out without its plan, mostly as received, and why. The page on errors lists the reasons.",
+    ),
     (
         "x-context-warning: TEXT",
-        "The value of an `x-context-*` header is not understood: which one, and what is allowed.",
+        (
+            "The value of an `x-context-*` header that is not understood, with what is allowed. Or why the schedule "
+            "`provider` is not possible for this request."
+        ),
     ),
     (
         "x-context-unmanaged: PATH",
@@ -109,7 +115,7 @@ WEBHOOK_HEADERS = (
 """Headers of a webhook's POST."""
 
 FALLBACKS = tuple((reason.value, text) for reason, text in REASON_TEXTS.items())
-"""Reasons of `x-context-fallback`. `context_proxy_fallbacks_total` counts most of them."""
+"""Reasons of `x-context-fallback`. `context_proxy_fallbacks_total` counts all but `rule ID`."""
 
 
 @dataclass(frozen=True, slots=True)

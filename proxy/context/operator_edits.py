@@ -101,6 +101,11 @@ class OperatorNoteInjection(Injection):
                 yield Insert("tail", NAME, f"\n\n{note.mark} {note.text}", persistent=not view.literal)
 
 
+def is_note(edit: Edit) -> bool:
+    """True if the edit holds a note that is kept where it is. Only a withdrawal of the note ends it."""
+    return edit.stage == NAME and edit.action == "append"
+
+
 def allow_rewrite(policy: Policy, decisions: OperatorDecisions | None) -> Policy:
     """The policy that carries out the operator's decisions. A policy that changes nothing itself carries out these
     alone."""

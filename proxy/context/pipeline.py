@@ -287,7 +287,7 @@ def _find_expired_edits(view: View, policy: Policy) -> set[bytes]:
     names = {_find_stage_name(stage) for stage in stages}
     if names.isdisjoint(view.edited_history.stages):
         return set()
-    immediate = {k for k, e in view.edits.items() if e.stage in names}
+    immediate = {k for k, e in view.edits.items() if e.stage in names and not operator_edits.is_note(e)}
     without = replace(view, edits={k: e for k, e in view.edits.items() if k not in immediate})
     return immediate - {view.keys[p.index] for p in schedule.collect(without, stages)}
 

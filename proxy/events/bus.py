@@ -35,9 +35,9 @@ EVENT_KINDS: Final[Mapping[str, str]] = {
     EDITED: "Messages changed otherwise: what the operator decided, and what a policy shortened.",
     LOOP: "The model was warned of a loop: the kind of loop, and how often.",
     STATE: "A branch has a new state: by whom (`model`, `operator`), and how long it is.",
-    MEMO: "A memo was saved: which, and whether it took another one's place.",
+    MEMO: "A memo was saved: by whom (`model`, `operator`), which, and whether it took another one's place.",
     CACHE: "The provider's cache served far less than predicted, or the client itself changed what stood in it.",
-    FALLBACK: "A request went out as received: why.",
+    FALLBACK: "A request went out without its plan, mostly as received: why.",
 }
 """Every kind of event, and its description."""
 LOST: Final = "lost"

@@ -55,7 +55,7 @@ REASON_TEXTS: Final[Mapping[FallbackReason, str]] = {
     FallbackReason.OFF: "The client asked for it with `x-context-off`.",
     FallbackReason.SIZE: (
         "The body is over one of `limits.managed_mb`, `limits.messages`, `limits.parts`, "
-        "`limits.calls`, `limits.values`."
+        "`limits.calls`, `limits.values`, or has too many keys on its outermost level (see limits)."
     ),
     FallbackReason.SHAPE: "The body is JSON but no chat request that the proxy knows.",
     FallbackReason.UNREADABLE: "The body or a message in it is not valid JSON.",

@@ -192,7 +192,11 @@ def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
     if not judged.left_out or turn.dialect.reasoning.drops_broken:
         return turn  # the provider leaves it out itself, and says so
     stripped = _leave_out(services, turn, judged)
-    return stripped.with_prompt(fallback=BOUND) if stripped is not None else turn
+    if stripped is None:
+        return turn
+    if not turn.is_preview:
+        services.metrics.fallbacks_total.labels(reason=BOUND).inc()
+    return stripped.with_prompt(fallback=BOUND)
 
 
 def leave_out_for_edits(services: Services, turn: Turn, judged: Judgement) -> Turn | None:

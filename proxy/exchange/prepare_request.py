@@ -32,7 +32,7 @@ from proxy.exchange import (
 )
 from proxy.exchange.dialect import DIALECTS, Dialect
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
-from proxy.exchange.fallback import FallbackReason
+from proxy.exchange.fallback import FallbackReason, count_fallback
 from proxy.exchange.gateway_rows import choose_row_policy
 from proxy.exchange.holdout import CONTROL_POLICY, Arm, find_arm
 from proxy.exchange.inherit_state import inherit_state
@@ -430,7 +430,9 @@ async def _plan_without_edits(services: Services, turn: Turn, new_edits: Sequenc
     """Plan the turn without these new edits, which the store did not take in time."""
     services.metrics.replans_total.labels(reason="edits_not_stored").inc()
     turn = await plan_request(services, turn, frozen=True)
-    turn = turn.with_prompt(fallback=turn.prompt.fallback or FallbackReason.STORE)
+    if turn.prompt.fallback is None:
+        count_fallback(services, FallbackReason.STORE)
+        turn = turn.with_prompt(fallback=FallbackReason.STORE)
     exchange_rows.add_undone_rows(turn, new_edits, turn.started_at)
     return turn
 

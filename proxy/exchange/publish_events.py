@@ -138,10 +138,10 @@ def publish_memo_saved(services: Services, turn: Turn, name: str, *, merged: boo
         _publish(services, turn, bus.MEMO, {"by": "model", "memo": name, "merged": merged})
 
 
-def publish_memo_changed(services: Services, tenant: str, name: str) -> None:
-    """Publish that the operator changed a memo."""
+def publish_memo_changed(services: Services, tenant: str, name: str, *, merged: bool = False) -> None:
+    """Publish that the operator saved or changed a memo. merged: as in `publish_memo_saved`."""
     with _GuardEvents(services):
-        services.event_bus.publish(bus.MEMO, tenant, {"by": "operator", "memo": name, "merged": False})
+        services.event_bus.publish(bus.MEMO, tenant, {"by": "operator", "memo": name, "merged": merged})
 
 
 def _publish(services: Services, turn: Turn, kind: str, data: Mapping[str, Any]) -> None:

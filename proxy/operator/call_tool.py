@@ -76,7 +76,7 @@ async def call_tool(
         now=services.now,
         sandbox=services.sandbox,
         read_slots=services.read_slots,
-        on_memo_saved=lambda memo, _: publish_events.publish_memo_changed(services, tenant, memo),
+        on_memo_saved=lambda memo, merged: publish_events.publish_memo_changed(services, tenant, memo, merged=merged),
     )
     text = await run_tool_call(_Call(name, msgspec.json.encode(arguments).decode()), context, OUTSIDE_TOOLS)
     return ToolResult(text, is_error_result(text))

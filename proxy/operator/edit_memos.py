@@ -59,6 +59,7 @@ async def save_memo(
         raise Conflict(f"{len(known)} memos are kept in a project, and no more can be", hint="Delete one.")
     row = stored_memos.make_memo_row(tenant, new if old is None else memo_matching.merge_memos(old, new))
     await services.store.put([row])
+    publish_events.publish_memo_changed(services, tenant, row.memo, merged=old is not None)
     return _describe_memo(row)
 
 

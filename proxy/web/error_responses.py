@@ -20,6 +20,7 @@ from proxy.errors import (
     RequestError,
     TooLarge,
     TooMany,
+    TooSlow,
     Unauthorized,
     Unavailable,
 )
@@ -44,6 +45,22 @@ def render_error(error: ProxyError, *, separate_hint: bool = False) -> bytes:
     return json.dumps({"error": fields}).encode()
 
 
+def build_error_headers(error: ProxyError, length: int) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer that is this error. length: bytes of its body.
+
+    A request that would fail again in the same way gets `x-should-retry: false`, which the SDKs obey. Errors for an
+    unreachable upstream, a busy proxy or a slow connection do not carry it: clients retry after a lost connection, and
+    may continue to do so."""
+    out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
+    if isinstance(error, Unauthorized):
+        out.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, Unavailable | TooMany):
+        out.append((b"retry-after", b"1"))
+    elif isinstance(error, RequestError) and not isinstance(error, TooSlow):
+        out.append((b"x-should-retry", b"false"))
+    return out
+
+
 async def send_error(
     send: Send,
     error: ProxyError,
@@ -56,22 +73,14 @@ async def send_error(
     """Send a whole answer that is this error. `headers` come after its own. dialect: the name of the client's wire
     format; "" for a path that calls no model.
 
-    A request that would fail again in the same way gets `x-should-retry: false`, which the SDKs obey. Errors for an
-    unreachable upstream or a busy proxy do not carry it: clients retry after a lost connection, and may continue to do
-    so. With `receive`, a client that is still sending a body that is too large can read the reason before the
+    With `receive`, a client that is still sending a body that is too large can read the reason before the
     connection is closed."""
     make_body = DIALECTS[dialect].answers.make_error_body if dialect else None
     if make_body is not None:
         body = make_body(str(error), error.code, error.status)
     else:
         body = render_error(error, separate_hint=separate_hint)
-    out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if isinstance(error, Unauthorized):
-        out.append((b"www-authenticate", b"Bearer"))
-    if isinstance(error, Unavailable | TooMany):
-        out.append((b"retry-after", b"1"))
-    elif isinstance(error, RequestError):
-        out.append((b"x-should-retry", b"false"))
+    out = build_error_headers(error, len(body))
     closing = isinstance(error, TooLarge | HeadersTooLarge)
     if closing:
         out.append((b"connection", b"close"))  # or the rest of the body would have to be read

@@ -37,11 +37,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from proxy.errors import ProxyError, Unavailable
+from proxy.errors import BadRequest, HeadersTooLarge, RequestError, TooSlow, Unavailable, UpgradeRequired
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.web.asgi import DISCONNECT_KEY, HOLD_HEAD_KEY, Disconnect, HeldHead, has_body
-from proxy.web.error_responses import LINGER_S, render_error, send_error
+from proxy.web.error_responses import LINGER_S, build_error_headers, render_error, send_error
 from proxy.web.limits import (
     MAX_PIPELINED_BYTES,
     PROBE_PATHS,
@@ -200,7 +200,7 @@ class Connection(HttpToolsProtocol):
             log.warning("a request could not be read as HTTP")
             self.send_400_response("Invalid HTTP request received.")
         if self._phase == HEAD and self._phase_bytes > self.header_bytes + RECEIVE_BYTES:
-            self._close_with_error(431, "the request's head is too long")
+            self._close_with_error(HeadersTooLarge("the request's head is too long", hint="See limits.header_kb."))
         elif self._phase == HEAD and not self._is_answering() and not self.transport.is_closing():
             self._leave_place()
             # Half a head, on a connection that has sent a request before.
@@ -347,7 +347,7 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         running = self._running
         if running is None or running.response_complete or (running is self.cycle and running.more_body):
-            self._close_with_error(400, msg)
+            self._close_with_error(BadRequest(msg))
             return
         # An answer is being sent, and unreadable bytes came after its request: nothing more is read.
         self._ignores_input = True
@@ -372,19 +372,17 @@ class Connection(HttpToolsProtocol):
         self._ignores_input = True
         self.transport.abort()
 
-    def _close_with_error(self, status: int, why: str, *, code: str = "invalid_request") -> None:
+    def _close_with_error(self, error: RequestError) -> None:
         """Close the connection, with an error answer if no answer has begun."""
         self._ignores_input = True
         running = self._running
-        self.metrics.refused_connections_total.labels(why=str(status)).inc()
+        self.metrics.refused_connections_total.labels(why=str(error.status)).inc()
         if running is None or running.response_complete or not running.response_started:
             if running is not None:
                 self._report_disconnect(running)  # later bytes of the client are ignored
-            error = ProxyError(why)
-            error.code, error.type = code, "invalid_request_error"
             body = render_error(error)
-            head = b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            self.transport.write(head % (status, len(body)) + body)
+            fields = b"".join(b"%b: %b\r\n" % field for field in build_error_headers(error, len(body)))
+            self.transport.write(b"HTTP/1.1 %d \r\n%bconnection: close\r\n\r\n%b" % (error.status, fields, body))
         self.transport.close()
 
     def _decline_upgrade(self, unread: bytes) -> None:
@@ -399,14 +397,14 @@ class Connection(HttpToolsProtocol):
         kept += [(b"connection", token) for token in connection if token.lower() != b"upgrade"]
         offered = len(kept) < len(self.headers) or any(token.lower() == b"upgrade" for token in connection)
         if method == b"CONNECT" or not offered:
-            self._close_with_error(400, "tunnels are not made here")
+            self._close_with_error(BadRequest("tunnels are not made here"))
             return
         if method == b"GET" and any(name == b"sec-websocket-key" for name, _ in self.headers):
             if self.load_websocket_class is not None and not self._is_answering():
                 self._switch_to_websocket(unread)
                 return
             # Codex goes to HTTP at once on this status, and tries for seven seconds on any other.
-            self._close_with_error(426, "WebSocket is not served here; use HTTP.", code="upgrade_required")
+            self._close_with_error(UpgradeRequired("WebSocket is not served here; use HTTP."))
             return
         line = b"%b %b HTTP/%b\r\n" % (method, self.url, self.parser.get_http_version().encode())
         self.parser = httptools.HttpRequestParser(self)
@@ -415,7 +413,7 @@ class Connection(HttpToolsProtocol):
     def _switch_to_websocket(self, unread: bytes) -> None:
         """Give the connection to the class that speaks WebSocket. unread: the bytes after the handshake."""
         if not self.connection_limit.has_room(self._address):
-            self._close_with_error(503, "too many connections are open", code="unavailable")
+            self._close_with_error(Unavailable("too many connections are open", hint="Try again in a moment."))
             return
         assert self.load_websocket_class is not None  # noqa: S101  # or the handshake was refused
         websocket_class = self.load_websocket_class()
@@ -457,7 +455,7 @@ class Connection(HttpToolsProtocol):
             late = now - self._phase_since >= self.header_s
             if late and not self._is_answering() and self.timeout_keep_alive_task is None:
                 if self._phase_bytes:
-                    self._close_with_error(408, "the request's head did not come in time")
+                    self._close_with_error(TooSlow("the request's head did not come in time"))
                 else:
                     self._close_silently()
         elif running is self.cycle and running.waiting_for_100_continue:
@@ -465,10 +463,10 @@ class Connection(HttpToolsProtocol):
         else:
             self._body_seconds += since_check
             if self._body_seconds >= BODY_TIME_FACTOR * self.body_s + self._body_bytes / MIN_AVERAGE_RATE:
-                self._close_with_error(408, "the request's body took too long")
+                self._close_with_error(TooSlow("the request's body took too long"))
             elif now - self._phase_since >= self.body_s:
                 if self._phase_bytes < self.body_s * MIN_BYTES_PER_SECOND:
-                    self._close_with_error(408, "the request's body came too slowly")
+                    self._close_with_error(TooSlow("the request's body came too slowly"))
                 self._phase_since, self._phase_bytes = now, 0
 
     def _check_hangup(self) -> None:

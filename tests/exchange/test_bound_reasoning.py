@@ -61,10 +61,12 @@ async def test_a_fallback_to_the_clients_bytes_loses_reasoning_but_not_the_conve
         await agent.ask()  # the plan is in force again: the reasoning of one answer goes
         assert count_tokens(model.bodies[-1]) == left
         assert agent.heard[-1].header("x-context-fallback") == "bound"
+        assert proxy.count("fallbacks_total", reason="bound") == 2
         for _ in range(3):
             bring_results(agent)
             await agent.ask()
             assert agent.heard[-1].header("x-context-fallback") is None
+        assert proxy.count("fallbacks_total", reason="bound") == 2
         assert count_tokens(model.bodies[-1]) == left + 3
         lost = proxy.count("dropped_reasoning_total", reason="left_out", prompt="changed")
         assert lost == len(model.bodies) - 1 - count_tokens(model.bodies[-1])

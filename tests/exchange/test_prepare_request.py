@@ -73,7 +73,10 @@ async def test_while_the_store_lingers_a_request_goes_out_without_its_new_edits(
         store.hold = True
         await work_until(agent, lambda: proxy.count("replans_total", reason="edits_not_stored") > 0)
         assert not has_short_result(model.last)
+        counted = proxy.count("fallbacks_total", reason="store")
+        assert counted == proxy.count("replans_total", reason="edits_not_stored")
         assert (await agent_goes_on(agent)).header("x-context-fallback") == "store"
+        assert proxy.count("fallbacks_total", reason="store") == counted + 1
         store.release()
         assert (await agent_goes_on(agent)).header("x-context-fallback") is None
         assert has_short_result(model.last)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proxy.errors import Conflict, NotFound, Unprocessable
+from proxy.events import bus
+from proxy.events.bus import EventFilter
 from proxy.operator import edit_memos
 from tests.operator.agent import run_conversation
 
@@ -52,3 +54,14 @@ async def test_no_more_memos_are_saved_than_a_project_keeps() -> None:
         with pytest.raises(Conflict):
             await edit_memos.save_memo(*place, TEXTS[2])
         assert (await edit_memos.save_memo(*place, TEXTS[2], project="kitchen")).project == "kitchen"
+
+
+async def test_a_memo_of_the_operator_is_reported_and_says_whether_it_was_merged() -> None:
+    async with run_conversation("thrifty") as talk:
+        place = (talk.parts, talk.tenant)
+        listener = talk.parts.event_bus.subscribe(EventFilter(kinds=(bus.MEMO,)))
+        memo = (await edit_memos.save_memo(*place, TEXTS[0])).memo
+        assert (await edit_memos.save_memo(*place, TEXTS[0])).memo == memo
+        assert listener.waiting_count == 2
+        _, told = await listener.take_events()
+        assert [one.data for one in told] == [{"by": "operator", "memo": memo, "merged": n > 0} for n in range(2)]

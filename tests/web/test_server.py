@@ -87,7 +87,9 @@ async def test_c6_a_request_that_never_completes_is_ended(said: bytes, told: byt
         assert got.startswith(told)
         assert told or not got
         if told:
-            assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+            error = json.loads(got.partition(b"\r\n\r\n")[2])["error"]
+            assert (error["type"], error["code"]) == ("invalid_request_error", "request_timeout")
+            assert b"x-should-retry" not in got, "the next try may come in time"
         assert upstream.requests == []
         await wait_until(lambda: proxy.app.concurrency.taken == 0)
         assert proxy.count("refused_connections_total", why="408" if told else "silent") == 1
@@ -431,6 +433,7 @@ async def test_without_the_package_a_websocket_handshake_is_told_to_use_http_bef
         )
         found = await reply(client)
         assert (found.status, found.header("connection")) == (426, "close")
+        assert found.header("x-should-retry") == "false"
         assert found.error["code"] == "upgrade_required"
         assert found.error["message"] == "WebSocket is not served here; use HTTP."
         assert upstream.requests == []

@@ -8,7 +8,7 @@ import { filled } from "./money.js";
 
 const WEEK_S = 604800;
 const COUNTERS = [["requests", "requests of clients"], ["prompt_tokens", "prompt tokens"], ["completion_tokens", "completion tokens"], ["edits", "edits"], ["refetch", "results fetched again"],
-  ["fallbacks", "sent on as they came"], ["refusals", "plans refused"], ["retrieved_items", "items brought back"], ["upstream_errors", "upstream errors"], ["client_gone", "clients that left"],
+  ["fallbacks", "sent without their plan"], ["refusals", "plans refused"], ["retrieved_items", "items brought back"], ["upstream_errors", "upstream errors"], ["client_gone", "clients that left"],
   ["dropped_reasoning", "pieces of reasoning left out"], ["dropped_reasoning_dollars", "price of thinking them again", dollars],
   ["internal_errors", "faults of the proxy itself"], ["persist_dropped", "rows not stored"]];
 
@@ -43,7 +43,7 @@ function charts(money) {
   return h("div", { class: "charts" },
     chart("Time to the first byte, mean", { at, format: milliseconds, series: [{ name: "until the answer begins", look: "c-paid", values: steps.map((one) => (one.answered ? one.first_byte_ms / one.answered : null)), kind: "line" }] }),
     chart("Requests", { at, counts: true, format: whole, series: [{ name: "requests", look: "c-paid", values: steps.map((one) => one.exchanges), kind: "column" }] }),
-    chart("Errors", { at, counts: true, format: whole, series: [{ name: "failed", look: "c-bad", values: steps.map((one) => one.errors), kind: "column" }, { name: "sent on as they came", look: "c-without", values: steps.map((one) => one.fallbacks), kind: "column" }] }));
+    chart("Errors", { at, counts: true, format: whole, series: [{ name: "failed", look: "c-bad", values: steps.map((one) => one.errors), kind: "column" }, { name: "sent without their plan", look: "c-without", values: steps.map((one) => one.fallbacks), kind: "column" }] }));
 }
 
 function counters(proxy) {

@@ -35,7 +35,7 @@ const failed = (one) => !["complete", "open", "client_gone"].includes(one.status
 export function marksOf(points) {
   return points.flatMap((one, n) => [
     one.edited && { n, look: "c-mark", text: "new edits" },
-    (one.fallback || failed(one)) && { n, look: "c-bad", text: "error or sent unchanged" },
+    (one.fallback || failed(one)) && { n, look: "c-bad", text: "error or sent without its plan" },
   ].filter(Boolean));
 }
 
@@ -53,7 +53,7 @@ function events(session, points) {
       h("a", { href: `${session.base}/prompts/${encodeURIComponent(one.exchange)}` }, when(one.started_at)),
       h("span", { class: "flags" },
         one.edited && h("span", { class: "flag" }, "new edits"), one.loop && h("span", { class: "flag warn" }, "a note on a loop was inserted"),
-        one.fallback && h("span", { class: "flag bad" }, `sent unchanged: ${words(one.fallback)}`), !["complete", "open"].includes(one.status) && h("span", { class: "flag bad" }, outcome(one.status))),
+        one.fallback && h("span", { class: "flag bad" }, `sent without its plan: ${words(one.fallback)}`), !["complete", "open"].includes(one.status) && h("span", { class: "flag bad" }, outcome(one.status))),
       h("span", { class: "facts" }, h("span", {}, one.tokens_before === one.tokens_after ? `${short(one.tokens_after)} tokens` : `${short(one.tokens_before)} → ${short(one.tokens_after)} tokens`),
         one.cached_tokens !== null && h("span", {}, `${short(one.cached_tokens)} of ${short(one.prompt_tokens)} cached at the provider, ${short(one.predicted)} predicted`), one.cost !== null && h("span", {}, dollars(one.cost)))))) : h("p", { class: "soft" }, "none so far"));
 }

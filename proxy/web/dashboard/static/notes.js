@@ -19,7 +19,7 @@ export function showNotes(session) {
     describe: (got) => (got.number ? `version ${got.number}, by the ${got.author || "model"}, ${ago(got.created_at)}` : "empty"),
     empty: true,
   });
-  const notes = noteList(session, "Your notes", "Each stands at the end of every prompt until you withdraw it.", "/notes", "Add note", true);
+  const notes = noteList(session, "Your notes", "Each is put at the end of the next prompt, and stays there until you withdraw it.", "/notes", "Add note", true);
   const feedback = noteList(session, "Feedback", "What the user thinks of the work so far: it goes into the record of the next iteration.", "/feedback", "Add feedback", false);
   const summaries = h("section", { class: "panel" });
   swap(root, h("div", { class: "stack" }, state.element, notes.element), h("div", { class: "stack" }, pad.element, feedback.element), summaries);

@@ -73,7 +73,7 @@ function figures(all, today, proxy) {
     savedTile("Saved today", today, proxy.dollars_spent_today > 0 && `helper models cost ${dollars(proxy.dollars_spent_today)} beside it`),
     savedTile("Saved in all", total, all.more && `the ${whole(all.over)} sessions used last`),
     tile("Requests today", whole(today.exchanges), "", `${whole(total.exchanges)} in all`, counted(all.over, "session")),
-    tile("Errors today", whole(today.errors), today.errors ? "down" : "", failed(today) === 0 ? "every request was managed" : `${whole(today.fallbacks)} sent on unchanged`, `${whole(total.errors)} in all`),
+    tile("Errors today", whole(today.errors), today.errors ? "down" : "", failed(today) === 0 ? "every request was managed" : `${whole(today.fallbacks)} sent without a plan`, `${whole(total.errors)} in all`),
     tile("Added by the proxy", proxy.added_ms === null ? "–" : milliseconds(proxy.added_ms), "", proxy.added_ms === null ? "no request since it started" : "median of a request",
       proxy.added_ms !== null && `99 of 100 within ${milliseconds(proxy.added_ms_p99)}`),
     tile("From the provider's cache", cached(known) === null ? "unknown" : percent(cached(known)), "", cached(known) === null ? "the provider reports none" : known === today ? "of today's prompt tokens" : "of all prompt tokens"),

@@ -34,7 +34,7 @@ export function showPrompts(session) {
     swap(list,
       entry(`${base}/next`, wanted === "next", "Next request", "as it would go out now"),
       found.map((one) => entry(`${base}/${encodeURIComponent(one.exchange)}`, wanted === one.exchange, `${clock(one.started_at)} · ${one.status === "complete" ? counted(one.messages, "message") : outcome(one.status)}`,
-        one.tokens_before === one.tokens_after ? short(one.tokens_after) : [h("s", {}, short(one.tokens_before)), " ", h("b", {}, short(one.tokens_after))], ago(one.started_at), one.fallback && h("span", { class: "flag bad" }, "sent unchanged"))),
+        one.tokens_before === one.tokens_after ? short(one.tokens_after) : [h("s", {}, short(one.tokens_before)), " ", h("b", {}, short(one.tokens_after))], ago(one.started_at), one.fallback && h("span", { class: "flag bad" }, "sent without its plan"))),
       next && button("Older", () => { cursors = [...cursors, next]; load().catch(session.fail); }, { kind: "quiet", focus: "older" }));
   };
   let drawn = false;

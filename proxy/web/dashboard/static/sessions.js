@@ -108,7 +108,7 @@ function flags(figures) {
   if (figures.over_budget) made.push(h("span", { class: "flag bad", title: "The newest prompt was over its budget with everything out that may go" }, `over budget ${short(figures.over_budget)}`));
   if (figures.needs_pruning) made.push(h("span", { class: "flag warn", title: "Over the share of the window that the policy fills" }, "full"));
   if (figures.loops) made.push(h("span", { class: "flag warn", title: "The model was told that it goes round in circles" }, `loops ${figures.loops}`));
-  if (figures.fallbacks) made.push(h("span", { class: "flag bad", title: "Requests that went out as they came, with the reason under Latency and errors" }, `${figures.fallbacks} sent unchanged`));
+  if (figures.fallbacks) made.push(h("span", { class: "flag bad", title: "Requests that went out without their plan, mostly as received, with the reason under Latency and errors" }, `${figures.fallbacks} without a plan`));
   if (["failed", "partial", "rejected"].includes(figures.status)) made.push(h("span", { class: "flag bad" }, outcome(figures.status)));
   if (figures.status === "open") made.push(h("span", { class: "flag live" }, "running"));
   if (figures.status === "lost") made.push(h("span", { class: "flag bad", title: "The proxy was killed while it answered, or its store was away" }, outcome("lost")));
