@@ -270,7 +270,7 @@ def find_session_name(
 ) -> str | None:
     """The session that the client names: as all clients may name it, else as clients of its wire format do."""
     name = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
-    if name is None and wire_request is not None:
+    if name is None and wire_request is not None and not locate.is_forked_thread(headers):
         candidates = DIALECTS[incoming.dialect].find_session_names(headers, wire_request)
         name = next(filter(None, map(locate.clean_session_name, candidates)), None)
     return name

@@ -109,23 +109,36 @@ def find_session_name(
     field.
 
     A sub-agent of Codex goes on from the prompt of the thread that has spawned it, to share its cache. The edits of
-    that prompt are known in that thread's session alone, so a sub-agent's own thread does not name a session.
+    that prompt are known in that thread's session alone, so a sub-agent's own thread does not name a session. Nor does
+    a fork's (`is_forked_thread`).
     """
-    sent = [headers[name] for name in _lower_names(settings.headers) if name in headers]
+    is_forked = is_forked_thread(headers)
+    sent = [] if is_forked else [headers[name] for name in _lower_names(settings.headers) if name in headers]
     if _PARENT_THREAD in headers and (shared := headers.get("session-id")):
         sent.insert(0, shared)
-    if settings.generic_header:
+    if settings.generic_header and not is_forked:
         pattern = re.compile(settings.generic_header)  # the module's own cache finds it again
         sent += [value for name, value in headers.items() if pattern.search(name)]
     own = [value.removeprefix("title-") if value.startswith(_TITLED) else value for value in sent]
     for value in (path, headers.get("x-context-session"), *own):
         if value and (name := clean_session_name(value)):
             return name
-    if body is not None:
+    if body is not None and not is_forked:
         for field in settings.body_fields:
             if (value := _read_body_field(body, field)) and (name := clean_session_name(value)):
                 return name
     return None
+
+
+def is_forked_thread(headers: Mapping[str, str]) -> bool:
+    """True if Codex says that its thread was forked from another one, which may be a fork itself.
+
+    The edits of its history, and the prompts after which its reasoning was made, are known in the session of the first
+    thread. A fork tells only the thread it was forked from, so that session is found by the hash chain.
+    """
+    if _PARENT_THREAD in headers or (told := headers.get(_TURN_METADATA)) is None:
+        return False
+    return _FORKED_FROM.search(told) is not None
 
 
 @cache
@@ -168,6 +181,10 @@ def find_owner(
 
 _PARENT_THREAD: Final = "x-codex-parent-thread-id"
 """Header of Codex's sub-agents. Their `session-id` is that of the first thread, which is named like its session."""
+_TURN_METADATA: Final = "x-codex-turn-metadata"
+"""Header of Codex with JSON about the turn."""
+_FORKED_FROM: Final = re.compile(r'"forked_from_thread_id"\s*:\s*"')
+"""The member that every request of a forked thread has there. Inside a JSON string its quotes would be escaped."""
 _TITLED: Final = "title-ses_"
 """Beginning of the name under which Kilo asks for the title of a session."""
 _PAIRS = [one + other for one in ID_DIGITS for other in ID_DIGITS]

@@ -291,3 +291,23 @@ async def test_a_sub_agent_that_goes_on_from_the_prompt_of_another_keeps_its_rea
     assert model.dropped == []
     assert model.received[-1]["input"][: len(agent.items) - 2] == model.received[-2]["input"]
     assert [one.session for one in spawned.heard] == ["t1"]
+
+
+async def test_a_fork_of_codex_and_a_fork_of_it_keep_their_reasoning_and_their_cache() -> None:
+    """`codex exec fork` sends the history of another thread under a name of its own."""
+    steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(STEPS)]
+    model = StrictResponses(*steps, [Think("So."), Say("Done.")])
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = ResponsesAgent(proxy, read_listing, lines=(b"session-id: t1", b"thread-id: t1"))
+        await agent.work("Find the fault.")
+        assert len(model.raw[-1]) < 0.9 * len(json.dumps(agent.items)), "the prompt has edits"
+        session = agent.heard[-1].session
+        for before, thread in ((b"t1", b"t2"), (b"t2", b"t3")):
+            told = b'x-codex-turn-metadata: {"thread_id":"%b","forked_from_thread_id":"%b"}' % (thread, before)
+            lines = (b"session-id: " + thread, b"thread-id: " + thread, told)
+            agent = ResponsesAgent(proxy, read_listing, lines=lines, items=list(agent.items))
+            assert await agent.work("Another way, from here.") == "Done."
+            sent = model.received[-2]["input"]
+            assert model.received[-1]["input"][: len(sent)] == sent
+            assert [one.session for one in agent.heard] == [session]
+    assert model.dropped == []

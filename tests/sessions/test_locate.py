@@ -46,6 +46,18 @@ def test_a_sub_agent_of_codex_belongs_to_the_session_of_the_thread_that_spawned_
     assert read_session_name({"thread-id": "t2", "x-codex-parent-thread-id": "t1"}) == "t2", "an older Codex"
 
 
+def test_a_fork_of_codex_names_no_session_but_by_path_or_our_header() -> None:
+    told = '{"thread_id":"t2","forked_from_thread_id":"t1","workspaces":{}}'
+    forked = {"thread-id": "t2", "session-id": "t2", "x-any-session-id": "t2", "x-codex-turn-metadata": told}
+    assert read_session_name(forked, session_id="t2") is None
+    assert read_session_name(forked, "a") == "a"
+    assert read_session_name({**forked, "x-context-session": "b"}) == "b"
+    for other in ('{"thread_id":"t2"}', '{"forked_from_thread_id":null}', r'{"a":"\"forked_from_thread_id\":\""}'):
+        assert read_session_name({**forked, "x-codex-turn-metadata": other}) == "t2"
+    spawned = {**forked, "session-id": "t1", "x-codex-parent-thread-id": "t1"}
+    assert read_session_name(spawned) == "t1", "a sub-agent"
+
+
 @pytest.mark.parametrize("header", [*IDENTITY.headers, "x-somebodys-session-id", "x-my-agent-session-id"])
 def test_every_header_that_agents_send_names_a_session(header: str) -> None:
     assert read_session_name({header.lower(): " s1 "}) == "s1"
