@@ -138,7 +138,8 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     target, model = services.client.select_target(request.model), _look_up_model(services, dialect, request.model)
     session_name = find_session_name(services, incoming, headers, request, wire_request)
     token_counter = services.find_token_counter(model)
-    query = locate.SessionQuery(tenant, session_name, request, keys)
+    is_chosen = locate.is_chosen_name(incoming.session, headers)
+    query = locate.SessionQuery(tenant, session_name, request, keys, may_be_fork=not is_chosen)
     await _count_tokens(services, token_counter, query)
     policy = lookups.find_policy(services, headers, target, dialect)
     warnings = _report_warnings(services, options) if options else ()
@@ -270,7 +271,7 @@ def find_session_name(
 ) -> str | None:
     """The session that the client names: as all clients may name it, else as clients of its wire format do."""
     name = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
-    if name is None and wire_request is not None and not locate.is_forked_thread(headers):
+    if name is None and wire_request is not None:
         candidates = DIALECTS[incoming.dialect].find_session_names(headers, wire_request)
         name = next(filter(None, map(locate.clean_session_name, candidates)), None)
     return name

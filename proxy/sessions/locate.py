@@ -109,36 +109,29 @@ def find_session_name(
     field.
 
     A sub-agent of Codex goes on from the prompt of the thread that has spawned it, to share its cache. The edits of
-    that prompt are known in that thread's session alone, so a sub-agent's own thread does not name a session. Nor does
-    a fork's (`is_forked_thread`).
+    that prompt are known in that thread's session alone, so a sub-agent's own thread does not name a session.
     """
-    is_forked = is_forked_thread(headers)
-    sent = [] if is_forked else [headers[name] for name in _lower_names(settings.headers) if name in headers]
+    sent = [headers[name] for name in _lower_names(settings.headers) if name in headers]
     if _PARENT_THREAD in headers and (shared := headers.get("session-id")):
         sent.insert(0, shared)
-    if settings.generic_header and not is_forked:
+    if settings.generic_header:
         pattern = re.compile(settings.generic_header)  # the module's own cache finds it again
         sent += [value for name, value in headers.items() if pattern.search(name)]
     own = [value.removeprefix("title-") if value.startswith(_TITLED) else value for value in sent]
     for value in (path, headers.get("x-context-session"), *own):
         if value and (name := clean_session_name(value)):
             return name
-    if body is not None and not is_forked:
+    if body is not None:
         for field in settings.body_fields:
             if (value := _read_body_field(body, field)) and (name := clean_session_name(value)):
                 return name
     return None
 
 
-def is_forked_thread(headers: Mapping[str, str]) -> bool:
-    """True if Codex says that its thread was forked from another one, which may be a fork itself.
-
-    The edits of its history, and the prompts after which its reasoning was made, are known in the session of the first
-    thread. A fork tells only the thread it was forked from, so that session is found by the hash chain.
-    """
-    if _PARENT_THREAD in headers or (told := headers.get(_TURN_METADATA)) is None:
-        return False
-    return _FORKED_FROM.search(told) is not None
+def is_chosen_name(path: str | None, headers: Mapping[str, str]) -> bool:
+    """True if the session's name was chosen for this proxy: by the path, or x-context-session. Other names are those of
+    an agent, which gives its conversation a new one where the user forks it."""
+    return bool(path) or bool(headers.get("x-context-session"))
 
 
 @cache
@@ -181,10 +174,6 @@ def find_owner(
 
 _PARENT_THREAD: Final = "x-codex-parent-thread-id"
 """Header of Codex's sub-agents. Their `session-id` is that of the first thread, which is named like its session."""
-_TURN_METADATA: Final = "x-codex-turn-metadata"
-"""Header of Codex with JSON about the turn."""
-_FORKED_FROM: Final = re.compile(r'"forked_from_thread_id"\s*:\s*"')
-"""The member that every request of a forked thread has there. Inside a JSON string its quotes would be escaped."""
 _TITLED: Final = "title-ses_"
 """Beginning of the name under which Kilo asks for the title of a session."""
 _PAIRS = [one + other for one in ID_DIGITS for other in ID_DIGITS]
@@ -220,6 +209,8 @@ class SessionQuery(msgspec.Struct, frozen=True, eq=False):
     request: Request
     keys: Sequence[bytes]
     """The chain key of each message."""
+    may_be_fork: bool = False
+    """True if the conversation may have begun under another name (`is_chosen_name`)."""
 
 
 async def locate_request(
@@ -237,7 +228,7 @@ async def locate_request(
     """
     named_session, request, keys = query.named_session, query.request, query.keys
     messages, chained = request.messages, request.find_chained_indices()
-    search = _SessionSearch(live_sessions, query.tenant, messages, keys, chained, notes)
+    search = _SessionSearch(live_sessions, query.tenant, messages, keys, chained, notes, query.may_be_fork)
     live_session, at, branch = await search.find_deepest(named_session, known_session)
     if (
         live_session is not None
@@ -251,9 +242,10 @@ async def locate_request(
     system = chain.digest_system_messages([messages[n] for n in instructions])
     if live_session is None:
         return _begin_session(live_sessions, query, system)
+    is_named = live_session.session == named_session
     if branch is None:
         branch = await _begin_branch(live_sessions, live_session, request, len(chained))
-        return Located(branch, "side" if branch.kind == "side" else "main", -1, named_session is not None, system)
+        return Located(branch, "side" if branch.kind == "side" else "main", -1, is_named, system)
     last = branch.last_request
     # The branch was read back: the store alone knows whether this request has had an answer before.
     if last.failed is None and last.tip_key == keys[at] != last.answer_key:
@@ -264,7 +256,7 @@ async def locate_request(
     if relation == "fork" or relation == "twin":
         undated_system = chain.digest_undated_system(messages)
         branch = _fork_branch(live_sessions, branch, relation, undated_system, keys[: at + 1], len(messages))
-    return Located(branch, relation, at, named_session is not None, system)
+    return Located(branch, relation, at, is_named, system)
 
 
 def _begin_session(live_sessions: LiveSessions, query: SessionQuery, system: bytes) -> Located:
@@ -328,6 +320,8 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
     """The indices of the messages that are in the chain, which are all but system messages."""
     notes: ExpectedNotes = NO_NOTES
     """The notes that will be read with the session."""
+    may_be_fork: bool = False
+    """True if the conversation may have begun in another session than the one that the client names."""
 
     async def find_deepest(self, named: str | None, known: str | None) -> tuple[LiveSession | None, int, Branch | None]:
         """(the session, the index of the deepest message that it holds, the branch that stored it first). For a new
@@ -357,16 +351,35 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
             self._announce_reads(live_session)
             if is_cold:
                 await self._load_nodes(live_session)
-            return live_session, self._find_deepest_index(live_session)
-        if not any(self.messages[n].role == "assistant" for n in self.chained):
+            at = self._find_deepest_index(live_session)
+            if named is not None and self.may_be_fork and self._lacks_answers(at):
+                return await self._find_origin() or (live_session, at)
+            return live_session, at
+        if not self._has_answer_after(-1):
             # No message here can be an answer of the proxy: two first requests that are alike are two sessions.
             return None, -1
+        return await self._find_by_chain()
+
+    async def _find_by_chain(self) -> tuple[LiveSession | None, int]:
+        """(the session that holds the deepest message of a history with answers, that message's index), (None, -1)
+        where there is none."""
         in_memory = self.find_in_memory()
         if in_memory is not None and not (self.live_sessions.store.shared and self._has_answer_after(in_memory[1])):
             self._announce_reads(in_memory[0])
             return in_memory
         found, at = await self._search_store()
         return in_memory if in_memory is not None and at < in_memory[1] else (found, at)
+
+    async def _find_origin(self) -> tuple[LiveSession, int] | None:
+        """Find the session in which a history began of which the named session knows no answer: (the session, the index
+        of the deepest message that it holds). None if no other knows one either.
+
+        An agent names a conversation anew where its user forks it. The edits of the history, and the prompts after
+        which its reasoning was made, are known in the first session alone. Without them the provider's cache would be
+        missed.
+        """
+        found, at = await self._find_by_chain()
+        return (found, at) if found is not None and not self._lacks_answers(at) else None
 
     def find_in_memory(self) -> tuple[LiveSession, int] | None:
         """(the live session that holds the deepest message, the message's index), None where there is none."""
@@ -459,6 +472,10 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
     def _has_answer_after(self, at: int) -> bool:
         """True if there is an answer after the message at this index."""
         return any(self.messages[n].role == "assistant" for n in self.chained[bisect_right(self.chained, at) :])
+
+    def _lacks_answers(self, at: int) -> bool:
+        """True if the history has answers, and the first of them comes after the message at this index."""
+        return next((n for n in self.chained if self.messages[n].role == "assistant"), -1) > at
 
     def _is_continued(self, branch: Branch | None, at: int) -> bool:
         """True if the request plainly continues this branch. If False, and the session was read back for another

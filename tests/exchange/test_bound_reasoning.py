@@ -302,9 +302,8 @@ async def test_a_fork_of_codex_and_a_fork_of_it_keep_their_reasoning_and_their_c
         await agent.work("Find the fault.")
         assert len(model.raw[-1]) < 0.9 * len(json.dumps(agent.items)), "the prompt has edits"
         session = agent.heard[-1].session
-        for before, thread in ((b"t1", b"t2"), (b"t2", b"t3")):
-            told = b'x-codex-turn-metadata: {"thread_id":"%b","forked_from_thread_id":"%b"}' % (thread, before)
-            lines = (b"session-id: " + thread, b"thread-id: " + thread, told)
+        for thread in (b"t2", b"t3"):
+            lines = (b"session-id: " + thread, b"thread-id: " + thread)
             agent = ResponsesAgent(proxy, read_listing, lines=lines, items=list(agent.items))
             assert await agent.work("Another way, from here.") == "Done."
             sent = model.received[-2]["input"]

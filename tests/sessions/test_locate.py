@@ -13,7 +13,7 @@ import pytest
 from proxy.dialects.completions.request import read_request
 from proxy.sessions.locate import MAX_NAME_BYTES, derive_tenant, find_session_name, make_id
 from proxy.settings.load import Settings
-from tests.proxy_server import Agent, RunningProxy, run_proxy
+from tests.proxy_server import CHAT, Agent, RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel, make_calls, send_completion
 
@@ -44,18 +44,6 @@ def test_a_sub_agent_of_codex_belongs_to_the_session_of_the_thread_that_spawned_
     assert [read_session_name(one) for one in (first, spawned, spawned_by_it)] == ["t1"] * 3
     assert read_session_name({"thread-id": "t2", "session-id": "t1"}) == "t2", "a thread that nobody spawned"
     assert read_session_name({"thread-id": "t2", "x-codex-parent-thread-id": "t1"}) == "t2", "an older Codex"
-
-
-def test_a_fork_of_codex_names_no_session_but_by_path_or_our_header() -> None:
-    told = '{"thread_id":"t2","forked_from_thread_id":"t1","workspaces":{}}'
-    forked = {"thread-id": "t2", "session-id": "t2", "x-any-session-id": "t2", "x-codex-turn-metadata": told}
-    assert read_session_name(forked, session_id="t2") is None
-    assert read_session_name(forked, "a") == "a"
-    assert read_session_name({**forked, "x-context-session": "b"}) == "b"
-    for other in ('{"thread_id":"t2"}', '{"forked_from_thread_id":null}', r'{"a":"\"forked_from_thread_id\":\""}'):
-        assert read_session_name({**forked, "x-codex-turn-metadata": other}) == "t2"
-    spawned = {**forked, "session-id": "t1", "x-codex-parent-thread-id": "t1"}
-    assert read_session_name(spawned) == "t1", "a sub-agent"
 
 
 @pytest.mark.parametrize("header", [*IDENTITY.headers, "x-somebodys-session-id", "x-my-agent-session-id"])
@@ -185,6 +173,58 @@ async def test_a_history_under_another_credential_belongs_to_nobody() -> None:
         session = (await mine.say("Hello")).session
         theirs = Agent(proxy, key="sk-b", messages=list(mine.messages))
         assert (await theirs.say("Go on")).session != session
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("titled", [False, True])
+async def test_a_copy_that_an_agent_names_anew_is_a_branch_of_the_session_it_began_in(
+    tmp_path: Path, restarted: bool, titled: bool
+) -> None:
+    db, model = f"{tmp_path}/a.sqlite3", ScriptedModel(*(f"Answer {n}." for n in range(20)))
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, db=db) as proxy:
+            first = Agent(proxy, (b"x-session-id: a",), messages=[SYSTEM])
+            for text in ("Hello", "Go on"):
+                await first.say(text)
+            if not restarted:
+                await check_copies(first, titled=titled)
+        if restarted:
+            async with run_proxy(upstream.port, db=db) as first.proxy:
+                await check_copies(first, titled=titled)
+
+
+async def check_copies(first: Agent, *, titled: bool) -> None:
+    """See that a copy and a copy of it go on in session a. titled: a title is asked for under the new name."""
+    if titled:
+        await Agent(first.proxy, (b"x-session-id: b",)).say("Name this: Hello")
+    copy = Agent(first.proxy, (b"x-session-id: b",), messages=list(first.messages))
+    assert [(await copy.say(text)).session for text in ("Another way", "And?")] == ["a", "a"]
+    further = Agent(first.proxy, (b"x-session-id: c",), messages=list(copy.messages))
+    assert (await further.say("A third way")).session == "a"
+    assert (await first.say("And?")).session == "a"
+    assert [session for session, _ in await branches(first.proxy) if session != "b"] == ["a"] * 2
+
+
+@pytest.mark.parametrize(("name", "path"), [(b"x-context-session: b", CHAT), (b"x-any: 1", "/s/b/v1/chat/completions")])
+async def test_a_name_that_was_chosen_for_the_proxy_is_never_overruled(name: bytes, path: str) -> None:
+    async with run_upstream(ScriptedModel("One.", "Two.", "Three.")) as upstream, run_proxy(upstream.port) as proxy:
+        first = Agent(proxy, (b"x-session-id: a",))
+        await first.say("Hello")
+        assert (await Agent(proxy, (name,), path=path, messages=list(first.messages)).say("Go on")).session == "b"
+
+
+async def test_a_named_conversation_that_only_begins_like_another_has_its_own_session() -> None:
+    foreign = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "From elsewhere."}]
+    model = ScriptedModel(*(f"Answer {n}." for n in range(20)))
+    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
+        agents = [Agent(proxy, (b"x-session-id: " + name,)) for name in (b"a", b"b")]
+        for text in ("Hello", "Go on"):
+            assert [(await agent.say(text)).session for agent in agents] == ["a", "b"], "the same question"
+        agents = [Agent(proxy, (b"x-session-id: " + name,), messages=list(foreign)) for name in (b"c", b"d")]
+        for text in ("Hello", "Go on"):
+            assert [(await agent.say(text)).session for agent in agents] == ["c", "d"], "no answer of the proxy's"
+        agents[0].key, agents[0].lines = "sk-other", (b"x-session-id: e",)
+        assert (await agents[0].say("Go on")).session == "e", "another credential"
 
 
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
