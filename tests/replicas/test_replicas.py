@@ -11,10 +11,11 @@ import pytest
 from proxy.notes.state_block import build_prompt as ask_for_state
 from proxy.operator import session_stats
 from tests.postgres import execute
-from tests.proxy_server import PATIENT_LIMITS, run_proxy
+from tests.proxy_server import PATIENT_LIMITS, Agent, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.replicas.fleet import fleet
 from tests.replicas.talk import Client, Model
+from tests.scripted_model import ScriptedModel
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +66,23 @@ async def test_three_replicas_send_what_one_process_sends(database: str, policy:
     alone = await by_one(policy, stream=stream)
     for n, (one, three) in enumerate(zip(alone, model.received, strict=True)):
         assert one == three, n
+
+
+async def test_a_copy_that_an_agent_names_anew_goes_on_in_its_first_session_on_each_replica(database: str) -> None:
+    model = ScriptedModel(*(f"Answer {n}." for n in range(40)))
+    async with run_upstream(model) as upstream:
+        tree = {**TREE, "db": database, "policy": "thrifty"}
+        async with run_proxy(upstream.port, **tree) as one, run_proxy(upstream.port, **tree) as other:
+            first = Agent(one, (b"x-session-id: a",))
+            for text in ("Hello", "Go on", "More"):
+                await first.say(text)
+            copy = Agent(other, (b"x-session-id: b",), messages=list(first.messages))
+            for proxy in (other, one, other, one):
+                copy.proxy = proxy
+                assert (await copy.say("Another way")).session == "a"
+                assert (await first.say("And?")).session == "a"
+    branches = await execute(database, "SELECT session, kind FROM branches")
+    assert sorted(branches) == [("a", "fork"), ("a", "main")]
 
 
 async def test_each_replica_shows_what_another_has_edited(database: str) -> None:
