@@ -344,21 +344,31 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         session that the client names. known: that of the response that its request names."""
         session = named or known
         if session is not None:
-            live_session = self.live_sessions.find_session(self.tenant, session)
-            is_cold = live_session is None
-            if live_session is None:
-                live_session = self.live_sessions.open_session(self.tenant, session, explicit=named is not None)
-            self._announce_reads(live_session)
-            if is_cold:
-                await self._load_nodes(live_session)
-            at = self._find_deepest_index(live_session)
-            if named is not None and self.may_be_fork and self._lacks_answers(at):
-                return await self._find_origin() or (live_session, at)
-            return live_session, at
+            return await self._find_by_name(session, is_named=named is not None)
         if not self._has_answer_after(-1):
             # No message here can be an answer of the proxy: two first requests that are alike are two sessions.
             return None, -1
         return await self._find_by_chain()
+
+    async def _find_by_name(self, session: str, *, is_named: bool) -> tuple[LiveSession, int]:
+        """(the session of this name, or the one in which the history began, the index of the deepest message that it
+        holds). is_named: the client named it; else it is that of the response that its request names."""
+        may_be_fork = is_named and self.may_be_fork
+        live_session = self.live_sessions.find_session(self.tenant, session)
+        is_cold = live_session is None
+        if live_session is None:
+            if may_be_fork and (origin := self._find_live_origin()) is not None:
+                return origin
+            live_session = self.live_sessions.open_session(self.tenant, session, explicit=is_named)
+        self._announce_reads(live_session)
+        if is_cold:
+            await self._load_nodes(live_session)
+        at = self._find_deepest_index(live_session)
+        if not may_be_fork or not self._lacks_answers(at) or (origin := await self._find_origin()) is None:
+            return live_session, at
+        if not live_session.branches:  # it is unknown, and nothing would ever make it leave memory
+            self.live_sessions.forget_session(live_session)
+        return origin
 
     async def _find_by_chain(self) -> tuple[LiveSession | None, int]:
         """(the session that holds the deepest message of a history with answers, that message's index), (None, -1)
@@ -369,6 +379,15 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
             return in_memory
         found, at = await self._search_store()
         return in_memory if in_memory is not None and at < in_memory[1] else (found, at)
+
+    def _find_live_origin(self) -> tuple[LiveSession, int] | None:
+        """As `_find_origin`, for a session in memory that knows every answer of the history, the newest ones included:
+        what is stored of the named session cannot have more of it."""
+        found = self.find_in_memory()
+        if found is None or self._has_answer_after(found[1]) or not self._has_answer_after(-1):
+            return None
+        self._announce_reads(found[0])
+        return found
 
     async def _find_origin(self) -> tuple[LiveSession, int] | None:
         """Find the session in which a history began of which the named session knows no answer: (the session, the index

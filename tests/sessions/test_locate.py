@@ -205,6 +205,31 @@ async def check_copies(first: Agent, *, titled: bool) -> None:
     assert [session for session, _ in await branches(first.proxy) if session != "b"] == ["a"] * 2
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_copies_under_any_number_of_names_leave_nothing_in_memory(tmp_path: Path, restarted: bool) -> None:
+    db, model = f"{tmp_path}/a.sqlite3", ScriptedModel(*(f"Answer {n}." for n in range(40)))
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, db=db) as proxy:
+            first = Agent(proxy, (b"x-session-id: a",))
+            await first.say("Hello")
+            if not restarted:
+                await copy_often(first)
+        if restarted:
+            async with run_proxy(upstream.port, db=db) as first.proxy:
+                await copy_often(first)
+
+
+async def copy_often(first: Agent) -> None:
+    """Continue copies of a conversation under other names: only the first session is in memory."""
+    sessions = first.proxy.app.services.live_sessions
+    names = [f"copy {n}" for n in range(10)]
+    for name in names:
+        copy = Agent(first.proxy, (b"x-session-id: " + name.encode(),), messages=list(first.messages))
+        assert (await copy.say(f"Not as {name}")).session == "a"
+    tenant = (await first.proxy.rows("SELECT tenant FROM sessions"))[0][0]
+    assert [name for name in ("a", *names) if sessions.find_session(tenant, name) is not None] == ["a"]
+
+
 @pytest.mark.parametrize(("name", "path"), [(b"x-context-session: b", CHAT), (b"x-any: 1", "/s/b/v1/chat/completions")])
 async def test_a_name_that_was_chosen_for_the_proxy_is_never_overruled(name: bytes, path: str) -> None:
     async with run_upstream(ScriptedModel("One.", "Two.", "Three.")) as upstream, run_proxy(upstream.port) as proxy:
