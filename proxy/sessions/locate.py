@@ -384,21 +384,22 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         """As `_find_origin`, for a session in memory that knows every answer of the history, the newest ones included:
         what is stored of the named session cannot have more of it."""
         found = self.find_in_memory()
-        if found is None or self._has_answer_after(found[1]) or not self._has_answer_after(-1):
+        if found is None or self._has_answer_after(found[1]) or not self._has_calls_until(found[1]):
             return None
         self._announce_reads(found[0])
         return found
 
     async def _find_origin(self) -> tuple[LiveSession, int] | None:
         """Find the session in which a history began of which the named session knows no answer: (the session, the index
-        of the deepest message that it holds). None if no other knows one either.
+        of the deepest message that it holds). None if no other knows an answer with calls either: answers to a greeting
+        may be alike in conversations that have nothing else in common.
 
         An agent names a conversation anew where its user forks it. The edits of the history, and the prompts after
         which its reasoning was made, are known in the first session alone. Without them the provider's cache would be
         missed.
         """
         found, at = await self._find_by_chain()
-        return (found, at) if found is not None and not self._lacks_answers(at) else None
+        return (found, at) if found is not None and self._has_calls_until(at) else None
 
     def find_in_memory(self) -> tuple[LiveSession, int] | None:
         """(the live session that holds the deepest message, the message's index), None where there is none."""
@@ -495,6 +496,10 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
     def _lacks_answers(self, at: int) -> bool:
         """True if the history has answers, and the first of them comes after the message at this index."""
         return next((n for n in self.chained if self.messages[n].role == "assistant"), -1) > at
+
+    def _has_calls_until(self, at: int) -> bool:
+        """True if the message at this index or one before it calls tools."""
+        return any(self.messages[n].calls for n in self.chained if n <= at)
 
     def _is_continued(self, branch: Branch | None, at: int) -> bool:
         """True if the request plainly continues this branch. If False, and the session was read back for another

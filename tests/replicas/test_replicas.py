@@ -15,7 +15,7 @@ from tests.proxy_server import PATIENT_LIMITS, Agent, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.replicas.fleet import fleet
 from tests.replicas.talk import Client, Model
-from tests.scripted_model import ScriptedModel
+from tests.scripted_model import ScriptedModel, make_calls
 
 pytestmark = pytest.mark.slow
 
@@ -69,13 +69,15 @@ async def test_three_replicas_send_what_one_process_sends(database: str, policy:
 
 
 async def test_a_copy_that_an_agent_names_anew_goes_on_in_its_first_session_on_each_replica(database: str) -> None:
-    model = ScriptedModel(*(f"Answer {n}." for n in range(40)))
+    read = make_calls(("call_7dhe2", "read"), path="a.py")
+    model = ScriptedModel(read, *(f"Answer {n}." for n in range(40)))
     async with run_upstream(model) as upstream:
         tree = {**TREE, "db": database, "policy": "thrifty"}
         async with run_proxy(upstream.port, **tree) as one, run_proxy(upstream.port, **tree) as other:
             first = Agent(one, (b"x-session-id: a",))
-            for text in ("Hello", "Go on", "More"):
-                await first.say(text)
+            await first.say("Hello")
+            first.brings("It is there.")
+            await first.say()
             copy = Agent(other, (b"x-session-id: b",), messages=list(first.messages))
             for proxy in (other, one, other, one):
                 copy.proxy = proxy

@@ -19,6 +19,7 @@ from tests.scripted_model import ScriptedModel, make_calls, send_completion
 
 SYSTEM = {"role": "system", "content": "Be."}
 IDENTITY = Settings().identity
+READ = make_calls(("call_7dhe2", "read"), path="a.py")
 
 
 def read_session_name(headers: dict[str, str], path: str | None = None, **body: Any) -> str | None:
@@ -180,12 +181,13 @@ async def test_a_history_under_another_credential_belongs_to_nobody() -> None:
 async def test_a_copy_that_an_agent_names_anew_is_a_branch_of_the_session_it_began_in(
     tmp_path: Path, restarted: bool, titled: bool
 ) -> None:
-    db, model = f"{tmp_path}/a.sqlite3", ScriptedModel(*(f"Answer {n}." for n in range(20)))
+    db, model = f"{tmp_path}/a.sqlite3", ScriptedModel(READ, *(f"Answer {n}." for n in range(20)))
     async with run_upstream(model) as upstream:
         async with run_proxy(upstream.port, db=db) as proxy:
             first = Agent(proxy, (b"x-session-id: a",), messages=[SYSTEM])
-            for text in ("Hello", "Go on"):
-                await first.say(text)
+            await first.say("Hello")
+            first.brings("It is there.")
+            await first.say()
             if not restarted:
                 await check_copies(first, titled=titled)
         if restarted:
@@ -207,11 +209,13 @@ async def check_copies(first: Agent, *, titled: bool) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_copies_under_any_number_of_names_leave_nothing_in_memory(tmp_path: Path, restarted: bool) -> None:
-    db, model = f"{tmp_path}/a.sqlite3", ScriptedModel(*(f"Answer {n}." for n in range(40)))
+    db, model = f"{tmp_path}/a.sqlite3", ScriptedModel(READ, *(f"Answer {n}." for n in range(20)))
     async with run_upstream(model) as upstream:
         async with run_proxy(upstream.port, db=db) as proxy:
             first = Agent(proxy, (b"x-session-id: a",))
             await first.say("Hello")
+            first.brings("It is there.")
+            await first.say()
             if not restarted:
                 await copy_often(first)
         if restarted:
@@ -232,9 +236,10 @@ async def copy_often(first: Agent) -> None:
 
 @pytest.mark.parametrize(("name", "path"), [(b"x-context-session: b", CHAT), (b"x-any: 1", "/s/b/v1/chat/completions")])
 async def test_a_name_that_was_chosen_for_the_proxy_is_never_overruled(name: bytes, path: str) -> None:
-    async with run_upstream(ScriptedModel("One.", "Two.", "Three.")) as upstream, run_proxy(upstream.port) as proxy:
+    async with run_upstream(ScriptedModel(READ, "Two.", "Three.")) as upstream, run_proxy(upstream.port) as proxy:
         first = Agent(proxy, (b"x-session-id: a",))
         await first.say("Hello")
+        first.brings("It is there.")
         assert (await Agent(proxy, (name,), path=path, messages=list(first.messages)).say("Go on")).session == "b"
 
 
@@ -248,6 +253,8 @@ async def test_a_named_conversation_that_only_begins_like_another_has_its_own_se
         agents = [Agent(proxy, (b"x-session-id: " + name,), messages=list(foreign)) for name in (b"c", b"d")]
         for text in ("Hello", "Go on"):
             assert [(await agent.say(text)).session for agent in agents] == ["c", "d"], "no answer of the proxy's"
+        late = Agent(proxy, (b"x-session-id: f",), messages=list(agents[0].messages))
+        assert (await late.say("Go on")).session == "f", "no answer with calls"
         agents[0].key, agents[0].lines = "sk-other", (b"x-session-id: e",)
         assert (await agents[0].say("Go on")).session == "e", "another credential"
 
