@@ -11,7 +11,7 @@ import pytest
 
 from proxy.exchange import plan_request
 from tests.dialect_agents import LISTING, MessagesAgent, ResponsesAgent, read_listing
-from tests.proxy_server import Agent, RawAnswer, run_proxy
+from tests.proxy_server import Agent, RawAnswer, RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import ScriptedModel, make_calls, send_reply
 from tests.strict_messages import StrictMessages, read_step
@@ -277,14 +277,25 @@ async def test_an_empty_signature_binds_no_prompt() -> None:
     assert len(received[-1]) < 0.6 * len(json.dumps(agent.messages))
 
 
+def make_codex_model() -> StrictResponses:
+    """A model that reads a file with each of its steps, and thinks before."""
+    steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(STEPS)]
+    return StrictResponses(*steps, [Think("So."), Say("Done.")])
+
+
+async def work_in_first_thread(proxy: RunningProxy, model: StrictResponses) -> ResponsesAgent:
+    """The agent of Codex's thread t1 after its task, which leaves edits in its prompt."""
+    agent = ResponsesAgent(proxy, read_listing, lines=(b"session-id: t1", b"thread-id: t1"))
+    await agent.work("Find the fault.")
+    assert len(model.raw[-1]) < 0.9 * len(json.dumps(agent.items)), "the prompt has edits"
+    return agent
+
+
 async def test_a_sub_agent_that_goes_on_from_the_prompt_of_another_keeps_its_reasoning_and_its_cache() -> None:
     """Codex has such sub-agents. Each has a thread of its own, in the session of the first one."""
-    steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(STEPS)]
-    model = StrictResponses(*steps, [Think("So."), Say("Done.")])
+    model = make_codex_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        agent = ResponsesAgent(proxy, read_listing, lines=(b"session-id: t1", b"thread-id: t1"))
-        await agent.work("Find the fault.")
-        assert len(model.raw[-1]) < 0.9 * len(json.dumps(agent.items)), "the prompt has edits"
+        agent = await work_in_first_thread(proxy, model)
         lines = (b"session-id: t1", b"thread-id: t2", b"x-codex-parent-thread-id: t1")
         spawned = ResponsesAgent(proxy, read_listing, lines=lines, items=list(agent.items))
         assert await spawned.work("Look at part 2.") == "Done."
@@ -295,12 +306,9 @@ async def test_a_sub_agent_that_goes_on_from_the_prompt_of_another_keeps_its_rea
 
 async def test_a_fork_of_codex_and_a_fork_of_it_keep_their_reasoning_and_their_cache() -> None:
     """`codex exec fork` sends the history of another thread under a name of its own."""
-    steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(STEPS)]
-    model = StrictResponses(*steps, [Think("So."), Say("Done.")])
+    model = make_codex_model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        agent = ResponsesAgent(proxy, read_listing, lines=(b"session-id: t1", b"thread-id: t1"))
-        await agent.work("Find the fault.")
-        assert len(model.raw[-1]) < 0.9 * len(json.dumps(agent.items)), "the prompt has edits"
+        agent = await work_in_first_thread(proxy, model)
         session = agent.heard[-1].session
         for thread in (b"t2", b"t3"):
             lines = (b"session-id: " + thread, b"thread-id: " + thread)
