@@ -27,6 +27,9 @@ Fewer may stay, since traffic will fill them again soon."""
 _VACUUM_PAGES = 64
 """Free pages that are returned in one step."""
 _LOG_LIMIT_BYTES = 64 << 20
+KEPT_LOG_BYTES = 1 << 20
+"""Least size of the log's file, from its opening on. A commit that writes over bytes of the file leaves its size as it
+is. A sync then has no size to store in the file system's own journal, and waits once, not two or three times."""
 
 
 class DatabaseFile:
@@ -75,6 +78,7 @@ class DatabaseFile:
             connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now
             connection.execute("ROLLBACK")
             make_private(self.path)
+            self._fill_log()
             self._identity = self._identity or FileIdentity.read(self.path)
         except BaseException:
             connection.close()
@@ -124,6 +128,33 @@ class DatabaseFile:
             return False
         _, frames, copied = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return bool(frames == copied)
+
+    def shorten_log(self) -> None:
+        """Copy the log into the database, and shorten its file to `KEPT_LOG_BYTES`. Readers may prevent both.
+
+        SQLite itself cuts what is beyond the limit, under its locks, with the first commit of a log that begins anew.
+        So a commit follows that changes nothing."""
+        connection = self.connection
+        connection.execute(f"PRAGMA journal_size_limit = {KEPT_LOG_BYTES}")
+        try:
+            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            if not is_busy:
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                connection.execute(f"PRAGMA user_version = {version}")
+        finally:
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
+
+    def _fill_log(self) -> None:
+        """Write zeros behind the log up to `KEPT_LOG_BYTES`. SQLite reads them as the end of the log.
+
+        They are appended, so they never take the place of what another program writes meanwhile. SQLite locks other
+        files than the log, so closing this descriptor drops no lock. A full disk only leaves the log shorter."""
+        with contextlib.suppress(OSError):
+            descriptor = os.open(list_wal_files(self.path)[0], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, bytes(max(0, KEPT_LOG_BYTES - os.fstat(descriptor).st_size)))
+            finally:
+                os.close(descriptor)
 
     def sync_log(self) -> None:
         """Sync the log by a descriptor of its own: a checkpoint would not sync while a reader holds an old snapshot.

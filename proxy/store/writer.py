@@ -29,7 +29,7 @@ from typing import Literal
 
 from proxy.store import encode, full_text_search
 from proxy.store.base import GapRow, Row
-from proxy.store.database_file import DatabaseFile
+from proxy.store.database_file import KEPT_LOG_BYTES, DatabaseFile
 from proxy.store.journal import MAX_AGE_S, Journal, execute_rows, is_erasing, pack
 from proxy.store.write_queue import WriteItem, WriteQueue, count_bytes
 
@@ -43,9 +43,8 @@ _SYNC_S = 0.9
 _CHECK_S = 5.0
 """Seconds between two checks of the file when nothing is written: a lost or replaced file is noticed within 10 s."""
 _IDLE_S = 1.0
-_IDLE_LOG_BYTES = 1 << 20
-"""After `_IDLE_S` seconds without a write, a log of more than `_IDLE_LOG_BYTES` bytes is copied into the database and
-truncated."""
+"""After `_IDLE_S` seconds without a write, a log of more than `KEPT_LOG_BYTES` bytes is copied into the database and
+shortened."""
 _WIPE_S = 60.0
 """Seconds within which erased content leaves the log and the keyword index, however much is written meanwhile. Also the
 seconds until the next try if a reader holds the log."""
@@ -352,7 +351,7 @@ class SqliteWriter:
 
     def _maintain(self) -> None:
         """Do the periodic work: sync the log (durability "normal"), check the file. When idle, return free pages and
-        truncate the log. Wipe what is erased."""
+        shorten the log. Wipe what is erased."""
         now = time.monotonic()
         if self._unsynced_since and now - self._unsynced_since >= _SYNC_S:
             self._file.sync_log()
@@ -368,8 +367,8 @@ class SqliteWriter:
         if is_idle or (self._vacuuming and not self._pending):
             self._last_write = 0.0
             self._vacuuming = self._file.return_free_pages()
-            if self.log_bytes > _IDLE_LOG_BYTES:
-                self._file.checkpoint()
+            if self.log_bytes > KEPT_LOG_BYTES:
+                self._file.shorten_log()
 
     def _wipe_erased(self, now: float) -> None:
         """Do one step of removing what erased content leaves behind: first its words in the keyword index, then its

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.store.database_file import DatabaseFile
+from proxy.store.database_file import KEPT_LOG_BYTES, DatabaseFile
 
 INSERT = "INSERT INTO forms (tenant, session, form, body) VALUES ('t1', 's1', ?, ?)"
 
@@ -71,6 +71,44 @@ def test_a_log_that_is_not_trusted_is_copied_as_a_whole(file: DatabaseFile, path
     reader.close()
     file.copy_suspect_log()
     assert (file.is_log_suspect, file.log_bytes) == (False, 0)
+
+
+def test_small_commits_write_over_bytes_that_the_log_has_and_leave_its_size(file: DatabaseFile, path: Path) -> None:
+    assert file.log_bytes == KEPT_LOG_BYTES
+    for _ in range(20):
+        write(file, b"x")
+    assert file.log_bytes == KEPT_LOG_BYTES
+    assert count(path) == 20
+
+
+def test_rows_of_a_process_that_ended_suddenly_are_read_from_a_log_with_zeros_behind_them(
+    file: DatabaseFile, path: Path, tmp_path: Path
+) -> None:
+    write(file, b"x", b"y")
+    copy = tmp_path / "copy"
+    for end in ("", "-wal"):
+        copy.with_name(f"copy{end}").write_bytes(path.with_name(f"{path.name}{end}").read_bytes())
+    again = DatabaseFile(copy, syncs_later=False)
+    again.open()
+    write(again, b"z")
+    again.close()
+    assert count(copy) == 3
+
+
+def test_a_log_longer_than_that_is_shortened_once_no_reader_needs_it(file: DatabaseFile, path: Path) -> None:
+    write(file, b"x")
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM forms").fetchone()
+    write(file, *[b"y" * 4000] * 400)
+    assert (held := file.log_bytes) > KEPT_LOG_BYTES
+    file.shorten_log()
+    assert file.log_bytes == held
+    reader.close()
+    file.shorten_log()
+    assert file.log_bytes == KEPT_LOG_BYTES
+    write(file, b"z")
+    assert (file.log_bytes, count(path)) == (KEPT_LOG_BYTES, 402)
 
 
 def test_a_log_that_cannot_be_synced_is_not_trusted(file: DatabaseFile, monkeypatch: pytest.MonkeyPatch) -> None:
