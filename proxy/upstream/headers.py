@@ -73,6 +73,10 @@ GOOGLE_PATH: Final = re.compile(
     r"|:(?:generateContent|streamGenerateContent|countTokens)/?$"
 )
 """Paths in Google's own form. Its OpenAI-compatible ones take the key as all others do."""
+OLLAMA_PATH: Final = re.compile(
+    r"/api/(?:blobs/[^/]+|chat|copy|create|delete|embed|embeddings|generate|ps|pull|push|show|tags|version)"
+)
+"""Whole paths of Ollama's own API, https://docs.ollama.com/api. The admin API has no path of these."""
 
 MIN_SECRET_LENGTH: Final = 8
 """Characters below which a key ("none", "test") is not a secret: it would remove unrelated headers."""

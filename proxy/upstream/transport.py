@@ -34,7 +34,7 @@ import httpx2
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
 from proxy.settings.model import DEMO, PoolSettings
-from proxy.upstream.headers import GOOGLE_PATH, Headers
+from proxy.upstream.headers import GOOGLE_PATH, OLLAMA_PATH, Headers
 from proxy.upstream.http1 import ResponseStream, write_request_head
 
 if TYPE_CHECKING:
@@ -106,11 +106,13 @@ class Address:
 
     def request_target(self, path: str, query: bytes) -> bytes:
         """Return the request target for a client's path. A base with a path replaces the /v1 of the client's path. A
-        base without a path leaves it as it is. Google's paths bring their version, so that of the base is left
-        out."""
+        base without a path leaves it as it is. Google's paths bring their version, and Ollama's have none, so that of
+        the base is left out."""
         path = "/" + path.lstrip("/")
         if GOOGLE_PATH.search(path):
             path = _GOOGLE_BASE_END.sub("", self.base_path) + path
+        elif OLLAMA_PATH.fullmatch(path):
+            path = self.base_path.removesuffix("/v1") + path
         elif self.base_path:
             if path == "/v1" or path.startswith("/v1/"):
                 path = path[3:]

@@ -95,7 +95,7 @@ ROUTES = (
     ("GET", "/metrics", "Prometheus' text format."),
     ("GET", "/dashboard/", "The dashboard; `/dashboard/widget.js` is one that any page can show."),
     ("GET", "/", "For browsers the dashboard. A request that does not accept `text/html` goes to the upstream."),
-    ("any", "/api/...", "The admin API; `GET /api/openapi.json` describes it."),
+    ("any", "/api/...", "The admin API; `GET /api/openapi.json` describes it. Paths of Ollama's API are passed on."),
     (
         "any",
         "anything else, also under /s/{session}",

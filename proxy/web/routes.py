@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from proxy.errors import BadRequest, Forbidden
 from proxy.exchange.dialect import find_path_template
+from proxy.upstream.headers import OLLAMA_PATH
 from proxy.web.asgi import Scope
 
 RouteKind = Literal["health", "metrics", "api", "pages", "data", "gateway"]
@@ -113,7 +114,7 @@ class RouteTable:
             return METRICS
         if path == "/dashboard" or path.startswith("/dashboard/"):
             return PAGES
-        if path == "/api" or path.startswith("/api/"):
+        if path == "/api" or (path.startswith("/api/") and not OLLAMA_PATH.fullmatch(path)):
             if self._load_routes is not None:
                 return UNREAD
             for way in self.admin_routes:

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from proxy.errors import BadRequest, Forbidden
 from proxy.settings.model import PassthroughSettings
+from proxy.upstream.headers import OLLAMA_PATH
 from proxy.web.routes import READ, PathRules, RouteTable, check_path, has_dot_segments, is_conversational
 from tests.proxy_server import CHAT, Agent, run_proxy
 from tests.raw_upstream import run_upstream
@@ -50,6 +51,11 @@ DOORS = RouteTable(router.routes)
         ("GET", "/api/sessions/a/b", "api", {"admin"}),
         ("GET", "/api/sessions/a\n", "api", {"admin", "read"}),
         ("GET", "/api/../v1/models", "api", {"admin"}),
+        ("POST", "/api/chat", "data", {"data"}),
+        ("GET", "/api/version", "data", {"data"}),
+        ("HEAD", "/api/blobs/sha256:29fd", "data", {"data"}),
+        ("POST", "/api/chat/", "api", {"admin"}),
+        ("GET", "/api/blobs/a/b", "api", {"admin"}),
         ("GET", "/healthz/x", "api", {"admin"}),
         ("GET", "/metrics/", "api", {"admin"}),
         ("GET", "//api/export", "data", {"data"}),
@@ -167,6 +173,17 @@ def test_these_bring_conversations(path: str) -> None:
 )  # fmt: skip
 def test_these_do_not(path: str) -> None:
     assert not is_conversational("POST", path)
+
+
+async def test_paths_of_ollama_are_passed_on_beside_the_admin_api() -> None:
+    async with run_upstream(ScriptedModel()) as upstream, run_proxy(upstream.port) as proxy:
+        found = await proxy.post({"model": "qwen3:8b", "messages": []}, path="/api/chat")
+        assert found.header(HEADER) == "/api/chat"
+        assert (await proxy.get("/api/tags")).header(HEADER) is None
+        assert [request.line.split()[1] for request in upstream.requests] == [b"/api/chat", b"/api/tags"]
+        described = (await proxy.get("/api/openapi.json")).json()["paths"]
+    assert len(described) > 20
+    assert not [path for path in described if OLLAMA_PATH.fullmatch(path)], "the admin API has none of these paths"
 
 
 async def test_an_unmanaged_conversation_is_named_in_the_answer_and_once_in_the_log(
