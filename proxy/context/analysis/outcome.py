@@ -105,12 +105,15 @@ def _read_run_outcome(
     verdict = _judge_run(command, code, found, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
         verdict = "unknown"
-    if verdict == "succeeded" and (state.unfinished or outcome_lines.ran_no_tests(rows, found)):
+    if verdict == "succeeded" and (
+        state.unfinished or outcome_lines.ran_no_tests(rows, found) or outcome_lines.lacks_end(rows)
+    ):
         verdict = "unknown"
     if verdict == "succeeded" and patterns.trial_command.search(command.core):
         verdict = "unknown"
     proven = code == 0 and command.exit_code_proves
-    doubtful = verdict == "succeeded" and not proven and _reports_error(rows, found, command)
+    reports = _reports_failed_check if proven else _reports_error
+    doubtful = verdict == "succeeded" and reports(rows, found, command)
     if doubtful:
         verdict = "unknown"
     suspicious = doubtful or verdict == "failed" or bool(found.failed) or ends_badly
@@ -195,6 +198,23 @@ def _is_chain(command: ShellCommand) -> bool:
     runs = command.core.split(" && ")
     parts[-1] = parts[-1].partition("|")[0].strip()
     return [part for part in parts if part in runs] == runs
+
+
+def _reports_failed_check(rows: Sequence[str], found: OutcomeLines, command: ShellCommand) -> bool:
+    """True if a script reports, below the last success of a runner, that one of its own checks has failed.
+
+    The exit code of such a script is often 0 all the same. That of a runner decides alone: its tests print such lines.
+    """
+    patterns = runner_patterns.compile_patterns()
+    if command.is_single and patterns.runner_command.match(command.core):
+        return False
+    for line in rows[found.success + 1 :]:
+        checkpoint()
+        if len(line) <= SHORT_LINE_CHARS and patterns.failed_check_words.search(line):
+            bare = strip_line(line)
+            if patterns.failed_check.match(bare) and not patterns.harmless.match(bare):
+                return True
+    return False
 
 
 def _reports_error(rows: Sequence[str], found: OutcomeLines, command: ShellCommand) -> bool:

@@ -48,7 +48,7 @@ RUNNERS = (
             r"=+ (?:FAILURES|ERRORS) =+$", r"!+ .*(?:Interrupted|stopping after|KeyboardInterrupt|\.Exit: ).* !+$",
             r"ERROR: (?:not found|file or directory not found|usage)", r"(?:=+ )?no tests ran in [\d.]+",
             r"(?:ERROR: )?Coverage failure: ", r"ERROR: Coverage for \w+ ", r"FAIL Required test coverage",
-            r"INTERNALERROR>",
+            r"INTERNALERROR>", r"\++ Timeout \++$",
         ),
         # A test may print or log such a line. The total has a failure of the runner's own.
         printed=(r"(?:FAILED|ERROR) \S+(?:::|\.py)",),
@@ -133,12 +133,12 @@ RUNNERS = (
     ),
     Runner(
         "mocha",
-        failed=(r"[1-9]\d* failing\b", r"not ok \d", r"[#\u2139] (?:fail|cancelled) [1-9]",
+        failed=(r"[1-9]\d* failing\b", r"not ok \d(?!.*# (?i:todo|skip)\b)", r"[#\u2139] (?:fail|cancelled) [1-9]",
                 r"\d+ specs?, [1-9]\d* failures?", r"Could not find '\S+'$"),
         passed=(r"[#\u2139] fail 0$",),
         part=(r"ok \d+ ",),
         last=(r"[1-9]\d* passing \([\d.]+\w+\)$",),
-        detail=((r"\d+\) \S", 2), (r"not ok \d", 2)),
+        detail=((r"\d+\) \S", 2), (r"not ok \d(?!.*# (?i:todo|skip)\b)", 2)),
     ),
     Runner(
         "cypress, ava, tap-spec, nx",
@@ -232,7 +232,9 @@ RUNNERS = (
         ),
         detail=(
             (r"Exception in thread \"", 0), (r"lua[\d.]*: \S+:\d+: ", 0), (r"Can't locate \S+ in @INC", 0),
-            (r"==\d+==ERROR: \w+Sanitizer", 0), (r"[A-Z][a-z]+-[A-Z]\w+ ?: \S", 0),
+            (r"==\d+==ERROR: \w+Sanitizer", 0), (r"\S+:\d+:\d+: runtime error: ", 0),
+            (r"==\d+== (?:Invalid |Conditional jump|Use of uninit|Process terminating|.* definitely lost)", 2),
+            (r"[A-Z][a-z]+-[A-Z]\w+ ?: \S", 0),
             (r".*\bis not recognized as ", 0),
         ),
     ),
@@ -351,12 +353,13 @@ RUNNERS = (
         failed=(
             r"(?:\S+ \()?webpack [\d.]+\)? compiled with [1-9]\d* errors?", r"Failed to compile\.$", r"Type error: ",
             r"error during build:", r"[x\u2717] Build failed in [\d.]+", r"[1-9]\d* errors?$",
-            r"Application bundle generation failed",
+            r"Application bundle generation failed", r"\[!\] (?:\([^)]{1,80}\) )?\w*Error: ",
         ),
         printed=(r"[1-9]\d* errors?$", r"Type error: "),
         part=(r"(?:\S+ \()?webpack [\d.]+\)? compiled (?:successfully|with [1-9]\d* warnings?) in ",),
         last=(r"\W*built in [\d.]+m?s$",),
-        detail=((r"ERROR in \S", 1), (r"error during build:", 1), (r"Failed to compile\.$", 2)),
+        detail=((r"ERROR in \S", 1), (r"\[!\] (?:\([^)]{1,80}\) )?\w*Error: ", 1),
+                (r"error during build:", 1), (r"Failed to compile\.$", 2)),
     ),
     Runner(
         "bun, deno, playwright, zig",
