@@ -112,12 +112,14 @@ def _read_run_outcome(
     if verdict == "succeeded" and patterns.trial_command.search(command.core):
         verdict = "unknown"
     proven = code == 0 and command.exit_code_proves
-    reports = _reports_failed_check if proven else _reports_error
-    doubtful = verdict == "succeeded" and reports(rows, found, command)
+    checks = [] if verdict == "unknown" else _find_failed_checks(rows, found, command)
+    doubtful = verdict == "succeeded" and (bool(checks) if proven else _reports_error(rows, found, command))
     if doubtful:
         verdict = "unknown"
     suspicious = doubtful or verdict == "failed" or bool(found.failed) or ends_badly
     failures = (outcome_lines.find_failure_lines(rows, patterns) if suspicious else ()) or state.timeouts
+    if doubtful or verdict == "failed":  # the lines of a script's own form, where the runners' forms leave room
+        failures = tuple(sorted({*failures, *checks[: max(0, outcome_lines.MAX_FAILURES - len(failures))]}))
     passed = (found.passed or found.part)[-1:]
     # A line of words after the one that proves the success often has the counts.
     words = [n for n in found.words[-1:] if not passed or n > passed[0]]
@@ -200,21 +202,22 @@ def _is_chain(command: ShellCommand) -> bool:
     return [part for part in parts if part in runs] == runs
 
 
-def _reports_failed_check(rows: Sequence[str], found: OutcomeLines, command: ShellCommand) -> bool:
-    """True if a script reports, below the last success of a runner, that one of its own checks has failed.
+def _find_failed_checks(rows: Sequence[str], found: OutcomeLines, command: ShellCommand) -> list[int]:
+    """Return the lines in which a script reports, below the last success of a runner, that a check of its own failed.
 
     The exit code of such a script is often 0 all the same. That of a runner decides alone: its tests print such lines.
     """
     patterns = runner_patterns.compile_patterns()
     if command.is_single and patterns.runner_command.match(command.core):
-        return False
-    for line in rows[found.success + 1 :]:
+        return []
+    lines: list[int] = []
+    for n in range(found.success + 1, len(rows)):
         checkpoint()
-        if len(line) <= SHORT_LINE_CHARS and patterns.failed_check_words.search(line):
-            bare = strip_line(line)
+        if len(rows[n]) <= SHORT_LINE_CHARS and patterns.failed_check_words.search(rows[n]):
+            bare = strip_line(rows[n])
             if patterns.failed_check.match(bare) and not patterns.harmless.match(bare):
-                return True
-    return False
+                lines.append(n)
+    return lines
 
 
 def _reports_error(rows: Sequence[str], found: OutcomeLines, command: ShellCommand) -> bool:

@@ -118,7 +118,8 @@ RUNNERS = (
         ),
         # A suite that could not be loaded has failed, and its tests do not count: `Tests:` alone proves nothing.
         passed=(r"Test Suites:\s++(?!.*\bfailed).*\b[1-9]\d* passed, (?:\d+ of )?\d+ total",),
-        detail=((r"No tests found, exiting", 0), (r"\u25cf (?!Console)\S.*", 2), (r"Expected(?: \w+)?: ", 1)),
+        detail=((r"No tests found, exiting", 0), (r"\u203a \d+ snapshots? (?:failed|obsolete)", 1),
+                (r"\u25cf (?!Console)\S.*", 2), (r"Expected(?: \w+)?: ", 1)),
     ),
     Runner(
         "vitest",
@@ -133,7 +134,7 @@ RUNNERS = (
     ),
     Runner(
         "mocha",
-        failed=(r"[1-9]\d* failing\b", r"not ok \d(?!.*# (?i:todo|skip)\b)", r"[#\u2139] (?:fail|cancelled) [1-9]",
+        failed=(r"[1-9]\d* failing\b", r"not ok \d(?!.*# (?i:todo|skip)\b)", r"[#\u2139] (?:fail|cancelled) +[1-9]",
                 r"\d+ specs?, [1-9]\d* failures?", r"Could not find '\S+'$"),
         passed=(r"[#\u2139] fail 0$",),
         part=(r"ok \d+ ",),
@@ -155,7 +156,7 @@ RUNNERS = (
         "rspec, phpunit, ctest, dotnet, swift, elixir",
         failed=(
             r"\d+ (?:examples?|tests?|runs|scenarios?|doctests?|propert\w+), .*\b[1-9]\d* (?:failures?|errors?|failed)",
-            r"FAILURES!$", r"The --only option was given to ",
+            r"FAILURES!$", r"Failed examples:$", r"Errors while running CTest$", r"The --only option was given to ",
             r"Tests: \d+, Assertions: \d+, .*(?:Failures|Errors): [1-9]", r"The following tests FAILED",
             r"\d+% tests passed, [1-9]\d* tests failed", r"Test Run Failed",
             r"\W*(?:Failed|Fehler|\u00c9chec|\u5931[\u8d25\u6557]) ?!\s+[:-]\s*[^\W\d]+ ?: +[1-9]",
@@ -323,7 +324,7 @@ RUNNERS = (
             r"[1-9]\d* errors?, \d+ warnings?",
             r"\S+\.pyi?:\d+(?::\d+)?: (?:error|[EF]\d{4}: )", r"\d+ files? would be reformatted",
             r"Would reformat: ", r"Oh no! ", r"Found [1-9]\d* (?:diagnostics?|problems?)$", r"SystemCheckError: ",
-            r"Total errors found: [1-9]",
+            r"Total errors found: [1-9]", r"ERROR: \S+ Imports are incorrectly sorted",
         ),
         passed=(r"All checks passed!", r"Success: no issues found", r"0 errors, \d+ warnings?",
                 r"Found [1-9]\d* errors? \([1-9]\d* fixed, 0 remaining\)"),
