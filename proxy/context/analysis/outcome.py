@@ -152,6 +152,8 @@ def _judge_run(
         return "failed"
     if timed_out or given:
         return "failed"
+    if command.shown_text and (found.has_success or not _names_runner(command)) and (found.failed or ends_badly):
+        return "unknown"  # the failure may be that of another run, whose output the command shows
     if found.failed:
         # The exit code of all that ran contradicts: a program prints such lines itself, or hides its code.
         return "unknown" if code == 0 and command.exit_code_proves and command.text else "failed"
@@ -161,6 +163,9 @@ def _judge_run(
         return "succeeded"
     passed = bool(found.passed) or (not command.output_cut and bool(found.part or found.last))
     if not passed or runner_patterns.compile_patterns().repeating_command.search(command.text):
+        return "unknown"
+    # The total may be that of another run, whose output the command shows below its own.
+    if command.shown_text == "after":
         return "unknown"
     # Of a script's output a filter may show the last total alone, and hide one that failed.
     if _FILTER.search(command.text) and not _names_runner(command):

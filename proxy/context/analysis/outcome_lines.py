@@ -72,6 +72,8 @@ class OutcomeLines(NamedTuple):
     """The last lines with content."""
     final: int | None
     """The last line with content that is no remark."""
+    has_success: bool = False
+    """A line reports success, also one that proves nothing of what ran after it."""
 
     @property
     def success(self) -> int:
@@ -120,6 +122,7 @@ def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
         elif patterns.success_words.match(line):
             found.words.append(n)
     ends = max([*found.passed, *found.part], default=-1)
+    found = found._replace(has_success=bool(found.passed or found.part or found.last))
     # A total below a cut counts all parts. Nothing is known of what ran after a total and was cut.
     found.part[:] = [n for n in found.part if n > begins and cut < 0]
     for told in (found.passed, found.last):

@@ -24,6 +24,7 @@ from proxy.context.analysis.showing_commands import (
     SHELLS,
     SHOWN_MARK,
     STATE_COMMANDS,
+    TEXT_COMMANDS,
     is_showing,
     skip_options,
 )
@@ -127,6 +128,8 @@ _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w++)\1([^\n]*+)\n(.*?)(?:^[ \t]*\2[ 
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*(?P<end>\"?)", re.DOTALL)
 _SINGLE_QUOTED = re.compile(r"'[^']*'")
 _REDIRECT = re.compile(r"\d?>&\d|&?\d?>>?[ \t]*[^\s;|&]+")
+_WRITTEN = re.compile(r"(?:>|\btee(?: -\w+)*)[ \t]*([^\s;|&<>]+)")
+"""A file into which a command writes an output."""
 _COMMENT = re.compile(r"(?:^|(?<=[\s;]))#[^\n]*")
 _PIPES = ("|", "|&")
 _DOCUMENT = "heredoc_"
@@ -186,6 +189,9 @@ class ShellCommand:
     core: str = ""
     """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
     directory, other assignments, or another text as input."""
+    shown_text: Literal["", "before", "after"] = ""
+    """The command also shows a text that it has not written itself, in front of its last run or after it. It may be
+    the output of another run."""
     prints_code: bool = False
     """The command is one run, after which the shell prints the run's exit code."""
 
@@ -324,6 +330,7 @@ def parse_command(text: str) -> ShellCommand:
         answer_codes=_read_answer_codes(parts[-2 if prints_code else -1]),
         is_single=single,
         core=core,
+        shown_text=_find_shown_text(parts, text),
         prints_code=prints_code,
     )
 
@@ -337,6 +344,27 @@ def _prints_code(parts: Sequence[_Part], text: str) -> bool:
         and not parts[-2].shows
         and _ECHOED_CODE.search(text) is not None
     )
+
+
+def _find_shown_text(parts: Sequence[_Part], text: str) -> Literal["", "before", "after"]:
+    """Return where a command shows the text of a file that it has not written. text: the whole command."""
+    last = max(n for n, part in enumerate(parts) if not part.shows)
+    written = {word.strip("'\"") for word in _WRITTEN.findall(text)}
+    shown = [
+        n
+        for n, part in enumerate(parts)
+        if (part.shows and part.operator not in _PIPES)
+        and (_shows_file(part, written) or (part.first in REMOTE_CLIENTS and part.first != "curl"))
+    ]
+    return "" if not shown else "after" if shown[-1] > last else "before"
+
+
+def _shows_file(part: _Part, written: set[str]) -> bool:
+    """True if a part shows the text of a file. written: files that the command itself has written."""
+    if part.first not in TEXT_COMMANDS:
+        return False
+    names = [word for word in part.words.split()[1:] if not word.startswith("-") and _DOCUMENT not in word]
+    return bool(names) and written.isdisjoint(names)
 
 
 def _hides_failure(part: _Part) -> bool:
