@@ -106,10 +106,11 @@ def _read_run_outcome(
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
         verdict = "unknown"
     if verdict == "succeeded" and (
-        state.unfinished or outcome_lines.ran_no_tests(rows, found) or outcome_lines.lacks_end(rows)
+        state.unfinished
+        or outcome_lines.ran_no_tests(rows, found)
+        or outcome_lines.lacks_end(rows)
+        or patterns.trial_command.search(command.core)
     ):
-        verdict = "unknown"
-    if verdict == "succeeded" and patterns.trial_command.search(command.core):
         verdict = "unknown"
     proven = code == 0 and command.exit_code_proves
     checks = [] if verdict == "unknown" else _find_failed_checks(rows, found, command)

@@ -314,10 +314,7 @@ def parse_command(text: str) -> ShellCommand:
         proves = proves and _proves_to_end(parts, after, last_unlinked, strict=strict)
     carried = [found for part in runs for found in _CARRIED_RUN.finditer(part.words)]
     proves = proves and not any(found[1] for found in carried)
-    proves = proves and not any(
-        part.first == "curl" and not any(map(_FAILS.match, part.words.split())) for part in runs
-    )
-    proves = proves and not any(_hides_failure(part) for part in runs)
+    proves = proves and not any(map(_hides_failure, runs))
     cut = cut or any(found[2] for found in carried)
     single = len(runs) == 1 and not any(found[3] for found in carried)
     core = _strip_display_parts(parts) if simple else shown
@@ -368,8 +365,11 @@ def _shows_file(part: _Part, written: set[str]) -> bool:
 
 
 def _hides_failure(part: _Part) -> bool:
-    """True for `find -exec COMMAND \\;`, which ends with 0 whatever its command ends with. With `+` it does not."""
+    """True for `find -exec COMMAND \\;`, which ends with 0 whatever its command ends with, and for `curl` without the
+    option by which it tells. With `+` `find` does not hide it."""
     words = part.words.split()
+    if part.first == "curl":
+        return not any(map(_FAILS.match, words))
     return part.first == "find" and sum(word in EXEC_OPTIONS for word in words) > words.count("+")
 
 
