@@ -39,6 +39,8 @@ ERROR_LINES = (
     r"|Set(?!-Cookie)|Split|Start|Stop|Suspend|Test|Uninstall|Unregister|Update|Wait|Write)-[A-Z]\w+ ?: \S"
     r"|Node\.js v\d+\.\d+\.\d+$|Bun v\d+\.\d+\.\d+ \(|https://www\.shellcheck\.net/wiki/SC\d+ -- "
     r"|package \S+ is not a main package$|There are no \.py\[i\] files in |(?:ERRO|FATA)\[\d+\] "
+    r"|(?:Fehler|Schwerwiegend|[Ee]rreur|fatal|[Ee]rrore|\u9519\u8bef|\u81f4\u547d\u9519\u8bef"
+    r"|\u043e\u0448\u0438\u0431\u043a\u0430)\s?[:\uff1a] ?\S"
     r"|.*: (?:Kommando nicht gefunden|Befehl nicht gefunden|commande introuvable|orden no encontrada"
     r"|comando non trovato|Datei oder Verzeichnis nicht gefunden|Aucun fichier ou dossier de ce type"
     r"|No existe el \w+ o el directorio"
@@ -46,6 +48,8 @@ ERROR_LINES = (
     r"|\u043a\u043e\u043c\u0430\u043d\u0434\u0430 \u043d\u0435 \u043d\u0430\u0439\u0434\u0435\u043d\u0430"
     r"|\u041d\u0435\u0442 \u0442\u0430\u043a\u043e\u0433\u043e \u0444\u0430\u0439\u043b\u0430"
     r"|\u0627\u0644\u0623\u0645\u0631 \u063a\u064a\u0631 \u0645\u0648\u062c\u0648\u062f"
+    r"|\u305d\u306e\u3088\u3046\u306a\u30d5\u30a1\u30a4\u30eb\u3084\u30c7\u30a3\u30ec\u30af\u30c8\u30ea\u306f"
+    r"|File o directory non esistente|Nie ma takiego pliku|Arquivo ou diret\u00f3rio inexistente"
     r"|\u672a\u627e\u5230\u547d\u4ee4|\u6ca1\u6709\u90a3\u4e2a\u6587\u4ef6\u6216\u76ee\u5f55)"
 )
 """Last lines that report an error. Node.js and Bun write their version after an exception that nobody caught. curl
@@ -86,8 +90,8 @@ little."""
 TRACEBACK = r"Traceback \(most recent call last\):"
 """The line above an exception that nobody caught, or that the program printed."""
 
-IGNORED_ERROR = r"Exception ignored (?:in|while|on)\b"
-"""The beginning of an error at Python's exit that changes no exit code."""
+IGNORED_ERROR = r"Exception ignored (?:in|while|on)\b|future: <Task finished\b"
+"""The beginning of an error that changes no exit code of Python: at its exit, or in a task that nobody awaited."""
 
 CUT_LINE = (
     r"\W{0,20}(?:(?:the )?(?:output|response|result|content|lines?|text)\W{1,20}(?:was |were |has been |is )?)?"
@@ -105,8 +109,10 @@ HARMLESS_LINES = (
 
 BROKEN_END = (
     r".*\b(?:failed with (?:exit|status|code|error)|below (?:the )?(?:\w+ )?(?:minimum|threshold))\b|\*\* \(\w+\) "
+    r"|Snapshots: .*\b[1-9]\d* obsolete"
 )
-"""A line below a success with which something else has failed: the success is not that of the whole run."""
+"""A line below a success with which something else has failed: the success is not that of the whole run. Jest ends with
+1 for an obsolete snapshot if it runs with `--ci`."""
 
 NO_TESTS = (
     r"=* ?(?!.*\b[1-9]\d* passed)[1-9]\d* (?:skipped|deselected)\b.*\bin [\d.]+|collected 0 items$"
@@ -121,6 +127,7 @@ NO_TESTS = (
     r"|([1-9]\d*) (?:tests?|examples?), 0 failures, \1 (?:excluded|skipped|pending)"
     r"|\[  PASSED  \] 0 tests|\d\d:\d\d \+0: All tests passed|Tests: succeeded 0, failed 0"
     r"|Tests Passed: 0, Failed: 0\b|Summary \[.*\b0 tests run"
+    r"|\d+ tests?, 0 passed, 0 failed"
     r"|> Task :\S*[tT]est NO-SOURCE|<testsuites?\b[^>]*\btests=\"0\""
 )
 """Lines that report that no test ran: none was there, or all were skipped, left out or deselected."""
@@ -145,9 +152,42 @@ FAILURE_COUNT = r"(?<![\w.])(?<!\bok )[1-9]\d* (?:failed|failures?|failing|error
 """A count of failures other than 0, anywhere in a line: it turns a line that begins like a success into a failure. In
 `ok 1 error is shown` of TAP the number is that of the test."""
 
+LOG_HEADERS = (
+    r"(?P<indent>\s*)console\.\w+(?: \S+)?$|(?P<vitest>(?:stdout|stderr) \| \S)|(?P<xml>\s*<system-(?:out|err)>)"
+    r"|-+ Captured (?:stdout|stderr|log) \w+ -+$"
+)
+"""A line above the output of a test, which its runner shows apart: of jest, vitest, JUnit's XML and pytest."""
+
+OPENED_RUNS = (
+    (r"=+ test session starts =+$", r"=* ?(?:no tests ran|\d+ \w+(?:, \d+ \w+)*) in [\d.]+|Results \([\d.]+"),
+    (r"running [1-9]\d* tests?$", r"test result: "),
+)
+"""Pairs of (the line with which a runner begins, the line with which it ends). A test that ends the process hides the
+second one, for example with `os._exit(0)`."""
+
 CONSOLE_LINE = r"console\.\w+(?: \S+)?$"
 """The line with which jest and vitest begin the log of a test; the log is indented below it."""
 
+
+FAILED_CHECKS = (
+    r"[\u274c\u2717\u2718\u2716\u2715] ?(?!\s*0\b)\S|.*\S\s?[\u274c\u2717\u2718]$|\[ *(?:FAIL(?:ED)?|ERROR) *\] \S"
+    r"|(?:FAIL|FAILED|FAILURE)(?::| -+) *(?!0\b|none\b)\S|.{0,200}(?:\.{2,}|[:=>|\u2192-]) ?FAIL(?:ED)?\b(?!\W*0\b)"
+    r"|.{0,200}\.{2,} ?ERROR\b|.{0,200}?(?<![\d.])(\d+) ?(?:/|(?:out )?of) ?(?!\1\b)\d+ (?:\w+ ){0,2}pass(?:ed|ing)?\b"
+    r"|.{0,200}?\b[Pp]ass(?:ed|ing): *(\d+) ?(?:/|of) ?(?!\2\b)\d"
+    r"|.{0,200}?\d (?:\w+ )?(?:passed|succeeded|ok)\b.{0,80}?(?<!\d)[1-9]\d* (?:\w+ )?fail(?:ed|ures?|ing)?\b"
+    r"|.{0,200}?(?<!\d)[1-9]\d* (?:\w+ )?fail(?:ed|ures?|ing)?\b.{0,80}?\d (?:\w+ )?(?:passed|succeeded|ok)\b"
+    r"|\W*[Ff]ail(?:ed|ures|ing)? ?: *[1-9]\d*\b"
+    r"|(?:\S+: )?[a-z]+: (?:cannot|can't) \S|[a-z]+: .{1,200}: (?:No such file or directory|Permission denied)$"
+    r"|\S+: (?:line )?\d+: \S+: (?:command )?not found$|\S+:\d+:\d+: runtime error: |==\d+== ERROR SUMMARY: [1-9]"
+)
+"""Lines with which a script reports that a check of its own, or a command that it ran, has failed. Many scripts end
+with 0 all the same."""
+
+FAILED_CHECK_WORDS = (
+    r"FAIL|[Ff]ail|ERROR|[Pp]ass|cannot|can't|No such|Permission|not found|runtime error"
+    r"|[\u274c\u2717\u2718\u2716\u2715]"
+)
+"""A pattern of a word that each of these lines has."""
 
 SUCCESS_WORDS = (
     r"Plan: \d+ to (?:add|import)|No changes\. |Terraform has been successfully init|"

@@ -105,16 +105,22 @@ def _read_run_outcome(
     verdict = _judge_run(command, code, found, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
         verdict = "unknown"
-    if verdict == "succeeded" and (state.unfinished or outcome_lines.ran_no_tests(rows, found)):
-        verdict = "unknown"
-    if verdict == "succeeded" and patterns.trial_command.search(command.core):
+    if verdict == "succeeded" and (
+        state.unfinished
+        or outcome_lines.ran_no_tests(rows, found)
+        or outcome_lines.lacks_end(rows)
+        or patterns.trial_command.search(command.core)
+    ):
         verdict = "unknown"
     proven = code == 0 and command.exit_code_proves
-    doubtful = verdict == "succeeded" and not proven and _reports_error(rows, found, command)
+    checks = [] if verdict == "unknown" else _find_failed_checks(rows, found, command)
+    doubtful = verdict == "succeeded" and (bool(checks) if proven else _reports_error(rows, found, command))
     if doubtful:
         verdict = "unknown"
     suspicious = doubtful or verdict == "failed" or bool(found.failed) or ends_badly
     failures = (outcome_lines.find_failure_lines(rows, patterns) if suspicious else ()) or state.timeouts
+    if doubtful or verdict == "failed":  # the lines of a script's own form, where the runners' forms leave room
+        failures = tuple(sorted({*failures, *checks[: max(0, outcome_lines.MAX_FAILURES - len(failures))]}))
     passed = (found.passed or found.part)[-1:]
     # A line of words after the one that proves the success often has the counts.
     words = [n for n in found.words[-1:] if not passed or n > passed[0]]
@@ -147,6 +153,8 @@ def _judge_run(
         return "failed"
     if timed_out or given:
         return "failed"
+    if command.shown_text and (found.has_success or not _names_runner(command)) and (found.failed or ends_badly):
+        return "unknown"  # the failure may be that of another run, whose output the command shows
     if found.failed:
         # The exit code of all that ran contradicts: a program prints such lines itself, or hides its code.
         return "unknown" if code == 0 and command.exit_code_proves and command.text else "failed"
@@ -156,6 +164,9 @@ def _judge_run(
         return "succeeded"
     passed = bool(found.passed) or (not command.output_cut and bool(found.part or found.last))
     if not passed or runner_patterns.compile_patterns().repeating_command.search(command.text):
+        return "unknown"
+    # The total may be that of another run, whose output the command shows below its own.
+    if command.shown_text == "after":
         return "unknown"
     # Of a script's output a filter may show the last total alone, and hide one that failed.
     if _FILTER.search(command.text) and not _names_runner(command):
@@ -195,6 +206,24 @@ def _is_chain(command: ShellCommand) -> bool:
     runs = command.core.split(" && ")
     parts[-1] = parts[-1].partition("|")[0].strip()
     return [part for part in parts if part in runs] == runs
+
+
+def _find_failed_checks(rows: Sequence[str], found: OutcomeLines, command: ShellCommand) -> list[int]:
+    """Return the lines in which a script reports, below the last success of a runner, that a check of its own failed.
+
+    The exit code of such a script is often 0 all the same. That of a runner decides alone: its tests print such lines.
+    """
+    patterns = runner_patterns.compile_patterns()
+    if command.is_single and patterns.runner_command.match(command.core):
+        return []
+    lines: list[int] = []
+    for n in range(found.success + 1, len(rows)):
+        checkpoint()
+        if len(rows[n]) <= SHORT_LINE_CHARS and patterns.failed_check_words.search(rows[n]):
+            bare = strip_line(rows[n])
+            if patterns.failed_check.match(bare) and not patterns.harmless.match(bare):
+                lines.append(n)
+    return lines
 
 
 def _reports_error(rows: Sequence[str], found: OutcomeLines, command: ShellCommand) -> bool:

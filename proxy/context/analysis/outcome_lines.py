@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from proxy.chat.message import checkpoint
-from proxy.context.analysis import general_lines, runner_patterns
+from proxy.context.analysis import general_lines, output_wrappers, runner_patterns
 from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS, SHORT_LINE_CHARS, has_content, strip_line
 
 MAX_LAST_LINES = 3
@@ -46,6 +46,11 @@ OUTCOME_WORDS = (
     "\u043a\u043e\u043d\u0444\u043b\u0438\u043a\u0442",
 )  # fmt: skip
 """Words in lower case. Each line that reports an outcome holds at least one of them."""
+MAX_LOGGED = 500
+"""Maximum number of lines that count as the output of one test."""
+_LOG_WORDS = ("console.", "stdout", "stderr", "- Captured ", "<system-")
+"""A word that each heading above the output of a test has."""
+_RULER = re.compile(r"-{5}|={5}|_{5}")
 _COUNTED_TESTS = re.compile(r"Ran ([1-9]\d*)")
 """The line with which unittest reports the number of its tests. It counts those that it skipped, too."""
 
@@ -67,6 +72,8 @@ class OutcomeLines(NamedTuple):
     """The last lines with content."""
     final: int | None
     """The last line with content that is no remark."""
+    has_success: bool = False
+    """A line reports success, also one that proves nothing of what ran after it."""
 
     @property
     def success(self) -> int:
@@ -89,9 +96,10 @@ def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
     patterns = runner_patterns.compile_patterns()
     found = OutcomeLines([], [], [], [], [], find_last_lines(rows, MAX_LAST_LINES), find_final_line(rows))
     begins = cut = -1
+    logged = find_logged_lines(rows) - {found.final}
     above: set[int] = set()  # the pairs of `whole` whose line to stand above was seen, so that no line is read twice
     for n in find_candidates(rows):
-        if n in but or len(rows[n]) > MAX_LINE_CHARS:
+        if n in but or n in logged or len(rows[n]) > MAX_LINE_CHARS:
             continue
         line = strip_line(rows[n])
         if len(line) > SHORT_LINE_CHARS or not line:
@@ -114,6 +122,7 @@ def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
         elif patterns.success_words.match(line):
             found.words.append(n)
     ends = max([*found.passed, *found.part], default=-1)
+    found = found._replace(has_success=bool(found.passed or found.part or found.last))
     # A total below a cut counts all parts. Nothing is known of what ran after a total and was cut.
     found.part[:] = [n for n in found.part if n > begins and cut < 0]
     for told in (found.passed, found.last):
@@ -149,6 +158,47 @@ def ran_no_tests(rows: Sequence[str], found: OutcomeLines) -> bool:
 def _compile_no_tests() -> tuple[re.Pattern[str], ...]:
     lines = general_lines
     return tuple(map(re.compile, (lines.NO_TESTS_WORDS, lines.NO_TESTS, lines.TESTS_RAN, lines.BUILT)))
+
+
+def find_logged_lines(rows: Sequence[str]) -> set[int]:
+    """Return the lines that a test has printed, where its runner shows them under a heading of their own."""
+    header = runner_patterns.compile_patterns().log_header
+    found: set[int] = set()
+    for n in _list_examined(rows):
+        if n in found or not any(word in rows[n] for word in _LOG_WORDS):
+            continue
+        checkpoint()
+        match = header.match(output_wrappers.remove_colours(rows[n][:SHORT_LINE_CHARS]).rstrip())
+        if match is None:
+            continue
+        for k in range(n + 1, min(len(rows), n + MAX_LOGGED)):
+            line = output_wrappers.remove_colours(rows[k][:SHORT_LINE_CHARS]).rstrip()
+            if match["vitest"]:
+                is_end = not line
+            elif match["xml"]:
+                is_end = line.lstrip().startswith("</system-")
+            elif match["indent"] is None:
+                is_end = _RULER.match(line) is not None
+            else:
+                is_end = bool(line) and len(line) - len(line.lstrip()) <= len(match["indent"])
+            if is_end:
+                break
+            found.add(k)
+    return found
+
+
+def lacks_end(rows: Sequence[str]) -> bool:
+    """True if a runner has begun and did not write its total, and nothing says that the output was cut."""
+    patterns = runner_patterns.compile_patterns()
+    for begin, end in patterns.opened_runs:
+        starts = [n for n, row in enumerate(rows) if len(row) <= SHORT_LINE_CHARS and begin.match(strip_line(row))]
+        if starts and not any(
+            end.match(line) or patterns.cut.match(line)
+            for row in rows[starts[-1] + 1 :]
+            if len(row) <= SHORT_LINE_CHARS and (line := strip_line(row))
+        ):
+            return True
+    return False
 
 
 def find_final_line(rows: Sequence[str]) -> int | None:

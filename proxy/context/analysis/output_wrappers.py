@@ -23,7 +23,8 @@ _EDGE_ROWS = 6000
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
 _TASK = re.compile(
-    r"(?:\[(?!ERROR\]|-\])[\w:./-]+\] (?!\$)|(?!(?:ok|FAILED) \| \d)[\w.-]++(?: +\||>) |#\d+ (?:\d+\.\d+ )?"
+    r"(?:\[(?!ERROR\]|-\])[\w:./-]+\] (?!\$)"
+    r"|(?!(?:ok|FAILED) \| \d|INTERNALERROR>)[\w.-]++(?: +\||>) (?!(?:FAIL|PASS|SKIP) \|$)|#\d+ (?:\d+\.\d+ )?"
     r"|\d{4}-\d\d-\d\dT[\d:.]+Z |(?:Output|Stdout|Stderr): (?=\S))"
     r"|[\[#* ]*(?i:observation|(?:execution|command|tool|last) (?:logs?|results?|outputs?|responses?)"
     r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"

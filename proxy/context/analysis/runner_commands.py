@@ -35,6 +35,7 @@ TRIAL_COMMANDS = (
     r"|--just-print|--recon|--nobuild|--simulate|--whatif|-WhatIf|-DskipTests|-Dmaven\.test\.skip)\b"
     r"|(?<!\S)g?make (?:\S+ )*-\w*n\b|(?<!\S)(?:ctest (?:\S+ )*-N|ninja (?:\S+ )*-n|dotnet test (?:\S+ )*-t)\b"
     r"|(?<!\S)git (?:clean|push|add|rm|mv) (?:\S+ )*-\w*n|(?<!\S)(?:vitest|nextest|swift test) list\b"
+    r"|(?<!\S)(?:nox|tox) (?:\S+ )*(?:-l|-a|--list\S*|list)(?!\S)"
     r"|(?<!\S)(?:cargo test|playwright test) .*--list\b|(?<!\S)go test (?:\S+ )*-list\b"
 )
 """Commands that list what they would do, or build what they would run: their success is none of a test."""

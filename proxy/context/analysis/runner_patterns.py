@@ -45,7 +45,11 @@ class RunnerPatterns:
     trial_command: re.Pattern[str]
     console_line: re.Pattern[str]
     broken_end: re.Pattern[str]
+    failed_check: re.Pattern[str]
+    failed_check_words: re.Pattern[str]
     closing: re.Pattern[str]
+    log_header: re.Pattern[str]
+    opened_runs: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
 
 
 @cache
@@ -77,7 +81,11 @@ def compile_patterns() -> RunnerPatterns:
         trial_command=re.compile(runner_commands.TRIAL_COMMANDS),
         console_line=re.compile(general_lines.CONSOLE_LINE),
         broken_end=re.compile(general_lines.BROKEN_END),
+        failed_check=re.compile(general_lines.FAILED_CHECKS),
+        failed_check_words=re.compile(general_lines.FAILED_CHECK_WORDS),
         closing=re.compile(general_lines.CLOSING_LINES),
+        log_header=re.compile(general_lines.LOG_HEADERS),
+        opened_runs=tuple((re.compile(begin), re.compile(end)) for begin, end in general_lines.OPENED_RUNS),
     )
 
 

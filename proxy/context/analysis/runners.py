@@ -48,7 +48,7 @@ RUNNERS = (
             r"=+ (?:FAILURES|ERRORS) =+$", r"!+ .*(?:Interrupted|stopping after|KeyboardInterrupt|\.Exit: ).* !+$",
             r"ERROR: (?:not found|file or directory not found|usage)", r"(?:=+ )?no tests ran in [\d.]+",
             r"(?:ERROR: )?Coverage failure: ", r"ERROR: Coverage for \w+ ", r"FAIL Required test coverage",
-            r"INTERNALERROR>",
+            r"INTERNALERROR>", r"\++ Timeout \++$",
         ),
         # A test may print or log such a line. The total has a failure of the runner's own.
         printed=(r"(?:FAILED|ERROR) \S+(?:::|\.py)",),
@@ -118,7 +118,8 @@ RUNNERS = (
         ),
         # A suite that could not be loaded has failed, and its tests do not count: `Tests:` alone proves nothing.
         passed=(r"Test Suites:\s++(?!.*\bfailed).*\b[1-9]\d* passed, (?:\d+ of )?\d+ total",),
-        detail=((r"No tests found, exiting", 0), (r"\u25cf (?!Console)\S.*", 2), (r"Expected(?: \w+)?: ", 1)),
+        detail=((r"No tests found, exiting", 0), (r"\u203a \d+ snapshots? (?:failed|obsolete)", 1),
+                (r"\u25cf (?!Console)\S.*", 2), (r"Expected(?: \w+)?: ", 1)),
     ),
     Runner(
         "vitest",
@@ -133,12 +134,12 @@ RUNNERS = (
     ),
     Runner(
         "mocha",
-        failed=(r"[1-9]\d* failing\b", r"not ok \d", r"[#\u2139] (?:fail|cancelled) [1-9]",
+        failed=(r"[1-9]\d* failing\b", r"not ok \d(?!.*# (?i:todo|skip)\b)", r"[#\u2139] (?:fail|cancelled) +[1-9]",
                 r"\d+ specs?, [1-9]\d* failures?", r"Could not find '\S+'$"),
         passed=(r"[#\u2139] fail 0$",),
         part=(r"ok \d+ ",),
         last=(r"[1-9]\d* passing \([\d.]+\w+\)$",),
-        detail=((r"\d+\) \S", 2), (r"not ok \d", 2)),
+        detail=((r"\d+\) \S", 2), (r"not ok \d(?!.*# (?i:todo|skip)\b)", 2)),
     ),
     Runner(
         "cypress, ava, tap-spec, nx",
@@ -155,7 +156,7 @@ RUNNERS = (
         "rspec, phpunit, ctest, dotnet, swift, elixir",
         failed=(
             r"\d+ (?:examples?|tests?|runs|scenarios?|doctests?|propert\w+), .*\b[1-9]\d* (?:failures?|errors?|failed)",
-            r"FAILURES!$", r"The --only option was given to ",
+            r"FAILURES!$", r"Failed examples:$", r"Errors while running CTest$", r"The --only option was given to ",
             r"Tests: \d+, Assertions: \d+, .*(?:Failures|Errors): [1-9]", r"The following tests FAILED",
             r"\d+% tests passed, [1-9]\d* tests failed", r"Test Run Failed",
             r"\W*(?:Failed|Fehler|\u00c9chec|\u5931[\u8d25\u6557]) ?!\s+[:-]\s*[^\W\d]+ ?: +[1-9]",
@@ -232,7 +233,9 @@ RUNNERS = (
         ),
         detail=(
             (r"Exception in thread \"", 0), (r"lua[\d.]*: \S+:\d+: ", 0), (r"Can't locate \S+ in @INC", 0),
-            (r"==\d+==ERROR: \w+Sanitizer", 0), (r"[A-Z][a-z]+-[A-Z]\w+ ?: \S", 0),
+            (r"==\d+==ERROR: \w+Sanitizer", 0), (r"\S+:\d+:\d+: runtime error: ", 0),
+            (r"==\d+== (?:Invalid |Conditional jump|Use of uninit|Process terminating|.* definitely lost)", 2),
+            (r"[A-Z][a-z]+-[A-Z]\w+ ?: \S", 0),
             (r".*\bis not recognized as ", 0),
         ),
     ),
@@ -321,7 +324,7 @@ RUNNERS = (
             r"[1-9]\d* errors?, \d+ warnings?",
             r"\S+\.pyi?:\d+(?::\d+)?: (?:error|[EF]\d{4}: )", r"\d+ files? would be reformatted",
             r"Would reformat: ", r"Oh no! ", r"Found [1-9]\d* (?:diagnostics?|problems?)$", r"SystemCheckError: ",
-            r"Total errors found: [1-9]",
+            r"Total errors found: [1-9]", r"ERROR: \S+ Imports are incorrectly sorted",
         ),
         passed=(r"All checks passed!", r"Success: no issues found", r"0 errors, \d+ warnings?",
                 r"Found [1-9]\d* errors? \([1-9]\d* fixed, 0 remaining\)"),
@@ -351,12 +354,13 @@ RUNNERS = (
         failed=(
             r"(?:\S+ \()?webpack [\d.]+\)? compiled with [1-9]\d* errors?", r"Failed to compile\.$", r"Type error: ",
             r"error during build:", r"[x\u2717] Build failed in [\d.]+", r"[1-9]\d* errors?$",
-            r"Application bundle generation failed",
+            r"Application bundle generation failed", r"\[!\] (?:\([^)]{1,80}\) )?\w*Error: ",
         ),
         printed=(r"[1-9]\d* errors?$", r"Type error: "),
         part=(r"(?:\S+ \()?webpack [\d.]+\)? compiled (?:successfully|with [1-9]\d* warnings?) in ",),
         last=(r"\W*built in [\d.]+m?s$",),
-        detail=((r"ERROR in \S", 1), (r"error during build:", 1), (r"Failed to compile\.$", 2)),
+        detail=((r"ERROR in \S", 1), (r"\[!\] (?:\([^)]{1,80}\) )?\w*Error: ", 1),
+                (r"error during build:", 1), (r"Failed to compile\.$", 2)),
     ),
     Runner(
         "bun, deno, playwright, zig",

@@ -24,6 +24,7 @@ from proxy.context.analysis.showing_commands import (
     SHELLS,
     SHOWN_MARK,
     STATE_COMMANDS,
+    TEXT_COMMANDS,
     is_showing,
     skip_options,
 )
@@ -127,6 +128,8 @@ _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w++)\1([^\n]*+)\n(.*?)(?:^[ \t]*\2[ 
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*(?P<end>\"?)", re.DOTALL)
 _SINGLE_QUOTED = re.compile(r"'[^']*'")
 _REDIRECT = re.compile(r"\d?>&\d|&?\d?>>?[ \t]*[^\s;|&]+")
+_WRITTEN = re.compile(r"(?:>|\btee(?: -\w+)*)[ \t]*([^\s;|&<>]+)")
+"""A file into which a command writes an output."""
 _COMMENT = re.compile(r"(?:^|(?<=[\s;]))#[^\n]*")
 _PIPES = ("|", "|&")
 _DOCUMENT = "heredoc_"
@@ -186,6 +189,9 @@ class ShellCommand:
     core: str = ""
     """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
     directory, other assignments, or another text as input."""
+    shown_text: Literal["", "before", "after"] = ""
+    """The command also shows a text that it has not written itself, in front of its last run or after it. It may be
+    the output of another run."""
     prints_code: bool = False
     """The command is one run, after which the shell prints the run's exit code."""
 
@@ -308,10 +314,7 @@ def parse_command(text: str) -> ShellCommand:
         proves = proves and _proves_to_end(parts, after, last_unlinked, strict=strict)
     carried = [found for part in runs for found in _CARRIED_RUN.finditer(part.words)]
     proves = proves and not any(found[1] for found in carried)
-    proves = proves and not any(
-        part.first == "curl" and not any(map(_FAILS.match, part.words.split())) for part in runs
-    )
-    proves = proves and not any(_hides_failure(part) for part in runs)
+    proves = proves and not any(map(_hides_failure, runs))
     cut = cut or any(found[2] for found in carried)
     single = len(runs) == 1 and not any(found[3] for found in carried)
     core = _strip_display_parts(parts) if simple else shown
@@ -324,6 +327,7 @@ def parse_command(text: str) -> ShellCommand:
         answer_codes=_read_answer_codes(parts[-2 if prints_code else -1]),
         is_single=single,
         core=core,
+        shown_text=_find_shown_text(parts, text),
         prints_code=prints_code,
     )
 
@@ -339,9 +343,33 @@ def _prints_code(parts: Sequence[_Part], text: str) -> bool:
     )
 
 
+def _find_shown_text(parts: Sequence[_Part], text: str) -> Literal["", "before", "after"]:
+    """Return where a command shows the text of a file that it has not written. text: the whole command."""
+    last = max(n for n, part in enumerate(parts) if not part.shows)
+    written = {word.strip("'\"") for word in _WRITTEN.findall(text)}
+    shown = [
+        n
+        for n, part in enumerate(parts)
+        if (part.shows and part.operator not in _PIPES)
+        and (_shows_file(part, written) or (part.first in REMOTE_CLIENTS and part.first != "curl"))
+    ]
+    return "" if not shown else "after" if shown[-1] > last else "before"
+
+
+def _shows_file(part: _Part, written: set[str]) -> bool:
+    """True if a part shows the text of a file. written: files that the command itself has written."""
+    if part.first not in TEXT_COMMANDS:
+        return False
+    names = [word for word in part.words.split()[1:] if not word.startswith("-") and _DOCUMENT not in word]
+    return bool(names) and written.isdisjoint(names)
+
+
 def _hides_failure(part: _Part) -> bool:
-    """True for `find -exec COMMAND \\;`, which ends with 0 whatever its command ends with. With `+` it does not."""
+    """True for `find -exec COMMAND \\;`, which ends with 0 whatever its command ends with, and for `curl` without the
+    option by which it tells. With `+` `find` does not hide it."""
     words = part.words.split()
+    if part.first == "curl":
+        return not any(map(_FAILS.match, words))
     return part.first == "find" and sum(word in EXEC_OPTIONS for word in words) > words.count("+")
 
 

@@ -21,6 +21,11 @@ _SHOWING = frozenset((
     "gc", "sls", "gci", "dir", "findstr",
 ))  # fmt: skip
 """Commands that show, search, filter or print; their exit code is no outcome of a run."""
+TEXT_COMMANDS = frozenset((
+    "cat", "head", "tail", "less", "more", "nl", "sed", "awk", "gawk", "grep", "egrep", "fgrep", "zgrep", "rg", "ag",
+    "ack", "bat", "zcat", "gc", "sls",
+))  # fmt: skip
+"""The commands of `_SHOWING` that show the text of files."""
 STATE_COMMANDS = frozenset(("cd", "pushd", "popd", "export", "unset", "source", "."))
 """The commands of `_SHOWING` that affect a later command."""
 _GIT_SHOWING = frozenset((

@@ -13,7 +13,15 @@ from itertools import filterfalse
 import msgspec
 
 from proxy.chat.message import Message, checkpoint
-from proxy.context.analysis import identifiers, line_numbers, outcome, output_wrappers, result_lines, telling_lines
+from proxy.context.analysis import (
+    identifiers,
+    line_numbers,
+    outcome,
+    outcome_lines,
+    output_wrappers,
+    result_lines,
+    telling_lines,
+)
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex, TextFacts
 from proxy.context.analysis.outcome import ToolOutcome
@@ -96,10 +104,20 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
 def _find_telling_lines(message: Message, command: ShellCommand, content: ContentKind) -> tuple[int, ...]:
     """The numbers of the lines that tell of an error.
 
-    Of a file, a search or a listing, only lines that report an error count: the others are code with these words.
+    Of a file, a search or a listing, only lines that report an error count: the others are code with these words. Of a
+    run that succeeded, what a test has printed does not count: without its heading it reads as an error of the run.
     """
-    shows = content != "unknown" and command.kind != "run"
-    return message.derive(telling_lines.find_reported_errors if shows else telling_lines.find_error_lines)
+    if content != "unknown" and command.kind != "run":
+        return message.derive(telling_lines.find_reported_errors)
+    found = message.derive(telling_lines.find_error_lines)
+    if found and command.kind == "run" and outcome.read_outcome(message, command).verdict == "succeeded":
+        logged = message.derive(_find_logged_lines)
+        return tuple(n for n in found if n not in logged)
+    return found
+
+
+def _find_logged_lines(message: Message) -> frozenset[int]:
+    return frozenset(outcome_lines.find_logged_lines(result_lines.read_lines(message)))
 
 
 def _find_outcome_lines(ended: ToolOutcome, command: ShellCommand, *, may_be_view: bool) -> set[int]:

@@ -523,3 +523,22 @@ def test_line_numbers_with_leading_zeros_are_not_names() -> None:
     assert "compute_40" in shown
     assert "4040" in shown, "a number of the file is"
     assert "00040" not in shown
+
+
+def test_what_a_passing_test_has_printed_is_no_error_in_the_stub_of_its_run() -> None:
+    logged = (
+        "stdout | v/a.test.mjs > cart > logs\nFAIL src/x.js\n",
+        "stderr | v/a.test.mjs > cart > logs\nError: 1 failed\n",
+    )
+    total = " Test Files  1 passed (1)\n      Tests  31 passed (31)"
+    for code, kept in ((0, False), (1, True)):
+        text = "\n".join([f"Exit code: {code}", " RUN  v2.1.9 /app", "", *logged, *FILLER, total])
+        view = build_view([user("a"), assistant(None, "1"), result("1", text), assistant("b"), user("c")])
+        made = StubWriter(PromptIndex(view), StubLimits()).write_stub(
+            view.messages[2],
+            identifiers.find_facts(view.messages[2], None),
+            command=shell_commands.parse_command("npx vitest run"),
+            content="other",
+        )
+        assert ("Error: 1 failed" in made) is kept, code
+        assert "1 passed (1)" in made
