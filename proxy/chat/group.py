@@ -35,6 +35,7 @@ _OBSERVES = re.compile(
     r"[\[#* \t]*+(?:observation|execution (?:logs?|results?)|tool (?:results?|outputs?|responses?)|command output)\b"
     r"|<(?:observation|returncode|exit_code|tool_response|tool_result|function_results?|execution_results?)\b"
     r"|\[[\w.-]{2,40}(?: for [^\n\]]{0,200})?\] results?:"
+    r"|<system>\s*+(?:ran (?:allowlisted )?command: `|executed code block\b)"
     r")",
     re.IGNORECASE,
 )
@@ -243,10 +244,10 @@ def is_observation(messages: Sequence[Message], n: int, patterns: re.Pattern[str
 
     Such an agent acts in plain text (`Action: search[x]`, a code block, `<execute_bash>`). Its framework sends the
     outcome as the user's next message: `Observation: ...` (ReAct, smolagents), `<returncode>0</returncode>`
-    (mini-swe-agent), `EXECUTION RESULT of [...]:` (OpenHands), `[read_file for 'x'] Result:` (Cline). Others end with a
-    prompt of their shell: `(Current directory: /x)`, `bash-$` (SWE-agent). Both the action and the outcome are
-    required, since people begin a message with "Result:" as well. Some outcomes begin with a word that people use too.
-    Such a message is an observation only after an action in the words of a framework.
+    (mini-swe-agent), `EXECUTION RESULT of [...]:` (OpenHands), `[read_file for 'x'] Result:` (Cline), `<system> Ran
+    command:` (gptme). Others end with a prompt of their shell: `(Current directory: /x)`, `bash-$` (SWE-agent). Both
+    the action and the outcome are required, since people begin a message with "Result:" as well. Some outcomes begin
+    with a word that people use too. Such a message is an observation only after an action in the words of a framework.
     """
     message = messages[n]
     if message.role != "user":

@@ -2,7 +2,7 @@
 
 An answer is known by its chain key where the client returns it as it was. Some clients write calls as text, put a text
 after the answer, or take the reasoning from its front. Their answers are known by the ids of the calls, or by the
-beginning or end of the text.
+beginning or end of the text. Others give the calls ids of their own. Their answers are known by all that is no id.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from proxy.chat import chain
 from proxy.chat.message import Call, Message
 
 MIN_ID_CHARS = 9
@@ -22,6 +23,8 @@ MIN_TEXT_CHARS = 16
 """Characters of an answer that is recognised by its text."""
 REMEMBERED_CHARS = 200
 """Characters that are remembered of each end of an answer's text."""
+_OUTSIDE_IDS = re.compile(r"[^0-9A-Za-z]+")
+"""Characters that some providers allow in an id and others refuse."""
 
 
 class GivenAnswer(NamedTuple):
@@ -34,6 +37,10 @@ class GivenAnswer(NamedTuple):
     chance."""
     tail: str
     """The last ones."""
+    all_ids: tuple[str, ...] = ()
+    """The ids of all its calls, in their order."""
+    rest: bytes = b""
+    """A digest of its text and its calls without their ids. Empty where it calls no tool."""
 
     @classmethod
     def remember(cls, message: Message) -> GivenAnswer:
@@ -41,7 +48,9 @@ class GivenAnswer(NamedTuple):
         text = message.text.strip()
         if len(text) < MIN_TEXT_CHARS:
             text = ""
-        return cls(_select_call_ids(message), text[:REMEMBERED_CHARS], text[-REMEMBERED_CHARS:])
+        ids = tuple(call.id for call in message.calls)
+        rest = _digest_without_ids(message) if ids else b""
+        return cls(_select_call_ids(message), text[:REMEMBERED_CHARS], text[-REMEMBERED_CHARS:], ids, rest)
 
     def is_reworded_in(self, message: Message) -> bool:
         """True if a client's message shows this answer.
@@ -52,7 +61,7 @@ class GivenAnswer(NamedTuple):
         """
         if message.calls:
             ids = _select_call_ids(message)
-            return bool(ids) and self.call_ids.issuperset(ids)
+            return (bool(ids) and self.call_ids.issuperset(ids)) or self._has_other_ids_in(message)
         if message.role != "assistant":
             return False
         text = message.text.strip()
@@ -62,11 +71,36 @@ class GivenAnswer(NamedTuple):
             return False
         return text.startswith(self.head) or text.endswith(self.tail) or self.tail.endswith(text)
 
+    def _has_other_ids_in(self, message: Message) -> bool:
+        """True if a message with calls is this answer but for the ids of its calls, which the client has replaced.
+
+        A client may replace an id that only counts by one of its own, as Droid does. Such an id said nothing, so what
+        is left says as much as the whole answer. Another id is at most cut or cleaned, as for a provider with a limit.
+        """
+        calls = message.calls
+        if len(calls) != len(self.all_ids) or _digest_without_ids(message) != self.rest:
+            return False
+        return all(_may_stand_for(call.id, given, call.name) for call, given in zip(calls, self.all_ids, strict=True))
+
 
 def _select_call_ids(message: Message) -> frozenset[str]:
-    return frozenset(call.id for call in message.calls if len(call.id) >= MIN_ID_CHARS and not _is_counter(call))
+    return frozenset(call.id for call in message.calls if not _says_nothing(call.id, call.name))
 
 
-def _is_counter(call: Call) -> bool:
-    """True if the id of a call only counts, as `functions.read:0` does: another conversation has the same one."""
-    return _COUNTER.fullmatch(call.id.replace(call.name, "") if call.name else call.id) is not None
+def _says_nothing(call_id: str, name: str) -> bool:
+    """True if an id of a call is short, or only counts as `functions.read:0` does: another conversation has the same
+    one. name: the called tool."""
+    return len(call_id) < MIN_ID_CHARS or _COUNTER.fullmatch(call_id.replace(name, "") if name else call_id) is not None
+
+
+def _may_stand_for(returned: str, given: str, name: str) -> bool:
+    """True if a client may have put an id in the place of the one that it was given. name: the called tool."""
+    if returned == given or _says_nothing(given, name):
+        return True
+    kept, whole = _OUTSIDE_IDS.sub("", returned), _OUTSIDE_IDS.sub("", given)
+    return len(kept) >= MIN_ID_CHARS and (whole.startswith(kept) or kept.startswith(whole))
+
+
+def _digest_without_ids(message: Message) -> bytes:
+    calls = [Call("", call.name, call.arguments) for call in message.calls]
+    return chain.digest_message(message.role, message.text.strip(), calls, None, ())

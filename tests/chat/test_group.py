@@ -36,6 +36,8 @@ SAMPLES = {
     "cline, an edit": ("<apply_diff>\n<path>a</path>\n</apply_diff>\n", "[apply_diff for 'a'] Result:\nx"),
     "swe-agent": ("I look.\n```\nls\n```", "a.py\n(Open file: n/a)\n(Current directory: /w)\nbash-$"),
     "swe-agent, no output": ("Go on.\n```\nsend x\n```", "\n(Interactive session: connect host 1)\nbash-$ "),
+    "gptme": ("I look.\n\n```shell\nls\n```\n", "<system>\nRan command: `ls`\n\n```stdout\na\n```\n</system>"),
+    "gptme, python": ("I look.\n```ipython\n1\n```", "<system>Executed code block.\n\n```result\n1\n```</system>"),
     "json": ('{"action": "search", "input": "x"}', "Result: nothing"),
     "hermes": ('<tool_call>{"name": "x"}</tool_call>', "<tool_response>\n1\n</tool_response>"),
 }

@@ -221,6 +221,9 @@ def test_json_points_to_the_proxy(block: Block) -> None:
     if block.title == "~/.pi/agent/models.json":
         assert json.loads(block.text)["providers"]["proxy"]["baseUrl"] == f"http://{ADDRESS}/v1"
         return
+    if block.title == "~/.factory/settings.json":
+        assert json.loads(block.text)["customModels"][0]["baseUrl"] == f"http://{ADDRESS}/v1"
+        return
     [(_, provider)] = json.loads(block.text)["provider"].items()
     assert provider["options"]["baseURL"] == f"http://{ADDRESS}/v1"
 
@@ -233,6 +236,9 @@ def test_yaml_is_what_it_stands_for(block: Block) -> None:
         assert told["scrape_configs"] == shipped["scrape_configs"]
     elif block.title == "litellm.yaml":
         assert told["guardrails"][0]["litellm_params"]["api_base"] == f"http://{ADDRESS}"
+    elif block.title == "litellm.yaml, LiteLLM in front":
+        bases = [one["litellm_params"]["api_base"] for one in told["model_list"]]
+        assert bases == [f"http://{ADDRESS}/v1", f"http://{ADDRESS}"]
     elif "cn --config" in block.title:
         assert told["models"][0]["apiBase"] == f"http://{ADDRESS}/v1"
     elif "hermes" in block.title:

@@ -27,8 +27,24 @@ def calling(*ids: str, text: str = "") -> Message:
         (make_message(assistant(TEXT)), make_message(assistant(f"  {TEXT} And more."))),
         (make_message(assistant(f"Let me think. {TEXT}")), make_message(assistant(TEXT))),
         (make_message(assistant("x" * REMEMBERED_CHARS + TEXT)), make_message(assistant(f"Hm. {TEXT}"[4:]))),
+        (
+            calling("call_3", "call_4", text="I look."),
+            calling("call_tc-pgwgrrhg0jo_0", "tc-yx1fijoghsi", text="I look."),
+        ),
+        (calling(ID), calling("callZk3vQ")),
+        (calling("functions.write:0/Zk3vQ"), calling("functions_write_0_Zk3vQ")),
     ],
-    ids=["a text with the calls", "one call left", "calls as text", "a text behind", "no thoughts", "its end alone"],
+    ids=[
+        "a text with the calls",
+        "one call left",
+        "calls as text",
+        "a text behind",
+        "no thoughts",
+        "its end alone",
+        "own ids for counters",
+        "a cut id",
+        "a cleaned id",
+    ],
 )
 def test_a_returned_answer_is_recognised(given: Message, returned: Message) -> None:
     assert GivenAnswer.remember(given).is_reworded_in(returned)
@@ -38,14 +54,30 @@ def test_a_returned_answer_is_recognised(given: Message, returned: Message) -> N
     ("given", "returned"),
     [
         (calling(ID), calling(ID, "call_of_another")),
-        (calling("functions.run:0"), calling("functions.run:0")),
-        (calling("c" * (MIN_ID_CHARS - 1)), calling("c" * (MIN_ID_CHARS - 1))),
+        (calling(ID), calling("call_of_another")),
+        (calling(ID), calling("callZk3v")),
+        (calling(ID), calling("callZk3vQ", text="I read it.")),
+        (calling("functions.run:0"), calling("functions.run:0", text="I read it.")),
+        (calling("functions.run:0"), calling("functions.run:0", "functions.run:1")),
+        (calling("c" * (MIN_ID_CHARS - 1)), calling("c" * (MIN_ID_CHARS - 1), text="I read it.")),
         (make_message(assistant(TEXT)), make_message(user(TEXT))),
         (calling(ID), make_message(result(ID, "text"))),
         (make_message(assistant("y" * (MIN_TEXT_CHARS - 1))), make_message(assistant("y" * (MIN_TEXT_CHARS - 1)))),
         (make_message(assistant(TEXT)), make_message(assistant("Another text that is long enough."))),
     ],
-    ids=["another call", "a counter", "a short id", "of the user", "a result", "a short text", "another text"],
+    ids=[
+        "another call",
+        "another id",
+        "cut too short",
+        "a cut id and a text",
+        "a counter",
+        "a counter more",
+        "a short id",
+        "of the user",
+        "a result",
+        "a short text",
+        "another text",
+    ],
 )
 def test_a_different_answer_is_not_recognised(given: Message, returned: Message) -> None:
     assert not GivenAnswer.remember(given).is_reworded_in(returned)

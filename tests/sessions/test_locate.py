@@ -457,6 +457,18 @@ def take_out_thinking(answer: dict[str, Any]) -> dict[str, Any]:
     return answer | {"content": answer["content"].rpartition("</think>")[2].strip()}
 
 
+def give_own_ids(answer: dict[str, Any]) -> dict[str, Any]:
+    """The ids of the calls as Droid replaces them where they only count."""
+    calls = [one | {"id": f"call_tc-{hash(one['id']) % 10**12:012}"} for one in answer.get("tool_calls", ())]
+    return answer | {"tool_calls": calls} if calls else answer
+
+
+def cut_ids(answer: dict[str, Any]) -> dict[str, Any]:
+    """The ids of the calls as some agents send them to Mistral, whose ids have nine letters and digits."""
+    calls = [one | {"id": one["id"].replace("_", "")[:9]} for one in answer.get("tool_calls", ())]
+    return answer | {"tool_calls": calls} if calls else answer
+
+
 CODE = "Thought: I look at file {n}.\n<code>\nprint(open('file{n}.py').read())\n</code>"
 REWORDINGS: dict[str, Any] = {
     "calls as text": (lambda n: make_calls((f"call_12345{n}", "read"), path=f"file{n}.py"), flatten_calls),
@@ -465,6 +477,8 @@ REWORDINGS: dict[str, Any] = {
         lambda n: {"role": "assistant", "content": f"<think>Hm, {n}.</think>\n\nI look at file {n} now."},
         take_out_thinking,
     ),
+    "own ids for counters": (lambda n: make_calls((f"call_{n}", "read"), path=f"file{n}.py"), give_own_ids),
+    "cut ids": (lambda n: make_calls((f"call_Zq{n}xW7vLb", "read"), path=f"file{n}.py"), cut_ids),
 }
 
 
