@@ -203,7 +203,7 @@ def test_the_message_of_a_framework_after_an_action_is_an_observation(name: str)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_neither_alone_is_one(name: str) -> None:
+def test_an_action_or_an_output_alone_is_no_observation(name: str) -> None:
     action, brought = SAMPLES[name]
     assert not is_observation(make_messages(user("a"), assistant(action), user("Thanks, and now the other one.")), 2)
     assert not is_observation(make_messages(user("a"), assistant("It is done."), user(brought)), 2)
