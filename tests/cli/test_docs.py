@@ -103,7 +103,7 @@ def table(name: str) -> str:
 @pytest.mark.parametrize(
     "name", ["settings", "stages", "injections", "metrics", "commands"]
 )  # routes have a test of their own below
-def test_tables_are_tables(name: str) -> None:
+def test_each_generated_table_is_well_formed_markdown(name: str) -> None:
     head, rule, *rows = table(name).splitlines()
     columns = head.count("|")
     assert set(rule) == {"|", "-"}
