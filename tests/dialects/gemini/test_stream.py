@@ -60,7 +60,7 @@ def test_a_reason_leaves_and_other_values_change_where_they_are() -> None:
         ("MALFORMED_FUNCTION_CALL", False, "malformed_function_call"),
     ],
 )
-def test_finish_reasons(reason: str, has_calls: bool, wanted: str) -> None:
+def test_gemini_finish_reasons_map_to_those_of_chat_completions(reason: str, has_calls: bool, wanted: str) -> None:
     assert read_finish_reason(reason, has_calls=has_calls) == wanted
     assert read_reason({"candidates": [{"finishReason": reason}]}) == reason
 
