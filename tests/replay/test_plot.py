@@ -51,7 +51,7 @@ def test_the_plot_is_well_formed_and_names_every_policy_once_with_its_cost() -> 
     assert root.find(f"{SVG}title") is not None
 
 
-def test_the_bounds_are_marked() -> None:
+def test_the_plot_marks_its_theoretical_bounds() -> None:
     root = parse_plot(make_builder().build_report())
     assert sum(path.get("class") == "bound" for path in root.iter(f"{SVG}path")) == 2
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
