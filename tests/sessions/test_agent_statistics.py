@@ -35,7 +35,7 @@ def test_page_faults_of_an_agent_are_forgotten_after_many_sessions_without_any()
     assert agents.find("a", REQUEST).sum_other_faults("new") == {}
 
 
-def test_agents_and_sorts_are_bounded() -> None:
+def test_the_number_of_remembered_agents_and_result_kinds_is_bounded() -> None:
     agents = KnownAgents()
     for n in range(MAX_AGENTS + 5):
         agents.find(f"t{n}", REQUEST).note_faults("one", BranchState(exposed={"grep": 1}))

@@ -81,7 +81,7 @@ def test_none_is_offered_where_it_could_not_be_used_or_would_be_refused(more: di
 @pytest.mark.parametrize(
     "more", [{"tool_choice": "auto"}, {"tool_choice": "required"}, {"tool_choice": None}, {"n": 1}, {"stream": True}]
 )
-def test_all_else_offers(more: dict[str, Any]) -> None:
+def test_ordinary_requests_are_offered_tools(more: dict[str, Any]) -> None:
     assert names(**more) == OURS
 
 
