@@ -217,7 +217,9 @@ def test_shipped_models_can_all_be_read_and_have_sound_figures() -> None:
         ("some-new-model", None, "prefix", "append"),
     ],
 )
-def test_models_are_distinguished(name: str, window: int | None, cache: str, after_tool: str) -> None:
+def test_window_and_cache_rules_of_a_model_follow_its_name(
+    name: str, window: int | None, cache: str, after_tool: str
+) -> None:
     model = find_model(Settings().load_models(), name)
     assert (model.window, model.cache, model.after_tool) == (window, cache, after_tool)
 
