@@ -100,7 +100,9 @@ async def test_stores_without_a_writer_have_it_at_once(store: Store) -> None:
     assert [(row.text, number) for row, number in found] == [("second", 2)]
 
 
-async def test_it_says_how_it_does(spooled: Either, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_queued_store_reports_its_health_and_queue_length(
+    spooled: Either, caplog: pytest.LogCaptureFixture
+) -> None:
     assert (spooled.healthy, spooled.trouble, spooled.queued) == (True, "", 0)
     written = spooled.put_deferred(make.begin())
     assert spooled.queued == 1
