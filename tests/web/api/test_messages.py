@@ -53,7 +53,7 @@ def test_a_message_is_shown_whole_with_what_became_of_it(proxy: ProxyWithData) -
     assert shown["edits"] == []
 
 
-def test_words_are_found(proxy: ProxyWithData) -> None:
+def test_search_of_a_session_finds_messages_with_the_word(proxy: ProxyWithData) -> None:
     found = proxy.ask("GET", "/api/sessions/talk/search?q=other").json()
     assert any("other" in one["text"] for one in found)
     assert proxy.ask("GET", "/api/sessions/talk/search?q=xyzzyx").json() == []

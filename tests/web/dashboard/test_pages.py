@@ -456,7 +456,7 @@ def test_a_request_that_failed_once_is_repeated(browser: Browser, proxy: ProxyWi
         screen.complaints.clear()  # the browser reports the answer that failed
 
 
-def test_search_and_filters_and_pages(browser: Browser, proxy: ProxyWithKeys) -> None:
+def test_the_list_of_sessions_is_paged_searched_and_filtered(browser: Browser, proxy: ProxyWithKeys) -> None:
     for n in range(27):
         proxy.say(f"many-{n}", "Hello.")
     with open_page(browser, proxy) as screen:
@@ -471,7 +471,7 @@ def test_search_and_filters_and_pages(browser: Browser, proxy: ProxyWithKeys) ->
         screen.well()
 
 
-def test_the_list_follows_what_happens(browser: Browser, proxy: ProxyWithKeys) -> None:
+def test_a_new_session_appears_in_the_open_list(browser: Browser, proxy: ProxyWithKeys) -> None:
     with open_page(browser, proxy) as screen:
         screen.go("#/", ".sessions")
         proxy.say("comes-later", "Hello.")
