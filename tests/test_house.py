@@ -25,7 +25,7 @@ def project() -> House:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_project_keeps(project: House, rule: Callable[[House], list[str]]) -> None:
+def test_the_project_keeps_each_house_rule(project: House, rule: Callable[[House], list[str]]) -> None:
     assert rule(project) == [], rule.__doc__
 
 
@@ -146,7 +146,7 @@ def test_an_impure_module_is_reported(tmp_path: Path, text: str) -> None:
     assert breach.startswith("proxy/notes/state_block.py:")
 
 
-def test_computing_is_pure(tmp_path: Path) -> None:
+def test_pure_floors_may_import_modules_that_only_compute(tmp_path: Path) -> None:
     text = (
         "import json, msgspec\nfrom collections.abc import Iterable\nfrom urllib import parse\nfrom io import StringIO"
     )
