@@ -223,7 +223,7 @@ def test_behind_a_real_call_results_have_a_role_of_their_own() -> None:
     assert not is_observation(make_messages(*values), 3)
 
 
-def test_two_in_a_row_are_both() -> None:
+def test_each_of_two_observations_in_a_row_is_recognised() -> None:
     values = make_messages(user("a"), assistant("Action: x"), user("Observation: y"), user("Observation: z"))
     assert [is_observation(values, n) for n in range(4)] == [False, False, True, True]
 

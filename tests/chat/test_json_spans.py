@@ -240,7 +240,7 @@ def test_an_escape_may_stand_where_one_piece_ends(shift: int, text: str) -> None
     assert count_values(body, ENOUGH) == 4 + 3 + 1
 
 
-def test_counting_ends_where_it_is_enough() -> None:
+def test_counting_values_stops_at_the_limit() -> None:
     body = b"[" + b"1," * (10 * SCAN_BYTES) + b"1]"
     assert 100 < count_values(body, 100) <= SCAN_BYTES
 
