@@ -144,7 +144,7 @@ def test_no_command_is_left_out() -> None:
     assert text.count("`--url`") == 1, "what many commands share is told once"
 
 
-def test_routes_are_those_that_the_app_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_routes_lists_those_of_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "ROUTES", (("GET", "/healthz", "Alive | well."),), raising=False)
     assert "| GET | `/healthz` | Alive \\| well. |" in table("routes").splitlines()
 
