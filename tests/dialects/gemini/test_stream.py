@@ -33,7 +33,7 @@ def test_the_parts_of_the_first_candidate() -> None:
     assert list_parts({"candidates": [{"index": 1, "content": {"parts": [{"text": "a"}]}}]}) == []
 
 
-def test_parts_are_put_in_their_place() -> None:
+def test_set_parts_replaces_the_parts_of_a_chunk() -> None:
     made = set_parts(CHUNK, [b'{"text":"b"}'])
     assert made == CHUNK.replace(b'[{"text": "a"}, {"x": 1.50}]', b'[{"text":"b"}]')
     bare = set_parts(b'{"candidates":[{"index":0}]}', [b'{"text":"b"}'])
