@@ -45,7 +45,7 @@ def test_the_number_of_remembered_agents_and_result_kinds_is_bounded() -> None:
     assert len(agents.find("many", REQUEST).sum_other_faults("two")) == MAX_SORTS
 
 
-async def test_the_proxy_remembers_them_by_agent() -> None:
+async def test_fault_statistics_are_kept_per_agent_and_tenant() -> None:
     model = ScriptedModel(*SEARCHES, asks("grep", 8, pattern="value"), "Done.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
