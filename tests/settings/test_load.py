@@ -33,7 +33,7 @@ def read_refusal(config: Path | None = None, **overrides: object) -> ConfigError
     return caught.value
 
 
-def test_without_anything_the_defaults_are_in_force() -> None:
+def test_without_a_file_or_variables_the_defaults_hold() -> None:
     assert load_settings() == Settings()
     assert (Settings().host, Settings().port, Settings().policy) == ("127.0.0.1", 8080, "thrifty")
 
