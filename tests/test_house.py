@@ -178,7 +178,7 @@ def test_a_long_file_and_a_long_function_are_seen_in_tests_too(tmp_path: Path) -
     ]
 
 
-def test_a_module_that_says_nothing_is_seen(tmp_path: Path) -> None:
+def test_a_module_without_a_docstring_is_reported(tmp_path: Path) -> None:
     house = plant(tmp_path, {"proxy/chat/chain.py": "X = 1\n", "proxy/chat/__init__.py": ""})
     assert len(rules.modules_say_what_they_are_for(house)) == 2
 
@@ -293,7 +293,7 @@ def test_a_module_without_tests_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["proxy/chat/utils", "proxy/chat/json_helpers", "tests/common", "proxy/misc/a"])
-def test_a_name_that_says_nothing_is_seen(tmp_path: Path, name: str) -> None:
+def test_a_file_name_without_meaning_is_reported(tmp_path: Path, name: str) -> None:
     assert len(rules.names_say_something(plant(tmp_path, {f"{name}.py": DOC}))) == 1
 
 
