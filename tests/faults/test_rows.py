@@ -180,7 +180,7 @@ SHOWN: dict[str, list[str]] = {
     "s7": [
         "exchange/test_tool_loop_ends.py::test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools",
         "exchange/test_tool_loop_ends.py::test_time_is_bounded_too_and_ends_a_tool_that_runs",
-        "exchange/test_tool_loop_ends.py::test_a_client_that_leaves_ends_it_all",
+        "exchange/test_tool_loop_ends.py::test_a_client_that_leaves_ends_the_round_and_the_tool",
     ],
     "s8": [
         "exchange/test_tool_loop.py::test_the_clients_own_tool_of_a_name_is_the_clients_to_run",
