@@ -92,7 +92,7 @@ async def test_without_a_name_the_conversation_is_found_by_its_history() -> None
         assert len(model.last["messages"]) == 3
 
 
-async def test_off_by_default_they_are_the_users_words() -> None:
+async def test_commands_in_the_conversation_are_off_by_default() -> None:
     async with run_conversation("thrifty") as talk:
         assert "/undo" in await talk.ask("/undo")
 
