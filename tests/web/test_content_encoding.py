@@ -46,7 +46,7 @@ WAYS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_coded_body_is_what_it_was(way: str) -> None:
+def test_compressed_bodies_are_decoded_to_the_original(way: str) -> None:
     name, pack = WAYS[way]
     applied = read_codings([(b"host", b"a"), (b"content-encoding", name.upper().encode())])
     assert decode_body(pack(BODY), applied, LIMIT) == BODY
