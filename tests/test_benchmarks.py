@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMED)
-def test_a_group_comes_out_whole(folder: Path, name: str) -> None:
+def test_each_benchmark_group_writes_all_its_rows(folder: Path, name: str) -> None:
     rows = json.loads((folder / "results.json").read_text())[name]["rows"]
     assert rows
     for row in rows:

@@ -40,7 +40,7 @@ async def test_an_agent_that_reads_its_files_again_and_again_goes_on_saving() ->
 @BOTH_WAYS
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("policy", ["rolling", "progressive", "hierarchical"])
-async def test_literal_policies_are_not_run(policy: str, wire: str, is_stream: bool) -> None:
+async def test_literal_policies_break_no_bound_thinking(policy: str, wire: str, is_stream: bool) -> None:
     assert (await run_work(policy, wire, is_stream=is_stream, steps=20)).is_whole
 
 
@@ -48,14 +48,18 @@ async def test_literal_policies_are_not_run(policy: str, wire: str, is_stream: b
 @BOTH_WAYS
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("policy", list_bound_policies())
-async def test_seventy_steps_under_each_policy(policy: str, wire: str, is_stream: bool) -> None:
+async def test_seventy_steps_with_bound_thinking_lose_nothing_under_each_policy(
+    policy: str, wire: str, is_stream: bool
+) -> None:
     assert (await run_work(policy, wire, is_stream=is_stream, steps=STEPS)).is_whole
 
 
 @pytest.mark.long
 @BOTH_WAYS
 @pytest.mark.parametrize("wire", WIRES)
-async def test_seventy_steps_under_each_schedule(wire: str, is_stream: bool, tmp_path: Path) -> None:
+async def test_seventy_steps_with_bound_thinking_lose_nothing_under_each_schedule(
+    wire: str, is_stream: bool, tmp_path: Path
+) -> None:
     for policy in write_schedules(tmp_path):
         run = await run_work(policy, wire, is_stream=is_stream, steps=STEPS, policies_dir=str(tmp_path))
         assert run.is_whole, run

@@ -25,7 +25,7 @@ def project() -> House:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_project_keeps(project: House, rule: Callable[[House], list[str]]) -> None:
+def test_the_project_keeps_each_house_rule(project: House, rule: Callable[[House], list[str]]) -> None:
     assert rule(project) == [], rule.__doc__
 
 
@@ -146,7 +146,7 @@ def test_an_impure_module_is_reported(tmp_path: Path, text: str) -> None:
     assert breach.startswith("proxy/notes/state_block.py:")
 
 
-def test_computing_is_pure(tmp_path: Path) -> None:
+def test_pure_floors_may_import_modules_that_only_compute(tmp_path: Path) -> None:
     text = (
         "import json, msgspec\nfrom collections.abc import Iterable\nfrom urllib import parse\nfrom io import StringIO"
     )
@@ -178,7 +178,7 @@ def test_a_long_file_and_a_long_function_are_seen_in_tests_too(tmp_path: Path) -
     ]
 
 
-def test_a_module_that_says_nothing_is_seen(tmp_path: Path) -> None:
+def test_a_module_without_a_docstring_is_reported(tmp_path: Path) -> None:
     house = plant(tmp_path, {"proxy/chat/chain.py": "X = 1\n", "proxy/chat/__init__.py": ""})
     assert len(rules.modules_say_what_they_are_for(house)) == 2
 
@@ -293,7 +293,7 @@ def test_a_module_without_tests_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["proxy/chat/utils", "proxy/chat/json_helpers", "tests/common", "proxy/misc/a"])
-def test_a_name_that_says_nothing_is_seen(tmp_path: Path, name: str) -> None:
+def test_a_file_name_without_meaning_is_reported(tmp_path: Path, name: str) -> None:
     assert len(rules.names_say_something(plant(tmp_path, {f"{name}.py": DOC}))) == 1
 
 

@@ -52,7 +52,7 @@ def test_a_short_conversation_comes_back_as_it_is() -> None:
     assert (made.changed, made.tokens_after) == ((), made.tokens_before)
 
 
-def test_tools_are_counted() -> None:
+def test_compress_counts_tool_definitions() -> None:
     tool = {"type": "function", "function": {"name": "list_directory", "description": "Lists a folder. " * 20}}
     plain, with_tools = compress(conversation(1)), compress(conversation(1), tools=[tool])
     assert with_tools.tokens_before > plain.tokens_before + 50

@@ -102,7 +102,9 @@ def found() -> tuple[Counter[str], Counter[str]]:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_row_has_its_tests(found: tuple[Counter[str], Counter[str]], row: str) -> None:
+def test_each_behaviour_of_a_source_design_has_a_running_test(
+    found: tuple[Counter[str], Counter[str]], row: str
+) -> None:
     shown, running = found
     assert shown[row] > 0
     assert running[row] > 0, "in a unit alone"

@@ -78,5 +78,5 @@ def test_the_longest_files_come_first_then_those_with_the_most_tests(
     assert [item.nodeid for item in items] == [4, 2, 1, 3, 0]
 
 
-def test_the_longest_files_are_there() -> None:
+def test_the_files_listed_as_longest_exist() -> None:
     assert [name for name in selection.LONGEST if not (selection.TESTS / name).is_file()] == []

@@ -26,7 +26,7 @@ def results(*names: str) -> Json:
     return {"role": "user", "parts": [{"functionResponse": {"name": name, "response": {}}} for name in names]}
 
 
-def test_a_whole_conversation_is_taken() -> None:
+def test_a_valid_conversation_is_accepted() -> None:
     own = {**call("b", signed=False), "thoughtSignature": SKIP}
     contents = [PROMPT, model_turn(call(), call("b", signed=False)), results("ls", "b"), model_turn(own), results("b")]
     assert list(refuse({"contents": contents}, MODEL)) == []
@@ -53,19 +53,19 @@ def test_a_whole_conversation_is_taken() -> None:
         ),
     ],
 )
-def test_each_refusal(text: str, contents: list[Json]) -> None:
+def test_each_invalid_request_is_refused_with_googles_words(text: str, contents: list[Json]) -> None:
     found = list(refuse({"contents": contents}, MODEL))
     assert found
     assert text in found[0]
 
 
-def test_tools_and_fields() -> None:
+def test_duplicate_functions_and_unknown_fields_are_refused() -> None:
     twice = [{"functionDeclarations": [{"name": "f"}, {"name": "f"}]}]
     assert "Duplicate" in next(refuse({"contents": [PROMPT], "tools": twice}))
     assert "Unknown name" in next(refuse({"contents": [PROMPT], "messages": []}))
 
 
-def test_a_stream_adds_up() -> None:
+def test_chunks_of_a_stream_add_up_to_the_response() -> None:
     whole = StrictGemini().make_response({}, [{"text": "a long text of many words"}, call(signed=False)])
     chunks = split_response(whole)
     parts = [part for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]

@@ -88,7 +88,7 @@ async def test_a_stream_adds_up_to_the_body() -> None:
     assert events[-2]["delta"]["stop_reason"] == whole["stop_reason"] == "tool_use"
 
 
-async def test_heads_and_counts_are_judged_too() -> None:
+async def test_missing_headers_and_count_requests_are_checked() -> None:
     strict = StrictMessages()
     async with run_upstream(strict) as upstream:
         body = _body({"role": "user", "content": "Do."})

@@ -134,7 +134,7 @@ async def test_with_the_setting_off_the_clients_header_is_passed_on_unchanged() 
 
 
 @pytest.mark.slow
-def test_off_no_sdk_is_imported() -> None:
+def test_disabled_telemetry_imports_no_sdk() -> None:
     code = (
         "import sys; from proxy.web.app import create_app; from proxy.settings.load import Settings\n"
         "create_app(Settings(db=':memory:'))\n"

@@ -49,7 +49,7 @@ KNOWN = {
 
 
 @BOTH
-def test_counts_are_tiktokens(name: str) -> None:
+def test_token_counts_equal_those_of_tiktoken(name: str) -> None:
     for text, tokens in KNOWN[name].items():
         assert get_token_counter(name)(text) == tokens, text
 
@@ -162,7 +162,7 @@ def test_every_text_of_the_recordings_has_the_count_of_tiktoken(
     assert differing(published, [text for text in texts if len(text) <= MAX_ENCODED_CHARS]) == []
 
 
-def test_estimate_is_the_estimate() -> None:
+def test_the_counter_named_estimate_estimates() -> None:
     assert get_token_counter("estimate") is estimate_text_tokens
 
 

@@ -144,12 +144,14 @@ class _Offer(NamedTuple):
     """Cost that the proposal saves in one request, in input tokens, less its page faults."""
 
 
-def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[Proposal], float]) -> Iterator[_Offer]:
+def _find_profitable(
+    view: View, proposals: Sequence[Proposal], fault_cost: Callable[[Proposal], float]
+) -> Iterator[_Offer]:
     """Yield the proposals that save more than the page faults that they cause, riders included."""
     for proposal in proposals:
-        gain, lost = count_saved_tokens(view, proposal), loss(proposal)
-        saving = view.model.r * gain - lost
-        if saving > 0 or lost == 0:
+        gain, expected_loss = count_saved_tokens(view, proposal), fault_cost(proposal)
+        saving = view.model.r * gain - expected_loss
+        if saving > 0 or expected_loss == 0:
             yield _Offer(proposal, gain, saving)
 
 
@@ -178,7 +180,7 @@ def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[P
     served_tokens = view.count_served_tokens()
     now = view.request_counts[-1]
     best_start, best_left = len(offers), -1.0
-    gained = saving = paid = 0.0
+    gained = saved_cost = paid_rent = 0.0
     cut_tokens = 0
     for n in range(len(offers) - 1, -1, -1):
         proposal = offers[n].proposal
@@ -186,16 +188,16 @@ def _choose_batch(view: View, offers: Sequence[_Offer], terms: _Terms) -> list[P
         if proposal.rider or not (proposal.content or terms.counts_references):
             continue
         gained += offers[n].gain
-        saving += offers[n].saving
+        saved_cost += offers[n].saving
         rent = terms.waiting_rent if proposal.waits_for_rent else terms.rent
-        paid += rent * offers[n].saving * (now - view.request_counts[proposal.since])
+        paid_rent += rent * offers[n].saving * (now - view.request_counts[proposal.since])
         cached = served_tokens[proposal.index]
         after = total + view.tool_tokens - gained
         price = w * (after - cached) + r * cached - unedited_price + _price_lost_cache(view, after)
         if terms.loss_limit is not None and _loses_more(terms.loss_limit, price, w * cut_tokens):
             continue
-        repaid = terms.horizon * saving if terms.horizon < math.inf else math.inf
-        due = paid
+        repaid = terms.horizon * saved_cost if terms.horizon < math.inf else math.inf
+        due = paid_rent
         if terms.eager and not proposal.waits_for_rent and repaid < math.inf and _was_sent_once(view, proposal):
             due = max(due, repaid)
         left = due - price
@@ -237,17 +239,17 @@ def is_batch_paid(
     order, at least one."""
     w, r = view.model.w, view.model.r
     now, cached = view.request_counts[-1], view.count_served_tokens()[proposals[0].index]
-    gained = saving = paid = 0.0
+    saved_tokens = saved_cost = paid_rent = 0.0
     for proposal in proposals:
         gain = count_saved_tokens(view, proposal)
-        saved = r * gain - fault_cost(proposal)
-        gained += gain
-        saving += saved
-        paid += saved * (now - view.request_counts[proposal.since])
-    price = w * (view.tool_tokens + view.cached_tokens - gained - cached) + r * (cached - view.cached_tokens)
-    if gained <= 0 or saving <= 0 or rent * paid < price:
+        proposal_saving = r * gain - fault_cost(proposal)
+        saved_tokens += gain
+        saved_cost += proposal_saving
+        paid_rent += proposal_saving * (now - view.request_counts[proposal.since])
+    price = w * (view.tool_tokens + view.cached_tokens - saved_tokens - cached) + r * (cached - view.cached_tokens)
+    if saved_tokens <= 0 or saved_cost <= 0 or rent * paid_rent < price:
         return False
-    return payback == 0 or payback * now * saving >= price
+    return payback == 0 or payback * now * saved_cost >= price
 
 
 def count_saved_tokens(view: View, proposal: Proposal) -> int:

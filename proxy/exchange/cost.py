@@ -187,15 +187,8 @@ def make_meter(turn: Turn, usage: Usage | None, asked: int) -> Meter | None:
     before = max(0, plan.before - again.tokens)
     if model.window is not None:
         before = min(before, max(model.window, sent))  # a client has to shorten a longer prompt itself
-    kept = count_cacheable(model, max(0, min(turn.enriched.cached_without_proxy - again.held, before)))
-    if model.cache == "breakpoint" and not rounds[0].cached and rounds[0].cache_write == 0:
-        kept = 0  # a client that marks nothing has no cache, with or without the proxy
-    state = turn.located.branch.state
-    if state.cache_miss_streak and state.is_never_cached:
-        kept = 0  # what has served nothing of the sent prompts would have served nothing of the client's own
     only_ours = bool(turn.prompt.unmarked) and not turn.client_marks.in_history
-    if only_ours:
-        kept = min(kept, _count_marked_system(turn)) if turn.client_marks.lifetime else 0
+    kept = _count_kept_without_proxy(turn, rounds[0], before, again.held, only_ours=only_ours)
     # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
     earlier = [one.completion for one in turn.rounds.usage]
     listed = sum(one.completion - one.unlisted for one in turn.rounds.usage)
@@ -228,6 +221,23 @@ def make_meter(turn: Turn, usage: Usage | None, asked: int) -> Meter | None:
         own=round(counted.counted * before / counted.own) if counted is not None and counted.own else 0,
         asked=asked,
     )
+
+
+def _count_kept_without_proxy(turn: Turn, first: Usage, before: int, refetched: int, *, only_ours: bool) -> int:
+    """Tokens that the cache would have served of the client's own prompt, sent as received (`Meter.held`).
+
+    first: usage of the first round. before: tokens of that prompt. refetched: tokens of earlier prompts that the client
+    would not have fetched without the proxy. only_ours: behind the head all breakpoints of the prompt are the proxy's.
+    """
+    model, state = turn.model, turn.located.branch.state
+    if model.cache == "breakpoint" and not first.cached and first.cache_write == 0:
+        return 0  # a client that marks nothing has no cache, with or without the proxy
+    if state.cache_miss_streak and state.is_never_cached:
+        return 0  # what has served nothing of the sent prompts would have served nothing of the client's own
+    if only_ours and not turn.client_marks.lifetime:
+        return 0
+    kept = count_cacheable(model, max(0, min(turn.enriched.cached_without_proxy - refetched, before)))
+    return min(kept, _count_marked_system(turn)) if only_ours else kept
 
 
 def _count_sent(turn: Turn) -> int:

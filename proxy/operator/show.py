@@ -173,8 +173,8 @@ def _place_inserts(turn: Turn) -> list[PromptInsert]:
     """Return the texts of the proxy in a plan. Each has the index of the client's message that it is in, -1 for
     none."""
     places: dict[bytes, int] = {}
-    for n, k in enumerate(turn.keys):
-        places.setdefault(k, n)
+    for position, key in enumerate(turn.keys):
+        places.setdefault(key, position)
     keys = turn.enriched.spliced.keys
     return [
         PromptInsert(places.get(keys[index], -1) if 0 <= index < len(keys) else -1, insert.source, insert.text)
@@ -259,21 +259,21 @@ class _EditedHistory:
         return [self._build_message(n, names[n], pins) for n in page]
 
     def _build_message(self, n: int, group: str, pins: AbstractSet[bytes]) -> PromptMessage:
-        m, k = self.request.messages[n], self.keys[n]
-        edit = None if m.is_system else self.edits.get(k)
-        status = find_status(edit, k, self.decisions)
-        raw = render_message(m, edit)
+        message, key = self.request.messages[n], self.keys[n]
+        edit = None if message.is_system else self.edits.get(key)
+        status = find_status(edit, key, self.decisions)
+        raw = render_message(message, edit)
         return PromptMessage(
             index=n,
-            id="" if m.is_system else public_id(k),
+            id="" if message.is_system else public_id(key),
             group=group,
-            role=m.role,
+            role=message.role,
             status=status,
-            tokens=self.token_counter(m) if edit is None else edit.after,
-            pinned=not m.is_system and (k in pins or has_pin_mark(self.request.messages, n)),
-            why=_explain_edit(edit, k, self.since.get(k), status),
+            tokens=self.token_counter(message) if edit is None else edit.after,
+            pinned=not message.is_system and (key in pins or has_pin_mark(self.request.messages, n)),
+            why=_explain_edit(edit, key, self.since.get(key), status),
             content=None if raw is None else _decode_json(raw),
-            whole=None if edit is None else _decode_json(m.raw),
+            whole=None if edit is None else _decode_json(message.raw),
         )
 
 
@@ -349,25 +349,25 @@ def _build_group_item(
     token_counter: TokenCounter,
     reported: Mapping[bytes, int],
 ) -> GroupListItem:
-    open_ = [n for n in range(group.start, group.end) if not selected.request.messages[n].is_system]
-    edits_of_group = [edits.get(selected.keys[n]) for n in open_]
+    indexes = [n for n in range(group.start, group.end) if not selected.request.messages[n].is_system]
+    edits_of_group = [edits.get(selected.keys[n]) for n in indexes]
     states = [
         find_status(edit, selected.keys[n], selected.operator_decisions)
-        for edit, n in zip(edits_of_group, open_, strict=True)
+        for edit, n in zip(edits_of_group, indexes, strict=True)
     ]
-    same = set(states)
-    sizes = [token_counter(selected.request.messages[n]) for n in open_]
-    reported_tokens = [reported[selected.keys[n]] for n in open_ if selected.keys[n] in reported]
+    distinct_states = set(states)
+    sizes = [token_counter(selected.request.messages[n]) for n in indexes]
+    reported_tokens = [reported[selected.keys[n]] for n in indexes if selected.keys[n] in reported]
     pins = selected.operator_decisions.find_pins(selected.branch.state.pins)
-    prompts = [selected.request.messages[n] for n in open_ if selected.request.messages[n].role == "user"]
+    prompts = [selected.request.messages[n] for n in indexes if selected.request.messages[n].role == "user"]
     return GroupListItem(
         id=group.id,
         first=group.start,
-        messages=len(open_),
+        messages=len(indexes),
         tokens=sum(sizes),
         sent=sum(size if edit is None else edit.after for size, edit in zip(sizes, edits_of_group, strict=True)),
-        status=states[0] if len(same) == 1 else "changed" if same else "in",
-        pinned=bool(open_) and all(selected.keys[n] in pins for n in open_),
+        status=states[0] if len(distinct_states) == 1 else "changed" if distinct_states else "in",
+        pinned=bool(indexes) and all(selected.keys[n] in pins for n in indexes),
         snapshot=reported_tokens[-1] if reported_tokens else None,
         title=_find_title(prompts),
     )

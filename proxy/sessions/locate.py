@@ -112,12 +112,12 @@ def find_session_name(
     that prompt are known in that thread's session alone, so a sub-agent's own thread does not name a session.
     """
     sent = [headers[name] for name in _lower_names(settings.headers) if name in headers]
-    if _PARENT_THREAD in headers and (shared := headers.get("session-id")):
+    if _CODEX_PARENT_HEADER in headers and (shared := headers.get("session-id")):
         sent.insert(0, shared)
     if settings.generic_header:
         pattern = re.compile(settings.generic_header)  # the module's own cache finds it again
         sent += [value for name, value in headers.items() if pattern.search(name)]
-    own = [value.removeprefix("title-") if value.startswith(_TITLED) else value for value in sent]
+    own = [value.removeprefix("title-") if value.startswith(_KILO_TITLE_PREFIX) else value for value in sent]
     for value in (path, headers.get("x-context-session"), *own):
         if value and (name := clean_session_name(value)):
             return name
@@ -172,11 +172,11 @@ def find_owner(
     return find_tenant(headers, tenant, settings), name or ""
 
 
-_PARENT_THREAD: Final = "x-codex-parent-thread-id"
+_CODEX_PARENT_HEADER: Final = "x-codex-parent-thread-id"
 """Header of Codex's sub-agents. Their `session-id` is that of the first thread, which is named like its session."""
-_TITLED: Final = "title-ses_"
+_KILO_TITLE_PREFIX: Final = "title-ses_"
 """Beginning of the name under which Kilo asks for the title of a session."""
-_PAIRS = [one + other for one in ID_DIGITS for other in ID_DIGITS]
+_DIGIT_PAIRS = [one + other for one in ID_DIGITS for other in ID_DIGITS]
 
 
 def make_id() -> str:
@@ -186,7 +186,7 @@ def make_id() -> str:
     writing them costs few pages.
     """
     bits = (time.time_ns() // 1_000_000 & (1 << ID_TIME_BITS) - 1) << 40 | secrets.randbits(40)
-    return "".join([_PAIRS[bits >> shift & 1023] for shift in range(70, -1, -10)])
+    return "".join([_DIGIT_PAIRS[bits >> shift & 1023] for shift in range(70, -1, -10)])
 
 
 class ExpectedNotes(NamedTuple):
@@ -247,16 +247,21 @@ async def locate_request(
         branch = await _begin_branch(live_sessions, live_session, request, len(chained))
         return Located(branch, "side" if branch.kind == "side" else "main", -1, is_named, system)
     last = branch.last_request
-    # The branch was read back: the store alone knows whether this request has had an answer before.
     if last.failed is None and last.tip_key == keys[at] != last.answer_key:
-        status = await live_sessions.store.read_last_status(*branch.id, keys[at])
-        failed = status not in ("complete", "deferred", "open", "")
-        branch.last_request = replace(branch.last_request, failed=failed)
+        await _read_last_failure(live_sessions, branch, keys[at])
     relation = search.find_relation(branch, at, retry=retry)
     if relation == "fork" or relation == "twin":
         undated_system = chain.digest_undated_system(messages)
         branch = _fork_branch(live_sessions, branch, relation, undated_system, keys[: at + 1], len(messages))
     return Located(branch, relation, at, is_named, system)
+
+
+async def _read_last_failure(live_sessions: LiveSessions, branch: Branch, key: bytes) -> None:
+    """Note if the last request of a branch failed. The branch was read back: the store alone knows whether the request
+    has had an answer. key: of the request's last message."""
+    status = await live_sessions.store.read_last_status(*branch.id, key)
+    failed = status not in ("complete", "deferred", "open", "")
+    branch.last_request = replace(branch.last_request, failed=failed)
 
 
 def _begin_session(live_sessions: LiveSessions, query: SessionQuery, system: bytes) -> Located:

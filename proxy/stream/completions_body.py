@@ -52,16 +52,24 @@ def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, .
     body = remove_blocks(body, headings)[0] if headings else body
     answer = AssembledAnswer.from_body(body, max(CAPTURE_LIMIT, len(body)))
     message, calls = answer.build_message(), answer.calls
-    ours = {place for place, call in enumerate(calls) if call.name in hidden_tools}
-    shown = len(calls) - len(ours)
+    hidden_places = {place for place, call in enumerate(calls) if call.name in hidden_tools}
+    shown_count = len(calls) - len(hidden_places)
     reason = answer.finish_reasons.get(0)
-    sound = answer.error is None and answer.choice_count == 1 and (reason is None or reason in RUNNABLE_REASONS)
-    if message is None or not ours or not sound:
-        return RoundContent(message, [], shown, goes_on=False, usage=answer.usage)
-    ids = _make_call_ids(f"{answer.id} {answer.text}", [call.id for call in calls], ours)
-    found = [HiddenCall(ids[place], calls[place].name, calls[place].arguments) for place in sorted(ours)]
-    named = {place: ids[place] for place in ours if ids[place] != calls[place].id}
-    return RoundContent(_with_ids(message, named) if named else message, found, shown, not shown, answer.usage)
+    is_runnable = answer.error is None and answer.choice_count == 1 and (reason is None or reason in RUNNABLE_REASONS)
+    if message is None or not hidden_places or not is_runnable:
+        return RoundContent(message, [], shown_count, goes_on=False, usage=answer.usage)
+    ids = _make_call_ids(f"{answer.id} {answer.text}", [call.id for call in calls], hidden_places)
+    hidden_calls = [
+        HiddenCall(ids[place], calls[place].name, calls[place].arguments) for place in sorted(hidden_places)
+    ]
+    new_ids = {place: ids[place] for place in hidden_places if ids[place] != calls[place].id}
+    return RoundContent(
+        _set_call_ids(message, new_ids) if new_ids else message,
+        hidden_calls,
+        shown_count,
+        not shown_count,
+        answer.usage,
+    )
 
 
 def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
@@ -83,16 +91,16 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     body = patch.patch_choices(last, "message", changes)
     if len(bodies) == 1:
         return body
-    spent: dict[str, Any] = {}
-    before: list[dict[str, Any]] = []
-    for one in bodies[:-1]:
-        earlier = read_any_json(one)
+    earlier_usage: dict[str, Any] = {}
+    earlier_messages: list[dict[str, Any]] = []
+    for earlier_body in bodies[:-1]:
+        earlier = read_any_json(earlier_body)
         earlier = earlier if isinstance(earlier, dict) else {}
-        spent = patch.sum_spent_usage(earlier.get("usage"), spent)
-        before += _list_messages(earlier)[:1]
-    body = _with_fields(body, before)
+        earlier_usage = patch.sum_spent_usage(earlier.get("usage"), earlier_usage)
+        earlier_messages += _list_messages(earlier)[:1]
+    body = _prepend_fields(body, earlier_messages)
     if isinstance(value.get("usage"), dict):
-        body = patch.set_usage(body, patch.add_spent_usage(value["usage"], spent))
+        body = patch.set_usage(body, patch.add_spent_usage(value["usage"], earlier_usage))
     return patch.set_response_head(body, patch.read_response_head(bodies[0]))
 
 
@@ -101,16 +109,16 @@ def _remove_hidden_calls(choice: dict[str, Any], hidden: frozenset[str]) -> patc
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     if not isinstance(calls, list):
         return None
-    kept = [place for place, call in enumerate(calls) if _name(call) not in hidden]
+    kept = [place for place, call in enumerate(calls) if _read_call_name(call) not in hidden]
     if len(kept) == len(calls):
         return None
     change = patch.ChoicePatch(
         kept_calls=[(place, n if _has_index(calls[place]) else None) for n, place in enumerate(kept)]
     )
     reason = choice.get("finish_reason")
-    seen = choose_finish_reason(reason, len(kept)) if isinstance(reason, str) else reason
-    if seen != reason:
-        change.finish_json = write_json(seen)
+    shown_reason = choose_finish_reason(reason, len(kept)) if isinstance(reason, str) else reason
+    if shown_reason != reason:
+        change.finish_json = write_json(shown_reason)
     return change
 
 
@@ -118,7 +126,7 @@ def _has_index(call: Any) -> bool:
     return isinstance(call, dict) and "index" in call
 
 
-def _name(call: Any) -> str:
+def _read_call_name(call: Any) -> str:
     inner = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
     name = inner.get("name") if isinstance(inner, dict) else None
     return name if isinstance(name, str) else ""
@@ -130,27 +138,28 @@ def _list_messages(value: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)]
 
 
-def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
+def _prepend_fields(body: bytes, earlier_messages: list[dict[str, Any]]) -> bytes:
     """Return the body with the fields of earlier messages before the fields of its own message."""
     value = read_any_json(body)
-    own = _list_messages(value)[:1] if isinstance(value, dict) else []
-    if not own:
+    own_messages = _list_messages(value)[:1] if isinstance(value, dict) else []
+    if not own_messages:
         return body
     fields: dict[str, Any] = {}
-    room = CaptureLimit(len(body) + sum(len(write_json(one)) for one in before) + CAPTURE_LIMIT)
-    for message in [*before, *own]:
+    earlier_bytes = sum(len(write_json(message)) for message in earlier_messages)
+    room = CaptureLimit(len(body) + earlier_bytes + CAPTURE_LIMIT)
+    for message in [*earlier_messages, *own_messages]:
         merge_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
-    joined = {name: build_json_value(one) for name, one in fields.items()}
-    joined["content"] = _join_contents([message.get("content") for message in [*before, *own]])
-    new = {name: one for name, one in joined.items() if one != own[0].get(name)}
+    joined = {name: build_json_value(field_value) for name, field_value in fields.items()}
+    joined["content"] = _join_contents([message.get("content") for message in [*earlier_messages, *own_messages]])
+    new = {name: field_value for name, field_value in joined.items() if field_value != own_messages[0].get(name)}
     try:
         start, end = _find_first_message(body)
         raw = body[start:end]
-        for name, one in new.items():
-            raw = json_spans.set_member(raw, name, write_json(one))
+        for name, field_value in new.items():
+            raw = json_spans.set_member(raw, name, write_json(field_value))
         return body[:start] + raw + body[end:]
     except ValueError:
-        own[0].update(new)
+        own_messages[0].update(new)
         return write_json(value)
 
 
@@ -181,18 +190,18 @@ def _join_contents(contents: list[Any]) -> Any:
     return parts
 
 
-def _make_call_ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
+def _make_call_ids(seed: str, ids: list[str], hidden_places: set[int]) -> list[str]:
     """Return the ids of all calls. A hidden call gets a new id if it has none, or if its id is taken."""
-    taken = {known for place, known in enumerate(ids) if place not in ours}
+    taken = {call_id for place, call_id in enumerate(ids) if place not in hidden_places}
     unique_ids = list(ids)
-    for place in sorted(ours):
+    for place in sorted(hidden_places):
         if not unique_ids[place] or unique_ids[place] in taken:
             unique_ids[place] = make_call_id(seed, place)
         taken.add(unique_ids[place])
     return unique_ids
 
 
-def _with_ids(message: bytes, ids: dict[int, str]) -> bytes:
+def _set_call_ids(message: bytes, ids: dict[int, str]) -> bytes:
     """Return the message with these ids, by the place of the call."""
     raw = json_spans.read_value(message, "tool_calls")
     spans = json_spans.find_elements(raw) if raw is not None else None

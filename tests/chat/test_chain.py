@@ -81,13 +81,13 @@ OTHER: dict[str, tuple[Json, Json]] = {
 
 
 @pytest.mark.parametrize("what", sorted(ALIKE))
-def test_the_digest_does_not_see(what: str) -> None:
+def test_equivalent_messages_have_the_same_digest(what: str) -> None:
     one, other = ALIKE[what]
     assert digest(one) == digest(other)
 
 
 @pytest.mark.parametrize("what", sorted(OTHER))
-def test_the_digest_tells_apart(what: str) -> None:
+def test_messages_that_differ_have_different_digests(what: str) -> None:
     one, other = OTHER[what]
     assert digest(one) != digest(other)
 

@@ -205,7 +205,7 @@ def test_the_message_of_a_framework_after_an_action_is_an_observation(name: str)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_neither_alone_is_one(name: str) -> None:
+def test_an_action_or_an_output_alone_is_no_observation(name: str) -> None:
     action, brought = SAMPLES[name]
     assert not is_observation(make_messages(user("a"), assistant(action), user("Thanks, and now the other one.")), 2)
     assert not is_observation(make_messages(user("a"), assistant("It is done."), user(brought)), 2)
@@ -225,7 +225,7 @@ def test_behind_a_real_call_results_have_a_role_of_their_own() -> None:
     assert not is_observation(make_messages(*values), 3)
 
 
-def test_two_in_a_row_are_both() -> None:
+def test_each_of_two_observations_in_a_row_is_recognised() -> None:
     values = make_messages(user("a"), assistant("Action: x"), user("Observation: y"), user("Observation: z"))
     assert [is_observation(values, n) for n in range(4)] == [False, False, True, True]
 

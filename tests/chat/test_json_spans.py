@@ -240,7 +240,7 @@ def test_an_escape_may_stand_where_one_piece_ends(shift: int, text: str) -> None
     assert count_values(body, ENOUGH) == 4 + 3 + 1
 
 
-def test_counting_ends_where_it_is_enough() -> None:
+def test_counting_values_stops_at_the_limit() -> None:
     body = b"[" + b"1," * (10 * SCAN_BYTES) + b"1]"
     assert 100 < count_values(body, 100) <= SCAN_BYTES
 
@@ -321,7 +321,7 @@ def test_json_that_agents_embed_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("text", ['"' + "x" * MAX_CHARS + '"', "[" + "1," * MAX_VALUES + "1]", "{", "[" * 5000])
-def test_too_much_is_not_json(text: str) -> None:
+def test_embedded_json_over_its_limits_is_read_as_text(text: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
         decode_embedded(text)
     assert canonicalize_arguments(text) == text

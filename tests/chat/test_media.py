@@ -25,7 +25,7 @@ SHOT = {"type": "image", "source": {"type": "base64", "media_type": "image/png",
         {"type": "gemini", "part": {"file_data": {"mime_type": "image/jpeg", "file_uri": "u"}}},
     ],
 )
-def test_an_image_of_each_wire_format_is_one(part: dict[str, Any]) -> None:
+def test_images_of_each_wire_format_are_recognised(part: dict[str, Any]) -> None:
     assert is_image(json.dumps(part).encode())
     assert is_medium(part)
 
@@ -46,7 +46,7 @@ def test_an_image_of_each_wire_format_is_one(part: dict[str, Any]) -> None:
         None,
     ],
 )
-def test_no_text_stands_in_for_any_other_part(part: Any) -> None:
+def test_parts_that_are_no_image_are_not_taken_for_one(part: Any) -> None:
     assert not is_image(json.dumps(part).encode())
 
 

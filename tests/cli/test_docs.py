@@ -103,7 +103,7 @@ def table(name: str) -> str:
 @pytest.mark.parametrize(
     "name", ["settings", "stages", "injections", "metrics", "commands"]
 )  # routes have a test of their own below
-def test_tables_are_tables(name: str) -> None:
+def test_each_generated_table_is_well_formed_markdown(name: str) -> None:
     head, rule, *rows = table(name).splitlines()
     columns = head.count("|")
     assert set(rule) == {"|", "-"}
@@ -144,7 +144,7 @@ def test_no_command_is_left_out() -> None:
     assert text.count("`--url`") == 1, "what many commands share is told once"
 
 
-def test_routes_are_those_that_the_app_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_routes_lists_those_of_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "ROUTES", (("GET", "/healthz", "Alive | well."),), raising=False)
     assert "| GET | `/healthz` | Alive \\| well. |" in table("routes").splitlines()
 

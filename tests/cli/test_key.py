@@ -26,7 +26,7 @@ def test_the_entry_fits_the_key_that_was_shown(tmp_path: Path) -> None:
     assert (key.plane, key.tenant, key.sha256) == ("admin", "acme", sha256(shown.encode()).hexdigest())
 
 
-def test_two_keys_are_two_keys() -> None:
+def test_each_generated_key_is_long_and_different() -> None:
     made = [CliRunner().invoke(app, ["key"]).stderr.split()[-1] for _ in range(2)]
     assert made[0] != made[1]
     assert all(len(one) > 40 for one in made)

@@ -57,7 +57,7 @@ def test_what_other_libraries_say_of_requests_and_sql_is_not_written(capsys: pyt
     assert [json.loads(text)["message"] for text in capsys.readouterr().err.splitlines()] == ["ours"]
 
 
-def test_levels_hold(capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_below_the_log_level_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging("error")
     logging.getLogger("proxy.x").warning("no")
     logging.getLogger("uvicorn.error").error("yes")

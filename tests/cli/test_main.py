@@ -39,7 +39,7 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     "words", [("-h",), ("sessions", "-h"), ("sessions", "list", "-h"), ("serve", "-h"), ("wrap", "-h")]
 )
-def test_help_is_short_too(words: tuple[str, ...]) -> None:
+def test_the_short_option_h_prints_the_help_of_each_command(words: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, list(words))
     assert done.exit_code == 0, done.output
     assert "Usage: " in done.stdout
@@ -54,7 +54,7 @@ def test_help_is_short_too(words: tuple[str, ...]) -> None:
         ("key --plane m", ["metrics"]),
     ],
 )
-def test_the_shell_completes_names(words: str, values: list[str]) -> None:
+def test_shell_completion_offers_names_of_policies_and_agents(words: str, values: list[str]) -> None:
     line = f"context-proxy {words}"
     asked = {"_CONTEXT_PROXY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     assert CliRunner().invoke(app, [], env=asked, prog_name="context-proxy").output.split() == values

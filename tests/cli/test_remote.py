@@ -38,7 +38,7 @@ def test_an_invalid_address_is_an_error(url: str) -> None:
         AdminClient(url).request("GET", "/api/me")
 
 
-def test_the_address_that_clients_have_is_one_too(shop: CommandRunner) -> None:
+def test_addresses_with_v1_or_without_a_scheme_work(shop: CommandRunner) -> None:
     key = "cp-acme-admin"
     assert AdminClient(shop.url + "/v1", key).request("GET", "/api/sessions")["items"]
     assert AdminClient(shop.url.removeprefix("http://"), key).request("GET", "/api/sessions")["items"]

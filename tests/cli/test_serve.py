@@ -149,7 +149,7 @@ def test_a_second_process_on_one_database_is_refused_with_code_2(running: tuple[
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_telling_it_to_stop_ends_it_in_order(tmp_path: Path, by: signal.Signals) -> None:
+def test_a_stop_signal_ends_serve_with_code_0_and_no_traceback(tmp_path: Path, by: signal.Signals) -> None:
     with served(tmp_path) as (process, _):
         process.send_signal(by)
         _, logged = process.communicate(timeout=20)

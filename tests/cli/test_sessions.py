@@ -90,7 +90,7 @@ def test_a_session_is_shown_with_its_branches(shop: CommandRunner) -> None:
     assert "as the policy says" in told
 
 
-def test_what_is_named_is_set_and_unset_again(shop: CommandRunner) -> None:
+def test_session_settings_are_set_shown_and_unset(shop: CommandRunner) -> None:
     name = shop.fresh()
     shop.ok("sessions", "settings", name, "--window", "3", "--urgency", "firm", "--policy", "thrifty")
     assert shop.json("sessions", "settings", name) == {"policy": "thrifty", "window": 3, "urgency": "firm"}
@@ -107,7 +107,7 @@ def test_what_cannot_be_set_is_an_error(shop: CommandRunner, wrong: tuple[str, s
     assert ran.err
 
 
-def test_a_session_is_deleted_when_one_says_so(shop: CommandRunner) -> None:
+def test_a_session_is_deleted_only_after_a_confirmation(shop: CommandRunner) -> None:
     name = shop.fresh()
     assert shop.run("sessions", "delete", name, given="n\n").code == 1
     assert shop.json("sessions", "show", name)["session"] == name

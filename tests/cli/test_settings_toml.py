@@ -63,7 +63,7 @@ def test_what_is_in_force_is_toml_that_gives_the_same_settings() -> None:
     assert Settings.model_validate(tomllib.loads(render_settings(settings))) == settings
 
 
-def test_secrets_are_stars() -> None:
+def test_printed_settings_show_secrets_as_stars() -> None:
     settings = Settings.model_validate(
         {
             "db": "postgresql://me:canary@h/x",
@@ -91,7 +91,7 @@ def test_values_are_written_as_toml(value: object, text: str) -> None:
     assert tomllib.loads(f"x = {text}")["x"] == (list(value) if isinstance(value, tuple) else value)
 
 
-def test_an_empty_secret_is_empty() -> None:
+def test_an_empty_secret_is_printed_as_an_empty_string() -> None:
     assert render_literal(SecretStr("")) == '""'
 
 

@@ -31,7 +31,9 @@ def test_vacuum_tells_what_it_gave_back(shop: CommandRunner, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["migrate", "vacuum"])
-def test_what_cannot_be_is_refused(shop: CommandRunner, tmp_path: Path, command: str) -> None:
+def test_migrate_and_vacuum_refuse_postgresql_missing_files_and_stores_in_use(
+    shop: CommandRunner, tmp_path: Path, command: str
+) -> None:
     with pytest.raises(ConfigError, match="a SQLite file"):
         shop.run(command, "--db", "postgresql://u:secret@h/d")
     with pytest.raises(StoreRefused, match="no database"):

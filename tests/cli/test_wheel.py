@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_its_metadata_say_what_it_is(wheel: Path) -> None:
+def test_the_wheel_has_its_metadata_command_and_config_files(wheel: Path) -> None:
     assert wheel.name == f"agent_context_proxy-{VERSION}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as there:
         names = there.namelist()

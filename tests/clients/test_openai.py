@@ -115,7 +115,7 @@ def test_several_choices_and_a_format_are_passed_on(client: openai.OpenAI) -> No
     assert isinstance(json.loads(formed.choices[0].message.content or ""), dict)
 
 
-def test_models_are_listed(client: openai.OpenAI) -> None:
+def test_the_sdk_lists_models_and_gets_404_for_an_unknown_one(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["demo"]
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("another")

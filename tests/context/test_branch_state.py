@@ -22,7 +22,7 @@ def test_planning_and_sending_leave_the_state_as_it_was() -> None:
     assert (later.edits, later.sent_marks, later.sent_sizes, later.sent_at) == (PLAN.edits, (b"m",), (7,), 5.0)
 
 
-def test_an_answer_that_teaches_nothing_changes_nothing() -> None:
+def test_an_answer_without_cache_news_keeps_the_branch_state() -> None:
     sent = BranchState().after_sending(PLAN, 5.0)
     assert sent.after_answer(predicted=100, cached=None, state=None) is sent, "no count proves nothing"
     hit = sent.after_answer(predicted=100, cached=90, state=None)

@@ -111,7 +111,7 @@ def test_a_note_that_was_added_to_a_shortened_text_stands_too() -> None:
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
 
 
-def test_always_and_never_are_settings() -> None:
+def test_the_setting_ask_can_ask_for_the_state_always_or_never() -> None:
     assert wanted(TALK, replace(THRIFTY, ask="always")) == ([("tail", "state"), ("tail", "ask")], True)
     assert wanted(TALK, replace(THRIFTY, ask="always"), BranchState()) == ([("tail", "ask")], True)
     assert wanted(TALK, replace(THRIFTY, ask="never"), edits=9) == ([("tail", "state")], False)
@@ -301,7 +301,7 @@ def test_the_note_never_holds_the_heading_that_asks_for_a_new_one() -> None:
     assert "### STATE" not in json.dumps(out)
 
 
-def test_a_stopped_branch_gets_nothing() -> None:
+def test_a_stopped_branch_gets_no_inserts() -> None:
     made, out = plan(TALK, THRIFTY, BranchState(stopped="upstream_reject", states=KNOWN.states))
     assert (out, made.messages, made.asks_for_state) == (TALK, None, False)
 

@@ -86,7 +86,7 @@ def test_what_was_counted_with_an_earlier_request_is_not_counted_again() -> None
     assert page_faults.find_new_faults(with_cut(again), len(again)) == []
 
 
-def test_a_recall_is_always_one() -> None:
+def test_each_recall_counts_as_a_page_fault() -> None:
     view = build_view(FIRST)
     name = public_id(view.keys[2])
     again = [*FIRST, *lookup("recall", 2, "[message]\nanything", id=name)]

@@ -98,7 +98,7 @@ def test_e7_a_system_message_after_a_pinned_one_makes_no_difference() -> None:
 
 
 @pytest.mark.parametrize("name", ["rolling", "thrifty/over_budget", "hierarchical", "importance", "progressive"])
-def test_guarded_results_stay_as_received_whatever_the_policy(name: str) -> None:
+def test_guarded_tool_results_stay_as_received_under_each_policy(name: str) -> None:
     """Results of the proxy's own tools, while the model works on what it asked them for."""
     values = [user("go"), *(m for n in range(30) for m in (assistant(None, f"c{n}"), result(f"c{n}", "word " * 2000)))]
     asked = make_request([*values, user("on")])

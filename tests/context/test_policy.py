@@ -75,7 +75,7 @@ def test_d1_importance_is_the_source_design_with_its_words_and_weights_as_settin
     assert set(row) == {"use", *(f.name for f in fields(ImportanceWeights))}
 
 
-def test_d4_summarize_is_the_other_half_of_it() -> None:
+def test_d4_the_policy_summarize_has_its_stages_and_window() -> None:
     summarize = load("summarize")
     assert summarize.stages == (IsolateTools(), SummarizeOld(keep=10), FitBudget())
     assert (summarize.schedule, summarize.window) == ("always", 100_000)

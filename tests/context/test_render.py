@@ -60,7 +60,7 @@ def test_text_appended_to_a_string_equals_text_appended_to_a_list_of_one_marked_
     assert render_content(both) == [*both, {"type": "text", "text": " [note]"}]
 
 
-def test_edited_bytes_are_made_once() -> None:
+def test_the_bytes_of_an_edited_message_are_rendered_once() -> None:
     one = edit(3, "text", "x")
     assert render_message(TALK[3], one) is render_message(TALK[3], edit(3, "text", "x"))
     assert render_message(TALK[3], edit(3, "text", "y")) != render_message(TALK[3], one)

@@ -128,7 +128,7 @@ def test_w8_an_assistant_message_that_says_nothing() -> None:
     assert find_broken_rule(stripped, [*bare, user_again]) == "W8"
 
 
-def test_w8_an_image_says_something() -> None:
+def test_w8_a_message_with_only_an_image_is_not_empty() -> None:
     talk = outs(user("a"), assistant([{"type": "image_url", "image_url": {"url": "u"}}]), user("b"))
     assert find_broken_rule(talk, talk) is None
 

@@ -67,7 +67,7 @@ def test_d9_the_sources_own_tests_where_a_choice_is_forced() -> None:
         assert proxy.prune_context(history, 3 * 18, token_counter=WEIGH)["pruned"] == chosen
 
 
-def test_d9_steps_stay_whole() -> None:
+def test_d9_pruning_keeps_a_call_and_its_result_together() -> None:
     talk = [user("a"), user("b" * 60), assistant(None, "c1"), result("c1", "ERROR" + "x" * 60), user("c")]
     found = proxy.prune_context(talk, 120, token_counter=WEIGH)
     assert found["pruned"] == [talk[0], *talk[2:]]  # the call has 26 points, its result 49, `b` 28
@@ -119,7 +119,7 @@ def test_d3_other_models_have_the_limits_that_are_given() -> None:
     assert find_limit("gpt-6", SHIPPED) == 922_000
 
 
-def test_d5_stats() -> None:
+def test_d5_stats_report_utilization_and_when_pruning_is_needed() -> None:
     talk = [user("x" * 59_996), assistant("y" * 14_996)]
     assert proxy.get_context_stats(talk, "default", token_counter=WEIGH) == {
         "items": 2, "tokens": 75_000, "limit": 100_000, "utilizationPercent": 75.0, "needsPruning": False,

@@ -213,7 +213,7 @@ def compare_traces(form: Format, body: bytes, memo: PrefixMemo) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 @given(st.data(), st.integers(0, 1 << 30))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.data_too_large])
-def test_nothing_depends_on_what_is_known(name: str, data: Any, seed: int) -> None:
+def test_a_remembered_prefix_changes_no_result(name: str, data: Any, seed: int) -> None:
     form, dice = FORMATS[name], random.Random(seed)
     planner = Planner(form, dice)
     earlier: list[Any] = []

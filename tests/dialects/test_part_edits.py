@@ -55,7 +55,7 @@ def test_a_text_in_place_of_an_image_may_be_equal_to_a_text_after_it() -> None:
         (b'{"role":"user","content":"all"}', True),
     ],
 )
-def test_only_texts_change(new: bytes, is_appended: bool) -> None:
+def test_edits_that_would_change_other_parts_than_text_are_refused(new: bytes, is_appended: bool) -> None:
     with pytest.raises(ValueError, match=r"part|edited"):
         edit_parts([text("a"), IMAGE, text("b")], new, is_appended=is_appended)
 

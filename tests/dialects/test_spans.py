@@ -31,7 +31,7 @@ def test_members_that_cannot_be_distinguished_are_refused(raw: bytes) -> None:
         spans.read_elements(b'{"a":1}')
 
 
-def test_replacements_touch_their_spans_alone() -> None:
+def test_replacements_change_no_bytes_outside_their_spans() -> None:
     assert spans.apply_replacements(b"abcdef", [(4, 5, b"X"), (1, 3, b""), (6, 6, b"!")]) == b"adXf!"
     with pytest.raises(ValueError, match="overlap"):
         spans.apply_replacements(b"abcdef", [(0, 3, b""), (2, 4, b"")])

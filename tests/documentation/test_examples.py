@@ -229,7 +229,7 @@ def test_json_points_to_the_proxy(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", list_blocks("yaml"), ids=name_block)
-def test_yaml_is_what_it_stands_for(block: Block) -> None:
+def test_yaml_examples_point_to_the_proxy(block: Block) -> None:
     told = yaml.safe_load(block.text)
     if block.title == "prometheus.yml":
         shipped = yaml.safe_load((ROOT / "docker" / "prometheus" / "prometheus.yml").read_text())

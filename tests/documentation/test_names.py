@@ -60,7 +60,7 @@ def text(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_settings_exist(page: Path) -> None:
+def test_settings_named_in_docs_exist_in_the_code(page: Path) -> None:
     for code in ticked(written(page)):
         if code in ("models.toml", "mine.toml") or "/" in code or code.endswith((".toml", ".md", ".py")):
             continue
@@ -70,7 +70,7 @@ def test_settings_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_variables_of_the_environment_exist(page: Path) -> None:
+def test_environment_variables_named_in_docs_exist_in_the_code(page: Path) -> None:
     for found in re.findall(r"CONTEXT_PROXY_[A-Z_]*[A-Z]", page.read_text("utf-8")):
         path = found.removeprefix(ENV_PREFIX).lower().split("__")
         known: Any = DEFAULTS
@@ -80,20 +80,20 @@ def test_variables_of_the_environment_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_metrics_exist(page: Path) -> None:
+def test_metrics_named_in_docs_exist_in_the_code(page: Path) -> None:
     known = {described.name for described in (*Metrics().descriptions, *PROCESS_METRICS)}
     assert set(re.findall(r"context_proxy_\w+", page.read_text("utf-8"))) <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_headers_exist(page: Path) -> None:
+def test_headers_named_in_docs_exist_in_the_code(page: Path) -> None:
     tables = (*REQUEST_HEADERS, *RESPONSE_HEADERS, *WEBHOOK_HEADERS)
     known = {row[0].partition(":")[0] for row in tables}
     assert set(re.findall(r"x-context-[a-z-]*[a-z]", page.read_text("utf-8"))) <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_commands_exist(page: Path) -> None:
+def test_commands_named_in_docs_exist_in_the_code(page: Path) -> None:
     for code in ticked(written(page)):
         words = code.split()
         if words[0] == "make" and "|" not in words:
@@ -111,7 +111,7 @@ def test_commands_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_routes_exist(page: Path) -> None:
+def test_routes_named_in_docs_exist_in_the_code(page: Path) -> None:
     """Those of the proxy's own; what is passed through has the upstream's."""
     known = {(row[0], row[1].strip("`")) for row in rows(text("docs/reference/routes.md"), "Method")}
     own = r"`(GET|POST|PUT|PATCH|DELETE) (/(?:api|metrics|healthz|readyz)[^`]*)`"
@@ -120,14 +120,14 @@ def test_routes_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_files_exist(page: Path) -> None:
+def test_files_named_in_docs_exist_in_the_repository(page: Path) -> None:
     for code in ticked(written(page)):
         if PATH.fullmatch(code.partition("::")[0]):
             assert (ROOT / code.partition("::")[0]).exists(), code
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_names_of_the_code_exist(page: Path) -> None:
+def test_identifiers_named_in_docs_exist_in_the_code(page: Path) -> None:
     """Functions, fields and classes: a name of several words in backticks stands in the code or in a settings file."""
     if page.name == "former-names.md":
         return

@@ -323,14 +323,14 @@ def test_no_sequence_of_actions_is_refused_or_loses_reasoning_on_responses(actio
 SHORT = ["many", "fail", "ask_again", "mark", "fork", "step"]
 
 
-def test_a_short_sequence() -> None:
+def test_messages_requests_with_bound_reasoning_are_never_refused_in_a_short_sequence() -> None:
     model = make_messages_model()
     world = asyncio.run(play(SHORT, model))
     assert model.dropped == model.refusals == []
     assert any(one.header("x-context-fallback") == "bound" for one in world.client.told)
 
 
-def test_a_short_sequence_on_responses() -> None:
+def test_responses_requests_with_bound_reasoning_are_never_refused_in_a_short_sequence() -> None:
     model = make_responses_model()
     asyncio.run(play(SHORT, model, ResponsesClient))
     assert model.refused == []

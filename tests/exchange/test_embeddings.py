@@ -127,7 +127,7 @@ async def test_a_failure_ends_the_round_is_counted_and_gives_what_there_is() -> 
         assert count_outcomes(proxy, "resting") == 5 - DOWN_AFTER
 
 
-async def test_without_dollars_there_are_none() -> None:
+async def test_no_embeddings_are_made_without_a_budget() -> None:
     model = Embedder()
     async with embedding(model, dollars=0.0) as proxy:
         assert await ask(proxy, "text") == {}

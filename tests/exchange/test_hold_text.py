@@ -67,7 +67,7 @@ async def test_held_text_before_a_call_of_a_proxy_tool_is_dropped_where_the_clie
     assert_true(model, answers)
 
 
-async def test_a_text_answer_loses_none_of_it() -> None:
+async def test_held_text_of_all_rounds_reaches_the_client_in_one_piece() -> None:
     model = ScriptedModel(
         make_answer("One. ", make_proxy_call(1)),
         make_answer("Two. ", make_proxy_call(2)),

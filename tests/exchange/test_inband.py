@@ -36,7 +36,7 @@ async def command(talk: RunningConversation, line: str) -> str:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_undo_in_the_conversation(policy: str, stream: bool) -> None:
+async def test_undo_in_the_conversation_removes_the_last_group_and_leaves_no_trace(policy: str, stream: bool) -> None:
     async with run_conversation(policy, stream=stream, commands=ON) as talk:
         assert (await command(talk, "/undo")).startswith("[context-proxy] Undone: group ")
         said = await talk.ask()
@@ -46,7 +46,7 @@ async def test_undo_in_the_conversation(policy: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_every_command_answers(stream: bool) -> None:
+async def test_every_command_in_the_conversation_gets_its_answer(stream: bool) -> None:
     async with run_conversation("thrifty", stream=stream, commands=ON) as talk:
         listed = await command(talk, "/messages")
         groups = await talk.groups()
@@ -92,7 +92,7 @@ async def test_without_a_name_the_conversation_is_found_by_its_history() -> None
         assert len(model.last["messages"]) == 3
 
 
-async def test_off_by_default_they_are_the_users_words() -> None:
+async def test_commands_in_the_conversation_are_off_by_default() -> None:
     async with run_conversation("thrifty") as talk:
         assert "/undo" in await talk.ask("/undo")
 

@@ -68,7 +68,7 @@ async def test_an_inherited_state_is_shown_at_the_tail_though_nothing_has_left_t
         assert model.texts()[-1] == "Next"
 
 
-async def test_after_a_restart_the_store_says_it(tmp_path: Path) -> None:
+async def test_a_compacted_history_gets_its_state_from_the_store_after_a_restart(tmp_path: Path) -> None:
     model, db = ScriptedModel(), str(tmp_path / "store.sqlite3")
     async with run_upstream(model) as upstream:
         async with run_proxy(upstream.port, policy="rolling", db=db) as proxy:

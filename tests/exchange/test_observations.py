@@ -95,7 +95,7 @@ async def test_the_task_stays_in_every_policy(policy: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "chat", "hierarchical"])
-async def test_the_first_user_message_stays_in_talk_too(policy: str, tmp_path: Path) -> None:
+async def test_the_first_prompt_of_a_long_talk_stays(policy: str, tmp_path: Path) -> None:
     model = ScriptedModel("Yes. " * 100)
     async with (
         run_upstream(model) as upstream,

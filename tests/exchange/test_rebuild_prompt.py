@@ -48,7 +48,7 @@ async def test_every_prompt_of_a_conversation_can_be_built_again(
         await assert_all_rebuilt(proxy, came, model.bodies)
 
 
-async def test_after_a_restart_and_in_every_branch_too(tmp_path: Path) -> None:
+async def test_prompts_of_each_branch_are_rebuilt_after_a_restart(tmp_path: Path) -> None:
     db = str(tmp_path / "store.sqlite3")
     model = ScriptedModel(*(make_calls((f"call_{n:09}", "look"), text=f"Step {n}.", at=n) for n in range(200)))
     came: list[bytes] = []
@@ -125,7 +125,7 @@ async def test_edits_that_could_not_be_stored_in_time_are_not_in_the_prompt() ->
         await assert_all_rebuilt(proxy, came, [r.body for r in model.received])
 
 
-async def test_what_is_not_there_is_said() -> None:
+async def test_missing_parts_of_a_past_prompt_are_reported() -> None:
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         agent = Agent(proxy, stream=True)
         for text in ("One", "Two", "Three"):

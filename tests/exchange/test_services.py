@@ -55,7 +55,7 @@ async def test_the_way_back_to_a_client_is_what_asgi_wants() -> None:
     assert said == [], "an answer that is broken off has no end"
 
 
-def test_a_request_is_what_came() -> None:
+def test_an_incoming_request_keeps_path_query_and_session() -> None:
     came = Incoming("POST", "/v1/chat/completions", b"a=1", [(b"host", b"x")], b"{}", None)
     assert (came.path, came.query, came.session) == ("/v1/chat/completions", b"a=1", None)
 

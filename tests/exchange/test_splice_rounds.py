@@ -179,7 +179,7 @@ async def test_a_hidden_result_that_has_grown_old_is_shortened_and_can_be_had_ba
     assert "line 150 of a long result" in json.loads(list_sent_messages(model, -1)[-1])["content"]
 
 
-async def test_two_upstreams_see_what_they_can_read() -> None:
+async def test_spliced_rounds_stay_whole_when_the_model_changes() -> None:
     """The spliced history stays whole where the model behind one name changes."""
     answers: list[Any] = [
         make_answer("Look.", make_proxy_call(1)),

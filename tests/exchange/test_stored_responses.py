@@ -57,7 +57,7 @@ def test_a_question_is_read_from_method_and_path(method: str, path: str, part: s
         ("GET", "/v1/conversations/conv_1"),
     ],
 )
-def test_other_paths_are_not_questions(method: str, path: str) -> None:
+def test_other_methods_and_paths_are_not_answered_from_stored_responses(method: str, path: str) -> None:
     assert read_question(method, path, b"") is None
 
 

@@ -339,7 +339,7 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
 
 
 @pytest.mark.parametrize("where", ["round", "tool"])
-async def test_a_client_that_leaves_ends_it_all(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_leaves_ends_the_round_and_the_tool(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await gone(make_answer("Look.", make_proxy_call(1)), monkeypatch, where) == [where]
 
 

@@ -48,7 +48,7 @@ def test_s15_the_verdict_says_how_many_packages_were_audited(audit: Any) -> None
     assert audit.verdict(report(FINE, UNKNOWN))[1].endswith("; not known to the database: b")
 
 
-def test_s15_ci_audits() -> None:
+def test_s15_ci_runs_the_vulnerability_audit() -> None:
     (asked,) = [line for line in (CI / "run").read_text().splitlines() if line.startswith("make -j")]
     assert "audit" in asked.split()
     assert ".ci/audit" in (CI.parent / "Makefile").read_text().partition("\naudit:")[2].partition("\n\n")[0]

@@ -18,7 +18,7 @@ SHARES = {
 }  # fmt: skip
 
 
-def test_every_target_has_its_share() -> None:
+def test_every_fuzz_target_gets_a_share_of_the_inputs() -> None:
     assert set(SHARES) == set(TARGETS)
     assert sum(SHARES.values()) == pytest.approx(1)
 

@@ -180,7 +180,7 @@ async def test_a_client_that_leaves_while_it_waits_takes_nothing_with_it(tmp_pat
     assert proxy.model.received == []
 
 
-async def test_without_dollars_nothing_is_asked(tmp_path: Path) -> None:
+async def test_the_helper_is_not_asked_without_a_budget(tmp_path: Path) -> None:
     async with run_proxy_with_helper(tmp_path, "Read it.", helper={"dollars_a_day": 0.000_01}) as proxy:
         await send_texts(proxy, LONG, "And now?")
         assert proxy.told("over_budget") == 1
@@ -303,7 +303,7 @@ async def test_a_store_that_is_away_costs_the_answer_and_nothing_else(tmp_path: 
     assert proxy.told("kept") >= 1
 
 
-def test_names_must_stand_by_themselves() -> None:
+def test_a_summary_must_contain_each_required_name_as_a_whole_word() -> None:
     ask = Ask("summary", "?", required_names=("12", "/etc/hosts", "a.py", "$x"))
     good = "Line 12 of /etc/hosts, a.py and cost$x."
     assert judge_answer(ask, good) == "kept"

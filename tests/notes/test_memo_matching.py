@@ -50,7 +50,7 @@ def test_a_memo_fits_by_its_tag_by_two_words_or_by_a_name_of_its_own() -> None:
     assert fitting("The printers again") == ["d"]
 
 
-def test_no_match_no_memo() -> None:
+def test_a_prompt_that_matches_no_memo_gets_none() -> None:
     assert fitting("Write a poem about the sea") == []
     assert fitting("") == []
     assert memo_matching.select_memos([], "billing") == []
@@ -78,7 +78,7 @@ def test_the_newer_goes_first_where_both_fit_as_well() -> None:
     assert memo_matching.select_memos([old, new, *MANY], "alpha")[0].id == "new"
 
 
-def test_one_memo_alone_can_fit() -> None:
+def test_a_single_stored_memo_is_matched_by_its_words() -> None:
     assert memo_matching.select_memos(MANY[:1], "billing webhooks") == MANY[:1]
     assert memo_matching.select_memos(MANY[:1], "something else") == []
 

@@ -87,7 +87,7 @@ async def _restarted(
         assert list_group_messages(0) <= said
 
 
-async def test_steps_stay_whole() -> None:
+async def test_dropping_a_tool_result_drops_its_call_too() -> None:
     async with run_conversation("thrifty") as talk:
         shown = await show.preview_next_prompt(talk.parts, talk.tenant, "s")
         result = next(m for m in shown.messages if m.role == "tool")

@@ -62,7 +62,7 @@ async def test_a_note_is_in_the_prompt_until_it_is_withdrawn(policy: str) -> Non
             await give_notes.withdraw_note(talk.parts, talk.tenant, "s", note.id)
 
 
-async def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_empty_or_too_long_notes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(give_notes, "MAX_NOTES", 2)
     async with run_conversation("thrifty") as talk:
         for n in range(2):
@@ -86,7 +86,7 @@ async def test_the_scratchpad_is_set_and_reported() -> None:
             await give_notes.set_scratchpad(talk.parts, talk.tenant, "s", "x" * 1_000_000)
 
 
-async def test_feedback_is_listed() -> None:
+async def test_feedback_of_users_is_stored_and_listed() -> None:
     async with run_conversation("reflective") as talk:
         await give_notes.add_feedback(talk.parts, talk.tenant, "s", "Look elsewhere.")
         assert [one.text for one in await give_notes.list_feedback(talk.parts, talk.tenant, "s")] == ["Look elsewhere."]

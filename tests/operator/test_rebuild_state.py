@@ -46,7 +46,7 @@ async def test_else_the_upstream_with_a_key_of_its_own(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "progressive"])
-async def test_else_the_next_request_asks(policy: str) -> None:
+async def test_without_a_helper_the_next_request_asks_the_model_for_the_state(policy: str) -> None:
     async with run_conversation(policy) as talk:
         found = await rebuild_state.rebuild(talk.parts, talk.tenant, "s")
         assert (found.how, found.text) == ("next_request", None)

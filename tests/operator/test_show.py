@@ -24,7 +24,7 @@ async def test_the_next_prompt_is_what_goes_out_next(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_looking_changes_nothing(policy: str) -> None:
+async def test_previews_change_neither_the_next_prompt_nor_the_store(policy: str) -> None:
     async with run_conversation(policy) as talk, run_conversation(policy) as other:
         for _ in range(2):
             await show.preview_next_prompt(talk.parts, talk.tenant, "s")

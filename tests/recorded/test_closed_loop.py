@@ -74,7 +74,7 @@ KNOWN = {("tickets", "recalling"): 2}
 
 
 @pytest.mark.parametrize(("world", "temperament"), EPISODES)
-def test_nobody_is_misled(rows: Rows, world: str, temperament: str) -> None:
+def test_the_proxy_misleads_no_agent_more_often_than_no_proxy(rows: Rows, world: str, temperament: str) -> None:
     direct, row = rows["direct", world, temperament], rows["proxy", world, temperament]
     for figure in ("misled", "wrong", "failed_edits"):
         assert row[figure] <= direct[figure] + KNOWN.get((world, temperament), 0), row["why"]

@@ -110,7 +110,7 @@ async def test_conversations_at_once_do_not_disturb_each_other() -> None:
     assert all(bodies[n : n + 6] == [bodies[n]] * 6 for n in range(0, len(bodies), 6))
 
 
-def test_the_check_finds_what_it_is_for() -> None:
+def test_the_check_detects_invalid_message_orders_and_changed_heads() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1"}]}
     answer = {"role": "tool", "tool_call_id": "c1", "content": "x"}
     user, system = {"role": "user", "content": "u"}, {"role": "system", "content": "s"}

@@ -50,7 +50,7 @@ async def test_texts_of_recorded_agents_can_be_recovered_too(
     assert total.queried > 0
 
 
-def test_missing_messages_are_detected() -> None:
+def test_the_check_detects_messages_missing_from_a_prompt() -> None:
     user, said = {"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}
     result = {"role": "tool", "tool_call_id": "c", "content": "long"}
     history = [{"role": "system", "content": "s"}, user, said, result]

@@ -62,7 +62,9 @@ async def test_a_model_finds_by_plain_queries_what_was_said_months_ago(
 
 @pytest.mark.full_replay
 @pytest.mark.long
-async def test_the_chat_policy_brings_it_back_by_itself(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_chat_policy_quotes_the_wanted_messages_within_its_budget(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Within the 2,000 tokens that the policy gives to it."""
     share, most, count = Shares(), 0, get_token_counter("o200k_base")
     tree: Any = {"policy": "chat", "limits": PATIENT, "tokens": {"count": "exact"}}

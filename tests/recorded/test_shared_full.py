@@ -80,5 +80,5 @@ def test_a_state_that_the_model_plays_is_never_seen(shared: Path, tmp_path: Path
 
 
 @pytest.mark.again
-def test_years_of_chats_are_sound(shared: Path, tmp_path: Path) -> None:
+def test_recorded_chats_of_years_are_replayed_without_faults(shared: Path, tmp_path: Path) -> None:
     assert_sound(score(shared, tmp_path, "thrifty", ("rhelm",), "--stream"))

@@ -118,12 +118,14 @@ def near(theirs: float | None, mine: float | None) -> bool:
     return abs(theirs - mine) <= TOLERANCE * max(abs(theirs), abs(mine))
 
 
-async def test_doing_nothing_is_found_to_be_the_same(scorer: ModuleType, sample: list[RecordedConversation]) -> None:
+async def test_scorer_and_replay_agree_on_unchanged_prompts(
+    scorer: ModuleType, sample: list[RecordedConversation]
+) -> None:
     agree(await scored(scorer, sample, None), play_sample(scorer, sample, Contender("nothing")))
 
 
 @pytest.mark.parametrize("name", ["mask-10-by-15", "random-half"])
-async def test_a_baseline_is_found_to_be_the_same(
+async def test_scorer_and_replay_agree_on_each_baseline(
     scorer: ModuleType, sample: list[RecordedConversation], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token_counter = TokenCounter(estimate_text_tokens)

@@ -39,7 +39,7 @@ def test_atoms_name_something_and_plain_words_do_not() -> None:
         ("", False),
     ],
 )
-def test_an_atom_stands_only_alone(text: str, there: bool) -> None:
+def test_an_atom_is_found_only_as_a_whole_word(text: str, there: bool) -> None:
     assert atoms.has_atom("a.py", text) is there
 
 

@@ -51,7 +51,7 @@ def test_the_plot_is_well_formed_and_names_every_policy_once_with_its_cost() -> 
     assert root.find(f"{SVG}title") is not None
 
 
-def test_the_bounds_are_marked() -> None:
+def test_the_plot_marks_its_theoretical_bounds() -> None:
     root = parse_plot(make_builder().build_report())
     assert sum(path.get("class") == "bound" for path in root.iter(f"{SVG}path")) == 2
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
@@ -103,7 +103,7 @@ def test_the_frontier_is_what_no_other_beats_in_both() -> None:
     assert find_frontier([]) == []
 
 
-def test_ratios_are_as_far_apart_wherever_they_stand() -> None:
+def test_the_axis_of_ratios_is_logarithmic() -> None:
     axis = make_ratio_axis([0.5, 4.0], 0, 100)
     assert axis.find_pixel(1) - axis.find_pixel(0.5) == pytest.approx(axis.find_pixel(4) - axis.find_pixel(2))
     assert 1 in axis.ticks

@@ -30,7 +30,7 @@ def test_each_line_is_a_conversation_and_blank_lines_are_none(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("tools", ["", ', "tools": null', ', "tools": []'])
-def test_no_tools_are_none_however_they_are_written(tmp_path: Path, tools: str) -> None:
+def test_missing_null_and_empty_tools_are_read_as_none(tmp_path: Path, tools: str) -> None:
     file = read(tmp_path, '{"messages": [{"role": "user", "content": "a"}]' + tools + "}")
     (found,) = read_conversations(file)
     assert (found.tools, found.id) == (None, "line 1")

@@ -125,5 +125,5 @@ def test_a_report_without_conversations_is_valid() -> None:
 
 
 @pytest.mark.parametrize(("prices", "text"), [((1.25, 0.1), "1.25/0.1"), ((1.0, 0.5), "1/0.5"), ((2.0, 0.0), "2/0")])
-def test_a_pair_is_written_as_it_is_read(prices: tuple[float, float], text: str) -> None:
+def test_price_pairs_are_written_without_trailing_zeros(prices: tuple[float, float], text: str) -> None:
     assert format_price_pair(prices) == text

@@ -37,7 +37,7 @@ EDIT = assistant_call(2, path="src/long/name.py", line=31337, old=LINE)
 SAID = [system("s"), user("go on"), READ, RESULT, EDIT]
 
 
-def test_doing_nothing_keeps_everything() -> None:
+def test_prompts_sent_unchanged_lose_nothing_and_cost_the_full_price() -> None:
     tally = score_prompts(SAID, None, None)
     assert (tally.requests, tally.prompt, tally.cached, tally.peak) == (2, 2000, 1200, 1000)
     assert (tally.atoms, tally.atoms_kept, tally.in_place) == (2, 2, 2)
@@ -105,7 +105,7 @@ def test_a_state_block_costs_what_output_costs() -> None:
     assert tally.compute_cost((1.0, 0.5), 5.0) == 800 + 600 + 5 * 20
 
 
-def test_tallies_add_up() -> None:
+def test_totals_of_two_replays_add_up() -> None:
     one = ReplayTotals(requests=1, prompt=10, peak=10, fetching=[1.0], why=ReplayTotals().why)
     one.why["rule W1"] += 1
     two = ReplayTotals()

@@ -35,7 +35,7 @@ def test_page_faults_of_an_agent_are_forgotten_after_many_sessions_without_any()
     assert agents.find("a", REQUEST).sum_other_faults("new") == {}
 
 
-def test_agents_and_sorts_are_bounded() -> None:
+def test_the_number_of_remembered_agents_and_result_kinds_is_bounded() -> None:
     agents = KnownAgents()
     for n in range(MAX_AGENTS + 5):
         agents.find(f"t{n}", REQUEST).note_faults("one", BranchState(exposed={"grep": 1}))
@@ -45,7 +45,7 @@ def test_agents_and_sorts_are_bounded() -> None:
     assert len(agents.find("many", REQUEST).sum_other_faults("two")) == MAX_SORTS
 
 
-async def test_the_proxy_remembers_them_by_agent() -> None:
+async def test_fault_statistics_are_kept_per_agent_and_tenant() -> None:
     model = ScriptedModel(*SEARCHES, asks("grep", 8, pattern="value"), "Done.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))

@@ -18,7 +18,7 @@ def branch() -> Branch:
     return made
 
 
-def test_a_branch_is_only_where_it_moved_itself() -> None:
+def test_a_stored_position_matches_only_the_branchs_own_moves() -> None:
     one = branch()
     first, second = one.record_move(b"h1", None, 1.0), one.record_move(b"h1", b"a1", 2.0)
     for tip in (first, second):

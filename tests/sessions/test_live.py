@@ -120,7 +120,7 @@ def test_forgetting_takes_a_session_out_and_only_the_one_that_is_meant() -> None
     assert branches.find_sessions_at("me", b"k") == ["a"]
 
 
-async def test_memory_stays_bounded_whatever_comes() -> None:
+async def test_the_number_of_live_branches_stays_within_its_limit() -> None:
     async with (
         run_upstream(ScriptedModel("Well.")) as upstream,
         run_proxy(upstream.port, limits={"live_branches": 5}) as proxy,

@@ -245,7 +245,9 @@ async def test_an_operators_note_reaches_the_work_after_a_title_request() -> Non
         (False, False, [BranchTraits("main", b"other", works=True)], "main", False),
     ],
 )
-def test_a_branch_begins_as(short: bool, tools: bool, others: list[BranchTraits], kind: str, beside: bool) -> None:
+def test_a_new_branch_is_classified_as_main_or_side_call(
+    short: bool, tools: bool, others: list[BranchTraits], kind: str, beside: bool
+) -> None:
     assert classify_branch(b"mine", others, short=short, tools=tools) == (kind, beside)
 
 

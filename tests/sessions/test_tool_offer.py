@@ -81,7 +81,7 @@ def test_none_is_offered_where_it_could_not_be_used_or_would_be_refused(more: di
 @pytest.mark.parametrize(
     "more", [{"tool_choice": "auto"}, {"tool_choice": "required"}, {"tool_choice": None}, {"n": 1}, {"stream": True}]
 )
-def test_all_else_offers(more: dict[str, Any]) -> None:
+def test_ordinary_requests_are_offered_tools(more: dict[str, Any]) -> None:
     assert names(**more) == OURS
 
 
@@ -114,7 +114,7 @@ def test_an_offer_comes_back_from_the_store() -> None:
         offers.decode_offer(b'[{"function": 1}]')
 
 
-def test_a_choice_is_read_as_upstream_reads_it() -> None:
+def test_each_form_of_tool_choice_is_read() -> None:
     wanted = ["auto", "required", "none", None, {"type": "function"}, {"type": "allowed_tools", "allowed_tools": {}}]
     assert [offers.read_tool_choice(request(tool_choice=one)) for one in wanted] == [
         *("auto", "required", "none", "auto", "one", "allowed")

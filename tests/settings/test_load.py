@@ -33,7 +33,7 @@ def read_refusal(config: Path | None = None, **overrides: object) -> ConfigError
     return caught.value
 
 
-def test_without_anything_the_defaults_are_in_force() -> None:
+def test_without_a_file_or_variables_the_defaults_hold() -> None:
     assert load_settings() == Settings()
     assert (Settings().host, Settings().port, Settings().policy) == ("127.0.0.1", 8080, "thrifty")
 
@@ -217,7 +217,9 @@ def test_shipped_models_can_all_be_read_and_have_sound_figures() -> None:
         ("some-new-model", None, "prefix", "append"),
     ],
 )
-def test_models_are_distinguished(name: str, window: int | None, cache: str, after_tool: str) -> None:
+def test_window_and_cache_rules_of_a_model_follow_its_name(
+    name: str, window: int | None, cache: str, after_tool: str
+) -> None:
     model = find_model(Settings().load_models(), name)
     assert (model.window, model.cache, model.after_tool) == (window, cache, after_tool)
 

@@ -47,7 +47,7 @@ def test_no_helper_and_no_embeddings_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"queue": 0}, {"dollars_a_day": -1}, {"wait_ms": -1}])
-def test_a_helper_has_its_bounds(wrong: dict[str, float]) -> None:
+def test_helper_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         HelperSettings.model_validate(wrong)
 
@@ -144,7 +144,7 @@ def test_keys_other_than_for_data_may_see_every_tenant() -> None:
 @pytest.mark.parametrize(
     "wrong", ["", "*", "null", "https://a.example/", "https://a.example/x", "a.example", "ftp://a"]
 )
-def test_an_origin_is_one(wrong: str) -> None:
+def test_values_that_are_no_web_origin_are_refused(wrong: str) -> None:
     with pytest.raises(ValidationError):
         DashboardSettings(origins=(wrong,))
     assert DashboardSettings(origins=("https://A.example:8443",)).origins == ("https://a.example:8443",)

@@ -58,7 +58,7 @@ def test_line_of_a_key_that_is_nowhere_is_none() -> None:
     assert find_line("", ("host",)) is None
 
 
-def test_paths_are_written_as_one_says_them() -> None:
+def test_key_paths_are_written_with_dots_and_indices() -> None:
     assert format_key_path(("upstreams", "main", "models", 0)) == "upstreams.main.models[0]"
 
 

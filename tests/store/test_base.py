@@ -24,7 +24,7 @@ def test_rows_start_with_tenant_and_session_and_cannot_be_changed() -> None:
         RowFactory().form(b"x").body = b"y"  # type: ignore[misc]
 
 
-def test_records_are_rows_with_more() -> None:
+def test_each_record_class_extends_its_row_class() -> None:
     assert issubclass(base.BranchRecord, base.BranchRow)
     assert issubclass(base.MessageRecord, base.MessageRow)
     assert issubclass(base.ExchangeRecord, base.ExchangeRow)

@@ -15,7 +15,7 @@ from proxy.store.branch_positions import (
 from tests.store.conftest import RowFactory
 
 
-def test_only_a_server_is_shared() -> None:
+def test_only_a_postgresql_store_is_shared_by_replicas() -> None:
     assert not create_store(":memory:").shared
     assert not create_store("store.sqlite3").shared
     assert create_store("postgresql://nobody@127.0.0.1:1/none").shared

@@ -37,7 +37,7 @@ def spending(day: int, dollars: float, kind: str = "summary") -> SpendingRow:
     return SpendingRow(*NO_CONVERSATION, day, kind, 1, 100, 20, dollars)
 
 
-def test_their_rows_fill_the_placeholders_of_their_statements() -> None:
+def test_derived_rows_fill_the_placeholders_of_their_statements() -> None:
     for text, args in encode.build_statements([answer("a"), vector(b"f"), spending(1, 0.5)]):
         assert {len(one) for one in args} == {text.count("$")}
     assert (

@@ -40,7 +40,7 @@ def test_every_row_type_fills_the_placeholders_of_its_statement() -> None:
         assert {len(one) for one in args} == {text.count("$")}
 
 
-def test_a_stranger_is_refused() -> None:
+def test_a_row_of_an_unknown_type_is_refused() -> None:
     with pytest.raises(KeyError):
         encode.build_statements(["row"])  # type: ignore[list-item]
 

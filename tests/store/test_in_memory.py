@@ -29,7 +29,7 @@ async def test_two_stores_in_memory_share_nothing() -> None:
     await two.close()
 
 
-async def test_before_open_it_is_unavailable() -> None:
+async def test_a_store_that_is_not_open_yet_is_unavailable() -> None:
     store = InMemoryStore()
     assert not store.healthy
     with pytest.raises(StoreUnavailable):

@@ -48,7 +48,7 @@ async def opened(path: Path) -> Counting:
     return store
 
 
-async def test_who_has_nothing_is_not_asked_for(tmp_path: Path) -> None:
+async def test_the_store_is_not_read_for_a_session_known_to_have_nothing(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db")
     assert await store.read_scratchpad("t1", "s1") is None
     assert await store.read_hidden_rounds("t1", "s1", [b"tip"]) == []
@@ -95,7 +95,7 @@ async def test_where_many_have_some_all_are_asked(tmp_path: Path, monkeypatch: p
     await store.close()
 
 
-def test_before_it_was_read_nothing_is_known() -> None:
+def test_a_negative_cache_that_was_not_loaded_claims_nothing() -> None:
     absent = NegativeCache()
     absent.add_sessions([pad("s1")])
     assert not absent.has_none("scratchpads", "t1", "s2")
@@ -128,7 +128,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=25))
 @settings(max_examples=25, derandomize=True)
-def test_it_never_hides_what_was_put(taken: list[tuple[str, Any]]) -> None:
+def test_the_negative_cache_never_hides_a_stored_row(taken: list[tuple[str, Any]]) -> None:
     """Reads with the cache and without it are equal, whatever was put before and whenever the store is reopened."""
 
     async def work(path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_new_file_has_the_rows_of_all_migrations() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 11, 12, 13])
-def test_so_has_each_part_of_them(count: int) -> None:
+def test_folded_renames_of_the_first_migrations_give_the_same_schema(count: int) -> None:
     some = [statement for migration in MIGRATIONS[:count] for statement in migration.statements]
     assert schema(fold_renames(some)) == schema(some)
 

@@ -123,7 +123,7 @@ async def test_a_question_that_no_database_understands_says_nothing_about_the_se
     assert store.healthy
 
 
-async def test_readers_cannot_write(store: PostgresStore) -> None:
+async def test_reader_connections_cannot_write(store: PostgresStore) -> None:
     with pytest.raises(StoreUnavailable):
         await store._fetch("DELETE FROM sessions", ())
 
@@ -158,7 +158,7 @@ async def test_a_long_session_is_read_in_time_before_the_server_has_statistics(d
 
 
 @pytest.mark.parametrize("durability", ["full", "normal"])
-async def test_how_durable_a_commit_is(database: str, durability: str) -> None:
+async def test_store_durability_sets_synchronous_commit(database: str, durability: str) -> None:
     store = postgres_store(database, durability=durability)
     connection = await store._connect()
     assert await connection.fetchval("SHOW synchronous_commit") == {"full": "on", "normal": "off"}[durability]

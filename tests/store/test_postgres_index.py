@@ -50,7 +50,7 @@ def test_a_query_is_any_of_its_words_and_nothing_in_it_is_an_operator() -> None:
         (b"[" * 5000, "[" * 5000),
     ],
 )
-def test_what_a_message_says(body: bytes, said: str) -> None:
+def test_the_index_gets_texts_and_calls_of_a_message_and_not_its_json(body: bytes, said: str) -> None:
     assert postgres_index.extract_text("message", body) == said
 
 

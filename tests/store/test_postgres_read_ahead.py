@@ -113,7 +113,7 @@ async def test_rows_are_taken_once_and_never_after_a_write(found: tuple[Postgres
     assert (await store.read_scratchpad("t1", "s1")).number == 3  # type: ignore[union-attr]
 
 
-async def test_of_other_sessions_nothing_is_taken(found: tuple[PostgresStore, RoundTrips]) -> None:
+async def test_rows_read_ahead_serve_no_other_session(found: tuple[PostgresStore, RoundTrips]) -> None:
     store, _ = found
     store.expect_reads(expected())
     assert await store.find_known_messages("t1", "s2", KEYS) == {}

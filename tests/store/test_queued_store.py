@@ -89,7 +89,7 @@ async def test_rows_that_cannot_be_stored_fail_alone_among_those_held_back(
     assert set(await spooled.find_known_messages("t1", "s1", [digest("bad"), digest("good")])) == {digest("good")}
 
 
-async def test_stores_without_a_writer_have_it_at_once(store: Store) -> None:
+async def test_deferred_rows_are_there_after_the_next_put(store: Store) -> None:
     """Whatever the backend: what was put later, in which order, is there after the next put."""
     store.put_deferred(make.begin())
     store.put_deferred([make.edit(digest("m"), 1, "first")])
@@ -100,7 +100,9 @@ async def test_stores_without_a_writer_have_it_at_once(store: Store) -> None:
     assert [(row.text, number) for row, number in found] == [("second", 2)]
 
 
-async def test_it_says_how_it_does(spooled: Either, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_queued_store_reports_its_health_and_queue_length(
+    spooled: Either, caplog: pytest.LogCaptureFixture
+) -> None:
     assert (spooled.healthy, spooled.trouble, spooled.queued) == (True, "", 0)
     written = spooled.put_deferred(make.begin())
     assert spooled.queued == 1

@@ -22,7 +22,7 @@ async def test_sessions_are_listed_by_pages_in_the_order_of_their_names(store: S
     assert await store.read_session_names(("t1", "b"), 2) == [("t2", "a"), ("t2", "b")]
 
 
-async def test_it_reads_while_another_store_writes(tmp_path: Path, make: RowFactory) -> None:
+async def test_a_read_only_store_reads_while_another_store_writes(tmp_path: Path, make: RowFactory) -> None:
     file = tmp_path / "store.sqlite3"
     serving = sqlite_store(file)
     await serving.open()
@@ -55,7 +55,7 @@ async def test_it_reads_what_a_proxy_that_has_stopped_left_behind(tmp_path: Path
     assert reading.trouble == "closed"
 
 
-async def test_what_is_put_into_it_is_refused(tmp_path: Path, make: RowFactory) -> None:
+async def test_a_read_only_store_refuses_rows(tmp_path: Path, make: RowFactory) -> None:
     file = tmp_path / "store.sqlite3"
     serving = sqlite_store(file)
     await serving.open()
@@ -97,7 +97,7 @@ def database(path: Path, mark: int, version: int) -> Path:
     ("mark", "version", "why"),
     [(1, 1, "another program"), (0x63747870, 0, "Start the proxy"), (0x63747870, 10_000, "Install the version")],
 )
-async def test_a_database_that_it_cannot_read_is_refused(tmp_path: Path, mark: int, version: int, why: str) -> None:
+async def test_a_read_only_store_refuses_an_unknown_schema(tmp_path: Path, mark: int, version: int, why: str) -> None:
     with pytest.raises(StoreRefused, match=why):
         await ReadOnlyStore(database(tmp_path / "x.sqlite3", mark, version)).open()
 

@@ -36,7 +36,7 @@ async def test_seq_counts_in_the_order_of_storing_and_by_session(store: Store, m
 
 
 @pytest.mark.usefixtures("begun")
-async def test_what_is_put_first_stays(store: Store, make: RowFactory) -> None:
+async def test_a_message_stored_twice_keeps_its_first_body(store: Store, make: RowFactory) -> None:
     key = digest("k")
     await store.put([make.message(key, body=b"first")])
     await store.put([make.message(key, body=b"second")])

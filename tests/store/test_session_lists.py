@@ -163,7 +163,7 @@ async def test_a_text_is_found_after_many_messages_without_it(store: Store, make
         (b"\xff\xfe", "x", False),
     ],
 )
-def test_says(body: bytes, text: str, expected: bool) -> None:
+def test_text_search_reads_the_words_of_a_message_not_its_json(body: bytes, text: str, expected: bool) -> None:
     assert contains_text(body, text) is expected
 
 

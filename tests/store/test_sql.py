@@ -42,7 +42,7 @@ def plan(database: sqlite3.Connection, text: str) -> str:
     return "\n".join(row[3] for row in rows)
 
 
-def test_all_statements_are_looked_at() -> None:
+def test_the_check_finds_the_sql_statements() -> None:
     assert len(ALL) > 25
 
 
@@ -98,7 +98,7 @@ def test_placeholders_out_of_order_are_refused(text: str) -> None:
         sql.for_sqlite(text)
 
 
-def test_count_and_its_names_agree() -> None:
+def test_counted_tables_are_named_in_the_order_of_their_counts() -> None:
     assert re.findall(r"FROM (\w+)", sql.SESSION_COUNTS) == list(sql.COUNTED_TABLES)
 
 

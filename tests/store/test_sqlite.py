@@ -111,7 +111,7 @@ async def test_a_damaged_file_is_refused_and_only_set_aside_where_that_was_asked
     assert (tmp_path / "db.damaged-1").read_bytes().startswith(b"no database")
 
 
-async def test_readers_cannot_write(tmp_path: Path) -> None:
+async def test_reader_connections_cannot_write(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db")
     with pytest.raises(StoreUnavailable):
         await store._fetch(sql.INSERT_FORM, ("t", "s", b"f", b"b"))

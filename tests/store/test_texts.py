@@ -8,7 +8,7 @@ from proxy.store import texts
 
 
 @given(st.text(st.characters()) | st.text(st.characters(categories=["Cs"])))
-def test_any_text_survives(text: str) -> None:
+def test_any_text_survives_storage_unchanged(text: str) -> None:
     assert texts.to_text(texts.to_bytes(text)) == text
 
 

@@ -20,7 +20,7 @@ def test_versions_with_the_bug_are_named_with_what_to_do(version: Version) -> No
 
 
 @pytest.mark.parametrize("version", [(3, 44, 6), (3, 44, 9), (3, 50, 7), (3, 51, 3), (3, 52, 0), (3, 53, 1), (4, 0, 0)])
-def test_of_others_nothing_is_said(version: Version) -> None:
+def test_sqlite_versions_without_the_wal_reset_bug_get_no_warning(version: Version) -> None:
     assert not has_bug(version)
     assert describe_bug(version) == describe_bug_briefly(version) == ""
 

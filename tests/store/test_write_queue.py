@@ -180,7 +180,7 @@ async def test_the_wait_is_counted_from_the_first_that_is_held_back(monkeypatch:
     assert time.monotonic() - began >= 0.029
 
 
-async def test_much_is_not_held_back() -> None:
+async def test_a_large_batch_is_written_without_waiting() -> None:
     spool = WriteQueue(1 << 20)
     later(spool, b"x" * 40_000)
     assert parts(spool) == []

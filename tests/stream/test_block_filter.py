@@ -160,7 +160,7 @@ def test_the_end_may_be_told_twice_and_what_follows_it_is_text() -> None:
     "piece", ["#", "\n", "`", "~", " ", "### STATE\n", "```\n", "- ", "\r", "### STATE ", "1. ", "a", "#\n", "\n#"]
 )
 @pytest.mark.parametrize("step", [1, 1000, 1 << 30])
-def test_the_work_is_linear(piece: str, step: int) -> None:
+def test_filtering_blocks_takes_linear_time_and_bounded_memory(piece: str, step: int) -> None:
     text = piece * (400_000 // len(piece))
     held = BlockFilter()
     start = time.thread_time()

@@ -51,7 +51,7 @@ def test_a_value_that_comes_once_is_what_it_was(value: Any) -> None:
     assert kept == value or merging.REPLACED_FIELDS & set(str(value).replace("'", " ").split())
 
 
-def test_nothing_is_added_without_room() -> None:
+def test_merged_deltas_stay_within_their_memory_limit() -> None:
     assert len(merge_deltas(*["x" * 10] * 100, room=200)) <= 200
     assert len(merge_deltas(*[[{}]] * 100, room=1000)) <= 1000 // merging.ENTRY_OVERHEAD
 
@@ -64,7 +64,7 @@ def test_deep_values_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.timed
-def test_adding_up_is_linear() -> None:
+def test_merging_deltas_takes_linear_time() -> None:
     start = time.thread_time()
     assert len(merge_deltas(*[{"a": "xy"}] * 200_000)["a"]) == 400_000
     assert len(merge_deltas(*[[{"index": n}, {"index": 0}] for n in range(50_000)], room=1 << 30)) == 50_000

@@ -120,7 +120,7 @@ def test_text_of_earlier_rounds_comes_first_and_no_other_byte_changes() -> None:
         (([{"type": "text", "text": "a"}], ""), [{"type": "text", "text": "a"}]),
     ],
 )
-def test_contents_are_joined(contents: tuple[Any, Any], joined: Any) -> None:
+def test_contents_of_two_hidden_rounds_are_joined(contents: tuple[Any, Any], joined: Any) -> None:
     first, second = (json.dumps(one).encode() for one in contents)
     found = json.loads(join_rounds([body(OURS, first), body(b"", second)], HIDDEN))
     assert found["choices"][0]["message"]["content"] == joined

@@ -102,7 +102,7 @@ def test_an_unreadable_chunk_is_dropped() -> None:
     assert len(out) < 200
 
 
-def test_a_chunk_takes_another_choice() -> None:
+def test_replacing_the_choice_of_a_chunk_keeps_its_other_members() -> None:
     choice = {"index": 0, "delta": {}}
     for usage, drop, left in ((b"null", False, b',"usage":null'), (b"null", True, b""), (b'{"a":1}', False, b"")):
         raw = b'{"id":"1", "choices":[],"usage":%s}' % usage

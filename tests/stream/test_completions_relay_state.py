@@ -214,7 +214,7 @@ def test_lone_surrogates_are_passed_on_unchanged() -> None:
     assert relay.answer.text == "😀"
 
 
-def test_nothing_more_comes_after_the_end() -> None:
+def test_a_relay_that_has_ended_gives_no_more_text() -> None:
     relay = CompletionsRelay(RelayOptions(withheld=HEADINGS, drop_usage=False))
     relay.feed(make_chunk({"content": "a\n"}))
     assert read_text(relay.end()) == "\n"

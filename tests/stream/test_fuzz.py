@@ -153,7 +153,9 @@ def test_the_parser_accounts_for_every_byte(stream: bytes, seed: int) -> None:
 
 @settings(max_examples=300)
 @given(streams(), st.integers(0, 9999), st.booleans(), st.booleans())
-def test_the_relay_shows_what_it_may(stream: bytes, seed: int, withhold: bool, drop: bool) -> None:
+def test_the_relay_withholds_state_and_keeps_all_other_bytes(
+    stream: bytes, seed: int, withhold: bool, drop: bool
+) -> None:
     the_relay_shows_what_it_may(stream, seed, withhold=withhold, drop=drop)
 
 
@@ -167,5 +169,7 @@ def test_the_parser_accounts_for_every_byte_a_million_times(stream: bytes, seed:
 @pytest.mark.long
 @settings(max_examples=300_000)
 @given(streams(), st.integers(0, 9999), st.booleans(), st.booleans())
-def test_the_relay_shows_what_it_may_many_times(stream: bytes, seed: int, withhold: bool, drop: bool) -> None:
+def test_the_relay_withholds_state_and_keeps_all_other_bytes_in_many_streams(
+    stream: bytes, seed: int, withhold: bool, drop: bool
+) -> None:
     the_relay_shows_what_it_may(stream, seed, withhold=withhold, drop=drop)

@@ -53,7 +53,7 @@ def test_what_is_not_an_answer_makes_no_message() -> None:
     assert strange.calls == ()
 
 
-def test_an_answer_is_bounded() -> None:
+def test_a_stored_answer_is_capped_in_text_and_parts() -> None:
     answer = GeminiAnswer(limit=500)
     for _ in range(9):
         answer.add_part({"text": "x" * 100})

@@ -42,7 +42,7 @@ def parse(body: bytes) -> Json:
 
 
 @pytest.mark.parametrize("is_list", [True, False])
-def test_blocks_leave(is_list: bool) -> None:
+def test_state_blocks_are_removed_from_a_gemini_body(is_list: bool) -> None:
     body = make(think(), text(NOTED), call("a"), is_list=is_list)
     made, found = remove_blocks(body, (HEADING,))
     assert json.loads(made).__class__ is json.loads(body).__class__

@@ -64,7 +64,7 @@ def test_an_answer_over_the_limit_is_capped() -> None:
 
 
 @pytest.mark.parametrize("index", [1, 2])
-def test_there_is_only_one_choice(index: int) -> None:
+def test_an_answer_of_messages_has_no_second_choice(index: int) -> None:
     assert _from_events().build_message(index) is None
 
 

@@ -39,7 +39,7 @@ def test_state_leaves_the_text_and_nothing_else_changes() -> None:
     assert [block.body for block in blocks] == [STATE.removeprefix("### STATE\n")]
 
 
-def test_a_block_that_was_nothing_else_leaves_whole() -> None:
+def test_a_text_block_with_only_a_state_block_is_removed() -> None:
     visible, blocks = remove_blocks(_body(text(STATE), call("a")))
     assert [block["type"] for block in json.loads(visible)["content"]] == ["tool_use"]
     assert len(blocks) == 1

@@ -28,7 +28,7 @@ def test_a_body_is_the_message_that_comes_back() -> None:
     assert answer.build_message(1) is None
 
 
-def test_an_unfinished_answer_is_what_came_of_it() -> None:
+def test_an_unfinished_response_keeps_the_text_and_arguments_that_came() -> None:
     answer = ResponsesAnswer()
     assert (answer.build_message(), answer.text, answer.calls, answer.choice_count) == (None, "", (), 0)
     answer.begin_item(0, {"type": "message", "id": "msg_1", "role": "assistant", "content": []})

@@ -60,7 +60,7 @@ def test_a_stream_without_edits_is_passed_on_unchanged_with_its_end_kept_back(si
     assert not relay.answer.is_truncated
 
 
-def test_bytes_go_out_at_once() -> None:
+def test_bytes_are_relayed_at_once_except_a_possible_end_event() -> None:
     relay = ResponsesRelay()
     stream = b"".join(events(PLAIN)[:-1])
     for end in range(len(stream)):

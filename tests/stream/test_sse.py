@@ -172,7 +172,7 @@ def test_every_byte_fed_comes_out_once_and_in_order(pieces: list[bytes], cuts: l
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_only_passed(garbage: bytes) -> None:
+def test_bytes_that_are_no_events_are_passed_on_unchanged(garbage: bytes) -> None:
     assert raws(run(garbage)) == garbage
 
 
@@ -216,7 +216,7 @@ def test_the_end_of_a_large_event_is_found_at_every_cut(end: bytes) -> None:
     "line", [b"data: x\n\n", b"data: x\r\n\r\n", b"data: x\r\r", b"\n", b"\r", b":\n", b"data:a\n", b"x" * 50]
 )
 @pytest.mark.parametrize("step", [1 << 30, 7])
-def test_parsing_is_linear(line: bytes, step: int) -> None:
+def test_parsing_events_takes_linear_time(line: bytes, step: int) -> None:
     stream = line * (700_000 // len(line))
     parser = SseParser()
     start = time.thread_time()

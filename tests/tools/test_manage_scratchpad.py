@@ -65,7 +65,7 @@ async def test_wrong_arguments_are_reported() -> None:
         )
 
 
-async def test_two_that_add_at_once_both_stand() -> None:
+async def test_concurrent_appends_to_a_scratchpad_are_all_kept() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         await asyncio.gather(

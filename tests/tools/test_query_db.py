@@ -146,7 +146,7 @@ async def test_the_statement_after_comments_is_checked_as_usual(sql: str) -> Non
 
 
 @pytest.mark.timed
-def test_taking_them_off_is_linear() -> None:
+def test_removing_code_fences_and_comments_takes_linear_time() -> None:
     for text in ("-- x\n" * 2000, "/*" * 5000, "`" + " " * 9000 + "x", " " * 10_000, "/* */" * 2000 + "x"):
         began = time.perf_counter()
         strip_fence(text)

@@ -151,7 +151,7 @@ async def test_recall_says_which_call_it_was_how_long_ago_and_what_has_changed_s
         assert "old" not in fresh
 
 
-async def test_other_sessions_say_nothing_of_its_age(tmp_path: Path) -> None:
+async def test_calls_of_other_sessions_do_not_make_a_recalled_text_old(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
         names = await store_messages(store, STEPS[:3])
         await store_messages(store, STEPS, "t1", "s2")

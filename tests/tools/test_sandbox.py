@@ -134,7 +134,7 @@ async def test_a_query_that_is_given_up_while_it_waits_takes_no_slot() -> None:
     assert slots.free == 1
 
 
-async def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_sandbox_processes_run_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.tools.sandbox.START_S", 60.0)  # on a busy machine the eighth waits for long
     sandbox = Sandbox(children=2)
     most = 0

@@ -37,7 +37,7 @@ def test_a_tool_has_the_definition_that_it_was_made_with() -> None:
     }
 
 
-async def test_arguments_are_read_into_what_it_takes() -> None:
+async def test_arguments_of_a_tool_call_are_converted_to_its_types() -> None:
     async with in_memory() as store:
         assert await ECHO.call('{"word": "a", "times": "3"}', make_tool_context(store)) == "aaat1"
         with pytest.raises(msgspec.ValidationError, match="word"):

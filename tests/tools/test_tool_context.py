@@ -7,7 +7,7 @@ import pytest
 from tests.tools.stored_session import in_memory, make_tool_context
 
 
-async def test_nobody_can_make_it_another_sessions_context() -> None:
+async def test_the_session_of_a_tool_context_cannot_be_changed() -> None:
     async with in_memory() as store:
         tool_context = make_tool_context(store)
         with pytest.raises(FrozenInstanceError):

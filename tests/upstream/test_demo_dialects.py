@@ -38,7 +38,7 @@ def test_each_path_has_its_form() -> None:
         assert find_demo_dialect(path) is None
 
 
-def test_messages() -> None:
+def test_the_demo_answers_messages_with_a_tool_call() -> None:
     asked: Json = {"model": "claude-x", "max_tokens": 99, "messages": [{"role": "user", "content": PROMPT}]}
     asked["tools"] = [{**DECLARED, "input_schema": SCHEMA}]
     status, message = ask("/v1/messages", **asked)
@@ -51,7 +51,7 @@ def test_messages() -> None:
     assert cut["stop_reason"] == "max_tokens"
 
 
-def test_responses() -> None:
+def test_the_demo_answers_responses_with_a_function_call() -> None:
     asked: Json = {"model": "gpt-x", "input": PROMPT, "tools": [{"type": "function", **DECLARED, "parameters": SCHEMA}]}
     status, response = ask("/v1/responses", **asked)
     assert status == 200
@@ -63,7 +63,7 @@ def test_responses() -> None:
     assert ask("/v1/responses", **custom)[1]["output"][0]["type"] == "custom_tool_call"
 
 
-def test_gemini() -> None:
+def test_the_demo_answers_gemini_with_a_function_call() -> None:
     contents = [{"role": "user", "parts": [{"text": PROMPT}]}]
     asked: Json = {"contents": contents, "tools": [{"functionDeclarations": [{**DECLARED, "parameters": SCHEMA}]}]}
     status, response = ask("/v1beta/models/gemini-x:generateContent", **asked)

@@ -99,7 +99,7 @@ def test_a_head_of_very_many_lines_is_refused() -> None:
 
 
 @pytest.mark.parametrize("line", [b"HTTP/1.1 200", b"HTTP/1.1 200 ", b"HTTP/1.0 200 OK", b"HTTP/1.1 200 \xe4 \x01"])
-def test_status_lines_that_are_read(line: bytes) -> None:
+def test_unusual_but_valid_status_lines_are_read(line: bytes) -> None:
     assert parse_response_head(line + b"\r\n", "GET").status == 200
 
 

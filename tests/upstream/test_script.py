@@ -208,5 +208,5 @@ def test_nothing_that_is_json_makes_it_fail(messages: list[Json], request_: Json
 
 
 @given(OBJECTS, st.text(max_size=30))
-def test_no_schema_makes_it_fail(schema: Json, prompt: str) -> None:
+def test_the_scripted_model_fills_any_json_schema(schema: Json, prompt: str) -> None:
     json.dumps(SchemaFiller(prompt, schema).make_value(schema, "x", 0))

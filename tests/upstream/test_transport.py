@@ -384,7 +384,7 @@ async def test_httpx2s_own_sends_and_gives_out_the_same_bytes() -> None:
         await client.close()
 
 
-async def test_httpx2s_own_tells_each_failure_as_ours_does() -> None:
+async def test_both_transports_raise_the_same_error_for_each_failure() -> None:
     async def fail(request: RawRequest, connection: Connection) -> None:
         if request.body == b"silent":
             await connection.left()

@@ -259,7 +259,7 @@ async def test_an_upload_comes_out_in_order_and_listening_continues_after_it() -
     assert await again.run_while_connected(read()) == [b"a", b"b"]
 
 
-async def test_an_upload_is_heard_ahead_only_so_far() -> None:
+async def test_an_upload_is_read_ahead_only_up_to_its_limit() -> None:
     wire = Wire([part(b"x" * 65536) for _ in range(100)])
     upload = Upload(wire)
     started = asyncio.Event()
@@ -305,7 +305,7 @@ async def test_a_client_that_leaves_is_told_while_its_upload_waits_to_be_taken()
         await upload.run_while_connected(work())
 
 
-async def test_a_client_that_takes_nothing_is_given_up() -> None:
+async def test_a_client_that_reads_nothing_of_its_answer_is_disconnected() -> None:
     async def never(_: Message) -> None:
         await asyncio.sleep(10)
 

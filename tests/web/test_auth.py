@@ -234,7 +234,7 @@ async def test_open_routes_have_no_caller() -> None:
         assert (status, told[1:3]) == (200, [None, None])
 
 
-async def test_without_keys_loopback_may_and_nobody_else() -> None:
+async def test_without_keys_only_loopback_has_access() -> None:
     assert (await ask(OPEN, "GET", "/api/things"))[2][:3] == ["api", "loopback", "*"]
     assert (await ask(OPEN, "GET", "/api/things", client="::1"))[0] == 200
     assert (await ask(OPEN, "GET", "/api/things", client="127.9.9.9"))[0] == 200

@@ -46,7 +46,7 @@ WAYS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_coded_body_is_what_it_was(way: str) -> None:
+def test_compressed_bodies_are_decoded_to_the_original(way: str) -> None:
     name, pack = WAYS[way]
     applied = read_codings([(b"host", b"a"), (b"content-encoding", name.upper().encode())])
     assert decode_body(pack(BODY), applied, LIMIT) == BODY
@@ -71,7 +71,7 @@ def test_a_bomb_is_read_no_further_than_its_limit() -> None:
             decode_body(pack(b"a" * (64 << 20)), [name], 1 << 20)
 
 
-def test_members_without_content_are_counted() -> None:
+def test_empty_gzip_members_count_towards_the_limit() -> None:
     empty, last = gzip.compress(b"", 1), gzip.compress(BODY)
     assert decode_body(empty * (MAX_MEMBERS - 1) + last, ["gzip"], LIMIT) == BODY
     with pytest.raises(NotDecodedError, match="too many members"):

@@ -21,7 +21,7 @@ def scope(method: str = "GET", **headers: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "[::1]:8080", "192.168.1.9", "a.localhost", "box.lan:80"]
 )
-def test_names_that_only_we_can_have_are_ours(host: str) -> None:
+def test_local_host_names_and_addresses_are_accepted(host: str) -> None:
     BROWSERS.check_host(scope(host=host))
 
 

@@ -292,7 +292,7 @@ def test_room_is_made_by_the_address_that_has_most() -> None:
         ("", ""),
     ],
 )
-def test_an_ipv6_host_is_its_network(host: str, address: str) -> None:
+def test_ipv6_addresses_of_one_network_count_as_one_client(host: str, address: str) -> None:
     assert find_client_address((host, 1)) == address
     assert find_client_address(None) == ""
 

@@ -108,7 +108,7 @@ RULES = PathRules(PassthroughSettings().paths)
         ("GET", "/v1/models/ft%3Agpt-4%2e1"),
     ],
 )  # fmt: skip
-def test_inference_is_allowed(method: str, path: str) -> None:
+def test_the_operators_key_opens_inference_and_the_list_of_models(method: str, path: str) -> None:
     RULES.check(method, path)
 
 
@@ -121,7 +121,7 @@ def test_inference_is_allowed(method: str, path: str) -> None:
         ("GET", "/v1/chat/completions"), ("POST", "/v1/EMBEDDINGS"), ("POST", "/v2/embeddings"), ("GET", "/"),
     ],
 )  # fmt: skip
-def test_nothing_else_is(method: str, path: str) -> None:
+def test_the_operators_key_opens_no_other_path(method: str, path: str) -> None:
     with pytest.raises(Forbidden, match=r"passthrough\.paths"):
         RULES.check(method, path)
 
@@ -141,7 +141,7 @@ def test_s3_segments_are_made_of_letters_digits_and_few_signs(path: str) -> None
             PathRules([allowed]).check("GET", "/v1/models/" + path)
 
 
-def test_the_operator_says_what_else() -> None:
+def test_patterns_of_passthrough_paths_open_further_paths() -> None:
     PathRules(["*"]).check("DELETE", "/v1/files/a")
     PathRules(["GET /**"]).check("GET", "/any/where/")
     rules = PathRules(["* /v1/files**", "GET /status", "GET /v1/batches/*", "GET /v1/threads/*/runs"])
@@ -161,7 +161,7 @@ def test_the_operator_says_what_else() -> None:
      "/v1beta/models/g:streamGenerateContent", "/api/chat", "/api/generate", "/model/m/converse-stream",
      "/model/m/invoke", "/openai/deployments/d/chat/completions", "/v1/complete"],
 )  # fmt: skip
-def test_these_bring_conversations(path: str) -> None:
+def test_paths_of_known_wire_formats_are_conversational(path: str) -> None:
     assert is_conversational("POST", path)
     assert not is_conversational("GET", path)
 
@@ -171,7 +171,7 @@ def test_these_bring_conversations(path: str) -> None:
     ["/v1/embeddings", "/v1/files", "/v1/messages/count_tokens", "/v1/messages/batches", "/v1/responses/resp_1/cancel",
      "/v1/threads/t/messages", "/v1/models/m:embedContent", "/", "", "/v1/mymessages", "/x/chat"],
 )  # fmt: skip
-def test_these_do_not(path: str) -> None:
+def test_other_paths_are_not_conversational(path: str) -> None:
     assert not is_conversational("POST", path)
 
 

@@ -20,11 +20,12 @@ from proxy.context.view import View
 ViewState = Literal["current", "changed", "gone"]
 """The state of a shown file: as shown, changed since by a call, or deleted or moved away."""
 
-_OLD = ("old_string", "old_str", "old", "old_text", "search", "find", "oldString", "old_lines")
-_NEW = ("new_string", "new_str", "new", "new_text", "replace", "replacement", "newString", "new_lines")
-_LINE = 12
+_OLD_TEXT_NAMES = ("old_string", "old_str", "old", "old_text", "search", "find", "oldString", "old_lines")
+_NEW_TEXT_NAMES = ("new_string", "new_str", "new", "new_text", "replace", "replacement", "newString", "new_lines")
+"""Names of the arguments with the text that an edit removes, and with the text that it adds."""
+_MIN_LINE_CHARS = 12
 """Minimum number of characters of a line, without its indentation, that is distinct from other lines."""
-_MOST = 6
+_MAX_EDIT_LINES = 6
 """Number of an edit's lines, the longest ones, that are searched for."""
 
 
@@ -40,19 +41,19 @@ def find_newest_lines(view: View, shortened: frozenset[int]) -> Mapping[int, fro
     edits = [(n, *change) for n, call in refetch.pair_results(view.messages) if any(change := read_edit_lines(call))]
     wanted = {line for _, removed, added in edits for line in (*removed, *added)}
     shown = _find_shown_lines(view, wanted) if wanted else {}
-    last = {line: edit for edit, removed, _ in edits for line in removed}
-    before: dict[str, frozenset[str]] = {}  # by line: the earlier lines in its place
-    found: dict[int, frozenset[str]] = {}
+    last_removal = {line: edit for edit, removed, _ in edits for line in removed}
+    earlier_lines: dict[str, frozenset[str]] = {}  # by line: the earlier lines in its place
+    required: dict[int, frozenset[str]] = {}
     for edit, removed, added in edits:
-        old = frozenset(removed).union(*(before.get(line, ()) for line in removed)).difference(added)
-        before.update(dict.fromkeys(added, old))
-        if not any(n < edit and n not in shortened for line in old for n in shown.get(line, ())):
+        replaced = frozenset(removed).union(*(earlier_lines.get(line, ()) for line in removed)).difference(added)
+        earlier_lines.update(dict.fromkeys(added, replaced))
+        if not any(n < edit and n not in shortened for line in replaced for n in shown.get(line, ())):
             continue
-        true = frozenset(line for line in added if last.get(line, -1) <= edit)
-        newest = max((n for line in true for n in shown.get(line, ()) if n >= edit), default=-1)
-        if newest in shortened:
-            found[newest] = found.get(newest, frozenset()) | true
-    return found
+        current = frozenset(line for line in added if last_removal.get(line, -1) <= edit)
+        newest_view = max((n for line in current for n in shown.get(line, ()) if n >= edit), default=-1)
+        if newest_view in shortened:
+            required[newest_view] = required.get(newest_view, frozenset()) | current
+    return required
 
 
 def _find_shown_lines(view: View, wanted: set[str]) -> dict[str, list[int]]:
@@ -64,19 +65,19 @@ def _find_shown_lines(view: View, wanted: set[str]) -> dict[str, list[int]]:
         edit = view.find_edit(n)
         text = message.text if edit is None or edit.action in WHOLE_TEXT_ACTIONS else edit.text or ""
         for line in text.split("\n"):
-            if len(line) >= _LINE and (said := _match_wanted_line(line, wanted)):
-                found.setdefault(said, []).append(n)
+            if len(line) >= _MIN_LINE_CHARS and (wanted_line := _match_wanted_line(line, wanted)):
+                found.setdefault(wanted_line, []).append(n)
     return found
 
 
 def _match_wanted_line(line: str, wanted: set[str]) -> str:
     """Return the wanted line that equals this one without indentation, a listing's number, or a search's file and
     number. Empty if there is none."""
-    code = identifiers.strip_line_number(line)
-    if code in wanted:
-        return code
-    code = line.split(":", 2)[-1].strip()
-    return code if code in wanted else ""
+    bare = identifiers.strip_line_number(line)
+    if bare in wanted:
+        return bare
+    bare = line.split(":", 2)[-1].strip()
+    return bare if bare in wanted else ""
 
 
 def make_state_test(view: View) -> Callable[[int], ViewState]:
@@ -86,42 +87,46 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
     To read such a result again would give the text of before the change.
     """
     sources = refetch.find_sources(view)
-    written: dict[tuple[str, bool], tuple[int, ResultSource]] = {}
-    changes: list[tuple[int, FileChange]] = []
+    last_writes: dict[tuple[str, bool], tuple[int, ResultSource]] = {}
+    file_changes: list[tuple[int, FileChange]] = []
     calls: dict[int, Call] = {}
-    changed_ids: dict[str, int] = {}
+    id_changes: dict[str, int] = {}
     has_wandered = False
     for n, call in refetch.pair_results(view.messages):
         calls[n] = call
         source, command = sources[n], shell_commands.parse_call(call)
         changed = moved_files.read_changes(call, command, has_wandered=has_wandered)
         has_wandered = has_wandered or moved_files.changes_directory(command)
-        named = [one for one in changed if one.path not in ("*", ".", "./")]
-        if (named or (source.action == "writes" and source.path)) and not has_failed(view, n, call):
-            changes += [(n, one) for one in named]
-            if source.action == "writes" and source.path and not named:
-                written[source.path, source.by_shell] = n, source
+        named_files = [change for change in changed if change.path not in ("*", ".", "./")]
+        if (named_files or (source.action == "writes" and source.path)) and not has_failed(view, n, call):
+            file_changes += [(n, change) for change in named_files]
+            if source.action == "writes" and source.path and not named_files:
+                last_writes[source.path, source.by_shell] = n, source
         elif source.action == "writes" and not source.by_shell and not has_failed(view, n, call):
-            changed_ids.update(dict.fromkeys(provenance.list_ids(call), n))
+            id_changes.update(dict.fromkeys(provenance.list_ids(call), n))
 
     def find_state(n: int) -> ViewState:
         source = sources.get(n)
-        if source is not None and not source.path and not source.by_shell and changed_ids:
+        if source is not None and not source.path and not source.by_shell and id_changes:
             return (
-                "changed" if any(changed_ids.get(name, 0) > n for name in provenance.list_ids(calls[n])) else "current"
+                "changed" if any(id_changes.get(name, 0) > n for name in provenance.list_ids(calls[n])) else "current"
             )
         if source is None or not source.path or source.action not in ("shows", "writes"):
             return "current"
-        later = [at for at, other in written.values() if at > n and refetch.has_same_file(other, source)]
-        later += [
-            at
-            for at, one in changes
-            if at > n and one.kind != "gone" and moved_files.matches_path(one.path, source.path)
+        later_changes = [
+            index for index, other in last_writes.values() if index > n and refetch.has_same_file(other, source)
         ]
-        removed = max((at for at, one in changes if moved_files.removes_path(one, source.path)), default=0)
-        if removed > n and removed >= max(later, default=0):
+        later_changes += [
+            index
+            for index, change in file_changes
+            if index > n and change.kind != "gone" and moved_files.matches_path(change.path, source.path)
+        ]
+        last_removal = max(
+            (index for index, change in file_changes if moved_files.removes_path(change, source.path)), default=0
+        )
+        if last_removal > n and last_removal >= max(later_changes, default=0):
             return "gone"
-        return "changed" if later else "current"
+        return "changed" if later_changes else "current"
 
     return find_state
 
@@ -143,17 +148,17 @@ def read_edit_lines(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _read_edit_lines(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
     arguments = identifiers.parse_arguments(call.arguments)
-    old = _read_wanted_lines(arguments, _OLD)
+    old = _read_wanted_lines(arguments, _OLD_TEXT_NAMES)
     if not old:
         return (), ()
-    new = _read_wanted_lines(arguments, _NEW)
+    new = _read_wanted_lines(arguments, _NEW_TEXT_NAMES)
     return _find_longest(old - new), _find_longest(new - old)
 
 
 def _read_wanted_lines(arguments: Mapping[str, Any], names: Sequence[str]) -> set[str]:
     text = next((arguments[name] for name in names if isinstance(arguments.get(name), str)), "")
-    return {line for line in map(str.strip, text.split("\n")) if len(line) >= _LINE}
+    return {line for line in map(str.strip, text.split("\n")) if len(line) >= _MIN_LINE_CHARS}
 
 
 def _find_longest(lines: set[str]) -> tuple[str, ...]:
-    return tuple(sorted(lines, key=lambda line: (-len(line), line))[:_MOST])
+    return tuple(sorted(lines, key=lambda line: (-len(line), line))[:_MAX_EDIT_LINES])

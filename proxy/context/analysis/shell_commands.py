@@ -120,7 +120,7 @@ _HERE_STRING = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 """A text of PowerShell that another PowerShell runs."""
-_CARRIED_RUN = re.compile(r"(?<!\S)(unproven_)?(cut_)?(several_)?run_")
+_CARRIED_RUN = re.compile(r"(?<!\S)(?P<unproven>unproven_)?(?P<cut>cut_)?(?P<several>several_)?run_")
 """The beginning of the word for a carried command that runs something: its exit code does not cover each command in it,
 its output is cut, it runs several programs."""
 
@@ -296,7 +296,32 @@ def parse_command(text: str) -> ShellCommand:
             answer_codes=_find_answer_codes(parts),
             asks_another=any(part.first in REMOTE_CLIENTS or f" {ASKED_MARK}" in part.words for part in parts),
         )
-    proves, cut = strict or simple, False
+    proves, cut = _follow_pipelines(parts, proves=strict or simple, pipefail=pipefail, strict=strict)
+    carried = [found for part in runs for found in _CARRIED_RUN.finditer(part.words)]
+    proves = proves and not any(found["unproven"] for found in carried)
+    proves = proves and not any(map(_hides_failure, runs))
+    cut = cut or any(found["cut"] for found in carried)
+    single = len(runs) == 1 and not any(found["several"] for found in carried)
+    core = _strip_display_parts(parts) if simple else shown
+    prints_code = single and simple and _prints_code(parts, text)
+    return ShellCommand(
+        shown,
+        "run",
+        exit_code_proves=proves,
+        output_cut=cut,
+        answer_codes=_read_answer_codes(parts[-2 if prints_code else -1]),
+        is_single=single,
+        core=core,
+        shown_text=_find_shown_text(parts, text),
+        prints_code=prints_code,
+    )
+
+
+def _follow_pipelines(parts: Sequence[_Part], *, proves: bool, pipefail: bool, strict: bool) -> tuple[bool, bool]:
+    """Return (an exit code of 0 covers the pipelines of all runs, the output of a run was cut at its end).
+
+    proves: an exit code may cover more than the last command. pipefail, strict: the options of the shell."""
+    cut = False
     last_unlinked = max((n for n, part in enumerate(parts) if part.operator not in ("&&", *_PIPES)), default=-1)
     after = 0
     while after < len(parts):
@@ -312,24 +337,7 @@ def parse_command(text: str) -> ShellCommand:
             cut = cut or parts[after].first not in ("tail", "tee", "cat", "ts")
             after += 1
         proves = proves and _proves_to_end(parts, after, last_unlinked, strict=strict)
-    carried = [found for part in runs for found in _CARRIED_RUN.finditer(part.words)]
-    proves = proves and not any(found[1] for found in carried)
-    proves = proves and not any(map(_hides_failure, runs))
-    cut = cut or any(found[2] for found in carried)
-    single = len(runs) == 1 and not any(found[3] for found in carried)
-    core = _strip_display_parts(parts) if simple else shown
-    prints_code = single and simple and _prints_code(parts, text)
-    return ShellCommand(
-        shown,
-        "run",
-        exit_code_proves=proves,
-        output_cut=cut,
-        answer_codes=_read_answer_codes(parts[-2 if prints_code else -1]),
-        is_single=single,
-        core=core,
-        shown_text=_find_shown_text(parts, text),
-        prints_code=prints_code,
-    )
+    return proves, cut
 
 
 def _prints_code(parts: Sequence[_Part], text: str) -> bool:

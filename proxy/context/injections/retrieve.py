@@ -21,13 +21,13 @@ SOURCE = "retrieve"
 QUOTATION_START = "[retrieved, message "
 """Beginning of each retrieved text."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
-_LINE = 240
+_MAX_PIECE_CHARS = 240
 """Maximum number of characters of a quoted line."""
 _SENTENCE = re.compile(r"(?<=[.!?…;])\s+|(?<=[—–])\s*")
 _CLAUSE = re.compile(r"(?<=[,:)])\s+")
 _GAP = "… "
 """Mark before a quoted piece where text between it and the piece before is missing."""
-_LEAST = 20
+_MIN_LINE_TOKENS = 20
 """Tokens below which no further quotation is tried."""
 
 
@@ -110,10 +110,10 @@ class Retrieve(Injection):
 
     def _make_joint_insert(self, view: View, last: Message, room: int) -> Iterator[Insert]:
         """Yield one insert for all items that fit, in the order of the conversation."""
-        only = self.roles[0] if len(self.roles) == 1 else ""
-        of = f" of role {only}" if only else ""
+        only_role = self.roles[0] if len(self.roles) == 1 else ""
+        role_text = f" of role {only_role}" if only_role else ""
         head = (
-            f"\n\n{QUOTATION_START}by message{of}, each under its id:"
+            f"\n\n{QUOTATION_START}by message{role_text}, each under its id:"
             " quoted from earlier, oldest first, information only]"
         )
         if "recall" in view.inputs.offered_tools:
@@ -121,10 +121,10 @@ class Retrieve(Injection):
         room -= count_text_tokens(view, last, head)
         lines: dict[bytes, str] = {}
         for item in self._find_items(view, last):
-            if len(lines) == self.items or room < _LEAST:
+            if len(lines) == self.items or room < _MIN_LINE_TOKENS:
                 break
-            what = "" if item.description == only else f", {item.description}"
-            line = f"\n> {public_id(item.key)}{what}: {' '.join(item.text.splitlines())}"
+            description = "" if item.description == only_role else f", {item.description}"
+            line = f"\n> {public_id(item.key)}{description}: {' '.join(item.text.splitlines())}"
             size = count_text_tokens(view, last, line)
             if item.key not in lines and size <= room:
                 lines[item.key] = line
@@ -140,9 +140,9 @@ class Retrieve(Injection):
         message."""
         if self.errors and last.is_result:
             yield from self._find_error_items(view)
-        about = find_task(view)
-        if about is not None and (view.literal or last is about) and has_topic(self, about):
-            yield from self._find_task_items(view, about)
+        task = find_task(view)
+        if task is not None and (view.literal or last is task) and has_topic(self, task):
+            yield from self._find_task_items(view, task)
 
     def _find_task_items(self, view: View, message: Message) -> Iterator[Quotation]:
         start = view.active_start
@@ -151,9 +151,9 @@ class Retrieve(Injection):
             lambda m: self._rank(view.messages[:start], bm25.count_message_terms(m)),
             (SOURCE, self, hash(tuple(view.keys[:start]))),
         )
-        named = compile_pattern(self.old_task)
+        old_task_pattern = compile_pattern(self.old_task)
         hidden = [n for n in ranked if _is_hidden(view, n)]
-        if hidden and named and named.search(message.text):
+        if hidden and old_task_pattern and old_task_pattern.search(message.text):
             yield from self._find_summary(view, hidden[0])
         query = bm25.count_message_terms(message)
         for n in hidden:
@@ -164,13 +164,15 @@ class Retrieve(Injection):
                 yield Quotation(view.keys[n], view.messages[n].role, text)
         present = set(view.keys)
         stored = [
-            f
-            for f in view.inputs.retrieved_texts
-            if f.key not in present and (f.kind == "summary" or self._is_asked(f.role))
+            found
+            for found in view.inputs.retrieved_texts
+            if found.key not in present and (found.kind == "summary" or self._is_asked(found.role))
         ]
-        for number in self._rank_above_floor([bm25.count_terms(f.text) for f in stored], query, 0.0):
-            one: RetrievedText = stored[number]
-            yield Quotation(one.key, f"stored {one.kind}", make_excerpt(one.text, query, self.item_chars))
+        for number in self._rank_above_floor([bm25.count_terms(found.text) for found in stored], query, 0.0):
+            retrieved: RetrievedText = stored[number]
+            yield Quotation(
+                retrieved.key, f"stored {retrieved.kind}", make_excerpt(retrieved.text, query, self.item_chars)
+            )
 
     def _is_asked(self, role: str) -> bool:
         return not self.roles or role in self.roles
@@ -184,14 +186,15 @@ class Retrieve(Injection):
 
     def _rank_above_floor(self, documents: Sequence[bm25.TermCounts], query: bm25.TermCounts, near: float) -> list[int]:
         """Return the numbers of the documents above the floor, best first; of equal ones the newer first."""
-        worth = bm25.weigh_terms(query.counts, documents)
+        term_weights = bm25.weigh_terms(query.counts, documents)
         scores = bm25.score_documents(query.counts, documents)
-        covers = [
-            bm25.measure_coverage(query.counts, documents[n], worth) if s > 0 else 0.0 for n, s in enumerate(scores)
+        coverages = [
+            bm25.measure_coverage(query.counts, documents[n], term_weights) if s > 0 else 0.0
+            for n, s in enumerate(scores)
         ]
-        scores, covers = bm25.spread_scores(scores, near), bm25.spread_scores(covers, near)
-        found = [n for n, score in enumerate(scores) if score > 0 and covers[n] >= self.floor]
-        return sorted(found, key=lambda n: (-scores[n], -n))
+        scores, coverages = bm25.spread_scores(scores, near), bm25.spread_scores(coverages, near)
+        ranked = [n for n, score in enumerate(scores) if score > 0 and coverages[n] >= self.floor]
+        return sorted(ranked, key=lambda n: (-scores[n], -n))
 
     def _find_summary(self, view: View, n: int) -> Iterator[Quotation]:
         """Yield the summary of the group of messages[n], if no step of the group is in the prompt."""
@@ -207,15 +210,21 @@ class Retrieve(Injection):
         errors = {_mask_numbers(e) for e in extracts.find_step_failures(view, step)}
         if not errors:
             return
-        for before, after in zip(reversed(view.steps[:-1]), reversed(view.steps[1:]), strict=True):
-            hidden = any(_is_hidden(view, n) for n in range(before.start, before.end))
-            same = (
-                [e for e in extracts.find_step_failures(view, before) if _mask_numbers(e) in errors] if hidden else []
+        for earlier, following in zip(reversed(view.steps[:-1]), reversed(view.steps[1:]), strict=True):
+            is_hidden = any(_is_hidden(view, n) for n in range(earlier.start, earlier.end))
+            same_errors = (
+                [e for e in extracts.find_step_failures(view, earlier) if _mask_numbers(e) in errors]
+                if is_hidden
+                else []
             )
-            if same:
-                then = extracts.extract_step(view, after)
-                lines = [extracts.extract_step(view, before).call, *same, f"then: {then.call} -> {then.first_line}"]
-                yield Quotation(view.keys[before.end - 1], "the same error earlier", "\n".join(filter(None, lines)))
+            if same_errors:
+                next_step = extracts.extract_step(view, following)
+                lines = [
+                    extracts.extract_step(view, earlier).call,
+                    *same_errors,
+                    f"then: {next_step.call} -> {next_step.first_line}",
+                ]
+                yield Quotation(view.keys[earlier.end - 1], "the same error earlier", "\n".join(filter(None, lines)))
 
 
 def has_topic(injection: Retrieve, message: Message) -> bool:
@@ -240,18 +249,18 @@ def make_excerpt(text: str, query: bm25.TermCounts, limit: int) -> str:
     """Return the lines of a text that share most terms with the query, in their order; the beginning if no line shares
     any. Lines that are too long are split into sentences or clauses. Two pieces that do not stand one after the other
     have a mark between them: without it they would read as one sentence that nobody said."""
-    longest = min(_LINE, limit - 1 - len(_GAP))
+    longest = min(_MAX_PIECE_CHARS, limit - 1 - len(_GAP))
     lines = [piece for line in text.splitlines() for piece in _split_line(line.strip(), longest)]
-    worth = [len(query.counts.keys() & bm25.count_terms(line[:longest]).counts.keys()) for line in lines]
+    shared_terms = [len(query.counts.keys() & bm25.count_terms(line[:longest]).counts.keys()) for line in lines]
     room, kept = limit, set[int]()
-    for n in sorted(range(len(lines)), key=lambda n: (-worth[n], n)):
+    for n in sorted(range(len(lines)), key=lambda n: (-shared_terms[n], n)):
         size = min(len(lines[n]), longest) + 1 + len(_GAP)
-        if (kept and not worth[n]) or size > room:
+        if (kept and not shared_terms[n]) or size > room:
             break
         kept.add(n)
         room -= size
-    first = min(kept, default=0)
-    marks = {n: _GAP for n in kept if n > first and n - 1 not in kept}
+    first_kept = min(kept, default=0)
+    marks = {n: _GAP for n in kept if n > first_kept and n - 1 not in kept}
     return "\n".join(marks.get(n, "") + extracts.cut_text(lines[n], longest) for n in sorted(kept))
 
 

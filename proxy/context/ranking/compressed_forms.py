@@ -57,7 +57,8 @@ class MessageChange(NamedTuple):
 class CompressionLadder:
     """The conversation as it will be, changed step by step.
 
-    A fixed step never changes. A change that does not make the prompt smaller is not made.
+    A fixed step never changes. A change that does not make the prompt smaller is not made. In the code below `i` is the
+    index of a step of the layout, and `n` the index of a message.
     """
 
     def __init__(self, view: View, layout: StepLayout, priorities: Sequence[int], sizes: SummaryLimits) -> None:
@@ -84,13 +85,13 @@ class CompressionLadder:
     def _mark_folded(self) -> None:
         """Mark the blocks as folded that an edit of an earlier request has folded."""
         for block in self.layout.blocks:
-            ours = any(self._is_ours(i) for i in block.steps)
-            if ours and sum(self.count_step_tokens(i) > 0 for i in block.steps) <= 1:
+            was_compressed = any(self._was_compressed_before(i) for i in block.steps)
+            if was_compressed and sum(self.count_step_tokens(i) > 0 for i in block.steps) <= 1:
                 self.folded.add(block)
                 for i in block.steps:
-                    self._move(i, Level.SESSION)
+                    self._move_to_level(i, Level.SESSION)
 
-    def _is_ours(self, i: int) -> bool:
+    def _was_compressed_before(self, i: int) -> bool:
         step = self.layout.steps[i]
         return any((e := self.view.find_edit(n)) is not None and e.stage == STAGE for n in range(step.start, step.end))
 
@@ -122,9 +123,9 @@ class CompressionLadder:
         for n in range(step.start, step.end):
             if self._is_editable(n) and n not in self.changes:
                 message = self.view.messages[n]
-                made = ("extract", self.has_recall, self.view.keys[step.end - 1])
-                text = message.derive(lambda _, n=n: extracts.extract_result(self.view, step, n), made)  # type: ignore[misc]  # a bound value
-                self._write(n, text, reason, step.end - 1)
+                memo_name = ("extract", self.has_recall, self.view.keys[step.end - 1])
+                text = message.derive(lambda _, n=n: extracts.extract_result(self.view, step, n), memo_name)  # type: ignore[misc]  # a bound value
+                self._replace_text(n, text, reason, step.end - 1)
 
     def remove_step(self, i: int, reason: str) -> None:
         """Remove a whole step if the rest stays valid."""
@@ -136,49 +137,49 @@ class CompressionLadder:
     def summarize_block(self, block: StepBlock, reason: str) -> bool:
         """Replace a block of steps by one summary in the result that was the longest. Return True if it was done."""
         steps = [i for i in block.steps if self.count_step_tokens(i)]
-        carrier = self._find_carrier(steps)
+        carrier = self._find_carrier_step(steps)
         if block in self.folded or carrier is None:
             return False
         if len(steps) == 1:
             self.extract_results(carrier, reason)
-            self._move(carrier, Level.SESSION)
+            self._move_to_level(carrier, Level.SESSION)
             self.folded.add(block)
             return True
-        steps_asked = [self.layout.steps[i] for i in block.steps]
+        covered_steps = [self.layout.steps[i] for i in block.steps]
         brief = [self.priorities[i] < self.limits.low_priority for i in block.steps]
         self.folded.add(block)
-        ask = self._ask(steps_asked)
-        answer = self.view.branch.helper_answers.get(ask.id, "")
+        ask = self._build_block_ask(covered_steps)
+        answer = self._find_helper_answer(ask)
         if answer.strip():
-            text = extracts.render_answer(self.view, steps_asked, answer, 2 * self.limits.summary_chars)
+            text = extracts.render_answer(self.view, covered_steps, answer, 2 * self.limits.summary_chars)
         else:
             self.asks.append(ask)
-            name = ("fold", self.view.keys[steps_asked[-1].end - 1], tuple(brief), self.limits)
-            first = self.view.messages[steps_asked[0].start]
+            name = ("fold", self.view.keys[covered_steps[-1].end - 1], tuple(brief), self.limits)
+            first = self.view.messages[covered_steps[0].start]
             text = first.derive(
-                lambda _: extracts.extract_steps(self.view, steps_asked, brief, self.limits.summary_chars), name
+                lambda _: extracts.extract_steps(self.view, covered_steps, brief, self.limits.summary_chars), name
             )
-        return self._write_summary(steps, carrier, text, reason, steps_asked[-1].end - 1, again=False)
+        return self._write_summary(steps, carrier, text, reason, covered_steps[-1].end - 1, again=False)
 
     def summarize_group(self, group: int, blocks: Sequence[StepBlock], reason: str) -> None:
         """Replace a group's work by one short summary: a summary of its blocks' summaries if a helper has made one."""
         steps = [i for block in blocks for i in block.steps if self.count_step_tokens(i)]
-        carrier = self._find_carrier(steps)
+        carrier = self._find_carrier_step(steps)
         if carrier is not None:
-            steps_asked = [self.layout.steps[i] for block in blocks for i in block.steps]
-            text, name = "", ("brief", group, len(steps_asked), self.view.keys[steps_asked[-1].end - 1], self.limits)
-            ask = self._ask_again(group, blocks, steps_asked)
-            answer = self.view.branch.helper_answers.get(ask.id, "") if ask is not None else ""
-            first = self.view.messages[steps_asked[0].start]
+            covered_steps = [self.layout.steps[i] for block in blocks for i in block.steps]
+            name = ("brief", group, len(covered_steps), self.view.keys[covered_steps[-1].end - 1], self.limits)
+            ask = self._build_group_ask(group, blocks, covered_steps)
+            answer = self._find_helper_answer(ask) if ask is not None else ""
+            first = self.view.messages[covered_steps[0].start]
             if answer.strip():
-                text = extracts.render_answer(self.view, steps_asked, answer, 2 * self.limits.brief_chars)
+                text = extracts.render_answer(self.view, covered_steps, answer, 2 * self.limits.brief_chars)
             else:
                 self.asks += [ask] if ask is not None else []
-                short = [True] * len(steps_asked)
+                short = [True] * len(covered_steps)
                 text = first.derive(
-                    lambda _: extracts.extract_steps(self.view, steps_asked, short, self.limits.brief_chars), name
+                    lambda _: extracts.extract_steps(self.view, covered_steps, short, self.limits.brief_chars), name
                 )
-            self._write_summary(steps, carrier, text, reason, steps_asked[-1].end - 1, again=True)
+            self._write_summary(steps, carrier, text, reason, covered_steps[-1].end - 1, again=True)
         self.shorten_prompts(group, self.limits.excerpt_chars // 2, reason)
 
     def shorten_prompts(self, group: int, max_chars: int, reason: str) -> None:
@@ -198,8 +199,8 @@ class CompressionLadder:
                 text = message.derive(
                     lambda m, k=name: extracts.shorten_text(m.text, max_chars, k), ("told", max_chars, name)
                 )
-                self._write(step.start, text, reason, self.view.groups[group].end - 1)
-            self._move(i, Level.SESSION)
+                self._replace_text(step.start, text, reason, self.view.groups[group].end - 1)
+            self._move_to_level(i, Level.SESSION)
 
     def summarize_groups(self, groups: Sequence[int], reason: str) -> bool:
         """Replace consecutive finished groups by one summary in the first message of the first group. Return True if it
@@ -207,57 +208,59 @@ class CompressionLadder:
 
         It is not done if a message in them has to stay. No group leaves without a summary.
         """
-        inside = [i for i, g in enumerate(self.layout.group_of) if g in groups and self.layout.kinds[i] != "system"]
+        group_steps = [
+            i for i, g in enumerate(self.layout.group_of) if g in groups and self.layout.kinds[i] != "system"
+        ]
         prompts = self.layout.prompts[groups[0]]
-        if not prompts or any(self.layout.is_fixed[i] for i in inside):
+        if not prompts or any(self.layout.is_fixed[i] for i in group_steps):
             return False
-        bearer = self.layout.steps[prompts[0]].start
-        if self.view.messages[bearer].shape not in ("string", "parts"):
+        carrier = self.layout.steps[prompts[0]].start
+        if self.view.messages[carrier].shape not in ("string", "parts"):
             return False
-        steps_asked = [self.layout.steps[i] for i in inside]
-        stay = {prompts[0]}
+        covered_steps = [self.layout.steps[i] for i in group_steps]
+        kept_steps = {prompts[0]}
         if self.view.model.alternate:  # an answer has to stand between two user messages
             answer = self.layout.answers[groups[0]]
             if answer is None:
                 return False
-            stay.add(answer)
+            kept_steps.add(answer)
         ask = extracts.build_ask(
-            self.view, steps_asked, self.limits.brief_chars, self.limits.min_ids, self.limits.prompt
+            self.view, covered_steps, self.limits.brief_chars, self.limits.min_ids, self.limits.prompt
         )
-        answer_text = self.view.branch.helper_answers.get(ask.id, "")
+        answer_text = self._find_helper_answer(ask)
         if answer_text.strip():
-            text = extracts.render_answer(self.view, steps_asked, answer_text, 2 * self.limits.brief_chars)
+            text = extracts.render_answer(self.view, covered_steps, answer_text, 2 * self.limits.brief_chars)
         else:
             text = extracts.extract_messages(
-                self.view, steps_asked, self.limits.brief_chars if len(groups) == 1 else self.limits.summary_chars
+                self.view, covered_steps, self.limits.brief_chars if len(groups) == 1 else self.limits.summary_chars
             )
-        leaving = [i for i in inside if i not in stay]
-        if count_edited_tokens(self.view, bearer, text) >= self.count_step_tokens(prompts[0]) + sum(
+        leaving = [i for i in group_steps if i not in kept_steps]
+        if count_edited_tokens(self.view, carrier, text) >= self.count_step_tokens(prompts[0]) + sum(
             map(self.count_step_tokens, leaving)
         ):
             return False
-        mine = {self.view.keys[n] for step in steps_asked for n in range(step.start, step.end)}
-        self.asks = [known for known in self.asks if not mine.issuperset(known.message_keys)]
+        covered_keys = {self.view.keys[n] for step in covered_steps for n in range(step.start, step.end)}
+        self.asks = [known for known in self.asks if not covered_keys.issuperset(known.message_keys)]
         if not answer_text.strip():
             self.asks.append(ask)
         since = self.view.groups[groups[-1]].end - 1
-        self._write(bearer, text, reason, since, grow=True)
+        self._replace_text(carrier, text, reason, since, grow=True)
         for i in leaving:
             for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
-                self._remove_message(n, reason, since, needs=bearer)
+                self._remove_message(n, reason, since, needs=carrier)
         return True
 
-    def _find_carrier(self, steps: Sequence[int]) -> int | None:
+    def _find_carrier_step(self, steps: Sequence[int]) -> int | None:
         """The step whose result can take a summary, None if there is none.
 
         It is the step with the longest result in its original form, so that it is always the same step.
         """
-        best, most = None, 0
+        longest_step, longest_tokens = None, 0
         for i in steps:
             n = self._find_first_result(i)
-            if n is not None and self.view.original_tokens[n] > most:
-                best, most = i, self.view.original_tokens[n]
-        return best
+            if n is not None and self.view.original_tokens[n] > longest_tokens:
+                longest_step, longest_tokens = i, self.view.original_tokens[n]
+        return longest_step
 
     def _find_first_result(self, i: int) -> int | None:
         step = self.layout.steps[i]
@@ -271,28 +274,36 @@ class CompressionLadder:
 
         again: True if the summary replaces an earlier one.
         """
-        at = self._find_first_result(carrier)
-        size = count_edited_tokens(self.view, at, text) if at is not None else 0
+        result_index = self._find_first_result(carrier)
+        summary_tokens = count_edited_tokens(self.view, result_index, text) if result_index is not None else 0
         leaving = [i for i in steps if i != carrier and self._may_leave(i)]
-        if at is None or size >= self.tokens[at] + sum(map(self.count_step_tokens, leaving)):
+        if result_index is None or summary_tokens >= self.tokens[result_index] + sum(
+            map(self.count_step_tokens, leaving)
+        ):
             return False
-        there = not again and self._is_ours(carrier)  # an earlier request wrote it: now the others can follow
-        if not (self.view.literal or there) and size >= self.view.tokens[at]:
+        # True if an earlier request wrote the summary: now the other steps can follow.
+        is_written = not again and self._was_compressed_before(carrier)
+        if not (self.view.literal or is_written) and summary_tokens >= self.view.tokens[result_index]:
             return False  # an edit that stays is only ever superseded by a shorter one
-        if not there:
-            self._write(at, text, reason, since, grow=True)
+        if not is_written:
+            self._replace_text(result_index, text, reason, since, grow=True)
         step = self.layout.steps[carrier]
-        for n in range(at + 1, step.end):
+        for n in range(result_index + 1, step.end):
             if self._is_editable(n):
-                self._write(n, ELSEWHERE_TEXT, reason, since)
+                self._replace_text(n, ELSEWHERE_TEXT, reason, since)
         for i in leaving:
             for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
-                self._remove_message(n, reason, since, needs=at)
+                self._remove_message(n, reason, since, needs=result_index)
         for i in steps:
-            self._move(i, Level.SESSION)
+            self._move_to_level(i, Level.SESSION)
         return True
 
-    def _ask(self, steps: Sequence[Step]) -> Ask:
+    def _find_helper_answer(self, ask: Ask) -> str:
+        """The answer of a helper model to this question, empty if there is none yet."""
+        return self.view.branch.helper_answers.get(ask.id, "")
+
+    def _build_block_ask(self, steps: Sequence[Step]) -> Ask:
+        """The question for a summary of consecutive steps."""
         first = self.view.messages[steps[0].start]
         name = ("ask", self.view.keys[steps[-1].end - 1], len(steps), self.limits)
         sizes = self.limits
@@ -300,21 +311,20 @@ class CompressionLadder:
             lambda _: extracts.build_ask(self.view, steps, sizes.summary_chars, sizes.min_ids, sizes.prompt), name
         )
 
-    def _ask_again(self, group: int, blocks: Sequence[StepBlock], steps: Sequence[Step]) -> Ask | None:
+    def _build_group_ask(self, group: int, blocks: Sequence[StepBlock], steps: Sequence[Step]) -> Ask | None:
         """The question for a summary of summaries, None until every block of the group has its summary from a
         helper."""
-        parts = [
-            self.view.branch.helper_answers.get(self._ask([self.layout.steps[i] for i in b.steps]).id, "")
-            for b in blocks
+        block_summaries = [
+            self._find_helper_answer(self._build_block_ask([self.layout.steps[i] for i in b.steps])) for b in blocks
         ]
-        if not parts or not all(part.strip() for part in parts):
+        if not block_summaries or not all(part.strip() for part in block_summaries):
             return None
         prompts = [self.layout.steps[i] for i in self.layout.prompts[group]]
         first = self.view.messages[steps[0].start]
-        name = ("ask again", self.view.keys[steps[-1].end - 1], tuple(parts), self.limits)
-        limit, asked = self.limits.brief_chars, self.limits.prompt
+        name = ("ask again", self.view.keys[steps[-1].end - 1], tuple(block_summaries), self.limits)
+        max_chars, prompt = self.limits.brief_chars, self.limits.prompt
         return first.derive(
-            lambda _: extracts.build_merge_ask(self.view, [*prompts, *steps], parts, limit, asked), name
+            lambda _: extracts.build_merge_ask(self.view, [*prompts, *steps], block_summaries, max_chars, prompt), name
         )
 
     def _is_editable(self, n: int) -> bool:
@@ -337,23 +347,23 @@ class CompressionLadder:
         # Roles have to take turns: only a whole step of the assistant's may leave, and never the last of its group.
         return bool(message.calls) and step.end < group.end and self.view.messages[step.end].role == "assistant"
 
-    def _write(self, n: int, text: str, reason: str, since: int, *, grow: bool = False) -> None:
+    def _replace_text(self, n: int, text: str, reason: str, since: int, *, grow: bool = False) -> None:
         after = count_edited_tokens(self.view, n, text)
         if after < self.tokens[n] or grow:
-            self._set(n, MessageChange(text, reason, since, None), after)
+            self._record_change(n, MessageChange(text, reason, since, None), after)
 
     def _remove_message(self, n: int, reason: str, since: int, needs: int | None = None) -> None:
         if self.tokens[n] or n in self.changes:
-            self._set(n, MessageChange(None, reason, since, needs), 0)
+            self._record_change(n, MessageChange(None, reason, since, needs), 0)
 
-    def _set(self, n: int, change: MessageChange, after: int) -> None:
+    def _record_change(self, n: int, change: MessageChange, new_tokens: int) -> None:
         self.changes[n] = change
-        more = after - self.tokens[n]
-        self.tokens[n] = after
-        self.total += more
-        self.level_tokens[self.levels[self._step_of[n]]] += more
+        growth = new_tokens - self.tokens[n]
+        self.tokens[n] = new_tokens
+        self.total += growth
+        self.level_tokens[self.levels[self._step_of[n]]] += growth
 
-    def _move(self, i: int, level: Level) -> None:
+    def _move_to_level(self, i: int, level: Level) -> None:
         if self.levels[i] is not level and self.levels[i] is not Level.PERMANENT:
             size = self.count_step_tokens(i)
             self.level_tokens[self.levels[i]] -= size

@@ -139,23 +139,23 @@ def find_telling_lines(message: Message, call: Call | None, excluded: str) -> tu
     """
     command = _parse_call(call)
     source = refetch.find_source(call) if call is not None else None
-    ended = outcome.read_outcome(message, command)
+    tool_outcome = outcome.read_outcome(message, command)
     if command.kind == "run":
-        failures = ended.failure_lines[: MAX_ERRORS - 1]
-        ends = ended.unfinished_lines[:1] or ended.summary_lines[-1:] or ended.code_lines[:1]
-        ends = ends or (() if failures and ended.verdict == "failed" else ended.kept_lines[-1:])
-        if not failures and ended.verdict == "unknown":
+        failures = tool_outcome.failure_lines[: MAX_ERRORS - 1]
+        end_lines = tool_outcome.unfinished_lines[:1] or tool_outcome.summary_lines[-1:] or tool_outcome.code_lines[:1]
+        end_lines = end_lines or (() if failures and tool_outcome.verdict == "failed" else tool_outcome.kept_lines[-1:])
+        if not failures and tool_outcome.verdict == "unknown":
             failures = find_reported_errors(message)[-1:]  # what follows it may be the rest of its message
-        numbers = [*(n for n in failures if n not in ends), *ends]
+        line_numbers = [*(n for n in failures if n not in end_lines), *end_lines]
     else:
         shows = source is not None and source.action in ("shows", "writes", "looks")
-        if (not shows or ended.verdict == "failed") and (errors := find_errors(message.text, excluded)):
+        if (not shows or tool_outcome.verdict == "failed") and (errors := find_errors(message.text, excluded)):
             return errors
         reported, unlike = find_reported_errors(message), message.derive(find_unlike_lines)
-        numbers = sorted([*dict.fromkeys((*reported, *reversed(unlike)))][:MAX_ERRORS])
-    rows = result_lines.read_lines(message)
-    found = (cut_text(output_wrappers.strip_line(rows[n]), ERROR_CHARS) for n in numbers)
-    return tuple(one for one in identifiers.remove_duplicates(found) if one and one != excluded)
+        line_numbers = sorted([*dict.fromkeys((*reported, *reversed(unlike)))][:MAX_ERRORS])
+    lines = result_lines.read_lines(message)
+    found = (cut_text(output_wrappers.strip_line(lines[n]), ERROR_CHARS) for n in line_numbers)
+    return tuple(line for line in identifiers.remove_duplicates(found) if line and line != excluded)
 
 
 def find_step_failures(view: View, step: Step) -> list[str]:
@@ -233,23 +233,27 @@ def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
     return _extract_rows(view, steps, prefixes, [True] * len(steps), limit)
 
 
-def _extract_rows(view: View, steps: Sequence[Step], prefixes: Sequence[str], short: Sequence[bool], limit: int) -> str:
+def _extract_rows(
+    view: View, steps: Sequence[Step], prefixes: Sequence[str], call_only: Sequence[bool], limit: int
+) -> str:
     """The heading and a line for each step. Of more steps than have room, the first and the last ones are shown, and
     how many stand between them.
 
     Every step gets its share of the room, and the unused part goes to the steps after it."""
     rows = [render_heading(view, steps)]
     room = limit - len(rows[0])
-    fitting = (room - len(render_left_out(len(steps)))) // (MIN_ROW_CHARS + 3)
-    is_cut = MIN_ROWS <= fitting < len(steps)
-    first, last = (fitting // 2, len(steps) - (fitting + 1) // 2) if is_cut else (len(steps), len(steps))
-    room -= len(render_left_out(last - first)) + 1 if is_cut else 0
-    numbers = [n for n in range(len(steps)) if n < first or n >= last]
-    for at, n in enumerate(numbers):
-        if is_cut and n == last:
-            rows.append(render_left_out(last - first))
-        share = max(16 + len(prefixes[n]), room // (len(numbers) - at) - 3)
-        row = prefixes[n] + _render_row(extract_step(view, steps[n]), share - len(prefixes[n]), short=short[n])
+    fitting_rows = (room - len(render_left_out(len(steps)))) // (MIN_ROW_CHARS + 3)
+    is_cut = MIN_ROWS <= fitting_rows < len(steps)
+    head_end, tail_start = (
+        (fitting_rows // 2, len(steps) - (fitting_rows + 1) // 2) if is_cut else (len(steps), len(steps))
+    )
+    room -= len(render_left_out(tail_start - head_end)) + 1 if is_cut else 0
+    shown = [n for n in range(len(steps)) if n < head_end or n >= tail_start]
+    for shown_count, n in enumerate(shown):
+        if is_cut and n == tail_start:
+            rows.append(render_left_out(tail_start - head_end))
+        share = max(16 + len(prefixes[n]), room // (len(shown) - shown_count) - 3)
+        row = prefixes[n] + _render_row(extract_step(view, steps[n]), share - len(prefixes[n]), short=call_only[n])
         room -= len(row) + 3
         if row and room >= 0:
             rows.append("- " + row)
@@ -269,10 +273,10 @@ def _render_row(extract: StepExtract, share: int, *, short: bool) -> str:
     if short and share < MIN_END_CHARS:
         return f"{cut_text(extract.call, share - len(FAILED))}{FAILED}"
     lines = (*extract.errors[-1:], *extract.errors[:-1]) if extract.is_run else extract.errors
-    told = (*lines, extract.first_line) if extract.is_run else (extract.first_line, *lines)
-    end = " | ".join(_collapse_spaces(line) for line in told if line)
-    call = cut_text(extract.call, max(share // 2, share - len(end) - 4)) if end else extract.call
-    row = " -> ".join(part for part in (call, end) if part)
+    ending_lines = (*lines, extract.first_line) if extract.is_run else (extract.first_line, *lines)
+    ending = " | ".join(_collapse_spaces(line) for line in ending_lines if line)
+    call = cut_text(extract.call, max(share // 2, share - len(ending) - 4)) if ending else extract.call
+    row = " -> ".join(text for text in (call, ending) if text)
     return cut_text(row + (f" ({_render_names(extract)})" if extract.ids else ""), share)
 
 
@@ -307,8 +311,8 @@ def build_ask(view: View, steps: Sequence[Step], max_chars: int, min_ids: int, p
             message = view.messages[n]
             keys.append(view.keys[n])
             rows.append(f"{message.role}: {shorten_text(identifiers.read_all_text(message), ASKED_CHARS)}")
-    found = (extract_step(view, step) for step in steps)
-    shown = " ".join(part for one in found for part in (one.first_line, *one.errors, *one.ids))
+    step_extracts = (extract_step(view, step) for step in steps)
+    shown = " ".join(part for extract in step_extracts for part in (extract.first_line, *extract.errors, *extract.ids))
     ids = identifiers.remove_duplicates(
         name for name in identifiers.find_names(shown) if len(name) <= 40 and not name.endswith("...")
     )

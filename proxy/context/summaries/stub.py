@@ -7,7 +7,7 @@ result, in its order; the amount that is missing is given."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import filterfalse
 
 import msgspec
@@ -32,26 +32,26 @@ from proxy.context.summaries import labelled_records, listed_names
 
 _OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
 """Text that a carriage return has overwritten, such as the steps of a progress bar."""
-_SHOWN = 300
+_MAX_LINE_CHARS = 300
 """Characters of a line that are shown."""
-_SHOWN_HEAD = 200
+_LINE_HEAD_CHARS = 200
 """Characters of these at the front of a longer line; the others are from its end."""
 _WORD_END = re.compile(r"[\s\"'\[\]{}()<>|;]")
 """A character that is in no name and in no number."""
-_LONG_WORD = 40
+_MAX_WORD_CHARS = 40
 """Characters above which a word is cut."""
-_NAMED = 1000
+_MIN_COUNT_AS_NAME = 1000
 """A count from which its digits are a name."""
-_ERRORS = 8
+_DEFAULT_MAX_ERRORS = 8
 """Error lines that stay if nothing else is set."""
-_NAME = 120
+_MAX_NAME_CHARS = 120
 """Characters above which a name is a blob."""
 
 
 class StubLimits(msgspec.Struct, frozen=True):
     """The amount of a result that stays."""
 
-    max_errors: int = _ERRORS
+    max_errors: int = _DEFAULT_MAX_ERRORS
     """Number of lines that tell of an error."""
     max_name_chars: int = 4000
     """Room for names that stand nowhere else, in characters."""
@@ -59,7 +59,7 @@ class StubLimits(msgspec.Struct, frozen=True):
     """The same room as a share of the result; the smaller room counts."""
 
 
-_USUAL = StubLimits()
+_DEFAULT_LIMITS = StubLimits()
 """The limits by which stubs are estimated, whatever a stage has set: the estimate is kept with the message."""
 
 
@@ -74,31 +74,36 @@ def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *,
 
 def _estimate_stub_chars(message: Message, command: ShellCommand, content: ContentKind) -> int:
     lines = result_lines.read_lines(message)
-    ended = outcome.read_outcome(message, command, lines)
-    stays = _find_outcome_lines(ended, command, may_be_view=content != "other")
-    numbers = [n for n in _find_telling_lines(message, command, content) if n not in stays]
-    fixed = sum(len(lines[n]) for n in _take_both_ends(numbers, _ERRORS - len(ended.failure_lines)))
+    tool_outcome = outcome.read_outcome(message, command, lines)
+    outcome_lines = _find_outcome_lines(tool_outcome, command, may_be_view=content != "other")
+    telling = [n for n in _find_telling_lines(message, command, content) if n not in outcome_lines]
+    telling_chars = sum(
+        len(lines[n]) for n in _take_both_ends(telling, _DEFAULT_MAX_ERRORS - len(tool_outcome.failure_lines))
+    )
     if len(message.text) > LONG_LINE and max(map(len, lines), default=0) > LONG_LINE:
         # A line with an error counts this many characters, however long it is.
         beginnings = [line[:LONG_LINE] for line in lines if len(line) > LONG_LINE]
-        fixed += LONG_LINE * len(telling_lines.select_error_lines(message, beginnings))
-    if ended.first_line is not None:
-        stays.add(ended.first_line)
-    shown = [show_line(lines[n]) for n in stays]
-    have = set(identifiers.find_names("\n".join(shown)))
+        telling_chars += LONG_LINE * len(telling_lines.select_error_lines(message, beginnings))
+    if tool_outcome.first_line is not None:
+        outcome_lines.add(tool_outcome.first_line)
+    shown = [show_line(lines[n]) for n in outcome_lines]
+    shown_names = set(identifiers.find_names("\n".join(shown)))
     checkpoint()
     known = identifiers.read_names(message)
     names = known.joined.split()
-    left_out = [*have.intersection(names)]
-    if known.longest > _NAME:
-        left_out += [name for name in names if len(name) > _NAME and name not in have]
-    loose = len(known.joined) + bool(known.joined) - sum(map(len, left_out)) - len(left_out)
-    kept = sum(map(len, shown)) + len(shown)
-    new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
-    room = _USUAL.max_name_share * len(message.text)
+    left_out = [*shown_names.intersection(names)]
+    if known.longest > _MAX_NAME_CHARS:
+        left_out += [name for name in names if len(name) > _MAX_NAME_CHARS and name not in shown_names]
+    loose_chars = len(known.joined) + bool(known.joined) - sum(map(len, left_out)) - len(left_out)
+    shown_chars = sum(map(len, shown)) + len(shown)
+    new_share = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
+    room = _DEFAULT_LIMITS.max_name_share * len(message.text)
     if labelled_records.is_record(message, command):
-        return int(kept + min(fixed, 1200) + min(8000, labelled_records.ROOM_FACTOR * room)) + 60
-    return int(kept + min(fixed, 1200) + min(new * loose, _USUAL.max_name_chars, room)) + 60
+        return int(shown_chars + min(telling_chars, 1200) + min(8000, labelled_records.ROOM_FACTOR * room)) + 60
+    return (
+        int(shown_chars + min(telling_chars, 1200) + min(new_share * loose_chars, _DEFAULT_LIMITS.max_name_chars, room))
+        + 60
+    )
 
 
 def _find_telling_lines(message: Message, command: ShellCommand, content: ContentKind) -> tuple[int, ...]:
@@ -120,7 +125,7 @@ def _find_logged_lines(message: Message) -> frozenset[int]:
     return frozenset(outcome_lines.find_logged_lines(result_lines.read_lines(message)))
 
 
-def _find_outcome_lines(ended: ToolOutcome, command: ShellCommand, *, may_be_view: bool) -> set[int]:
+def _find_outcome_lines(tool_outcome: ToolOutcome, command: ShellCommand, *, may_be_view: bool) -> set[int]:
     """The lines that say how a call ended.
 
     For a run these are all lines of its outcome. The text of a viewed file says nothing about the call. So of what
@@ -129,17 +134,17 @@ def _find_outcome_lines(ended: ToolOutcome, command: ShellCommand, *, may_be_vie
     """
     if may_be_view and command.kind != "run":
         return (
-            {*ended.code_lines, *ended.failure_lines, *ended.summary_lines}
-            if ended.verdict == "failed"
-            else set(ended.summary_lines)
+            {*tool_outcome.code_lines, *tool_outcome.failure_lines, *tool_outcome.summary_lines}
+            if tool_outcome.verdict == "failed"
+            else set(tool_outcome.summary_lines)
         )
-    return set(ended.kept_lines)
+    return set(tool_outcome.kept_lines)
 
 
-def _take_both_ends(found: list[int], most: int) -> list[int]:
+def _take_both_ends(items: list[int], most: int) -> list[int]:
     """At most `most` items: the first and the last ones."""
     half = max(0, most) // 2
-    return found if len(found) <= most else found[:half] + found[len(found) - half :]
+    return items if len(items) <= most else items[:half] + items[len(items) - half :]
 
 
 class StubWriter:
@@ -185,7 +190,7 @@ class StubWriter:
         keep_short_gaps(lines, kept)
         names, more, shown = self._find_lost_names(message, lines, kept, whole, room, command)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
-        if shown is not None and state == "current" and max(len(lines), more) < _NAMED:
+        if shown is not None and state == "current" and max(len(lines), more) < _MIN_COUNT_AS_NAME:
             # Beside these, a stub has names in its first line alone, so that its text need not be read again.
             shown.update(names, identifiers.find_names(text.partition("\n")[0]))
             self._prompt_index.add(identifiers.find_replacement_facts(message, text, shown))
@@ -200,22 +205,22 @@ class StubWriter:
 
         A file's constants and unlike lines come after these (`_keep_lines`).
         """
-        ended = outcome.read_outcome(message, command)
+        tool_outcome = outcome.read_outcome(message, command)
         may_be_view = content != "other"
-        kept = _find_outcome_lines(ended, command, may_be_view=may_be_view)
-        first = (
-            ended.first_line
-            if ended.first_line is not None
+        kept = _find_outcome_lines(tool_outcome, command, may_be_view=may_be_view)
+        first_line = (
+            tool_outcome.first_line
+            if tool_outcome.first_line is not None
             else next((n for n, line in enumerate(lines) if line.strip()), None)
         )
-        if first is not None:
-            kept.add(first)
-        has, most = self._prompt_index.has_line, self._limits.max_errors
+        if first_line is not None:
+            kept.add(first_line)
+        is_elsewhere = self._prompt_index.has_line
         telling = [n for n in _find_telling_lines(message, command, content) if n not in kept]
-        numbers = [n for n in telling if not has(identifiers.strip_line_number(lines[n]))]
-        if command.kind == "run" and not numbers and not ended.failure_lines:
+        numbers = [n for n in telling if not is_elsewhere(identifiers.strip_line_number(lines[n]))]
+        if command.kind == "run" and not numbers and not tool_outcome.failure_lines:
             numbers = telling[-1:]  # without it, the run would read as one without that error
-        kept.update(_take_both_ends(numbers, most - len(ended.failure_lines)))
+        kept.update(_take_both_ends(numbers, self._limits.max_errors - len(tool_outcome.failure_lines)))
         if may_be_view:
             kept.update(message.derive(telling_lines.find_imports))
         return kept
@@ -250,48 +255,55 @@ class StubWriter:
         stub has names or lines in another form than here.
         """
         shown = [lines[n] if n in whole_lines else show_line(lines[n]) for n in kept]
-        have = set(identifiers.find_names("\n".join(shown)))
-        is_whole = all(len(lines[n]) <= _SHOWN for n in kept)
+        shown_names = set(identifiers.find_names("\n".join(shown)))
+        is_whole = all(len(lines[n]) <= _MAX_LINE_CHARS for n in kept)
         known = identifiers.read_names(message)
-        missing = self._prompt_index.select_missing_names
-        found = missing(known.joined.split())
+        select_missing = self._prompt_index.select_missing_names
+        found = select_missing(known.joined.split())
         if any(_is_long_text(lines[n]) for n in kept):  # of such a line count only names that a removed line has too
             removed = {*identifiers.find_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))}
             found = [name for name in found if name in removed]
         checkpoint()
         # Names that are in another message, and blobs, stay out.
-        lost = before = [name for name in found if name not in have]
-        parts = listed_names.split_places(lost, lines)
-        if parts is not before:
-            have.update(listed_names.split_places(list(have), lines))
-            lost = [name for name in missing(parts) if name not in have]
-        if not is_whole or known.longest > _NAME:
-            lost = [name for name in lost if len(name) <= _NAME]
+        lost = whole_names = [name for name in found if name not in shown_names]
+        split_names = listed_names.split_places(lost, lines)
+        if split_names is not whole_names:
+            shown_names.update(listed_names.split_places(list(shown_names), lines))
+            lost = [name for name in select_missing(split_names) if name not in shown_names]
+        if not is_whole or known.longest > _MAX_NAME_CHARS:
+            lost = [name for name in lost if len(name) <= _MAX_NAME_CHARS]
         if command.kind != "call" and "\r" in message.text and _OVERWRITTEN.search(message.text):
-            shows = {*identifiers.find_names(_OVERWRITTEN.sub("", message.text))}
-            lost = [name for name in lost if name in shows]
+            displayed = {*identifiers.find_names(_OVERWRITTEN.sub("", message.text))}
+            lost = [name for name in lost if name in displayed]
         lost = listed_names.drop_no_names(line_numbers.drop_most_numbers(message, lost), lines)
         checkpoint()
         lost, folded = listed_names.fold_places(lost)
-        others = {name: listed_names.rank_name(name) for name in filterfalse(str.isidentifier, lost)}
-        if listed_names.NUMBER_RANK in others.values():
+        ranks = {name: listed_names.rank_name(name) for name in filterfalse(str.isidentifier, lost)}
+        if listed_names.NUMBER_RANK in ranks.values():
             sizes = listed_names.find_listing_sizes(lines).intersection(lost)
-            others.update(dict.fromkeys(sizes, listed_names.LOWEST_RANK))
+            ranks.update(dict.fromkeys(sizes, listed_names.LOWEST_RANK))
         checkpoint()
-        loose: list[str] = []
-        # The first names of a result say most; dates and sizes get the room that is left. A bare number says little to
-        # a reader, but an agent that needs it finds it: without numbers more results are fetched again.
-        has_lowest = listed_names.LOWEST_RANK in others.values()
-        for name in sorted(lost, key=lambda name: others.get(name) == listed_names.LOWEST_RANK) if has_lowest else lost:
-            size = len(folded.get(name, name))
-            if size > room:
-                break
-            loose.append(name)
-            room -= size + 1
-        if others:
-            loose.sort(key=lambda name: others.get(name, 1))
-        is_plain = is_whole and parts is before and not folded
-        return [folded.get(name, name) for name in loose], len(lost) - len(loose), have if is_plain else None
+        listed = _select_names(lost, folded, ranks, room)
+        if ranks:
+            listed.sort(key=lambda name: ranks.get(name, 1))
+        is_plain = is_whole and split_names is whole_names and not folded
+        return [folded.get(name, name) for name in listed], len(lost) - len(listed), shown_names if is_plain else None
+
+
+def _select_names(names: Sequence[str], folded: Mapping[str, str], ranks: Mapping[str, int], room: int) -> list[str]:
+    """The names that have room, in their order, those of the lowest rank last. folded: the text in place of a name."""
+    # The first names of a result say most; dates and sizes get the room that is left. A bare number says little to
+    # a reader, but an agent that needs it finds it: without numbers more results are fetched again.
+    if listed_names.LOWEST_RANK in ranks.values():
+        names = sorted(names, key=lambda name: ranks.get(name) == listed_names.LOWEST_RANK)
+    selected: list[str] = []
+    for name in names:
+        size = len(folded.get(name, name))
+        if size > room:
+            break
+        selected.append(name)
+        room -= size + 1
+    return selected
 
 
 def keep_short_gaps(lines: Sequence[str], kept: set[int]) -> None:
@@ -307,16 +319,16 @@ def keep_short_gaps(lines: Sequence[str], kept: set[int]) -> None:
 
 def _is_long_text(line: str) -> bool:
     """True if a line is too long to be shown and is no JSON, whose ids are fields."""
-    return len(line) > _SHOWN and line.lstrip()[:1] not in ("{", "[")
+    return len(line) > _MAX_LINE_CHARS and line.lstrip()[:1] not in ("{", "[")
 
 
 def show_line(line: str) -> str:
     """The line as a stub shows it, without colours: of a long one both ends, and how much is missing."""
     if "\x1b" in line:
         line = output_wrappers.remove_colours(line)
-    if len(line) <= _SHOWN:
+    if len(line) <= _MAX_LINE_CHARS:
         return line
-    start, end = keep_words(line, _SHOWN_HEAD, len(line) - (_SHOWN - _SHOWN_HEAD))
+    start, end = keep_words(line, _LINE_HEAD_CHARS, len(line) - (_MAX_LINE_CHARS - _LINE_HEAD_CHARS))
     return f"{line[:start]}[... {end - start} characters]{line[end:]}"
 
 
@@ -325,10 +337,10 @@ def keep_words(text: str, start: int, end: int) -> tuple[int, int]:
 
     The half of a number would read as another number."""
     if _WORD_END.match(text, start) is None:
-        ends = _WORD_END.finditer(text, max(0, start - _LONG_WORD), start)
+        ends = _WORD_END.finditer(text, max(0, start - _MAX_WORD_CHARS), start)
         start = max((found.end() for found in ends), default=start)
     if _WORD_END.match(text, end - 1) is None:
-        found = _WORD_END.search(text, end, end + _LONG_WORD)
+        found = _WORD_END.search(text, end, end + _MAX_WORD_CHARS)
         end = end if found is None else found.start()
     return start, end
 

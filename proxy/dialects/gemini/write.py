@@ -58,17 +58,17 @@ class Unit:
 
 @dataclass(slots=True)
 class _Draft:
-    """One content to send. place: the index of the client's content, None for one of the proxy.
-
-    kept: new canonical messages by the index of the unit. own: parts of the proxy, each with the part of the client's
-    that it stands behind (-1: in front of all).
-    """
+    """One content to send."""
 
     place: int | None
+    """The index of the client's content, None for one of the proxy."""
     is_answer: bool
-    kept: dict[int, bytes] = field(default_factory=dict)
-    own: list[tuple[int, bytes]] = field(default_factory=list)
-    last: int = -1
+    messages: dict[int, bytes] = field(default_factory=dict)
+    """The canonical messages of the client that it has, by the index of the unit."""
+    added_parts: list[tuple[int, bytes]] = field(default_factory=list)
+    """Parts of the proxy, each with the index of the client's part that it stands behind (-1: in front of all)."""
+    last_part: int = -1
+    """The index of the last part of the client's so far."""
 
 
 def write_body(
@@ -108,21 +108,21 @@ class _Writer:
         self._is_signed = any(mark in body for mark in _SIGNATURES)
         self._drafts: list[_Draft] = []
         self._system: list[OutgoingMessage] = []
-        self._names: dict[str, str] = {}
+        self._call_names: dict[str, str] = {}
         self._answer = b""
         """The last answer that was given a place."""
-        self._newest = -1
+        self._last_source = -1
 
     def add(self, outgoing: Sequence[OutgoingMessage], at: int) -> None:
         """Give an outgoing message its place. outgoing: all of them. at: its index. Raises ValueError for a change that
         the dialect does not allow."""
         source, raw = outgoing[at]
         if source is None:
-            self._add_own(outgoing, at)
+            self._add_proxy_message(outgoing, at)
             return
-        if source <= self._newest:
+        if source <= self._last_source:
             raise ValueError("the client's messages are out of order")
-        self._newest = source
+        self._last_source = source
         unit = self._units[source]
         if raw != unit.chat:
             check_same_place(unit.chat, raw)
@@ -130,21 +130,23 @@ class _Writer:
             self._system.append((source, raw))
             return
         if unit.kind == "answer":
-            self._learn_names(raw)
-            self._drafts.append(_Draft(unit.place, is_answer=True, kept={source: raw}))
+            self._start_answer(raw)
+            self._drafts.append(_Draft(unit.place, is_answer=True, messages={source: raw}))
             return
         if not self._drafts or self._drafts[-1].place != unit.place:
             self._drafts.append(_Draft(unit.place, is_answer=False))
         draft = self._drafts[-1]
-        draft.kept[source] = raw
-        draft.last = max(draft.last, *unit.parts, -1)
+        draft.messages[source] = raw
+        draft.last_part = max(draft.last_part, *unit.parts, -1)
 
-    def _learn_names(self, chat: bytes) -> None:
+    def _start_answer(self, chat: bytes) -> None:
+        """Take an answer as the last one, and remember the names of its calls: results have to repeat them."""
         self._answer = chat
         for call in read_message(chat).calls:
-            self._names[call.id] = call.name
+            self._call_names[call.id] = call.name
 
-    def _add_own(self, outgoing: Sequence[OutgoingMessage], at: int) -> None:
+    def _add_proxy_message(self, outgoing: Sequence[OutgoingMessage], at: int) -> None:
+        """Give a message of the proxy its place: in a content of the client's where roles have to take turns."""
         raw = outgoing[at][1]
         message = read_message(raw)
         current = self._drafts[-1] if self._drafts and not self._drafts[-1].is_answer else None
@@ -153,25 +155,25 @@ class _Writer:
                 raise ValueError("a system message among the contents")
             self._system.append((None, raw))
         elif message.role == "assistant":
-            self._learn_names(raw)
+            self._start_answer(raw)
             parts = make_answer_parts(raw, is_signed=self._is_signed)
-            self._drafts.append(_Draft(None, is_answer=True, own=[(-1, part) for part in parts]))
+            self._drafts.append(_Draft(None, is_answer=True, added_parts=[(-1, part) for part in parts]))
         elif message.role == "tool":
             if current is None:
                 current = _Draft(self._find_results_place(outgoing, at), is_answer=False)
                 self._drafts.append(current)
-            name = self._names.get(message.call_id or "")
+            name = self._call_names.get(message.call_id or "")
             if name is None:
                 raise ValueError("a result without its call")
             wire_id = find_wire_id(self._answer, message.call_id or "")
-            current.own.append((current.last, make_result_part(raw, name, wire_id)))
+            current.added_parts.append((current.last_part, make_result_part(raw, name, wire_id)))
         elif message.role == "user":
             if current is None:
                 current = _Draft(None, is_answer=False)
                 self._drafts.append(current)
             place = current.place
-            behind = current.last if place is None else self._count_parts(place)
-            current.own += [(behind, _to_wire_text(part)) for part in read_parts(raw)]
+            behind = current.last_part if place is None else self._count_parts(place)
+            current.added_parts += [(behind, _to_wire_text(part)) for part in read_parts(raw)]
         else:
             raise ValueError(f"a message of the role {message.role!r}")
 
@@ -196,7 +198,7 @@ class _Writer:
         for draft in self._drafts:
             if draft.place is None:
                 role = b"model" if draft.is_answer else b"user"
-                parts = b",".join(part for _, part in draft.own)
+                parts = b",".join(part for _, part in draft.added_parts)
                 items.append((None, b'{"role":"' + role + b'","parts":[' + parts + b"]}"))
             elif draft.is_answer:
                 items += self._write_answer(draft)
@@ -208,83 +210,85 @@ class _Writer:
         return [*self._write_system(), (*self._span, made)]
 
     def _write_answer(self, draft: _Draft) -> list[tuple[int | None, bytes]]:
-        ((n, new),) = draft.kept.items()
-        unit = self._units[n]
-        if new == unit.chat:
+        ((index, edited),) = draft.messages.items()
+        unit = self._units[index]
+        if edited == unit.chat:
             return [(place, self._body[slice(*self._places[place])]) for place in unit.places]
-        is_plain = json_spans.find_member(new, "wire") is None
-        if is_plain and read_changed_arguments(unit.chat, new) is None:
+        is_plain = json_spans.find_member(edited, "wire") is None
+        if is_plain and read_changed_arguments(unit.chat, edited) is None:
             raise ValueError("an answer of the model is never edited, but for the arguments of its calls")
-        parts = b",".join(make_answer_parts(new, is_signed=self._is_signed and not is_plain))
+        parts = b",".join(make_answer_parts(edited, is_signed=self._is_signed and not is_plain))
         return [(unit.place, b'{"role":"model","parts":[' + parts + b"]}")]
 
     def _write_user(self, draft: _Draft, place: int) -> bytes:
         """One content of the user's; b"" if nothing of it is left."""
         start, end = self._places[place]
         raw = self._body[start:end]
-        own = dict(self._find_units(place))
-        if draft.kept == {n: unit.chat for n, unit in own.items()} and not draft.own:
+        units = dict(self._find_units(place))
+        if draft.messages == {n: unit.chat for n, unit in units.items()} and not draft.added_parts:
             return raw
         span = spans.read_members(raw).get("parts")
         if span is None or raw[span[0] : span[0] + 1] != b"[":
             raise ValueError("a content without parts")
         elements = spans.read_elements(raw, span)
         parts: list[bytes | None] = [raw[start:end] for start, end in elements]
-        added = list(draft.own)
-        for n, unit in own.items():
-            new, old = draft.kept.get(n), [raw[slice(*elements[index])] for index in unit.parts]
-            if new == unit.chat:
+        added = list(draft.added_parts)
+        for n, unit in units.items():
+            edited_message, old_parts = draft.messages.get(n), [raw[slice(*elements[index])] for index in unit.parts]
+            if edited_message == unit.chat:
                 continue
-            edited: Sequence[bytes | None] = [None] * len(old)
-            if new is not None and unit.kind == "result":
-                edited = [_edit_result(old[0], unit.chat, new)]
-            elif new is not None:
-                edited, appended = _edit_texts(old, new)
+            edited: Sequence[bytes | None] = [None] * len(old_parts)
+            if edited_message is not None and unit.kind == "result":
+                edited = [_edit_result(old_parts[0], unit.chat, edited_message)]
+            elif edited_message is not None:
+                edited, appended = _edit_texts(old_parts, edited_message)
                 added[:0] = [(len(elements), part) for part in appended]
             for index, part in zip(unit.parts, edited, strict=True):
                 parts[index] = part
-        made = rewrite_parts(raw, span, elements, parts, added)
-        return raw[: span[0]] + made + raw[span[1] :] if made else b""
+        new_parts = rewrite_parts(raw, span, elements, parts, added)
+        return raw[: span[0]] + new_parts + raw[span[1] :] if new_parts else b""
 
     def _find_units(self, place: int) -> list[tuple[int, Unit]]:
         """The units of one content with their indices. Places only grow."""
-        low = bisect_left(self._units, place, key=attrgetter("place"))
+        index = bisect_left(self._units, place, key=attrgetter("place"))
         found = []
-        while low < len(self._units) and self._units[low].place == place:
-            found.append((low, self._units[low]))
-            low += 1
+        while index < len(self._units) and self._units[index].place == place:
+            found.append((index, self._units[index]))
+            index += 1
         return found
 
     def _write_system(self) -> list[spans.Replacement]:
         """The changes of the system instruction: text is appended, nothing else."""
-        had = bool(self._units) and self._units[0].kind == "system"
-        if had and not any(source is not None for source, _ in self._system):
+        has_system = bool(self._units) and self._units[0].kind == "system"
+        if has_system and not any(source is not None for source, _ in self._system):
             raise ValueError("the system instruction is never removed")
         added = [_to_wire_text(part) for source, raw in self._system if source is None for part in read_parts(raw)]
         span = find_span(self._members, "systemInstruction")
-        old = self._body[slice(*span)] if span is not None and had else b""
+        instruction = self._body[slice(*span)] if span is not None and has_system else b""
         changed = next((raw for source, raw in self._system if source is not None), b"")
-        if had and changed != self._units[0].chat:
-            if old[:1] == b'"':
-                return self._replace_system(span, _grow_string(old, changed), added)
-            parts = old[slice(*spans.read_members(old)["parts"])]
+        if has_system and changed != self._units[0].chat:
+            if instruction[:1] == b'"':
+                return self._change_system(span, _grow_string(instruction, changed), added)
+            parts = instruction[slice(*spans.read_members(instruction)["parts"])]
             _, appended = _edit_texts([parts[a:b] for a, b in spans.read_elements(parts)], changed, is_appended=True)
             added = [*appended, *added]
-        return self._replace_system(span, old, added)
+        return self._change_system(span, instruction, added)
 
-    def _replace_system(self, span: spans.Span | None, old: bytes, added: Sequence[bytes]) -> list[spans.Replacement]:
-        new = old
-        if added and old[:1] == b"{":
-            parts = spans.read_members(old).get("parts")
-            more = b",".join(added)
-            one = (
-                spans.append_member(old, (0, len(old)), "parts", b"[" + more + b"]")
+    def _change_system(
+        self, span: spans.Span | None, instruction: bytes, added: Sequence[bytes]
+    ) -> list[spans.Replacement]:
+        new = instruction
+        if added and instruction[:1] == b"{":
+            parts = spans.read_members(instruction).get("parts")
+            joined = b",".join(added)
+            change = (
+                spans.append_member(instruction, (0, len(instruction)), "parts", b"[" + joined + b"]")
                 if parts is None
-                else spans.append_element(old, parts, more)
+                else spans.append_element(instruction, parts, joined)
             )
-            new = spans.apply_replacements(old, [one])
+            new = spans.apply_replacements(instruction, [change])
         elif added:
-            first = [make_wire_text(old)] if old else []
+            first = [make_wire_text(instruction)] if instruction else []
             new = b'{"parts":[' + b",".join([*first, *added]) + b"]}"
         if span is not None:
             return [(*span, new)] if new and new != self._body[slice(*span)] else []
@@ -316,17 +320,17 @@ def _edit_texts(
     parts: Sequence[bytes], chat: bytes, *, is_appended: bool = False
 ) -> tuple[list[bytes | None], list[bytes]]:
     """(for each wire part its new bytes, None if it was removed; the wire parts that were appended)."""
-    old = [convert_part(part) for part in parts]
-    edited, appended = edit_parts(old, chat, is_appended=is_appended)
-    made: list[bytes | None] = []
-    for part, before, after in zip(parts, old, edited, strict=True):
+    chat_parts = [convert_part(part) for part in parts]
+    edited, appended = edit_parts(chat_parts, chat, is_appended=is_appended)
+    wire_parts: list[bytes | None] = []
+    for part, before, after in zip(parts, chat_parts, edited, strict=True):
         if after is None or after == before:
-            made.append(None if after is None else part)
+            wire_parts.append(None if after is None else part)
         elif read_part_text(before) is None:
             raise ValueError("a part that is no text has changed")
         else:
-            made.append(json_spans.set_member(part, "text", json_spans.read_value(after, "text") or b'""'))
-    return made, [_to_wire_text(part) for part in appended]
+            wire_parts.append(json_spans.set_member(part, "text", json_spans.read_value(after, "text") or b'""'))
+    return wire_parts, [_to_wire_text(part) for part in appended]
 
 
 def _edit_result(part: bytes, old: bytes, new: bytes) -> bytes:
@@ -389,12 +393,12 @@ def _add_tools(body: bytes, members: dict[str, spans.Span], tools: bytes) -> lis
 def _convert_tool(tool: Any, *, is_json_schema: bool) -> bytes:
     """A chat definition as a function declaration. Raises ValueError if it is none of a function."""
     function = read_tool_function(tool)
-    made: dict[str, Any] = {"name": function["name"], "description": function.get("description") or ""}
+    declaration: dict[str, Any] = {"name": function["name"], "description": function.get("description") or ""}
     schema = function.get("parameters") or {"type": "object"}
-    made["parametersJsonSchema" if is_json_schema else "parameters"] = (
+    declaration["parametersJsonSchema" if is_json_schema else "parameters"] = (
         schema if is_json_schema else _simplify_schema(schema)
     )
-    return msgspec.json.encode(made)
+    return msgspec.json.encode(declaration)
 
 
 def _simplify_schema(schema: Any) -> Any:

@@ -62,26 +62,27 @@ class WireBody(NamedTuple):
 
 @dataclass(slots=True)
 class _Draft:
-    """One wire message to send. place: the index of the client's message, None for one of the proxy."""
+    """One wire message to send."""
 
     place: int | None
+    """The index of the client's message, None for one of the proxy."""
     role: str
     first: int
     """Index of the first outgoing message in it."""
-    kept: dict[int, bytes] = field(default_factory=dict)
-    """By index of the canonical message: its new bytes."""
+    messages: dict[int, bytes] = field(default_factory=dict)
+    """The canonical messages of the client that it has, by the index of the unit."""
     results: list[tuple[int, bytes]] = field(default_factory=list)
     """Result blocks to insert, each with the index of the block that it follows (-1: none)."""
     texts: list[tuple[int, bytes]] = field(default_factory=list)
     """Other blocks to insert, in the same way."""
     content: bytes = b""
     """The content of a message of the proxy that cannot be joined."""
-    more: bytes = b""
+    extra_members: bytes = b""
     """Further members of a message of the proxy."""
     last_result: int = -1
     last_block: int = -1
     has_edit: bool = False
-    """True if one of the kept messages has other bytes than the client's."""
+    """True if one of the messages has other bytes than the client's."""
 
 
 def write_body(
@@ -102,21 +103,21 @@ def write_body(
     if tools:
         replacements.append(_add_tools(wire, tools))
     body, units = wire.raw, wire.units
-    same = len(outgoing) == len(units) and all(
+    is_unchanged = len(outgoing) == len(units) and all(
         source == n and raw == units[n][1].chat for n, (source, raw) in enumerate(outgoing)
     )
-    if same:
+    if is_unchanged:
         return spans.apply_replacements(body, replacements) if replacements else body
     known = memo.written.find_beginning(outgoing) if memo is not None and memo.written is not None else None
     drafts, system = _draft_messages(units, outgoing, known)
     replacements += _write_system(wire, system)
     begin = find_unit(units, units[known.newest_source][0]) if known is not None and known.newest_source >= 0 else 0
     counts = Counter(place for place, _ in units[begin:])
-    made = [
+    new_messages = [
         (draft.first, draft.place, _read_whole(wire, counts, draft) or _write_draft(wire, draft)) for draft in drafts
     ]
     span = wire.members["messages"]
-    array, elements = write_array(body, span, wire.places, [one for one in made if one[2]], known)
+    array, elements = write_array(body, span, wire.places, [one for one in new_messages if one[2]], known)
     replacements.append((*span, array))
     written = spans.apply_replacements(body, replacements)
     if memo is not None:
@@ -133,24 +134,24 @@ def _draft_messages(
     """(the wire messages to send behind those that are written already, the changes of `system`)."""
     drafts: list[_Draft] = []
     system: list[OutgoingMessage] = []
-    newest, indices = -1, [*range(len(outgoing))]
+    last_source, indices = -1, [*range(len(outgoing))]
     begin = len(known.outgoing) if known is not None else 0
     if known is not None:
         indices = [*range(known.elements[0].first), *range(begin, len(outgoing))]
     for at in indices:
         source, raw = outgoing[at]
         if at == begin and known is not None:
-            newest = known.newest_source
+            last_source = known.newest_source
         if source is None:
             role = _read_role(raw)
             if role in ("system", "developer") and not drafts and (known is None or at < begin):
                 system.append((None, raw))
             else:
-                _draft_own(drafts, units, outgoing, at, role)
+                _draft_proxy_message(drafts, units, outgoing, at, role)
             continue
-        if source <= newest:
+        if source <= last_source:
             raise ValueError("the client's messages are out of order")
-        newest = source
+        last_source = source
         place, unit = units[source]
         is_edited = raw != unit.chat
         if is_edited:
@@ -162,7 +163,7 @@ def _draft_messages(
             drafts.append(_Draft(place, _read_role(unit.chat), at))
         draft = drafts[-1]
         draft.role = "user" if draft.role == "tool" else draft.role
-        draft.kept[source] = raw
+        draft.messages[source] = raw
         draft.has_edit = draft.has_edit or is_edited
         draft.last_block = max(draft.last_block, *unit.blocks, 0)
         if unit.is_result:
@@ -177,7 +178,9 @@ def _read_role(chat: bytes) -> str:
     return json_spans.decode_string(json_spans.read_value(chat, "role") or b"") or ""
 
 
-def _draft_own(drafts: list[_Draft], units: Units, outgoing: Sequence[OutgoingMessage], at: int, role: str) -> None:
+def _draft_proxy_message(
+    drafts: list[_Draft], units: Units, outgoing: Sequence[OutgoingMessage], at: int, role: str
+) -> None:
     """Give a message of the proxy its place."""
     raw = outgoing[at][1]
     current = drafts[-1] if drafts else None
@@ -194,9 +197,11 @@ def _draft_own(drafts: list[_Draft], units: Units, outgoing: Sequence[OutgoingMe
             drafts.append(current)
         current.texts += [(current.last_block, block) for block in read_parts(raw)]
     elif role in ("system", "developer"):
-        mark = json_spans.read_value(raw, "clear_at")
-        more = b"" if mark is None else b',"clear_at":' + mark
-        drafts.append(_Draft(None, "system", at, content=b"[" + b",".join(read_parts(raw)) + b"]", more=more))
+        clear_mark = json_spans.read_value(raw, "clear_at")
+        extra_members = b"" if clear_mark is None else b',"clear_at":' + clear_mark
+        drafts.append(
+            _Draft(None, "system", at, content=b"[" + b",".join(read_parts(raw)) + b"]", extra_members=extra_members)
+        )
     else:
         raise ValueError(f"a message of the role {role!r}")
 
@@ -222,7 +227,7 @@ def _read_whole(wire: WireBody, counts: Mapping[int, int], draft: _Draft) -> byt
     """
     if draft.place is None or draft.has_edit or draft.results or draft.texts:
         return b""
-    return wire.cut_message(draft.place) if len(draft.kept) == counts[draft.place] else b""
+    return wire.cut_message(draft.place) if len(draft.messages) == counts[draft.place] else b""
 
 
 def _write_draft(wire: WireBody, draft: _Draft) -> bytes:
@@ -230,18 +235,18 @@ def _write_draft(wire: WireBody, draft: _Draft) -> bytes:
     if draft.place is None:
         blocks = [block for _, block in (*draft.results, *draft.texts)]
         content = draft.content or b"[" + b",".join(blocks) + b"]"
-        return b'{"role":"' + draft.role.encode() + b'","content":' + content + draft.more + b"}"
+        return b'{"role":"' + draft.role.encode() + b'","content":' + content + draft.extra_members + b"}"
     raw = wire.cut_message(draft.place)
-    own = {n: unit for n, (place, unit) in _find_units(wire.units, draft.place)}
+    units = {n: unit for n, (place, unit) in _find_units(wire.units, draft.place)}
     span = spans.read_members(raw)["content"]
     content = raw[span[0] : span[1]]
     if draft.role == "assistant":
-        new = _write_answer(draft, own, content)
+        new_content = _write_answer(draft, units, content)
     elif content[:1] == b'"':
-        new = _write_string(draft, own, content)
+        new_content = _write_string(draft, units, content)
     else:
-        new = _write_blocks(draft, own, content)
-    return raw[: span[0]] + new + raw[span[1] :] if new else b""
+        new_content = _write_blocks(draft, units, content)
+    return raw[: span[0]] + new_content + raw[span[1] :] if new_content else b""
 
 
 def find_unit(units: Units, place: int) -> int:
@@ -252,24 +257,24 @@ def find_unit(units: Units, place: int) -> int:
 
 def _find_units(units: Units, place: int) -> list[tuple[int, tuple[int, MessageUnit]]]:
     """The canonical messages of one wire message with their indices."""
-    low = find_unit(units, place)
+    index = find_unit(units, place)
     found = []
-    while low < len(units) and units[low][0] == place:
-        found.append((low, units[low]))
-        low += 1
+    while index < len(units) and units[index][0] == place:
+        found.append((index, units[index]))
+        index += 1
     return found
 
 
-def _write_answer(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:
-    ((n, new),) = draft.kept.items()
-    if new == own[n].chat:
+def _write_answer(draft: _Draft, units: dict[int, MessageUnit], content: bytes) -> bytes:
+    ((index, edited),) = draft.messages.items()
+    if edited == units[index].chat:
         return content
-    if json_spans.find_member(new, "wire") is None:
-        arguments = read_changed_arguments(own[n].chat, new)
+    if json_spans.find_member(edited, "wire") is None:
+        arguments = read_changed_arguments(units[index].chat, edited)
         if arguments is None:
             raise ValueError("an answer of the model is never edited, but for the arguments of its calls")
         return _write_arguments(content, arguments)
-    return make_answer_blocks(new)
+    return make_answer_blocks(edited)
 
 
 def _write_arguments(content: bytes, arguments: Sequence[str | None]) -> bytes:
@@ -285,22 +290,26 @@ def _write_arguments(content: bytes, arguments: Sequence[str | None]) -> bytes:
     return spans.rewrite_array(content, (0, len(content)), elements, list(enumerate(blocks)))
 
 
-def _write_string(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:
+def _write_string(draft: _Draft, units: dict[int, MessageUnit], content: bytes) -> bytes:
     """The content of a message that is a string: a list where blocks are inserted, or text behind a system message.
 
     The client may write that system message as a list in another request, for its cache mark. The same blocks have to
     stand behind both, since reasoning is bound to them.
     """
-    ((n, unit),) = own.items()
-    made: list[bytes] = []
-    new = draft.kept.get(n)
-    if new is not None:
-        text = content if new == unit.chat else _read_new_string(new, is_appended=draft.role == "system", old=content)
-        made = _split_appended(content, text) if draft.role == "system" else [make_text_part(text)]
-        if len(made) == 1 and not draft.results and not draft.texts:
+    ((index, unit),) = units.items()
+    blocks: list[bytes] = []
+    edited = draft.messages.get(index)
+    if edited is not None:
+        text = (
+            content
+            if edited == unit.chat
+            else _read_new_string(edited, is_appended=draft.role == "system", old=content)
+        )
+        blocks = _split_appended(content, text) if draft.role == "system" else [make_text_part(text)]
+        if len(blocks) == 1 and not draft.results and not draft.texts:
             return text
     inserted = [block for _, block in draft.results], [block for _, block in draft.texts]
-    return b"[" + b",".join((*inserted[0], *made, *inserted[1])) + b"]" if made or any(inserted) else b""
+    return b"[" + b",".join((*inserted[0], *blocks, *inserted[1])) + b"]" if blocks or any(inserted) else b""
 
 
 def _split_appended(old: bytes, new: bytes) -> list[bytes]:
@@ -322,20 +331,20 @@ def _read_new_string(chat: bytes, *, is_appended: bool, old: bytes) -> bytes:
     return content if text.strip() else spans.encode_visible(text)
 
 
-def _write_blocks(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:
+def _write_blocks(draft: _Draft, units: dict[int, MessageUnit], content: bytes) -> bytes:
     """The content of a message that is a list of blocks; b"" if no block is left."""
     elements = spans.read_elements(content)
     blocks: list[bytes | None] = [content[start:end] for start, end in elements]
     texts = list(draft.texts)
-    for n, unit in own.items():
-        new, old = draft.kept.get(n), [content[slice(*elements[index])] for index in unit.blocks]
-        if new == unit.chat:
+    for n, unit in units.items():
+        edited_message, old_blocks = draft.messages.get(n), [content[slice(*elements[index])] for index in unit.blocks]
+        if edited_message == unit.chat:
             continue
-        edited: Sequence[bytes | None] = [None] * len(old)
-        if new is not None and unit.is_result:
-            edited = [_edit_result(old[0], unit.chat, new)]
-        elif new is not None:
-            edited, appended = edit_parts(old, new, is_appended=draft.role == "system")
+        edited: Sequence[bytes | None] = [None] * len(old_blocks)
+        if edited_message is not None and unit.is_result:
+            edited = [_edit_result(old_blocks[0], unit.chat, edited_message)]
+        elif edited_message is not None:
+            edited, appended = edit_parts(old_blocks, edited_message, is_appended=draft.role == "system")
             texts[:0] = [(max(unit.blocks, default=-1), block) for block in appended]
         for index, block in zip(unit.blocks, edited, strict=True):
             blocks[index] = block
@@ -351,8 +360,11 @@ def _edit_result(block: bytes, old: bytes, new: bytes) -> bytes:
     else:
         parts = read_parts(old) if "content" in members else []
         edited, appended = edit_parts(parts, new, is_appended=False)
-        kept = [clear_text(part) if one is None else one for part, one in zip(parts, edited, strict=True)]
-        text = b"[" + b",".join((*kept, *appended)) + b"]"
+        new_parts = [
+            clear_text(part) if edited_part is None else edited_part
+            for part, edited_part in zip(parts, edited, strict=True)
+        ]
+        text = b"[" + b",".join((*new_parts, *appended)) + b"]"
     if "content" not in members:
         return spans.apply_replacements(block, [spans.append_member(block, (0, len(block)), "content", text)])
     start, end = members["content"]
@@ -365,30 +377,32 @@ def _edit_result(block: bytes, old: bytes, new: bytes) -> bytes:
 def _write_system(wire: WireBody, system: Sequence[OutgoingMessage]) -> list[spans.Replacement]:
     """The changes of `system`: text is appended, nothing else."""
     body, members, units = wire.raw, wire.members, wire.units
-    had = bool(units) and units[0][0] == SYSTEM_PLACE
-    if had and not any(source is not None for source, _ in system):
+    has_system = bool(units) and units[0][0] == SYSTEM_PLACE
+    if has_system and not any(source is not None for source, _ in system):
         raise ValueError("the system prompt is never removed")
-    span = members.get("system") if had else None
-    old = body[span[0] : span[1]] if span else b""
-    new = old
+    span = members.get("system") if has_system else None
+    prompt = body[span[0] : span[1]] if span else b""
+    new_prompt = prompt
     for source, raw in system:
         if source is None:
             added = b",".join(read_parts(raw))
-            if not new:
-                new = b"[" + added + b"]"
-            elif new[:1] == b'"':
-                new = b"[" + make_text_part(new) + b"," + added + b"]"
+            if not new_prompt:
+                new_prompt = b"[" + added + b"]"
+            elif new_prompt[:1] == b'"':
+                new_prompt = b"[" + make_text_part(new_prompt) + b"," + added + b"]"
             else:
-                new = spans.apply_replacements(new, [spans.append_element(new, (0, len(new)), added)])
+                new_prompt = spans.apply_replacements(
+                    new_prompt, [spans.append_element(new_prompt, (0, len(new_prompt)), added)]
+                )
         elif raw != units[0][1].chat:
-            new = _append_to_system(old, raw)
-    if new == old:
+            new_prompt = _append_to_system(prompt, raw)
+    if new_prompt == prompt:
         return []
     if span is not None:
-        return [(*span, new)]
+        return [(*span, new_prompt)]
     if "system" in members:  # null, or an empty list
-        return [(*members["system"], new)]
-    return [spans.append_member(body, (0, len(body)), "system", new)]
+        return [(*members["system"], new_prompt)]
+    return [spans.append_member(body, (0, len(body)), "system", new_prompt)]
 
 
 def _append_to_system(old: bytes, chat: bytes) -> bytes:
@@ -407,7 +421,7 @@ def _add_tools(wire: WireBody, tools: bytes) -> spans.Replacement:
 def _convert_tool(tool: Any) -> bytes:
     """A chat definition as this wire format has it. Raises ValueError if it is none of a function."""
     function = read_tool_function(tool)
-    made = {"name": function["name"]}
+    definition = {"name": function["name"]}
     if "description" in function:
-        made["description"] = function["description"]
-    return msgspec.json.encode({**made, "input_schema": function.get("parameters") or {"type": "object"}})
+        definition["description"] = function["description"]
+    return msgspec.json.encode({**definition, "input_schema": function.get("parameters") or {"type": "object"}})

@@ -17,7 +17,7 @@ from proxy.context.analysis.call_signature import normalize_arguments, sign_call
         ('{"command":["ls  -l"]}', '{"command":["ls -l "]}'),
     ],
 )
-def test_arguments_that_do_the_same_are_one(one: str, other: str) -> None:
+def test_equivalent_arguments_have_one_signature(one: str, other: str) -> None:
     assert normalize_arguments(one) == normalize_arguments(other)
 
 

@@ -109,7 +109,7 @@ def test_arguments_that_only_name_tools_are_not_programs() -> None:
 
 
 @given(st.text(alphabet="tools.x({a:\"'`\\}$ \n1", max_size=200))
-def test_any_text_is_read(text: str) -> None:
+def test_any_text_can_be_read_as_a_program_without_an_exception(text: str) -> None:
     read_program_call(text)
     read_program_call("tools.run({" + text)
 

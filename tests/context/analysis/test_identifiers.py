@@ -49,7 +49,7 @@ NAME = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
 
 
 @given(st.text(st.sampled_from("aB1_./#@:+~- \n\té→—²ſ中\u2028\x1cx")))
-def test_names_are_those_that_a_search_finds(text: str) -> None:
+def test_find_names_equals_a_search_with_the_regular_expression(text: str) -> None:
     found = [name for name in NAME.findall(text) if any(c in "/_@.0123456789" for c in name)]
     assert list(identifiers.find_names(text)) == found
     assert identifiers.find_distinct_names(text) == identifiers.remove_duplicates(found)

@@ -41,7 +41,7 @@ def test_lines_that_tell_the_outcome_of_a_run_stay(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.runner}: {run.command}")
-def test_a_few_lines_stay(run: Run) -> None:
+def test_the_kept_lines_of_an_outcome_are_few(run: Run) -> None:
     assert len(list_kept_lines(run).splitlines()) <= 1 + 3 + 4 + 3 * 8
 
 
@@ -122,7 +122,7 @@ def test_the_success_of_one_command_proves_nothing_of_the_others(told: list[str]
 
 
 @given(st.text(), st.sampled_from(COMMANDS))
-def test_any_text_is_read(text: str, command: str) -> None:
+def test_any_text_has_one_of_the_three_verdicts(text: str, command: str) -> None:
     read = read_text_outcome(text, shell_commands.parse_command(command))
     assert read.verdict in ("succeeded", "failed", "unknown")
     assert list(read.kept_lines) == sorted(set(read.kept_lines))

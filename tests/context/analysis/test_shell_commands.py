@@ -219,7 +219,7 @@ def test_only_a_bounded_number_of_prefixes_before_a_command_is_skipped() -> None
 
 
 @given(st.text(st.sampled_from("ab|&;\n'\"<>$()`{}# =-\\"), max_size=60))
-def test_any_text_is_read(text: str) -> None:
+def test_any_text_can_be_parsed_as_a_shell_command(text: str) -> None:
     assert shell_commands.parse_command(text).kind in ("run", "look")
 
 

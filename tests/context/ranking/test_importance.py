@@ -39,7 +39,7 @@ def test_d1_a_message_by_its_place_scores_as_in_its_history() -> None:
     ("role", "points"),
     [("system", 30), ("developer", 30), ("user", 20), ("assistant", 10), ("tool", 10), ("function", 10)],
 )
-def test_d1_the_role(role: str, points: float) -> None:
+def test_d1_importance_points_depend_on_the_role(role: str, points: float) -> None:
     assert alone({"role": role, "content": "x"}) == points
 
 

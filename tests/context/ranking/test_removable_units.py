@@ -72,7 +72,7 @@ def test_the_units_that_a_unit_needs_stay_with_it() -> None:
     assert find_required(UNITS, []) == set()
 
 
-def test_the_best_that_fit_stay() -> None:
+def test_units_with_the_best_scores_that_fit_the_budget_stay() -> None:
     tokens, scores = [10] * 6, [0, 50, 0, 5, 20, 30]
     assert select_best(UNITS, tokens, scores, [0], 20, range(5)) == {0, 4}
     assert select_best(UNITS, tokens, scores, [0], 40, range(5)) == {0, 1, 2}  # 50 points bring along what they need

@@ -35,7 +35,7 @@ def test_calls_and_results_are_left_out_and_text_stays(to: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["openai", "gemini", "anthropic", "of_a_kind_unknown"])
-def test_the_same_strategy_reads_its_own(strategy: str) -> None:
+def test_tool_traffic_of_the_same_strategy_stays(strategy: str) -> None:
     assert list_actions(strategy, strategy) == {}
 
 

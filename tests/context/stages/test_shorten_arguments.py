@@ -108,7 +108,7 @@ def test_an_answer_that_may_be_signed_stays_as_received(more: Json) -> None:
     assert proposals([user("go"), *edit(**more), *STEPS]) == []
 
 
-def test_members_that_hold_nothing_sign_nothing() -> None:
+def test_only_a_signature_makes_a_message_signed() -> None:
     plain = {**edit()[0], "refusal": None, "annotations": [], "reasoning_content": "", "function_call": None}
     assert is_unsigned(make_message(plain))
     plain["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "abc"}}
@@ -139,7 +139,7 @@ def test_an_edit_in_force_is_repeated_and_grows_only_with_more_dead_texts() -> N
     assert "which a later edit has overwritten" in json.loads(shown)["new_string"]
 
 
-def test_a_policy_asks_for_it_in_one_word() -> None:
+def test_arguments_dead_in_a_policy_adds_the_stage() -> None:
     def names(**more: Any) -> list[str]:
         table = {"name": "mine", "stages": [{"use": "shorten_results"}], **more}
         return [type(stage).__name__ for stage in read_policy(table, BUILT_IN_STAGES).stages]

@@ -82,7 +82,7 @@ def test_d4_the_prompt_that_the_last_messages_belong_to_stays_and_bears_it() -> 
     assert len(agent) == 11
 
 
-def test_d4_no_step_is_cut() -> None:
+def test_d4_a_call_and_its_results_are_summarized_together() -> None:
     calls = [assistant(None, "a", "b"), result("a", "x" * 90), result("b", "x" * 90)]
     told = out(make_plan([user("go"), *calls * 4], SummarizeOld(keep=4, only_over=False)))
     assert [r for r, _ in told] == ["user", *["assistant", "tool", "tool"] * 2]

@@ -153,7 +153,7 @@ def test_a_proposal_says_why() -> None:
     assert {p.action for p in found.values()} == {"text"}
 
 
-def test_all_four_numbers_are_settings() -> None:
+def test_the_limits_of_all_three_tiers_are_settings() -> None:
     stage = TruncateResults(recent=1, recent_chars=90, active_chars=80, inactive_chars=70)
     view = build_view([user("a"), *rounds(1), user("b"), *rounds(2)], policy=LITERAL)
     assert [count_kept_chars(p) for p in cuts(view, stage).values()] == [70, 80, 90]

@@ -78,7 +78,7 @@ def test_a7_an_extract_names_recall_where_the_model_has_it() -> None:
 
 
 @given(st.text(alphabet="ab/._ \n0123456789error:", max_size=400))
-def test_e4_extracts_are_honest(text: str) -> None:
+def test_e4_extracts_show_only_text_of_the_result(text: str) -> None:
     """Every identifier and every error line that is shown was there."""
     view = view_of(text)
     found = extracts.extract_step(view, view.steps[1])

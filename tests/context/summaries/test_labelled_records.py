@@ -97,7 +97,7 @@ def test_the_stub_of_a_record_has_labels_and_no_bare_names() -> None:
         ("O-00001  paid", False),
     ],
 )
-def test_the_row_of_a_table(line: str, is_cells: bool) -> None:
+def test_rows_of_a_table_are_recognised_by_their_cells(line: str, is_cells: bool) -> None:
     assert is_record(make_message(result("1", "\n".join([line] * 10))), PLAIN_CALL) is is_cells
 
 

@@ -178,7 +178,7 @@ CONTENTS: st.SearchStrategy[Any] = TEXT | st.lists(
 
 
 @given(CONTENTS, TEXT, st.booleans())
-def test_what_is_written_reads_as_it_was_meant(content: Any, new: str, escaped: bool) -> None:
+def test_a_rewritten_message_reads_back_with_only_its_text_changed(content: Any, new: str, escaped: bool) -> None:
     raw = json.dumps(assistant(content, "1", reasoning_content="so"), ensure_ascii=escaped).encode()
     before = read_message(raw)
     more = read_message(append_text(raw, new))

@@ -94,7 +94,7 @@ def set_content(n: int, content: Any) -> Any:
         (lambda body: body.update(temperature=1, tool_choice="none"), []),
     ],
 )
-def test_what_is_compared(change: Any, tokens: list[str]) -> None:
+def test_reasoning_breaks_exactly_if_the_prompt_before_it_changes(change: Any, tokens: list[str]) -> None:
     assert broken(change) == tokens
 
 

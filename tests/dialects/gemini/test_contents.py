@@ -101,7 +101,7 @@ def test_what_chat_form_cannot_say_counts_and_comes_back() -> None:
         ({}, "{}"),
     ],
 )
-def test_the_text_of_a_result(response: Any, text: str) -> None:
+def test_a_function_response_becomes_the_text_of_a_tool_result(response: Any, text: str) -> None:
     part = raw({"functionResponse": {"name": "ls", "response": response}})[0]
     message = read_message(convert_result(part, "c1"))
     assert (message.role, message.call_id, message.text) == ("tool", "c1", text)

@@ -96,7 +96,7 @@ def test_tools_of_the_providers_alone_take_no_functions_beside_them() -> None:
     assert "tools" not in read(tools=[{"googleSearch": {}}])
 
 
-def test_a_choice_of_functions() -> None:
+def test_function_calling_config_becomes_tool_choice() -> None:
     calling = {"mode": "ANY", "allowedFunctionNames": ["f"]}
     choice = read(toolConfig={"functionCallingConfig": calling})["tool_choice"]
     assert choice == {

@@ -56,7 +56,7 @@ def test_bodies_of_clients_break_no_rule(body: bytes) -> None:
         ("G10", [PROMPT, model_turn({"text": "x"})]),
     ],
 )
-def test_each_rule(rule: str, contents: list[Json]) -> None:
+def test_each_rule_reports_its_own_violation_only(rule: str, contents: list[Json]) -> None:
     assert set(find(*contents)) == {rule}
 
 

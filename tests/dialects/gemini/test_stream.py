@@ -33,7 +33,7 @@ def test_the_parts_of_the_first_candidate() -> None:
     assert list_parts({"candidates": [{"index": 1, "content": {"parts": [{"text": "a"}]}}]}) == []
 
 
-def test_parts_are_put_in_their_place() -> None:
+def test_set_parts_replaces_the_parts_of_a_chunk() -> None:
     made = set_parts(CHUNK, [b'{"text":"b"}'])
     assert made == CHUNK.replace(b'[{"text": "a"}, {"x": 1.50}]', b'[{"text":"b"}]')
     bare = set_parts(b'{"candidates":[{"index":0}]}', [b'{"text":"b"}'])
@@ -60,7 +60,7 @@ def test_a_reason_leaves_and_other_values_change_where_they_are() -> None:
         ("MALFORMED_FUNCTION_CALL", False, "malformed_function_call"),
     ],
 )
-def test_finish_reasons(reason: str, has_calls: bool, wanted: str) -> None:
+def test_gemini_finish_reasons_map_to_those_of_chat_completions(reason: str, has_calls: bool, wanted: str) -> None:
     assert read_finish_reason(reason, has_calls=has_calls) == wanted
     assert read_reason({"candidates": [{"finishReason": reason}]}) == reason
 

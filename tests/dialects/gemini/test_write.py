@@ -133,7 +133,7 @@ def test_inserts_stand_where_the_wire_wants_them_and_everything_else_stays(body:
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(bodies(), st.data())
-def test_many_bodies_keep_these_properties(body: bytes, data: Any) -> None:
+def test_properties_of_gemini_edits_hold_for_many_generated_bodies(body: bytes, data: Any) -> None:
     for check in (
         test_text_edits_touch_nothing_else,
         test_steps_that_leave_take_their_contents_and_no_others,

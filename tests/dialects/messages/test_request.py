@@ -58,7 +58,7 @@ def test_a_forced_tool_and_a_format_exclude_free_text_and_a_last_answer_is_conti
     assert not read_request(_read().chat_body).is_continuation
 
 
-def test_each_message_names_its_tokens() -> None:
+def test_each_message_lists_the_signatures_of_its_thinking_blocks() -> None:
     thinking = [{"type": "thinking", "thinking": "", "signature": s} for s in ("a", "b")]
     found = _read(
         system="You.",

@@ -146,7 +146,7 @@ def test_what_is_legal_is_not_named() -> None:
 
 
 @given(bodies())
-def test_drawn_bodies_break_no_rule(body: bytes) -> None:
+def test_generated_valid_bodies_break_no_rule(body: bytes) -> None:
     assert find_violations(body) == []
     assert list(refuse(json.loads(body))) == []
 

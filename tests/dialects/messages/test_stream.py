@@ -44,7 +44,7 @@ def test_citations_add_up_in_linear_time_and_leave_the_list_of_the_event() -> No
     assert time.thread_time() - began < 5
 
 
-def test_a_block_is_its_start_and_its_deltas() -> None:
+def test_a_block_is_assembled_from_its_start_and_deltas() -> None:
     block = BlockBuilder({"type": "thinking", "thinking": "", "signature": ""})
     for delta in ({"thinking": "Let "}, {"thinking": "me."}, {"signature": "c2ln"}):
         block.add({"type": "x", **delta})

@@ -61,7 +61,7 @@ def test_a_sound_history_breaks_no_rule(items: list[Json]) -> None:
         ("R16", {"input": [user(MARKED)]}),
     ],
 )
-def test_each_rule_is_seen(rule: str, change: Json) -> None:
+def test_each_rule_reports_its_violation(rule: str, change: Json) -> None:
     asked: dict[str, Any] = {"model": "m", "input": "x", "tools": [{"type": "function", "name": "shell"}]} | change
     found = rules_broken(json.dumps({k: v for k, v in asked.items() if v is not None}).encode())
     assert found - ({"R4"} if rule == "R5" else set()) == {rule}

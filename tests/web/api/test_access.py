@@ -78,7 +78,7 @@ def test_bad_input_is_reported(proxy: ProxyWithData, method: str, call: Call) ->
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY)
-def test_the_key_decides(proxy: ProxyWithData, method: str, call: Call) -> None:
+def test_each_route_refuses_missing_unknown_and_unsuitable_keys(proxy: ProxyWithData, method: str, call: Call) -> None:
     """S1: no key, one that is none, a key for another plane, the read key."""
     path = proxy.fill(call.path)
     wanted = {None: 401, "cp-nobody": 401, "": 401, "cp-acme-data": 403, "cp-acme-metrics": 403}
@@ -125,7 +125,7 @@ def test_s11_no_page_of_another_site_has_anything_from_it(proxy: ProxyWithData, 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"a":NaN}', b'{"context": "\\ud800"}', b"null"]
 )
-def test_no_body_breaks_it(proxy: ProxyWithData, method: str, call: Call, body: bytes) -> None:
+def test_malformed_bodies_get_an_error_and_no_fault(proxy: ProxyWithData, method: str, call: Call, body: bytes) -> None:
     got = proxy.ask(method, proxy.fill(call.path), body)
     assert got.status in (200, 400, 422), got.body
     if got.status != 200:

@@ -176,7 +176,7 @@ async def test_a_client_that_only_listens_is_not_taken_for_a_slow_one() -> None:
         await stream.wait(bus_module.FALLBACK)
 
 
-async def test_no_more_listen_than_may() -> None:
+async def test_a_listener_over_the_limit_gets_429() -> None:
     async with run_proxy("demo", events={"listeners": 1}) as proxy, event_stream(proxy) as first:
         async with event_stream(proxy) as second:
             assert b" 429 " in second.head

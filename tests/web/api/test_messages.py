@@ -53,7 +53,7 @@ def test_a_message_is_shown_whole_with_what_became_of_it(proxy: ProxyWithData) -
     assert shown["edits"] == []
 
 
-def test_words_are_found(proxy: ProxyWithData) -> None:
+def test_search_of_a_session_finds_messages_with_the_word(proxy: ProxyWithData) -> None:
     found = proxy.ask("GET", "/api/sessions/talk/search?q=other").json()
     assert any("other" in one["text"] for one in found)
     assert proxy.ask("GET", "/api/sessions/talk/search?q=xyzzyx").json() == []
@@ -115,7 +115,7 @@ async def test_a_request_whose_proxy_was_killed_is_lost_in_every_view(fork_serve
         assert (await ask(port, "/api/money"))["total"]["errors"] == 1
 
 
-async def test_pages_of_messages_have_their_turns() -> None:
+async def test_reads_of_message_pages_wait_for_a_free_slot() -> None:
     async with run_upstream(ScriptedModel("Well.")) as upstream, run_proxy(upstream.port) as proxy:
         said = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
         assert (await proxy.post(said, b"x-context-session: a")).status == 200

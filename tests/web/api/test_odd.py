@@ -23,7 +23,7 @@ PATHS = (
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_odd_messages_are_shown(proxy: ProxyWithData, name: str) -> None:
+def test_unusual_messages_can_be_shown_and_deleted(proxy: ProxyWithData, name: str) -> None:
     session = f"odd-{name}"
     got = proxy.ask("POST", "/v1/chat/completions", BODIES[name], key="cp-acme-data", x_context_session=session)
     assert got.status in (200, 400)

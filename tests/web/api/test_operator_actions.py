@@ -209,7 +209,7 @@ def test_a_removed_message_is_gone_from_the_store_too(proxy: ProxyWithData) -> N
     assert proxy.ask("POST", f"/api/sessions/{name}/messages/{tool}/restore", {}).status == 409
 
 
-def test_several_are_decided_at_once(proxy: ProxyWithData) -> None:
+def test_one_request_pins_or_unpins_several_groups(proxy: ProxyWithData) -> None:
     name = proxy.fresh()
     ids = [line["id"] for line in groups(proxy, name)]
     changed = proxy.ask("POST", f"/api/sessions/{name}/decide/pin", {"ids": ids[:2]}).json()

@@ -14,7 +14,7 @@ from proxy.web.api.pagination import make_page, read_cursor, read_offset, slice_
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=50),
     st.floats(-1e15, 1e15),
 )
-def test_a_cursor_brings_back_its_place(number: int, text: str, time: float) -> None:
+def test_a_cursor_is_decoded_to_its_position(number: int, text: str, time: float) -> None:
     assert read_cursor(write_cursor([number, text, time]), int, str, float) == (number, text, time)
 
 

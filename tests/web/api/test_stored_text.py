@@ -13,7 +13,7 @@ def test_a_body_that_strict_readers_refuse_is_shown_all_the_same(body: bytes) ->
     json.dumps(decode_json(body), allow_nan=False).encode()
 
 
-def test_json_is_shown_as_it_is() -> None:
+def test_stored_json_is_decoded_and_cleaned_for_display() -> None:
     assert decode_json(b'{"a": [1, null, "x"]}') == {"a": [1, None, "x"]}
     assert clean_json({"\ud800": [math.nan, "ok"]}) == {"?": ["nan", "ok"]}
 

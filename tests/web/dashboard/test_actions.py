@@ -75,7 +75,7 @@ def test_remove_asks_first_and_then_nobody_gets_it_back(screen: Screen) -> None:
     assert screen.page.locator(".line.s-removed button:text-is('Restore')").count() == 0
 
 
-def test_undo(screen: Screen) -> None:
+def test_undo_removes_the_last_group_from_the_next_prompt(screen: Screen) -> None:
     name = opened(screen)
     screen.press("button:text-is('Undo last group')")
     sent = screen.stage.say(name, "Go on.")
@@ -83,7 +83,7 @@ def test_undo(screen: Screen) -> None:
     assert "Prompt number 1?" in sent
 
 
-def test_window(screen: Screen) -> None:
+def test_the_window_field_limits_the_next_prompt_to_the_last_groups(screen: Screen) -> None:
     name = opened(screen)
     screen.page.fill(".toolbar input[type=number]", "2")
     screen.press(".toolbar button:text-is('Set')")
@@ -96,7 +96,7 @@ def test_window(screen: Screen) -> None:
 
 
 @pytest.mark.parametrize("how", ["Prune", "Compress"])
-def test_prune_and_compress(screen: Screen, how: str) -> None:
+def test_prune_and_compress_leave_fewer_whole_results_in_the_prompt(screen: Screen, how: str) -> None:
     name = opened(screen)
     before = list_whole_results(screen.stage.say(name, "Go on."), name)
     screen.press(f".toolbar button:text-is('{how}')")
@@ -134,7 +134,7 @@ def test_feedback_is_stored_for_the_next_iteration(screen: Screen) -> None:
     assert [one["text"] for one in screen.stage.get(f"/sessions/{name}/feedback")] == ["Too slow."]
 
 
-def test_settings(screen: Screen) -> None:
+def test_saved_policy_and_window_hold_for_the_next_prompt(screen: Screen) -> None:
     name = opened(screen, "/settings", "button:text-is('Save settings')")
     screen.page.get_by_label("Policy").select_option("rolling")
     screen.page.get_by_label("Window").fill("1")
@@ -144,7 +144,7 @@ def test_settings(screen: Screen) -> None:
     assert screen.stage.get(f"/sessions/{name}/exchanges?limit=1")["items"][0]["policy"] == "rolling"
 
 
-def test_export_and_delete(screen: Screen) -> None:
+def test_a_session_can_be_exported_and_deleted(screen: Screen) -> None:
     name = opened(screen, "/settings", "button:text-is('Save settings')")
     with screen.page.expect_download() as found:
         screen.click("button:text-is('Export as JSONL')")

@@ -188,7 +188,7 @@ def test_messages_calls_and_results_in_the_strip_and_its_groups(watched: Screen)
 
 
 @pytest.mark.parametrize("prompt", ["next", "newest"])
-def test_prompts_and_their_differences(watched: Screen, prompt: str) -> None:
+def test_hostile_texts_in_prompts_and_differences_do_not_run(watched: Screen, prompt: str) -> None:
     newest = watched.stage.get("/sessions/crowd/exchanges?limit=1")["items"][0]["exchange"]
     watched.go(f"#/s/acme/crowd/prompts/{newest if prompt == 'newest' else 'next'}", ".pair")
     folded = watched.page.locator(".unchanged > button")

@@ -408,7 +408,7 @@ def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, proxy: Prox
         screen.well()
 
 
-def test_what_is_not_there_is_reported(browser: Browser, proxy: ProxyWithKeys) -> None:
+def test_unknown_pages_and_sessions_are_reported(browser: Browser, proxy: ProxyWithKeys) -> None:
     with open_page(browser, proxy) as screen:
         for place, title in (("#/nowhere", "There is no such page"), ("#/s/acme/nobody", "Not here")):
             screen.go(place, f"h2:text-is('{title}')")
@@ -456,7 +456,7 @@ def test_a_request_that_failed_once_is_repeated(browser: Browser, proxy: ProxyWi
         screen.complaints.clear()  # the browser reports the answer that failed
 
 
-def test_search_and_filters_and_pages(browser: Browser, proxy: ProxyWithKeys) -> None:
+def test_the_list_of_sessions_is_paged_searched_and_filtered(browser: Browser, proxy: ProxyWithKeys) -> None:
     for n in range(27):
         proxy.say(f"many-{n}", "Hello.")
     with open_page(browser, proxy) as screen:
@@ -471,7 +471,7 @@ def test_search_and_filters_and_pages(browser: Browser, proxy: ProxyWithKeys) ->
         screen.well()
 
 
-def test_the_list_follows_what_happens(browser: Browser, proxy: ProxyWithKeys) -> None:
+def test_a_new_session_appears_in_the_open_list(browser: Browser, proxy: ProxyWithKeys) -> None:
     with open_page(browser, proxy) as screen:
         screen.go("#/", ".sessions")
         proxy.say("comes-later", "Hello.")
@@ -510,7 +510,7 @@ def test_the_colours_can_be_switched_and_stay(browser: Browser, proxy: ProxyWith
         screen.well()
 
 
-def test_nothing_moves_where_that_is_not_wanted(browser: Browser, proxy: ProxyWithKeys) -> None:
+def test_reduced_motion_switches_all_transitions_off(browser: Browser, proxy: ProxyWithKeys) -> None:
     with open_page(browser, proxy, reduced_motion="reduce") as screen:
         screen.go("#/s/acme/talk", ".toolbar")
         moving = (

@@ -147,5 +147,5 @@ def test_texts_never_become_markup_and_nothing_comes_from_elsewhere(name: str, t
 @pytest.mark.parametrize(
     "bad", ["e.innerHTML = x", "eval (x)", "document.write(x)", '<a onclick="f()">', "x.insertAdjacentHTML(", "<style>"]
 )
-def test_the_lint_sees_what_it_is_for(bad: str) -> None:
+def test_the_markup_lint_detects_each_forbidden_form(bad: str) -> None:
     assert MARKUP.search(bad)
