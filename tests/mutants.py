@@ -213,7 +213,7 @@ MUTANTS = (
         "proxy/context/fit.py",
         "return view.prefix_tokens + tool_tokens + view.insert_tokens + sum(",
         "return tool_tokens + view.insert_tokens + sum(",
-        ("tests/context/test_pipeline_budget.py::test_the_tools_count_too",),
+        ("tests/context/test_pipeline_budget.py::test_tool_definitions_count_towards_the_budget",),
     ),
     # Secrets, and who is let in.
     Mutant(

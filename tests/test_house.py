@@ -153,7 +153,7 @@ def test_pure_floors_may_import_modules_that_only_compute(tmp_path: Path) -> Non
     assert rules.pure_floors_only_compute(plant(tmp_path, {"proxy/chat/chain.py": DOC + text + "\n"})) == []
 
 
-def test_a_circle_is_seen(tmp_path: Path) -> None:
+def test_an_import_cycle_is_reported(tmp_path: Path) -> None:
     house = plant(
         tmp_path,
         {

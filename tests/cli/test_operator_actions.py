@@ -143,7 +143,7 @@ def test_what_would_break_the_history_is_refused(shop: CommandRunner) -> None:
     assert statuses(shop, name) == ["in"] * 3
 
 
-def test_json_is_one_document(shop: CommandRunner) -> None:
+def test_the_option_json_prints_one_json_document(shop: CommandRunner) -> None:
     assert json.loads(shop.ok("context", "show", "talk", "--json").out)["session"] == "talk"
 
 

@@ -189,7 +189,7 @@ def test_an_unknown_window_sets_no_budget() -> None:
     assert rewrite(asked, BranchState(), FIT, PLAIN_MODEL, 0.0, INPUTS).messages is None
 
 
-def test_the_tools_count_too() -> None:
+def test_tool_definitions_count_towards_the_budget() -> None:
     asked = make_request(TALK, tools=[1] * 30)
     model = replace(PLAIN_MODEL, window=2 * 380)
     made = rewrite(asked, BranchState(), FIT, model, 0.0, INPUTS)

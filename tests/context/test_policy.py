@@ -107,7 +107,7 @@ def test_a_setting_that_a_file_omits_has_its_default() -> None:
     assert read_policy({"name": "mine"}, BUILT_IN_STAGES) == Policy("mine")
 
 
-def test_only_always_is_literal() -> None:
+def test_only_policies_with_the_schedule_always_are_literal() -> None:
     rolling = load("rolling")
     assert with_schedule(rolling, "when_it_pays").schedule == "when_it_pays"
     assert not with_schedule(rolling, "when_it_pays").literal

@@ -75,7 +75,7 @@ async def test_an_envelope_and_a_system_prompt_are_stored_once_while_they_stay_t
     assert after == before + 1
 
 
-async def test_a_fork_shares_its_rows() -> None:
+async def test_a_fork_stores_only_its_new_messages() -> None:
     async with (
         run_upstream(ScriptedModel(*(f"Answer {n}." for n in range(20)))) as upstream,
         run_proxy(upstream.port) as proxy,

@@ -269,7 +269,7 @@ async def test_a_helper_that_is_down_is_left_alone_for_a_while(tmp_path: Path) -
 
 
 @pytest.mark.timed
-async def test_calls_end_with_the_proxy(tmp_path: Path) -> None:
+async def test_helper_calls_are_cancelled_when_the_proxy_stops(tmp_path: Path) -> None:
     started = 0.0
     async with run_proxy_with_helper(tmp_path, hang, helper={"timeout_s": 60}) as running:
         await Agent(running.proxy, (SESSION,)).say(LONG)

@@ -71,7 +71,7 @@ def test_an_index_is_asked_for_pairs_and_for_grammar_only_where_there_is_nothing
     assert find_search_words(text) == words
 
 
-def test_a_dense_script_weighs_twice() -> None:
+def test_characters_of_chinese_count_twice_in_the_length_of_a_text() -> None:
     assert (measure_text("deploy"), measure_text("部署 ok"), measure_text("")) == (6, 7, 0)
 
 

@@ -137,7 +137,7 @@ def test_the_value_in_force_is_blamed_not_the_one_it_overrides(tmp_path: Path, m
     assert read_refusal(file).source == "CONTEXT_PROXY_POLICY"
 
 
-def test_the_tree_is_frozen() -> None:
+def test_loaded_settings_cannot_be_changed() -> None:
     settings: Any = Settings()
     with pytest.raises(ValidationError):
         settings.port = 1
@@ -145,7 +145,7 @@ def test_the_tree_is_frozen() -> None:
         settings.limits.body_mb = 1
 
 
-def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_secrets_of_settings_are_masked_when_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-canary")
     file = write(
         tmp_path,

@@ -205,7 +205,7 @@ async def test_a_fault_of_the_server_keeps_the_items_until_it_is_over(store: Pos
 
 
 @pytest.mark.usefixtures("begun")
-async def test_stopping_writes_what_waits(database: str, store: PostgresStore) -> None:
+async def test_closing_the_store_stores_all_queued_rows(database: str, store: PostgresStore) -> None:
     futures = [store.put([make.form(b"%d" % number)]) for number in range(300)]
     await store.close()
     await store.close()

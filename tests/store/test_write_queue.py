@@ -101,7 +101,7 @@ async def test_what_was_refused_is_written_as_a_gap_when_storing_works_again() -
     assert take(spool) == []
 
 
-async def test_gaps_have_a_bound_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_recorded_gaps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_GAPS", 3)
     spool = WriteQueue(500)
     spool.put([make.form(b"x" * 500)])

@@ -96,7 +96,7 @@ async def test_the_loop_is_called_once_a_batch(writer: SqliteWriter, monkeypatch
     assert len(calls) == writer.commits
 
 
-async def test_stop_writes_what_waits(path: Path) -> None:
+async def test_stopping_the_writer_stores_all_queued_rows(path: Path) -> None:
     writer = SqliteWriter(path, durability="normal", spool_bytes=1 << 20)
     await writer.start()
     await writer.queue.put(make.begin())

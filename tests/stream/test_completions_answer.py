@@ -57,7 +57,7 @@ def test_texts_add_up_and_the_stream_is_complete() -> None:
     assert not made.is_done
 
 
-def test_calls_add_up_by_index() -> None:
+def test_streamed_tool_calls_are_assembled_by_index() -> None:
     made = answer(
         delta({"role": "assistant", "content": None}),
         delta({"tool_calls": [call(0, "", "read", "a")]}),

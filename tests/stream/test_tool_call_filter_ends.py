@@ -76,7 +76,7 @@ def test_an_answer_without_its_last_line_is_passed_on_all_the_same() -> None:
         assert pick_visible_fields(read(out))["text"] == LAST.text
 
 
-def test_an_error_in_the_stream_ends_it() -> None:
+def test_an_error_event_ends_the_hidden_round() -> None:
     error = b'data: {"error":{"message":"overloaded"}}\n\n'
     one = Script(("Hm.", *make_calls("o")))
     for at in range(1, len(events(one))):

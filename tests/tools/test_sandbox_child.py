@@ -127,7 +127,7 @@ def test_each_layer_holds_something_that_the_others_let_pass(
     assert instead in second["error"] if instead else "rows" in second
 
 
-def test_sqlite_is_held_to_its_memory(tmp_path: Path) -> None:
+def test_sqlite_in_the_sandbox_stays_within_its_heap_limit(tmp_path: Path) -> None:
     sql = """WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 100)
     SELECT count(*) FROM (SELECT a.content || x AS t FROM messages a, c WHERE a.seq = 5 ORDER BY t LIMIT 100)"""
     (tmp_path / "without").mkdir()

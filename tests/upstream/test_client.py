@@ -349,7 +349,7 @@ async def test_the_demo_answers_without_a_network() -> None:
     assert client._transports["default"].open_responses == 0
 
 
-def test_nothing_imports_another_http_client() -> None:
+def test_no_module_imports_another_http_client() -> None:
     root = Path(__file__).parents[2] / "proxy"
     imports = re.compile(r"^\s*(?:import|from)\s+(?:httpx|httpcore|httpcore2|requests)\b", re.MULTILINE)
     users = {str(file.relative_to(root)) for file in root.rglob("*.py") if imports.search(file.read_text())}

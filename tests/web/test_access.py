@@ -100,7 +100,7 @@ async def test_h5_no_way_of_writing_a_path_is_let_in_as_one_thing_and_served_as_
 @pytest.mark.parametrize(
     "host", [b"", b"x/#@y", b"localhost/healthz?", b"localhost:80/healthz", b"evil.example", b"a b"]
 )
-async def test_h2_the_host_decides_nothing_about_who_may(keyed: Any, host: bytes) -> None:
+async def test_h2_no_host_header_gives_access_without_a_key(keyed: Any, host: bytes) -> None:
     proxy, _ = keyed
     for (method, path), planes in ROUTES.items():
         if planes == OPEN:

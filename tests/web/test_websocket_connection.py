@@ -83,7 +83,7 @@ async def test_incomplete_messages_share_one_budget() -> None:
                 await ask(there, [HELLO], user="a" * 700_000)
 
 
-async def test_fragments_without_bytes_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_empty_websocket_fragments_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket_connection, "PING_S", HANGS_S * 2)
     async with (
         run_upstream(StrictResponses("Well.")) as upstream,

@@ -97,7 +97,7 @@ def test_e2_every_step_has_its_level() -> None:
     assert [i for i, fixed in enumerate(layout.is_fixed) if fixed] == [0, 1, 9, 10, 12]
 
 
-def test_e2_the_rules_are_data() -> None:
+def test_e2_rules_of_the_settings_decide_on_the_level() -> None:
     values = [user("a"), *step(1, name="peek"), user("Ground truth: x"), user("b"), *step(2), *step(3)]
     stage = CompressLevels(exploring=("^peek$",), rules=("^ground truth",), recent=1)
     _, layout = lay_out(values, stage=stage)

@@ -46,7 +46,7 @@ def test_an_unknown_model_has_the_sources_limit(proxy: ProxyWithData) -> None:
     assert post(proxy, "stats", {"context": HISTORY, "modelName": "nobody-knows"})["limit"] == 100_000
 
 
-def test_scores_are_the_librarys(proxy: ProxyWithData) -> None:
+def test_scores_over_http_equal_those_of_the_library(proxy: ProxyWithData) -> None:
     assert post(proxy, "score", {"context": HISTORY})["scores"] == reploid.score_history(HISTORY)
     one = post(proxy, "score", {"item": HISTORY[1], "index": 0, "totalItems": 3})
     assert one["score"] == reploid.score_context_importance(HISTORY[1], 0, 3)

@@ -78,7 +78,9 @@ def serious(screen: Screen, axe: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Browser, proxy: ProxyWithKeys, axe: str, scheme: Any) -> None:
+def test_pages_have_no_serious_accessibility_violations(
+    browser: Browser, proxy: ProxyWithKeys, axe: str, scheme: Any
+) -> None:
     found = {}
     with open_page(browser, proxy, color_scheme=scheme, bypass_csp=True) as screen:
         for place, wait in VIEWS.items():
