@@ -278,7 +278,11 @@ def find_failure_lines(rows: Sequence[str], patterns: runner_patterns.RunnerPatt
             continue
         seen.add(stripped)
         follow = patterns.following_lines[(match.lastindex or 1) - 1]
-        group = (n, *find_next_lines(rows, n, follow, (patterns.success_words, patterns.part)))
+        ends = (patterns.success_words, patterns.part)
+        group = (n, *find_next_lines(rows, n, follow, ends))
+        # Below `Error: ...` stands `Expected: 2`, to which the next line belongs.
+        if len(group) > 1 and (inner := patterns.detail.match(strip_line(rows[group[-1]]))) is not None:
+            group += (*find_next_lines(rows, group[-1], patterns.following_lines[(inner.lastindex or 1) - 1], ends),)
         until = group[-1]
         groups.append(group)
     if len(groups) > MAX_FAILURES:
