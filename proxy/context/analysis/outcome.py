@@ -29,6 +29,8 @@ _FILTER = re.compile(r"(?<!\|)\|&?\s*(?!tee\b|cat\b|ts\b)\w")
 
 _PRINTS_CODE = re.compile(r"\$\?|PIPESTATUS|pipestatus|LASTEXITCODE|ERRORLEVEL|\$status\b|\A\Z", re.IGNORECASE)
 """A variable with the exit code of the command in front, or a call whose command is not known."""
+_CHECK_CHARS = 200
+"""Characters above which a line is no report on a check of a script."""
 _LOG_LEVEL = re.compile(r"(?:ERROR|FATAL|FAIL(?:ED|URE)?)\b")
 """The beginning of a line of a log, which a shown file may have. Programs that show a file begin with their name."""
 
@@ -219,7 +221,7 @@ def _find_failed_checks(rows: Sequence[str], found: OutcomeLines, command: Shell
     lines: list[int] = []
     for n in range(found.success + 1, len(rows)):
         checkpoint()
-        if len(rows[n]) <= SHORT_LINE_CHARS and patterns.failed_check_words.search(rows[n]):
+        if len(rows[n]) <= _CHECK_CHARS and patterns.failed_check_words.search(rows[n]):
             bare = strip_line(rows[n])
             if patterns.failed_check.match(bare) and not patterns.harmless.match(bare):
                 lines.append(n)

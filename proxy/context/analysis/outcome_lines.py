@@ -50,6 +50,8 @@ MAX_LOGGED = 500
 """Maximum number of lines that count as the output of one test."""
 _LOG_WORDS = ("console.", "stdout", "stderr", "- Captured ", "<system-")
 """A word that each heading above the output of a test has."""
+_OPENING = re.compile(r"session starts|running \d")
+"""A word of each line with which a runner begins."""
 _RULER = re.compile(r"-{5}|={5}|_{5}")
 _COUNTED_TESTS = re.compile(r"Ran ([1-9]\d*)")
 """The line with which unittest reports the number of its tests. It counts those that it skipped, too."""
@@ -190,8 +192,9 @@ def find_logged_lines(rows: Sequence[str]) -> set[int]:
 def lacks_end(rows: Sequence[str]) -> bool:
     """True if a runner has begun and did not write its total, and nothing says that the output was cut."""
     patterns = runner_patterns.compile_patterns()
-    for begin, end in patterns.opened_runs:
-        starts = [n for n, row in enumerate(rows) if len(row) <= SHORT_LINE_CHARS and begin.match(strip_line(row))]
+    openings = [n for n, row in enumerate(rows) if len(row) <= SHORT_LINE_CHARS and _OPENING.search(row)]
+    for begin, end in patterns.opened_runs if openings else ():
+        starts = [n for n in openings if begin.match(strip_line(rows[n]))]
         if starts and not any(
             end.match(line) or patterns.cut.match(line)
             for row in rows[starts[-1] + 1 :]
@@ -275,7 +278,11 @@ def find_failure_lines(rows: Sequence[str], patterns: runner_patterns.RunnerPatt
             continue
         seen.add(stripped)
         follow = patterns.following_lines[(match.lastindex or 1) - 1]
-        group = (n, *find_next_lines(rows, n, follow, (patterns.success_words, patterns.part)))
+        ends = (patterns.success_words, patterns.part)
+        group = (n, *find_next_lines(rows, n, follow, ends))
+        # Below `Error: ...` stands `Expected: 2`, to which the next line belongs.
+        if len(group) > 1 and (inner := patterns.detail.match(strip_line(rows[group[-1]]))) is not None:
+            group += (*find_next_lines(rows, group[-1], patterns.following_lines[(inner.lastindex or 1) - 1], ends),)
         until = group[-1]
         groups.append(group)
     if len(groups) > MAX_FAILURES:

@@ -324,13 +324,14 @@ RUNNERS = (
             r"[1-9]\d* errors?, \d+ warnings?",
             r"\S+\.pyi?:\d+(?::\d+)?: (?:error|[EF]\d{4}: )", r"\d+ files? would be reformatted",
             r"Would reformat: ", r"Oh no! ", r"Found [1-9]\d* (?:diagnostics?|problems?)$", r"SystemCheckError: ",
-            r"Total errors found: [1-9]", r"ERROR: \S+ Imports are incorrectly sorted",
+            r"Total errors found: [1-9]", r">> Issue: \[", r"ERROR: \S+ Imports are incorrectly sorted",
         ),
         passed=(r"All checks passed!", r"Success: no issues found", r"0 errors, \d+ warnings?",
                 r"Found [1-9]\d* errors? \([1-9]\d* fixed, 0 remaining\)"),
         last=(r"\d+ files? (?:already formatted|reformatted|left unchanged|would be left unchanged)", r"All done!"),
         detail=((r"\S+\.pyi?:\d+(?::\d+)?: ?(?:error|- error|[A-Z]{1,4}\d{3,4}\b)", 0)
                 , (r"[A-Z]{1,4}\d{3,4} (?:\[\*\] )?\S", 1),
+                (r">> Issue: \[", 0), (r"Location: \S+:\d+:\d+", 0), (r"In \S+ line \d+:$", 2),
                 (r"would reformat \S", 0), (r"error\[[\w-]+\]: ", 1), (r"\S+: \(\w+\.E\d+\) ", 0)),
     ),
     Runner(
