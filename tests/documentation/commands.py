@@ -260,6 +260,16 @@ def copilot(words: list[str], place: Place, given: dict[str, str]) -> None:
     assert words[:2] == ["copilot", "-p"]
 
 
+def gptme(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """A model of the provider `local` is asked at the address that the variable names."""
+    assert given == {"OPENAI_BASE_URL": f"http://{ADDRESS}/v1"}
+    assert words[words.index("-m") + 1].startswith("local/")
+
+
+def grok(words: list[str], place: Place, given: dict[str, str]) -> None:
+    assert words[words.index("-u") + 1] == f"http://{ADDRESS}/v1"
+
+
 def gemini(words: list[str], place: Place, given: dict[str, str]) -> None:
     """Gemini CLI adds `/v1beta/models/...` itself."""
     assert (words, given) == (["gemini"], {"GOOGLE_GEMINI_BASE_URL": f"http://{ADDRESS}"})
@@ -287,7 +297,7 @@ def python(words: list[str], place: Place, given: dict[str, str]) -> None:
 RUNNERS: dict[str, Callable[[list[str], Place, dict[str, str]], None]] = {
     "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "helm": helm, "pip": pip,
     "uvx": uvx, "aider": aider, "claude": claude, "cline": cline, "gemini": gemini, "export": export, "python": python,
-    "qwen": qwen, "copilot": copilot,
+    "qwen": qwen, "copilot": copilot, "gptme": gptme, "grok": grok,
     "pg_dump": postgres, "pg_restore": postgres,
 }  # fmt: skip
 
