@@ -478,6 +478,10 @@ REWORDINGS: dict[str, Any] = {
         take_out_thinking,
     ),
     "own ids for counters": (lambda n: make_calls((f"call_{n}", "read"), path=f"file{n}.py"), give_own_ids),
+    "counters without the text": (
+        lambda n: make_calls((f"functions.read:{n}", "read"), text=f"I look at file {n} now.", path=f"file{n}.py"),
+        lambda answer: {k: v for k, v in answer.items() if k != "content" or not answer.get("tool_calls")},
+    ),
     "cut ids": (lambda n: make_calls((f"call_Zq{n}xW7vLb", "read"), path=f"file{n}.py"), cut_ids),
 }
 
