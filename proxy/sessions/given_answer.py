@@ -37,8 +37,8 @@ class GivenAnswer(NamedTuple):
     chance."""
     tail: str
     """The last ones."""
-    all_ids: tuple[str, ...] = ()
-    """The ids of all its calls, in their order."""
+    all_calls: tuple[tuple[str, str], ...] = ()
+    """(id, name) of all its calls, in their order."""
     rest: bytes = b""
     """A digest of its calls without their ids. Empty where it calls no tool."""
     short_text: str = ""
@@ -50,9 +50,10 @@ class GivenAnswer(NamedTuple):
         text, short_text = message.text.strip(), ""
         if len(text) < MIN_TEXT_CHARS:
             text, short_text = "", text
-        ids = tuple(call.id for call in message.calls)
-        rest = _digest_without_ids(message) if ids else b""
-        return cls(_select_call_ids(message), text[:REMEMBERED_CHARS], text[-REMEMBERED_CHARS:], ids, rest, short_text)
+        calls = tuple((call.id, call.name) for call in message.calls)
+        rest = _digest_without_ids(message) if calls else b""
+        ids, head, tail = _select_call_ids(message), text[:REMEMBERED_CHARS], text[-REMEMBERED_CHARS:]
+        return cls(ids, head, tail, calls, rest, short_text)
 
     def is_reworded_in(self, message: Message) -> bool:
         """True if a client's message shows this answer.
@@ -82,14 +83,18 @@ class GivenAnswer(NamedTuple):
 
         A client may replace an id that only counts by one of its own, as Droid does. Such an id said nothing, so what
         is left says as much as the whole answer. Another id is at most cut or cleaned, as for a provider with a limit.
-        The text beside the calls may be gone: Genkit leaves it out.
+        The text beside the calls may be gone: Genkit leaves it out. If it is there, arguments may be added, as Langroid
+        does.
         """
         calls, text = message.calls, message.text.strip()
-        if len(calls) != len(self.all_ids) or _digest_without_ids(message) != self.rest:
+        if len(calls) != len(self.all_calls):
             return False
-        if text not in ("", self.short_text) and not self._is_shown_in(text):
-            return False
-        return all(_may_stand_for(call.id, given, call.name) for call, given in zip(calls, self.all_ids, strict=True))
+        for call, (given, name) in zip(calls, self.all_calls, strict=True):
+            if call.name != name or not _may_stand_for(call.id, given, name):
+                return False
+        if self._is_shown_in(text):
+            return True
+        return text in ("", self.short_text) and _digest_without_ids(message) == self.rest
 
 
 def _select_call_ids(message: Message) -> frozenset[str]:
