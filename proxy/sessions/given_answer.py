@@ -2,7 +2,7 @@
 
 An answer is known by its chain key where the client returns it as it was. Some clients write calls as text, put a text
 after the answer, or take the reasoning from its front. Their answers are known by the ids of the calls, or by the
-beginning or end of the text. Others give the calls ids of their own. Their answers are known by all that is no id.
+beginning or end of the text. Others give the calls ids of their own. Their answers are known by what the calls say.
 """
 
 from __future__ import annotations
@@ -37,20 +37,23 @@ class GivenAnswer(NamedTuple):
     chance."""
     tail: str
     """The last ones."""
-    all_ids: tuple[str, ...] = ()
-    """The ids of all its calls, in their order."""
+    all_calls: tuple[tuple[str, str], ...] = ()
+    """(id, name) of all its calls, in their order."""
     rest: bytes = b""
-    """A digest of its text and its calls without their ids. Empty where it calls no tool."""
+    """A digest of its calls without their ids. Empty where it calls no tool."""
+    short_text: str = ""
+    """Its text, if that is too short for `head`."""
 
     @classmethod
     def remember(cls, message: Message) -> GivenAnswer:
         """Return what is remembered of the message of an answer."""
-        text = message.text.strip()
+        text, short_text = message.text.strip(), ""
         if len(text) < MIN_TEXT_CHARS:
-            text = ""
-        ids = tuple(call.id for call in message.calls)
-        rest = _digest_without_ids(message) if ids else b""
-        return cls(_select_call_ids(message), text[:REMEMBERED_CHARS], text[-REMEMBERED_CHARS:], ids, rest)
+            text, short_text = "", text
+        calls = tuple((call.id, call.name) for call in message.calls)
+        rest = _digest_without_ids(message) if calls else b""
+        ids, head, tail = _select_call_ids(message), text[:REMEMBERED_CHARS], text[-REMEMBERED_CHARS:]
+        return cls(ids, head, tail, calls, rest, short_text)
 
     def is_reworded_in(self, message: Message) -> bool:
         """True if a client's message shows this answer.
@@ -67,6 +70,10 @@ class GivenAnswer(NamedTuple):
         text = message.text.strip()
         if self.call_ids and all(call_id in text for call_id in self.call_ids):
             return True
+        return self._is_shown_in(text)
+
+    def _is_shown_in(self, text: str) -> bool:
+        """True if a text begins or ends with this answer's text, or is the end of it."""
         if len(text) < MIN_TEXT_CHARS or not self.head:
             return False
         return text.startswith(self.head) or text.endswith(self.tail) or self.tail.endswith(text)
@@ -76,11 +83,18 @@ class GivenAnswer(NamedTuple):
 
         A client may replace an id that only counts by one of its own, as Droid does. Such an id said nothing, so what
         is left says as much as the whole answer. Another id is at most cut or cleaned, as for a provider with a limit.
+        The text beside the calls may be gone: Genkit leaves it out. If it is there, arguments may be added, as Langroid
+        does.
         """
-        calls = message.calls
-        if len(calls) != len(self.all_ids) or _digest_without_ids(message) != self.rest:
+        calls, text = message.calls, message.text.strip()
+        if len(calls) != len(self.all_calls):
             return False
-        return all(_may_stand_for(call.id, given, call.name) for call, given in zip(calls, self.all_ids, strict=True))
+        for call, (given, name) in zip(calls, self.all_calls, strict=True):
+            if call.name != name or not _may_stand_for(call.id, given, name):
+                return False
+        if self._is_shown_in(text):
+            return True
+        return text in ("", self.short_text) and _digest_without_ids(message) == self.rest
 
 
 def _select_call_ids(message: Message) -> frozenset[str]:
@@ -103,4 +117,4 @@ def _may_stand_for(returned: str, given: str, name: str) -> bool:
 
 def _digest_without_ids(message: Message) -> bytes:
     calls = [Call("", call.name, call.arguments) for call in message.calls]
-    return chain.digest_message(message.role, message.text.strip(), calls, None, ())
+    return chain.digest_message(message.role, "", calls, None, ())

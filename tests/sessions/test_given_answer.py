@@ -33,6 +33,9 @@ def calling(*ids: str, text: str = "") -> Message:
         ),
         (calling(ID), calling("callZk3vQ")),
         (calling("functions.write:0/Zk3vQ"), calling("functions_write_0_Zk3vQ")),
+        (calling("functions.run:0", text=TEXT), calling("functions.run:0")),
+        (calling("functions.run:0", text=f"<think>Hm.</think> {TEXT}"), calling("functions.run:0", text=TEXT)),
+        (calling("functions.run:0", text="Yes."), calling("functions.run:0", text="Yes.\n")),
     ],
     ids=[
         "a text with the calls",
@@ -44,6 +47,9 @@ def calling(*ids: str, text: str = "") -> Message:
         "own ids for counters",
         "a cut id",
         "a cleaned id",
+        "a counter without the text",
+        "a counter without thoughts",
+        "a counter after a short text",
     ],
 )
 def test_a_returned_answer_is_recognised(given: Message, returned: Message) -> None:
@@ -58,6 +64,7 @@ def test_a_returned_answer_is_recognised(given: Message, returned: Message) -> N
         (calling(ID), calling("callZk3v")),
         (calling(ID), calling("callZk3vQ", text="I read it.")),
         (calling("functions.run:0"), calling("functions.run:0", text="I read it.")),
+        (calling("functions.run:0", text=TEXT), calling("functions.run:0", text="Another text that is long enough.")),
         (calling("functions.run:0"), calling("functions.run:0", "functions.run:1")),
         (calling("c" * (MIN_ID_CHARS - 1)), calling("c" * (MIN_ID_CHARS - 1), text="I read it.")),
         (make_message(assistant(TEXT)), make_message(user(TEXT))),
@@ -71,6 +78,7 @@ def test_a_returned_answer_is_recognised(given: Message, returned: Message) -> N
         "cut too short",
         "a cut id and a text",
         "a counter",
+        "a counter after another text",
         "a counter more",
         "a short id",
         "of the user",

@@ -463,6 +463,15 @@ def give_own_ids(answer: dict[str, Any]) -> dict[str, Any]:
     return answer | {"tool_calls": calls} if calls else answer
 
 
+def add_argument(answer: dict[str, Any]) -> dict[str, Any]:
+    """The calls with the name of the tool among their arguments, as Langroid writes it there."""
+    calls = [
+        one | {"function": one["function"] | {"arguments": one["function"]["arguments"][:-1] + ', "request": "read"}'}}
+        for one in answer.get("tool_calls", ())
+    ]
+    return answer | {"tool_calls": calls} if calls else answer
+
+
 def cut_ids(answer: dict[str, Any]) -> dict[str, Any]:
     """The ids of the calls as some agents send them to Mistral, whose ids have nine letters and digits."""
     calls = [one | {"id": one["id"].replace("_", "")[:9]} for one in answer.get("tool_calls", ())]
@@ -478,6 +487,14 @@ REWORDINGS: dict[str, Any] = {
         take_out_thinking,
     ),
     "own ids for counters": (lambda n: make_calls((f"call_{n}", "read"), path=f"file{n}.py"), give_own_ids),
+    "counters without the text": (
+        lambda n: make_calls((f"functions.read:{n}", "read"), text=f"I look at file {n} now.", path=f"file{n}.py"),
+        lambda answer: {k: v for k, v in answer.items() if k != "content" or not answer.get("tool_calls")},
+    ),
+    "counters with more arguments": (
+        lambda n: make_calls((f"functions.read:{n}", "read"), text=f"I look at file {n} now.", path=f"file{n}.py"),
+        add_argument,
+    ),
     "cut ids": (lambda n: make_calls((f"call_Zq{n}xW7vLb", "read"), path=f"file{n}.py"), cut_ids),
 }
 
