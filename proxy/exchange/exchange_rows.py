@@ -153,9 +153,8 @@ def add_undone_rows(turn: Turn, edits: Sequence[Edit], now: float) -> None:
 
 def add_exchange_rows(turn: Turn, forms: MessageForms, now: float) -> None:
     """Put two rows on the turn: the exchange, and the new position of its branch."""
-    branch = turn.located.branch
-    turn.pending.rows.append(_make_exchange_row(turn, forms, now))
-    turn.pending.rows.append(branch.record_move(turn.tip_key, None, now))
+    row = _make_exchange_row(turn, forms, now)
+    turn.pending.rows += (row, turn.located.branch.record_move(row.tip, None, now))
 
 
 def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:

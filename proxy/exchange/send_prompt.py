@@ -101,12 +101,14 @@ def record_sent(services: Services, turn: Turn) -> None:
     branch = turn.located.branch
     received, sent = len(turn.request.body), len(turn.prompt.chat_body)
     branch.unstored = replace(branch.unstored, received_bytes=received, sent_bytes=sent)
+    rewrites = turn.enriched.policy.mode == "rewrite"
+    if rewrites:
+        marked = bool(turn.prompt.unmarked)
+        branch.state = branch.state.after_sending(turn.prompt.plan, services.now(), has_breakpoints=marked)
     agent, session = services.known_agents.find(turn.tenant, turn.request), branch.live_session.session
     if branch.kind != "side":
         agent.note_length(session, turn.prompt.plan.request_count)
-    if turn.enriched.policy.mode == "rewrite":
-        marked = bool(turn.prompt.unmarked)
-        branch.state = branch.state.after_sending(turn.prompt.plan, services.now(), has_breakpoints=marked)
+    if rewrites:
         agent.note_faults(session, branch.state)
     if turn.prompt.is_simulated:
         simulated = find_simulated_state(branch).after_sending(turn.prompt.plan, services.now())
