@@ -269,7 +269,7 @@ def _add_message_rows(
         reached = reached or given
         if node is None:
             # An answer in the client's own words: later requests have no other by which their session is found.
-            reached = reached or turn.located.branch.has_given(message)
+            reached = reached or turn.located.branch.has_given(messages, n, parent)
             place = ChainPlace(keys[n], parent, position, group_id)
             row = make_message_row(turn, message, place, now, answer=given, reached=reached)
             turn.pending.rows.append(row)

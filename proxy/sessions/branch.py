@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import NamedTuple
@@ -451,10 +451,20 @@ class Branch(Packable):
                     self.store_position = StorePosition(deque(moves, MAX_MOVES), versions, packed.edit_number)
                 self._packed = None
 
-    def has_given(self, message: Message) -> bool:
-        """True if a message of a client is the last answer here in the client's own words."""
+    def has_given(self, messages: Sequence[Message], n: int, tip: bytes) -> bool:
+        """True if message `n` of a client is the last answer here in the client's own words. tip: the chain key of the
+        message before it.
+
+        A whole request with calls and their results is as good as a signature. Behind it the answer only has to call
+        the same tools.
+        """
         given = self.last_request.given_answer
-        return given is not None and given.is_reworded_in(message)
+        if given is None:
+            return False
+        if given.is_reworded_in(messages[n]):
+            return True
+        is_next = tip == self.last_request.tip_key and given.calls_same_tools(messages[n])
+        return is_next and any(before.calls for before in messages[:n])
 
     def record_move(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""

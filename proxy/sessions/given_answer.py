@@ -72,6 +72,11 @@ class GivenAnswer(NamedTuple):
             return True
         return self._is_shown_in(text)
 
+    def calls_same_tools(self, message: Message) -> bool:
+        """True if a message calls the tools of this answer, in their order and one at least. Ids and arguments may
+        differ."""
+        return bool(message.calls) and [call.name for call in message.calls] == [name for _, name in self.all_calls]
+
     def _is_shown_in(self, text: str) -> bool:
         """True if a text begins or ends with this answer's text, or is the end of it."""
         if len(text) < MIN_TEXT_CHARS or not self.head:

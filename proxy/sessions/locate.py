@@ -430,7 +430,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         """Find a branch whose first answer the client has reworded (`Branch.has_given`)."""
         for n, following in pairwise(self.chained):
             for branch in self.live_sessions.find_branches_by_tip(self.tenant, self.keys[n]):
-                if branch.has_given(self.messages[following]):
+                if branch.has_given(self.messages, following, self.keys[n]):
                     return branch.live_session, n
         return None, -1
 

@@ -9,6 +9,9 @@ import pytest
 from proxy.chat.message import Message
 from proxy.sessions.given_answer import MIN_ID_CHARS, MIN_TEXT_CHARS, REMEMBERED_CHARS, GivenAnswer
 from tests.conversations import assistant, make_message, result, user
+from tests.proxy_server import run_proxy
+from tests.raw_upstream import run_upstream
+from tests.scripted_model import ScriptedModel, make_calls
 
 ID = "call_Zk3vQ8xLbT"
 TEXT = "The deploy key lives in the second vault."
@@ -94,3 +97,32 @@ def test_a_different_answer_is_not_recognised(given: Message, returned: Message)
 def test_little_of_a_long_answer_is_remembered() -> None:
     found: Any = GivenAnswer.remember(make_message(assistant("a" * 10_000 + "b" * 10_000)))
     assert (found.head, found.tail) == ("a" * REMEMBERED_CHARS, "b" * REMEMBERED_CHARS)
+
+
+def answer(n: int) -> dict[str, Any]:
+    return make_calls((f"call_Zk{n}vQ8xLbT", "read"), path=f"file{n}.py")
+
+
+@pytest.mark.parametrize("form", ["tool-{}-Wq7rTz", "call_{}"])
+async def test_a_client_that_gives_calls_other_ids_and_arguments_has_one_session_from_its_second_request_on(
+    form: str,
+) -> None:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the fault."}]
+    sessions = []
+    async with run_upstream(ScriptedModel(*map(answer, range(6)))) as upstream, run_proxy(upstream.port) as proxy:
+        for n in range(6):
+            sessions.append((await proxy.post({"model": "m", "messages": messages})).session)
+            own = form.format(n)
+            messages += [make_calls((own, "read"), path=f"./file{n}.py"), result(own, f"line {n}")]
+    assert len(set(sessions)) == 2
+    assert len(set(sessions[1:])) == 1
+
+
+@pytest.mark.parametrize("tools", [["write"], ["read", "read"]])
+async def test_another_call_than_the_answer_begins_a_session_where_no_answer_is_known(tools: list[str]) -> None:
+    messages = [{"role": "user", "content": "Find the fault."}, make_calls(("own", "read")), result("own", "line 0")]
+    async with run_upstream(ScriptedModel(*map(answer, range(2)))) as upstream, run_proxy(upstream.port) as proxy:
+        first = (await proxy.post({"model": "m", "messages": messages})).session
+        messages += [make_calls(*((f"id{n}", tool) for n, tool in enumerate(tools)))]
+        messages += [result(f"id{n}", "done") for n in range(len(tools))]
+        assert (await proxy.post({"model": "m", "messages": messages})).session != first
