@@ -188,9 +188,11 @@ class RunningProxy:
 PATIENT_LIMITS: dict[str, dict[str, Any]] = {
     "store": {"read_s": HANGS_S},
     "limits": {"commit_wait_ms": 20_000, "plan_ms": 60_000},
+    "timeouts": {"connect_s": 60.0},
 }
 """A busy machine may take its time, also to write: a turn that is stored later than it is answered is told apart. A
-plan that takes longer than a second leaves the prompt as it came: tests that look for its edits found none."""
+plan that takes longer than a second leaves the prompt as it came: tests that look for its edits found none. A process
+that stood still for five seconds found no connection to its upstream."""
 
 
 def make_settings(upstream: int | str, **tree: Any) -> Settings:
