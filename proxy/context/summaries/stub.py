@@ -75,8 +75,8 @@ def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *,
 def _estimate_stub_chars(message: Message, command: ShellCommand, content: ContentKind) -> int:
     lines = result_lines.read_lines(message)
     tool_outcome = outcome.read_outcome(message, command, lines)
-    outcome_lines = _find_outcome_lines(tool_outcome, command, may_be_view=content != "other")
-    telling = [n for n in _find_telling_lines(message, command, content) if n not in outcome_lines]
+    kept_lines = _find_outcome_lines(tool_outcome, command, may_be_view=content != "other")
+    telling = [n for n in _find_telling_lines(message, command, content) if n not in kept_lines]
     telling_chars = sum(
         len(lines[n]) for n in _take_both_ends(telling, _DEFAULT_MAX_ERRORS - len(tool_outcome.failure_lines))
     )
@@ -85,8 +85,8 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
         beginnings = [line[:LONG_LINE] for line in lines if len(line) > LONG_LINE]
         telling_chars += LONG_LINE * len(telling_lines.select_error_lines(message, beginnings))
     if tool_outcome.first_line is not None:
-        outcome_lines.add(tool_outcome.first_line)
-    shown = [show_line(lines[n]) for n in outcome_lines]
+        kept_lines.add(tool_outcome.first_line)
+    shown = [show_line(lines[n]) for n in kept_lines]
     shown_names = set(identifiers.find_names("\n".join(shown)))
     checkpoint()
     known = identifiers.read_names(message)
