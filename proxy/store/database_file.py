@@ -28,8 +28,9 @@ _VACUUM_PAGES = 64
 """Free pages that are returned in one step."""
 _LOG_LIMIT_BYTES = 64 << 20
 KEPT_LOG_BYTES = 1 << 20
-"""Least size of the log's file, from its opening on. A commit that writes over bytes of the file leaves its size as it
-is. A sync then has no size to store in the file system's own journal, and waits once, not two or three times."""
+"""Size of the log's file once it is opened or shortened; the removal of content empties it. A commit that writes over
+bytes of the file leaves its size as it is. A sync then has no size to store in the file system's own journal, and waits
+once, not two or three times."""
 
 
 class DatabaseFile:
