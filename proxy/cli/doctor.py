@@ -55,6 +55,7 @@ from proxy.settings.model import DEMO
 from proxy.store import create_store, maintenance
 from proxy.store.schema import LATEST_VERSION
 from proxy.store.sqlite import SqliteStore
+from proxy.upstream.headers import choose_key_header, write_credential
 from proxy.web.app import make_policies
 
 ANSWER_S: Final = 20.0
@@ -164,8 +165,14 @@ def _read_key(target: UpstreamSettings) -> tuple[str, str]:
 def _ask(target: UpstreamSettings, path: str, key: str, body: Any = None) -> httpx2.Response:
     """Send a request past the proxy, by the upstream's own settings. httpx2.HTTPError and OSError pass through."""
     wire_format = find_wire_format(target)
-    headers = wire_format.make_headers(key)
     base = target.base_url if urlsplit(target.base_url).path else target.base_url + wire_format.version
+    headers = wire_format.make_headers("")
+    if key:
+        url = urlsplit(base + path)
+        key_header = choose_key_header(
+            url.path, key, host=url.hostname or "", strategy=target.strategy, key_header=target.key_header
+        )
+        headers[key_header.decode()] = write_credential(key_header, key).decode()
     certificate = (target.client_cert, target.client_key or target.client_cert) if target.client_cert else None
     with httpx2.Client(
         verify=target.ca_bundle or True, cert=certificate, proxy=target.find_outbound_proxy() or None,

@@ -94,7 +94,11 @@ class UpstreamSettings(SettingsSection):
     """The kind of provider that answers there. Stored messages are tagged with it, and spans name it. The wire format
     is that of the client, whatever is set here."""
     api_key_env: str = ""
-    """The environment variable that holds its key; empty: the client's own Authorization goes on."""
+    """The environment variable that holds its key; empty: the client's own key goes on."""
+    key_header: Literal["", "authorization", "x-api-key", "api-key", "x-goog-api-key"] = ""
+    """The header of that key. Empty: `x-api-key` for Anthropic, `api-key` for Azure, `x-goog-api-key` for Gemini's own
+    paths; for all others, and for OAuth tokens, `Authorization: Bearer`. Anthropic is recognised by its address or by
+    `strategy`."""
     models: tuple[str, ...] = ("*",)
     """Patterns (`gpt-*`) of the model names that go here."""
     transport: Literal["aiohttp", "httpx2"] = "aiohttp"

@@ -34,9 +34,6 @@ from proxy.stream.sse import begins_stream
 from proxy.telemetry import Telemetry, UpstreamRound
 from proxy.upstream.decompress import DecodedBody, make_decoders
 from proxy.upstream.headers import (
-    AUTHORIZATION,
-    GOOGLE_KEY,
-    GOOGLE_PATH,
     MIN_SECRET_LENGTH,
     Headers,
     Redactor,
@@ -46,7 +43,14 @@ from proxy.upstream.headers import (
     list_key_encodings,
     remove_headers,
 )
-from proxy.upstream.transport import AiohttpTransport, Target, create_transport, parse_address, read_targets
+from proxy.upstream.transport import (
+    AiohttpTransport,
+    Target,
+    create_transport,
+    find_key_header,
+    parse_address,
+    read_targets,
+)
 
 __all__ = ["Reply", "Target", "UpstreamClient", "UpstreamRequest"]
 
@@ -434,7 +438,7 @@ class UpstreamClient:
             received,
             host=transport.address.host_header,
             key=target.key,
-            key_header=GOOGLE_KEY if GOOGLE_PATH.search(request.path) else AUTHORIZATION,
+            key_header=find_key_header(target, transport.address, request.path),
             length=length,
             chunked=length is None and body is not None,
             identity=identity or target.key is not None,  # or an error that repeats the key could not be read

@@ -66,8 +66,14 @@ OVERRIDE_HEADERS: Final = frozenset(
 is used."""
 
 AUTHORIZATION: Final = b"authorization"
+ANTHROPIC_KEY: Final = b"x-api-key"
+AZURE_KEY: Final = b"api-key"
 GOOGLE_KEY: Final = b"x-goog-api-key"
-"""Header of a key for Gemini; Authorization holds tokens there."""
+"""Headers of a key for Messages at Anthropic, for Azure OpenAI and for Gemini; Authorization holds tokens there."""
+TOKEN_PREFIXES: Final = ("sk-ant-oat", "eyJ", "ya29.")
+"""How OAuth tokens begin: Anthropic's, those of Entra ID (as all JSON Web Tokens), Google's."""
+ANTHROPIC_HOST: Final = "api.anthropic.com"
+AZURE_DOMAINS: Final = (".azure.com", ".azure.us", ".azure.cn")
 GOOGLE_PATH: Final = re.compile(
     r"/v1beta\w*/(?:models|tunedModels|cachedContents|files)(?:[/:]|$)"
     r"|:(?:generateContent|streamGenerateContent|countTokens)/?$"
@@ -82,6 +88,30 @@ MIN_SECRET_LENGTH: Final = 8
 """Characters below which a key ("none", "test") is not a secret: it would remove unrelated headers."""
 
 
+def choose_key_header(path: str, key: str, *, host: str, strategy: str, key_header: str = "") -> bytes:
+    """Return the header in which an upstream takes a key of the operator's. path: of the request, as the client sent
+    it. host: without its port. strategy, key_header: those of the upstream's settings.
+
+    Anthropic and Azure refuse a key in Authorization. Anthropic's form of chat completions alone takes it there.
+    """
+    if key_header:
+        return key_header.encode()
+    if key.startswith(TOKEN_PREFIXES):
+        return AUTHORIZATION
+    if GOOGLE_PATH.search(path):
+        return GOOGLE_KEY
+    if strategy == "anthropic" or host == ANTHROPIC_HOST:
+        return AUTHORIZATION if path.rstrip("/").endswith("/chat/completions") else ANTHROPIC_KEY
+    if host.endswith(AZURE_DOMAINS):
+        return ANTHROPIC_KEY if "/messages" in path else AZURE_KEY  # Messages: Claude in Foundry
+    return AUTHORIZATION
+
+
+def write_credential(key_header: bytes, key: str) -> bytes:
+    """Return the value of the header that carries a key."""
+    return (b"Bearer " if key_header == AUTHORIZATION else b"") + key.encode()
+
+
 def build_request_headers(
     headers: Iterable[tuple[bytes, bytes]],
     *,
@@ -94,32 +124,32 @@ def build_request_headers(
 ) -> Headers:
     """Return the headers for the upstream.
 
-    `key` replaces the client's credential in `key_header`, and headers that would steer its use (OVERRIDE_HEADERS) are
-    dropped. `length` is the body's, in bytes. `chunked`: the length is not known. `identity` asks for an uncompressed
-    answer, because the proxy will read it.
+    `key` replaces the client's credentials. It stands in `key_header`. The other headers with a credential are dropped,
+    and those that would steer its use (OVERRIDE_HEADERS). `length` is the body's, in bytes. `chunked`: the length is
+    not known. `identity` asks for an uncompressed answer, because the proxy will read it.
     """
     received = [(name.lower(), value) for name, value in headers]
-    own = frozenset({GOOGLE_KEY} if key_header == AUTHORIZATION else {GOOGLE_KEY, AUTHORIZATION})
-    dropped = _add_listed(NOT_FORWARDED if key is None else NOT_FORWARDED | OVERRIDE_HEADERS | own, received)
+    dropped, credential = NOT_FORWARDED, None
+    if key is not None:
+        dropped = dropped | OVERRIDE_HEADERS | (CREDENTIAL_HEADERS - {key_header})
+        credential = write_credential(key_header, key)
+    dropped = _add_listed(dropped, received)
     out: Headers = [(b"host", host)]
-    bearer = b"Bearer " + key.encode() if key is not None and key_header == AUTHORIZATION else None
     accept = b"identity" if identity else None
     for header in received:
         name = header[0]
-        if name == key_header == AUTHORIZATION and key is not None:
-            if bearer is not None:
-                out.append((name, bearer))
-            bearer = None  # once, at the position of the first
+        if name == key_header and key is not None:
+            if credential is not None:
+                out.append((name, credential))
+            credential = None  # once, at the position of the first
         elif name == b"accept-encoding" and identity:
             if accept is not None:
                 out.append((name, accept))
             accept = None
         elif name not in dropped and not name.startswith(PROXY_PREFIX):
             out.append(header)
-    if bearer is not None:
-        out.append((b"authorization", bearer))
-    elif key is not None and key_header != AUTHORIZATION:
-        out.append((key_header, key.encode()))
+    if credential is not None:
+        out.append((key_header, credential))
     if accept is not None:
         out.append((b"accept-encoding", accept))
     if chunked:

@@ -34,7 +34,7 @@ import httpx2
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
 from proxy.settings.model import DEMO, PoolSettings
-from proxy.upstream.headers import GOOGLE_PATH, OLLAMA_PATH, Headers
+from proxy.upstream.headers import AUTHORIZATION, GOOGLE_PATH, OLLAMA_PATH, Headers, choose_key_header
 from proxy.upstream.http1 import ResponseStream, write_request_head
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class Target:
     transport: str = "aiohttp"
     client_cert: str = ""
     client_key: str = ""
+    key_header: str = ""
+    """The header of the key; "": chosen for each request."""
 
     def __repr__(self) -> str:
         key = None if self.key is None else "***"
@@ -138,6 +140,14 @@ def parse_address(target: Target) -> Address:
     )
 
 
+def find_key_header(target: Target, address: Address, path: str) -> bytes:
+    """Return the header that carries the target's key in a request to a client's path."""
+    if target.key is None:
+        return AUTHORIZATION
+    host = address.host.decode("ascii").lower()
+    return choose_key_header(path, target.key, host=host, strategy=target.strategy, key_header=target.key_header)
+
+
 def read_targets(settings: Settings) -> Iterable[Target]:
     """Yield the configured upstreams as targets."""
     for name, upstream in settings.active_upstreams.items():
@@ -154,6 +164,7 @@ def read_targets(settings: Settings) -> Iterable[Target]:
             transport=upstream.transport,
             client_cert=upstream.client_cert,
             client_key=upstream.client_key,
+            key_header=upstream.key_header,
         )
 
 

@@ -19,7 +19,14 @@ from websockets.typing import Subprotocol
 from proxy.errors import BadRequest, UpstreamTimeout, UpstreamUnreachable
 from proxy.settings.model import DEMO
 from proxy.upstream.headers import Headers, build_request_headers, build_response_headers, list_key_encodings
-from proxy.upstream.transport import HAPPY_EYEBALLS_DELAY_S, Target, create_client_context, parse_address
+from proxy.upstream.transport import (
+    HAPPY_EYEBALLS_DELAY_S,
+    Address,
+    Target,
+    create_client_context,
+    find_key_header,
+    parse_address,
+)
 
 PING_S: Final = 20.0
 """Seconds between two pings, and for the answer to one."""
@@ -146,7 +153,7 @@ async def open_websocket(
     try:
         connection = await _Connect(
             f"{scheme}://{place}",
-            additional_headers=WireHeaders(_read_headers(headers, target, address.host_header)),
+            additional_headers=WireHeaders(_read_headers(headers, target, address, path)),
             user_agent_header=None,
             subprotocols=[Subprotocol(one) for one in offered] or None,
             compression=None,
@@ -176,10 +183,13 @@ async def open_websocket(
     return UpstreamWebSocket(connection, target.key)
 
 
-def _read_headers(headers: Iterable[tuple[bytes, bytes]], target: Target, host: bytes) -> list[tuple[str, str]]:
+def _read_headers(
+    headers: Iterable[tuple[bytes, bytes]], target: Target, address: Address, path: str
+) -> list[tuple[str, str]]:
     """The client's headers as the upstream gets them; those of the handshake itself are made again."""
     kept = [(name, value) for name, value in headers if not name.lower().startswith(b"sec-websocket-")]
-    request_headers = build_request_headers(kept, host=host, key=target.key)
+    key_header = find_key_header(target, address, path)
+    request_headers = build_request_headers(kept, host=address.host_header, key=target.key, key_header=key_header)
     if not any(name == b"user-agent" for name, _ in request_headers):
         request_headers.append((b"user-agent", USER_AGENT.encode()))
     left_out = (b"host", b"content-type", b"accept-encoding")

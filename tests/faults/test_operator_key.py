@@ -50,6 +50,26 @@ async def test_s1_a_page_cannot_spend_the_operators_key_with_a_credential_that_g
         assert upstream.requests[0].all(b"authorization") == [b"Bearer " + KEY.encode()]
 
 
+CREDENTIALS = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
+
+
+@pytest.mark.usefixtures("lent")
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/models"])
+async def test_anthropic_gets_the_operators_key_as_x_api_key_and_no_credential_of_the_client(path: str) -> None:
+    async with run_upstream(fine) as upstream:
+        tree = upstreams(upstream.port)
+        tree["upstreams"]["main"]["strategy"] = "anthropic"
+        method = "POST" if path == "/v1/messages" else "GET"
+        async with run_proxy("", **tree, keys=[make_key("cp-tenant")]) as proxy:
+            assert (await ask(proxy, method, path, DATA, *BROUGHT)).status == 200
+        sent = upstream.requests[0]
+        assert [sent.all(name) for name in CREDENTIALS] == [[], [KEY.encode()], [], []]
+        tree["upstreams"]["main"]["key_header"] = "api-key"
+        async with run_proxy("", **tree) as proxy:
+            assert (await ask(proxy, method, path, *BROUGHT)).status == 200
+        assert [upstream.requests[1].all(name) for name in CREDENTIALS] == [[], [], [KEY.encode()], []]
+
+
 @pytest.mark.parametrize("line", BROUGHT)
 async def test_s1_a_page_with_a_made_up_credential_does_not_reach_an_upstream_that_needs_none(line: bytes) -> None:
     async with run_upstream(fine) as upstream, run_proxy(upstream.port) as proxy:

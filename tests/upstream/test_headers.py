@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.upstream.headers import (
+    ANTHROPIC_KEY,
+    AUTHORIZATION,
+    AZURE_KEY,
     GOOGLE_KEY,
     GOOGLE_PATH,
     HOP_BY_HOP,
     Redactor,
     build_request_headers,
     build_response_headers,
+    choose_key_header,
     find_header,
     list_key_encodings,
     remove_headers,
@@ -146,11 +150,52 @@ def test_a_key_is_redacted_in_each_of_its_encodings_however_the_body_is_cut() ->
 def test_a_key_for_google_is_sent_in_googles_header_without_another_credential() -> None:
     came = [(b"authorization", b"Bearer mine"), (b"x-goog-api-key", b"mine"), (b"a", b"b")]
     out = build_request_headers(came, host=b"up", key="k", key_header=GOOGLE_KEY)
-    assert out == [(b"host", b"up"), (b"a", b"b"), (b"x-goog-api-key", b"k")]
+    assert out == [(b"host", b"up"), (b"x-goog-api-key", b"k"), (b"a", b"b")]
     assert build_request_headers(came, host=b"up", key="k") == [
         (b"host", b"up"), (b"authorization", b"Bearer k"), (b"a", b"b"),
     ]  # fmt: skip
     assert build_request_headers(came, host=b"up") == [(b"host", b"up"), *came]
+
+
+def test_a_key_stands_in_one_header_and_the_clients_credentials_in_none() -> None:
+    came = [(b"authorization", b"Bearer a"), (b"x-api-key", b"b"), (b"api-key", b"c"), (b"x-goog-api-key", b"d")]
+    for header in (AUTHORIZATION, ANTHROPIC_KEY, AZURE_KEY, GOOGLE_KEY):
+        value = b"Bearer k" if header == AUTHORIZATION else b"k"
+        assert build_request_headers(came, host=b"up", key="k", key_header=header) == [
+            (b"host", b"up"),
+            (header, value),
+        ]
+        assert build_request_headers([], host=b"up", key="k", key_header=header) == [(b"host", b"up"), (header, value)]
+
+
+ANTHROPIC, AZURE = "api.anthropic.com", "team.openai.azure.com"
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "key", "header"),
+    [
+        (ANTHROPIC, "/v1/messages", "sk-ant-api03-x", ANTHROPIC_KEY),
+        (ANTHROPIC, "/v1/models", "sk-ant-api03-x", ANTHROPIC_KEY),
+        (ANTHROPIC, "/v1/messages", "sk-ant-oat01-x", AUTHORIZATION),
+        (ANTHROPIC, "/v1/chat/completions", "sk-ant-api03-x", AUTHORIZATION),
+        (AZURE, "/openai/deployments/gpt-5/chat/completions", "0123abc", AZURE_KEY),
+        (AZURE, "/v1/responses", "0123abc", AZURE_KEY),
+        (AZURE, "/v1/responses", "eyJhbGciOiJub25lIn0.e30.", AUTHORIZATION),
+        ("team.services.ai.azure.com", "/v1/messages", "0123abc", ANTHROPIC_KEY),
+        ("api.openai.com", "/v1/chat/completions", "sk-x", AUTHORIZATION),
+        ("api.openai.com.evil.example", "/v1/messages", "sk-x", AUTHORIZATION),
+        ("openrouter.ai", "/v1/messages", "sk-or-x", AUTHORIZATION),
+        ("generativelanguage.googleapis.com", "/v1beta/models/g:generateContent", "AIza", GOOGLE_KEY),
+        ("aiplatform.googleapis.com", "/v1/publishers/google/models/g:generateContent", "ya29.x", AUTHORIZATION),
+    ],
+)
+def test_each_provider_gets_its_key_where_it_looks_for_it(host: str, path: str, key: str, header: bytes) -> None:
+    assert choose_key_header(path, key, host=host, strategy="openai") == header
+    assert choose_key_header(path, key, host=host, strategy="openai", key_header="api-key") == AZURE_KEY
+
+
+def test_a_gateway_that_is_anthropics_kind_gets_its_key_as_anthropic_does() -> None:
+    assert choose_key_header("/v1/messages", "k", host="gateway.lan", strategy="anthropic") == ANTHROPIC_KEY
 
 
 @pytest.mark.parametrize(
