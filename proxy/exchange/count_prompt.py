@@ -1,8 +1,8 @@
 """Token counts that a client asks upstream for: they are about the prompt that upstream would get.
 
-`POST /v1/messages/count_tokens`, `POST /v1/responses/input_tokens` and Gemini's `:countTokens` count a prompt. Clients
-decide by that figure when they compact their history. The prompt is planned like a request, in a copy of the services
-that stores nothing and changes nothing, and upstream counts the plan.
+`POST /v1/messages/count_tokens`, `POST /v1/responses/input_tokens`, Gemini's `:countTokens` and Vertex AI's
+`count-tokens:rawPredict` count a prompt. Clients decide by that figure when they compact their history. The prompt is
+planned like a request, in a copy of the services that stores nothing and changes nothing, and upstream counts the plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from proxy.upstream.client import Target, UpstreamRequest
 
 log = logging.getLogger(__name__)
 
-COUNT_PATHS: Final = ("/messages/count_tokens", "/responses/input_tokens", ":countTokens")
+COUNT_PATHS: Final = ("/messages/count_tokens", "/responses/input_tokens", ":countTokens", "/count-tokens:rawPredict")
 """Ends of the paths that count a prompt."""
 PLANNED_BRANCHES = 100
 """Limit on the branches that one count may read."""

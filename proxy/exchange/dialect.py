@@ -14,6 +14,7 @@ from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Message, Request
 from proxy.dialects.base import Binding, BindingTrace, Breakpoints, ChainHash, ClientMarks, WireRequest
+from proxy.dialects.cloud_paths import read_cloud_path
 from proxy.dialects.completions import rules as completions_rules
 from proxy.dialects.completions.request import is_thinking
 from proxy.dialects.completions.stream import make_error_event
@@ -354,13 +355,22 @@ DIALECT_PATHS: Mapping[str, str] = {
 
 def find_dialect(path: str) -> str | None:
     """The name of the dialect of a path, decoded and without a session's part; None if it carries no conversation."""
-    return DIALECT_PATHS.get(path) or ("gemini" if gemini_request.PATH.fullmatch(path) else None)
+    if found := DIALECT_PATHS.get(path):
+        return found
+    if gemini_request.PATH.fullmatch(path):
+        return "gemini"
+    cloud_path = read_cloud_path(path)
+    return cloud_path.dialect if cloud_path is not None else None
 
 
 def find_path_template(path: str) -> str | None:
     """The path of `find_dialect` without what differs from request to request; None if it carries no conversation."""
-    found = gemini_request.PATH.fullmatch(path)
-    return f"/v1beta/models/{{model}}:{found['method']}" if found else path if path in DIALECT_PATHS else None
+    if path in DIALECT_PATHS:
+        return path
+    if found := gemini_request.PATH.fullmatch(path):
+        return f"/v1beta/models/{{model}}:{found['method']}"
+    cloud_path = read_cloud_path(path)
+    return cloud_path.template if cloud_path is not None else None
 
 
 def repair_cut_answers(dialect: Dialect, body: bytes) -> bytes:

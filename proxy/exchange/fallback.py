@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from proxy.chat.json_spans import decode_model_name, has_more_values, scan_model_name
+from proxy.dialects.cloud_paths import read_path_model
 from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
 from proxy.exchange import publish_events
@@ -173,4 +174,4 @@ async def _read_model(services: Services, incoming: Incoming) -> str:
     if len(body) >= LARGE_BODY_BYTES:  # decoding it may take 200 ms, in which no other branch can run
         found = await asyncio.get_running_loop().run_in_executor(services.workers, scan_model_name, body)
         body = b'{"model":%b}' % (found or b"null")
-    return decode_model_name(body) or ""  # if there is none: the first upstream, as for any other path
+    return decode_model_name(body) or read_path_model(incoming.path)  # "": the first upstream, as for any other path

@@ -34,6 +34,7 @@ from proxy.stream.sse import begins_stream
 from proxy.telemetry import Telemetry, UpstreamRound
 from proxy.upstream.decompress import DecodedBody, make_decoders
 from proxy.upstream.headers import (
+    AUTHORIZATION,
     MIN_SECRET_LENGTH,
     Headers,
     Redactor,
@@ -48,6 +49,7 @@ from proxy.upstream.transport import (
     Target,
     create_transport,
     find_key_header,
+    find_own_base_paths,
     parse_address,
     read_targets,
 )
@@ -375,6 +377,8 @@ class UpstreamClient:
         self._connections = settings.pool.connections
         self.targets = tuple(read_targets(settings) if targets is None else targets)
         self._transports = {target.name: TargetTransport(target, settings, metrics) for target in self.targets}
+        self.base_paths = find_own_base_paths(one.address.base_path for one in self._transports.values())
+        """The paths that clients may name before a path of the proxy (`find_own_base_paths`)."""
         self.telemetry: Telemetry | None = None
         """The tracer; None where telemetry is off."""
 
@@ -438,7 +442,9 @@ class UpstreamClient:
             received,
             host=transport.address.host_header,
             key=target.key,
-            key_header=find_key_header(target, transport.address, request.path),
+            key_header=AUTHORIZATION
+            if target.key is None
+            else find_key_header(target, transport.address, request.path),
             length=length,
             chunked=length is None and body is not None,
             identity=identity or target.key is not None,  # or an error that repeats the key could not be read

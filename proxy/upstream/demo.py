@@ -14,9 +14,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
+from urllib.parse import unquote
 
 import httpx2
 
+from proxy.dialects.cloud_paths import read_cloud_path
 from proxy.errors import NotManaged
 from proxy.upstream.demo_dialects import DemoAnswer, DemoDialect, DemoUsage, find_demo_dialect
 from proxy.upstream.headers import Headers
@@ -78,6 +80,9 @@ class DemoTransport(httpx2.AsyncBaseTransport):
     def answer_request(self, method: str, path: str, body: bytes) -> DemoResponse:
         """Answer a request. `path` with or without /v1, and with its query. Unknown paths, methods and bodies get
         OpenAI's errors."""
+        cloud_path = read_cloud_path(unquote(path.partition("?")[0]))
+        if cloud_path is not None:
+            path = cloud_path.plain
         dialect = find_demo_dialect(path)
         if dialect is not None and method == "POST":
             return self._answer_in(dialect, body)

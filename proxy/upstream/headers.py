@@ -71,7 +71,7 @@ AZURE_KEY: Final = b"api-key"
 GOOGLE_KEY: Final = b"x-goog-api-key"
 """Headers of a key for Messages at Anthropic, for Azure OpenAI and for Gemini; Authorization holds tokens there."""
 TOKEN_PREFIXES: Final = ("sk-ant-oat", "eyJ", "ya29.")
-"""How OAuth tokens begin: Anthropic's, those of Entra ID (as all JSON Web Tokens), Google's."""
+"""Beginnings of OAuth tokens: Anthropic's, those of Entra ID (as all JSON Web Tokens), Google's."""
 ANTHROPIC_HOST: Final = "api.anthropic.com"
 AZURE_DOMAINS: Final = (".azure.com", ".azure.us", ".azure.cn")
 GOOGLE_PATH: Final = re.compile(
@@ -79,6 +79,8 @@ GOOGLE_PATH: Final = re.compile(
     r"|:(?:generateContent|streamGenerateContent|countTokens)/?$"
 )
 """Paths in Google's own form. Its OpenAI-compatible ones take the key as all others do."""
+AZURE_BASE_END: Final = re.compile(r"(?:/openai)?(?:/v1)?$")
+"""The end of a base URL, where Azure's own paths (`/openai/deployments/...`) follow."""
 OLLAMA_PATH: Final = re.compile(
     r"/api/(?:blobs/[^/]+|chat|copy|create|delete|embed|embeddings|generate|ps|pull|push|show|tags|version)"
 )

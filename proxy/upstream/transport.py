@@ -34,7 +34,7 @@ import httpx2
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
 from proxy.settings.model import DEMO, PoolSettings
-from proxy.upstream.headers import AUTHORIZATION, GOOGLE_PATH, OLLAMA_PATH, Headers, choose_key_header
+from proxy.upstream.headers import AZURE_BASE_END, GOOGLE_PATH, OLLAMA_PATH, Headers, choose_key_header
 from proxy.upstream.http1 import ResponseStream, write_request_head
 
 if TYPE_CHECKING:
@@ -70,6 +70,9 @@ list)."""
 
 _GOOGLE_BASE_END = re.compile(r"/v1\w*(?:/openai)?$")
 """The end of a base URL that Google's own paths already contain."""
+
+
+_SHARED_BASE_PATH = re.compile(r"(?:/v1\w*|/openai)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,13 @@ class Address:
 
     def request_target(self, path: str, query: bytes) -> bytes:
         """Return the request target for a client's path. A base with a path replaces the /v1 of the client's path. A
-        base without a path leaves it as it is. Google's paths bring their version, and Ollama's have none, so that of
-        the base is left out."""
+        base without a path leaves it as it is. Google's and Azure's own paths bring the end of such a base, and
+        Ollama's have none, so that of the base is left out."""
         path = "/" + path.lstrip("/")
         if GOOGLE_PATH.search(path):
             path = _GOOGLE_BASE_END.sub("", self.base_path) + path
+        elif path.startswith("/openai/"):
+            path = AZURE_BASE_END.sub("", self.base_path) + path
         elif OLLAMA_PATH.fullmatch(path):
             path = self.base_path.removesuffix("/v1") + path
         elif self.base_path:
@@ -140,12 +145,17 @@ def parse_address(target: Target) -> Address:
     )
 
 
+def find_own_base_paths(base_paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths of base URLs that are a provider's own (`/api/v1`), the longest first. A version alone is
+    none, and Azure's paths begin with `/openai` by themselves."""
+    own = {path for path in base_paths if not _SHARED_BASE_PATH.fullmatch(path)}
+    return tuple(sorted(own, key=lambda path: (-len(path), path)))
+
+
 def find_key_header(target: Target, address: Address, path: str) -> bytes:
-    """Return the header that carries the target's key in a request to a client's path."""
-    if target.key is None:
-        return AUTHORIZATION
+    """Return the header that carries the target's key, if it has one, in a request to a client's path."""
     host = address.host.decode("ascii").lower()
-    return choose_key_header(path, target.key, host=host, strategy=target.strategy, key_header=target.key_header)
+    return choose_key_header(path, target.key or "", host=host, strategy=target.strategy, key_header=target.key_header)
 
 
 def read_targets(settings: Settings) -> Iterable[Target]:

@@ -87,6 +87,13 @@ ROUTES = (
         "One that the provider lacks, or has with additions of the proxy; `DELETE` deletes it. Others are passed on.",
     ),
     ("GET", "/v1/responses/{id}/input_items", "The input of such a response. `POST .../cancel` is refused for it."),
+    ("POST", "/openai/deployments/{deployment}/chat/completions", "Chat on Azure, managed."),
+    ("POST", "/openai/responses", "Responses on Azure, managed. Also `/openai/v1/responses`."),
+    (
+        "POST",
+        "/v1/projects/{project}/locations/{location}/publishers/anthropic/models/{model}:streamRawPredict",
+        "Messages on Vertex AI, managed; also `:rawPredict`. The model `count-tokens` counts.",
+    ),
     ("POST", "/s/{session}/v1/...", "One of these, in the session that the path names."),
     ("POST", "/v1/compress", "Messages of a gateway, shortened: as many, in their order."),
     ("GET", "/v1/retrieve/{hash}", "The original of a message that was shortened there."),
@@ -221,7 +228,11 @@ class ContextProxy:
         self.probes: App = create_probes(self.store, self.services.metrics, draining=lambda: self.draining)
         self.lazy_api = LazyAdminApp(self.services, settings.limits.body_mb << 20)
         self._pages = create_dashboard(settings)
-        routes = RouteTable(load_routes=self.lazy_api.load, compress=settings.compress.enabled)
+        routes = RouteTable(
+            load_routes=self.lazy_api.load,
+            compress=settings.compress.enabled,
+            base_paths=self.services.client.base_paths,
+        )
         metrics = self.services.metrics
         self.telemetry = self.services.client.telemetry = create_telemetry(settings)
         routed = self._route if self.telemetry is None else trace_requests(self._route, self.telemetry)
@@ -320,6 +331,8 @@ class ContextProxy:
     async def _route_data(self, scope: Scope, receive: Receive, send: Send, *, is_gateway: bool) -> None:
         """Serve a request of an agent or a gateway: by the proxy where it knows the path, else by the upstream."""
         place = split_session(scope)
+        if base_paths := self.services.client.base_paths:
+            place = place.without_base(base_paths)
         _, path, raw = place
         caller: Caller = scope[CALLER_KEY]
         share_owner = find_share_owner(caller.tenant, caller.name)

@@ -41,9 +41,9 @@ MAX_LOGGED_PATHS: Final = 100
 """Paths that are logged. There is a limit, because clients choose the paths."""
 _CONVERSATIONAL: Final = re.compile(
     r"/(?:messages|responses|completions|complete|api/chat|api/generate|converse(?:-stream)?"
-    r"|invoke(?:-with-response-stream)?|[^/]+:(?:streamG|g)enerateContent)/?$"
+    r"|invoke(?:-with-response-stream)?|[^/]+:(?:(?:streamG|g)enerateContent|(?:streamR|r)awPredict))/?$"
 )
-"""Ends of paths: Anthropic, OpenAI, Ollama, Bedrock, Gemini."""
+"""Ends of paths: Anthropic, OpenAI, Ollama, Bedrock, Gemini, other publishers on Vertex AI."""
 _OTHER: Final = re.compile(r"/threads/[^/]+/messages/?")
 """The end of a similar path that calls no model: OpenAI's assistants."""
 
@@ -93,10 +93,13 @@ class RouteTable:
         *,
         load_routes: Callable[[], Awaitable[Iterable[Any]]] | None = None,
         compress: bool = True,
+        base_paths: Iterable[str] = (),
     ) -> None:
         """Read the routes. routes: those of the admin API, as FastAPI has them. load_routes: returns them when they are
-        first needed, in place of `routes`. compress: the paths of gateways are answered here."""
+        first needed, in place of `routes`. compress: the paths of gateways are answered here. base_paths: those of the
+        upstreams, which a client may name before a path; some providers have theirs below `/api`."""
         self._compress = compress
+        self._upstream_paths = tuple(f"{path}/" for path in base_paths if path.startswith("/api/"))
         self._load_routes = load_routes
         self.admin_routes = () if routes is None else _read_routes(routes)
 
@@ -114,6 +117,8 @@ class RouteTable:
             return METRICS
         if path == "/dashboard" or path.startswith("/dashboard/"):
             return PAGES
+        if path.startswith(self._upstream_paths):
+            return DATA
         if path == "/api" or (path.startswith("/api/") and not OLLAMA_PATH.fullmatch(path)):
             if self._load_routes is not None:
                 return UNREAD
@@ -241,3 +246,12 @@ class SessionPath(NamedTuple):
     path: str
     raw_path: str
     """The path, percent-encoded."""
+
+    def without_base(self, base_paths: Iterable[str]) -> SessionPath:
+        """Return the path with /v1 in place of an upstream's base path. A client that had the upstream's address may
+        have changed the host alone."""
+        for base in base_paths:
+            if self.path.startswith(f"{base}/") and self.raw_path.startswith(f"{base}/"):
+                cut = len(base)
+                return SessionPath(self.session, f"/v1{self.path[cut:]}", f"/v1{self.raw_path[cut:]}")
+        return self

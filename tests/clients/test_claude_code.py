@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clients.clouds import VertexModel, on
 from tests.clients.loops import POLICIES, PROMPT, FileTool, Json, Run, check_client, make_messages_model
 from tests.clients.node import find_path, install, make_environment, make_work, run_client
+from tests.strict_messages import StrictMessages
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 
-async def run_claude_code(base: str, _stream: bool, *, program: Path, folder: Path) -> Run:
+VERTEX = {
+    "CLAUDE_CODE_USE_VERTEX": "1", "CLAUDE_CODE_SKIP_VERTEX_AUTH": "1", "ANTHROPIC_VERTEX_PROJECT_ID": "team",
+    "CLOUD_ML_REGION": "us-east5",
+}  # fmt: skip
+"""A gateway in front of Vertex AI has the credentials."""
+
+
+async def run_claude_code(base: str, _stream: bool, *, program: Path, folder: Path, on_vertex: bool = False) -> Run:
     """One prompt in print mode. Its messages and its tools' results are what it prints."""
+    place = {"ANTHROPIC_BASE_URL": base, "ANTHROPIC_API_KEY": "sk-ant-any"}
+    if on_vertex:
+        place = {"ANTHROPIC_VERTEX_BASE_URL": f"{base}/v1", **VERTEX}
     environment = make_environment(
-        folder / "home", ANTHROPIC_BASE_URL=base, ANTHROPIC_API_KEY="sk-ant-any",
-        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", DISABLE_AUTOUPDATER="1",
-    )  # fmt: skip
+        folder / "home", CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", DISABLE_AUTOUPDATER="1", **place
+    )
     out, _ = await run_client(
         str(program), "-p", PROMPT, "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash",
         "--model", "claude-opus-5-5", folder=make_work(folder), environment=environment,
@@ -39,8 +51,11 @@ def make_command(n: int) -> Json:
     return {"command": f"cat file{n % 3}.py", "description": "Print a file"}
 
 
-async def test_the_agent_works_as_without_the_proxy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_vertex", [False, True])
+async def test_the_agent_works_as_without_the_proxy(on_vertex: bool, tmp_path: Path) -> None:
     program = install() / "node_modules" / ".bin" / "claude"
-    client = partial(run_claude_code, program=program, folder=tmp_path)
-    make_model = partial(make_messages_model, "Bash", make_command)
-    await check_client(client, make_model, POLICIES, tmp_path, stream=True)
+    client = partial(run_claude_code, program=program, folder=tmp_path, on_vertex=on_vertex)
+    make_model: Callable[[], StrictMessages] = partial(make_messages_model, "Bash", make_command)
+    await check_client(
+        client, on(VertexModel, make_model) if on_vertex else make_model, POLICIES, tmp_path, stream=True
+    )

@@ -152,3 +152,24 @@ async def test_items_that_the_proxy_cannot_read_get_the_upstreams_own_refusal(pa
         found = await proxy.post(asked, path=path)
     assert (found.status, found.body) == (400, refusal)
     assert seen == [asked]
+
+
+DEPLOYMENT = "/openai/deployments/%s/chat/completions"
+
+
+async def test_the_model_of_azures_path_chooses_the_upstream_with_a_plan_and_without() -> None:
+    first, second = ScriptedModel("First."), ScriptedModel("Second.")
+    async with run_upstream(first) as one, run_upstream(second) as two:
+        upstreams = {
+            name: {"base_url": f"http://127.0.0.1:{port}/openai/v1", "models": [pattern]}
+            for name, port, pattern in (("one", one.port, "gpt-5*"), ("two", two.port, "o4*"))
+        }
+        body = {"messages": HELLO["messages"]}
+        async with run_proxy("", upstreams=upstreams) as proxy:
+            for model, lines, fallback in (("o4-team", (), None), ("o4-team", (b"x-context-off: 1",), "off")):
+                found = await proxy.post(body, *lines, path=DEPLOYMENT % model)
+                assert (found.message["content"], found.header("x-context-fallback")) == ("Second.", fallback)
+            await proxy.post({"model": "gpt-5-mini", **body}, path=DEPLOYMENT % "o4-team")
+            named = await proxy.rows("SELECT model, upstream FROM exchanges ORDER BY started_at")
+    assert named == [("o4-team", "two"), ("gpt-5-mini", "one")], "a model in the body comes first"
+    assert first.received[0].line == b"POST /openai/deployments/o4-team/chat/completions HTTP/1.1"

@@ -15,7 +15,7 @@ from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.stream.completions_relay import CompletionsRelay
 from proxy.upstream.client import UpstreamClient
-from proxy.upstream.demo import CACHE_BLOCK_BYTES, MAX_CACHE_BLOCKS, DemoTransport
+from proxy.upstream.demo import CACHE_BLOCK_BYTES, MAX_CACHE_BLOCKS, DemoResponse, DemoTransport
 from proxy.web.asgi import Receive, Scope, Send
 from proxy.web.error_responses import answer_errors
 from proxy.web.passthrough import serve_passthrough
@@ -130,6 +130,22 @@ def test_the_demo_refuses_unsupported_requests_in_openais_shape(
     error = json.loads(b"".join(answer.body.parts))["error"]
     assert (answer.status, error["code"]) == (status, code)
     assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_the_paths_of_clouds_are_answered_as_the_plain_ones() -> None:
+    body = json.dumps({"messages": [USER]}).encode()
+    demo = DemoTransport()
+    plain = demo.answer_request("POST", "/v1/chat/completions", body)
+    azure = demo.answer_request("POST", "/openai/deployments/d/chat/completions?api-version=1", body)
+    assert [one["choices"] for one in (read(plain), read(azure))] == [read(plain)["choices"]] * 2
+    vertex = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-opus-5-5:rawPredict"
+    answer = demo.answer_request("POST", vertex, json.dumps({"max_tokens": 100, "messages": [USER]}).encode())
+    assert (answer.status, read(answer)["type"]) == (200, "message")
+
+
+def read(answer: DemoResponse) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(b"".join(answer.body.parts))
+    return value
 
 
 def test_an_unknown_path_is_told_which_ones_there_are() -> None:

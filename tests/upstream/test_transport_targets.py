@@ -15,7 +15,14 @@ from proxy.settings.load import Settings, UpstreamSettings
 from proxy.settings.model import PoolSettings, TimeoutSettings
 from proxy.upstream import transport
 from proxy.upstream.client import UpstreamClient
-from proxy.upstream.transport import Target, create_client_context, create_transport, parse_address, read_targets
+from proxy.upstream.transport import (
+    Target,
+    create_client_context,
+    create_transport,
+    find_own_base_paths,
+    parse_address,
+    read_targets,
+)
 from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, read_request, run_upstream
 from tests.upstream.conftest import EVENTS, connections, listening, post_and_read, serving, sound, transport_of
 
@@ -44,6 +51,11 @@ def target(base_url: str) -> Target:
         ("https://h/ollama/v1", "/api/blobs/sha256:1", b"/ollama/api/blobs/sha256:1"),
         ("https://h", "/api/tags", b"/api/tags"),
         ("https://h/v1", "/api/chat/completions", b"/v1/api/chat/completions"),
+        ("https://h", "/openai/deployments/d/chat/completions", b"/openai/deployments/d/chat/completions"),
+        ("https://h/openai", "/openai/deployments/d/embeddings", b"/openai/deployments/d/embeddings"),
+        ("https://h/openai/v1", "/openai/responses", b"/openai/responses"),
+        ("https://h/openai/v1", "/openai/v1/models", b"/openai/v1/models"),
+        ("https://h/openai/v1", "/v1/models", b"/openai/v1/models"),
         ("https://h/v1", "/v1/a%2Fb%20c", b"/v1/a%2Fb%20c"),
         ("https://h/v1", "/v1/a b?c#d\r\né", b"/v1/a%20b%3Fc%23d%0D%0A%C3%A9"),
     ],
@@ -51,6 +63,11 @@ def target(base_url: str) -> Target:
 def test_a_path_goes_where_the_base_says(base: str, path: str, goes_to: bytes) -> None:
     assert parse_address(target(base)).request_target(path, b"") == goes_to
     assert parse_address(target(base)).request_target(path, b"x=%2F") == goes_to + b"?x=%2F"
+
+
+def test_paths_of_base_urls_that_clients_may_name_are_the_providers_own_the_longest_first() -> None:
+    paths = ["", "/v1", "/v1beta", "/openai", "/api", "/api/v1", "/inference/v1", "/api/v1"]
+    assert find_own_base_paths(paths) == ("/inference/v1", "/api/v1", "/api")
 
 
 @pytest.mark.parametrize(

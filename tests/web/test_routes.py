@@ -159,7 +159,8 @@ def test_patterns_of_passthrough_paths_open_further_paths() -> None:
     "path",
     ["/v1/messages", "/v1/responses", "/v1/completions", "/anthropic/v1/messages/", "/v1beta/models/g:generateContent",
      "/v1beta/models/g:streamGenerateContent", "/api/chat", "/api/generate", "/model/m/converse-stream",
-     "/model/m/invoke", "/openai/deployments/d/chat/completions", "/v1/complete"],
+     "/model/m/invoke", "/openai/deployments/d/chat/completions", "/v1/complete",
+     "/v1/projects/t/locations/l/publishers/mistralai/models/m:streamRawPredict"],
 )  # fmt: skip
 def test_paths_of_known_wire_formats_are_conversational(path: str) -> None:
     assert is_conversational("POST", path)
@@ -173,6 +174,34 @@ def test_paths_of_known_wire_formats_are_conversational(path: str) -> None:
 )  # fmt: skip
 def test_other_paths_are_not_conversational(path: str) -> None:
     assert not is_conversational("POST", path)
+
+
+def test_an_upstreams_own_path_below_api_is_an_agents_and_no_other_is() -> None:
+    table = RouteTable(router.routes, base_paths=("/api/v1", "/inference/v1"))
+    for path, kind in (
+        ("/api/v1/chat/completions", "data"), ("/api/v1", "api"), ("/api/v1x/a", "api"), ("/api/sessions/a", "api"),
+        ("/api/export", "api"), ("/API/v1/a", "data"),
+    ):  # fmt: skip
+        assert table.find_route("GET", path).kind == kind, path
+        assert DOORS.find_route("GET", path).kind == ("data" if path.startswith("/API") else "api"), path
+
+
+async def test_a_client_that_changed_the_host_alone_is_managed_under_its_providers_path() -> None:
+    model = ScriptedModel()
+    async with run_upstream(model) as upstream:
+        base = f"http://127.0.0.1:{upstream.port}/api/v1"
+        async with run_proxy("", upstreams={"main": {"base_url": base}}) as proxy:
+            agent = Agent(proxy, path="/api/v1/chat/completions")
+            first = await agent.say("Hello.")
+            agent.path = CHAT
+            plain = await agent.say("Again.")
+            agent.path = "/s/own/api/v1/chat/completions"
+            named = await agent.say("And again.")
+            assert (await proxy.get("/api/v1/models")).status == 200
+            assert (await proxy.get("/api/sessions")).json()["items"], "the admin API is where it was"
+    assert first.session == plain.session
+    assert named.session == "own"
+    assert [one.line.split()[1] for one in model.received] == [b"/api/v1/chat/completions"] * 3 + [b"/api/v1/models"]
 
 
 async def test_paths_of_ollama_are_passed_on_beside_the_admin_api() -> None:

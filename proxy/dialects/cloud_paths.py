@@ -1,0 +1,59 @@
+"""Paths in the clouds' own forms: Azure OpenAI's chat completions and Responses, and Claude's Messages on Vertex AI.
+
+Azure: https://learn.microsoft.com/azure/ai-foundry/openai/reference. A deployment stands for its model.
+Vertex AI: https://docs.claude.com/en/api/claude-on-vertex-ai. The body is that of Messages, without its model.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from proxy.dialects.gemini.request import read_place
+
+AZURE_PATH: Final = re.compile(
+    r"/openai(?:/v1|/deployments/(?P<model>[^/]+))?(?P<end>/chat/completions|/responses(?:/input_tokens|/compact)?)"
+)
+VERTEX_PATH: Final = re.compile(
+    r"(?:/v1\w*)?/projects/[^/]+/locations/[^/]+/publishers/anthropic/models/(?P<model>[^/:]+):"
+    r"(?P<method>rawPredict|streamRawPredict)"
+)
+COUNT_MODEL: Final = "count-tokens"
+"""The model in Vertex's path of a count; the body names the real one."""
+
+
+class CloudPath(NamedTuple):
+    """A path in a cloud's own form."""
+
+    dialect: str
+    """The name of its wire format."""
+    model: str
+    """The model that it names, "" for none."""
+    template: str
+    """The path without what differs from request to request."""
+    plain: str
+    """The path of the same request at the format's own provider."""
+
+
+def read_cloud_path(path: str) -> CloudPath | None:
+    """Read a decoded path; None for any other than these."""
+    if found := AZURE_PATH.fullmatch(path):
+        model = found["model"] or ""
+        dialect = "completions" if found["end"] == "/chat/completions" else "responses"
+        template = "/openai/deployments/{deployment}" + found["end"] if model else path
+        return CloudPath(dialect, model, template, "/v1" + found["end"])
+    if found := VERTEX_PATH.fullmatch(path):
+        is_count = found["model"] == COUNT_MODEL
+        name, model = (COUNT_MODEL, "") if is_count else ("{model}", found["model"])
+        template = f"/v1/publishers/anthropic/models/{name}:{found['method']}"
+        return CloudPath("messages", model, template, "/v1/messages" + ("/count_tokens" if is_count else ""))
+    return None
+
+
+def read_path_model(path: str) -> str:
+    """Return the model that a path names, in the form of Gemini or of a cloud; "" for none. path: decoded or not."""
+    if named := read_place(path).model:
+        return named
+    found = read_cloud_path(unquote(path))
+    return found.model if found is not None else ""

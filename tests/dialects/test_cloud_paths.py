@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.dialects.cloud_paths import read_cloud_path, read_path_model
+from proxy.exchange.dialect import find_dialect
+
+VERTEX = "/projects/team/locations/us-east5/publishers/anthropic/models"
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect", "model"),
+    [
+        ("/openai/deployments/gpt-5-prod/chat/completions", "completions", "gpt-5-prod"),
+        ("/openai/v1/chat/completions", "completions", ""),
+        ("/openai/v1/responses", "responses", ""),
+        ("/openai/responses", "responses", ""),
+        ("/openai/responses/compact", "responses", ""),
+        (f"/v1{VERTEX}/claude-opus-5-5@20260401:streamRawPredict", "messages", "claude-opus-5-5@20260401"),
+        (f"{VERTEX}/claude-haiku-4-5:rawPredict", "messages", "claude-haiku-4-5"),
+        (f"/v1beta1{VERTEX}/count-tokens:rawPredict", "messages", ""),
+    ],
+)
+def test_a_path_of_a_cloud_tells_its_wire_format_and_its_model(path: str, dialect: str, model: str) -> None:
+    found = read_cloud_path(path)
+    assert found is not None
+    assert (found.dialect, found.model) == (dialect, model)
+    assert read_path_model(path) == model
+    assert not model or model not in found.template, "a metric has the template, and clients choose models"
+    assert find_dialect(found.plain) == dialect
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/openai/deployments/gpt-5/embeddings", "/openai/deployments/a/b/chat/completions",
+        "/openai/chat/completions/x", "/openai/responses/resp_1", f"{VERTEX}/claude:predict",
+        "/v1/projects/t/locations/l/publishers/mistralai/models/m:rawPredict", "/v1/chat/completions", "",
+    ],
+)  # fmt: skip
+def test_other_paths_are_none_of_them(path: str) -> None:
+    assert read_cloud_path(path) is None
+    assert read_path_model(path) == ""
+
+
+def test_a_model_is_read_from_an_encoded_path_and_from_geminis() -> None:
+    assert read_path_model("/openai/deployments/gpt%2D5/chat/completions") == "gpt-5"
+    assert read_path_model("/v1beta/models/gemini-3-pro:generateContent?alt=sse") == "gemini-3-pro"
