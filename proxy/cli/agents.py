@@ -25,8 +25,12 @@ GOOGLE: Final = "https://generativelanguage.googleapis.com"
 
 TOOL_SEARCH: Final = "ENABLE_TOOL_SEARCH"
 FIRST_PARTY: Final = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"
-CLOUDS: Final = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
-"""Variables by which Claude Code sends its requests to a cloud, in that cloud's own format."""
+BEDROCK: Final = "CLAUDE_CODE_USE_BEDROCK"
+VERTEX: Final = "CLAUDE_CODE_USE_VERTEX"
+FOUNDRY: Final = "CLAUDE_CODE_USE_FOUNDRY"
+"""Variables by which Claude Code sends its requests to a cloud."""
+FOUNDRY_RESOURCE: Final = "ANTHROPIC_FOUNDRY_RESOURCE"
+VERTEX_REGION: Final = "CLOUD_ML_REGION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,30 @@ def _read_claude(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
             own |= {str(name): str(value) for name, value in table.items()}
     # Claude Code lays the variables of its settings files over the environment.
     known = {**surroundings.environment, **own}
-    for variable in CLOUDS:
-        if known.get(variable, "").lower() not in ("", "0", "false"):
-            raise ConfigError(variable, known[variable], "nothing: a cloud's own format does not go through the proxy")
+    base, environment = _find_claude_place(known, upstream)
+    if set(environment) & set(own):
+        if any(one.partition("=")[0] == "--settings" for one in surroundings.arguments):
+            [name, *_] = sorted(set(environment) & set(own))
+            allowed = f"nothing, as long as a settings file sets {name}: wrap needs this argument itself"
+            raise ConfigError("--settings", "...", allowed)
+        laid = {name: value for name, value in environment.items() if name in own}
+        return AgentSetup((AgentUpstream("anthropic", base),), environment, ("--settings", json.dumps({"env": laid})))
+    return AgentSetup((AgentUpstream("anthropic", base),), environment)
+
+
+def _find_claude_place(known: Mapping[str, str], upstream: str) -> tuple[str, dict[str, str]]:
+    """Return (the address of Claude Code's upstream, the variables that point it at the proxy). known: the variables in
+    force. Raises ConfigError."""
+    clouds = [name for name in (BEDROCK, VERTEX, FOUNDRY) if known.get(name, "").lower() not in ("", "0", "false")]
+    if BEDROCK in clouds:
+        raise ConfigError(BEDROCK, known[BEDROCK], "nothing: signed requests of Bedrock do not go through the proxy")
+    if VERTEX in clouds:
+        return upstream or _find_vertex_base(known), {"ANTHROPIC_VERTEX_BASE_URL": "{url}/v1"}
+    if FOUNDRY in clouds:
+        environment = {"ANTHROPIC_FOUNDRY_BASE_URL": "{url}"}
+        if known.get(FOUNDRY_RESOURCE):
+            environment[FOUNDRY_RESOURCE] = ""  # Claude Code refuses both
+        return upstream or _find_foundry_base(known), environment
     base = upstream or _add_version(known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
     environment = {"ANTHROPIC_BASE_URL": "{url}"}
     # Behind an address that is not Anthropic's, Claude Code switches its tool search off and shortens its window.
@@ -111,13 +136,34 @@ def _read_claude(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
         environment[TOOL_SEARCH] = "true"
     if is_anthropic(base) and FIRST_PARTY not in known:
         environment[FIRST_PARTY] = "1"
-    arguments: tuple[str, ...] = ()
-    if "ANTHROPIC_BASE_URL" in own:
-        if any(one.partition("=")[0] == "--settings" for one in surroundings.arguments):
-            allowed = "nothing, as long as a settings file sets ANTHROPIC_BASE_URL: wrap needs this argument itself"
-            raise ConfigError("--settings", "...", allowed)
-        arguments = ("--settings", '{"env": {"ANTHROPIC_BASE_URL": "{url}"}}')
-    return AgentSetup((AgentUpstream("anthropic", base),), environment, arguments)
+    return base, environment
+
+
+def _find_vertex_base(known: Mapping[str, str]) -> str:
+    """Return the address of Vertex AI in a region, as Anthropic's SDK has it."""
+    if named := known.get("ANTHROPIC_VERTEX_BASE_URL"):
+        return named
+    for name, value in known.items():  # a region for one model
+        if name.startswith("VERTEX_REGION_") and value and value != known.get(VERTEX_REGION):
+            raise ConfigError(name, value, f"the region of {VERTEX_REGION}: the proxy leads to one")
+    region = known.get(VERTEX_REGION, "")
+    if not region:
+        raise ConfigError(VERTEX_REGION, region, "a region of Vertex AI, or name the address with --upstream")
+    if region == "global":
+        return "https://aiplatform.googleapis.com/v1"
+    if region in ("us", "eu"):
+        return f"https://aiplatform.{region}.rep.googleapis.com/v1"
+    return f"https://{region}-aiplatform.googleapis.com/v1"
+
+
+def _find_foundry_base(known: Mapping[str, str]) -> str:
+    """Return the address of Claude in Microsoft Foundry, as Anthropic's SDK has it."""
+    if named := known.get("ANTHROPIC_FOUNDRY_BASE_URL"):
+        return _add_version(named)
+    resource = known.get(FOUNDRY_RESOURCE, "")
+    if not resource:
+        raise ConfigError(FOUNDRY_RESOURCE, resource, "a resource of Foundry, or name the address with --upstream")
+    return f"https://{resource}.services.ai.azure.com/anthropic/v1"
 
 
 def _add_version(base: str) -> str:

@@ -366,7 +366,7 @@ def check_agents(surroundings: AgentSurroundings) -> Iterator[Finding]:
             continue
         bases = [upstream.base_url for upstream in setup.upstreams]
         through = [base for base in bases if _is_proxy(base)]
-        if name == "claude" and not is_anthropic(bases[0]):
+        if "ANTHROPIC_BASE_URL" in setup.environment and name == "claude" and not is_anthropic(bases[0]):
             yield from _check_claude(surroundings, bases[0])
         elif through:
             yield Finding(name, "good", f"asks the proxy at {', '.join(through)}")

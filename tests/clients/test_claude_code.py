@@ -25,11 +25,16 @@ VERTEX = {
 """A gateway in front of Vertex AI has the credentials."""
 
 
-async def run_claude_code(base: str, _stream: bool, *, program: Path, folder: Path, on_vertex: bool = False) -> Run:
+FOUNDRY = {"CLAUDE_CODE_USE_FOUNDRY": "1", "ANTHROPIC_FOUNDRY_API_KEY": "any"}
+
+
+async def run_claude_code(base: str, _stream: bool, *, program: Path, folder: Path, cloud: str = "") -> Run:
     """One prompt in print mode. Its messages and its tools' results are what it prints."""
-    place = {"ANTHROPIC_BASE_URL": base, "ANTHROPIC_API_KEY": "sk-ant-any"}
-    if on_vertex:
-        place = {"ANTHROPIC_VERTEX_BASE_URL": f"{base}/v1", **VERTEX}
+    place = {
+        "": {"ANTHROPIC_BASE_URL": base, "ANTHROPIC_API_KEY": "sk-ant-any"},
+        "vertex": {"ANTHROPIC_VERTEX_BASE_URL": f"{base}/v1", **VERTEX},
+        "foundry": {"ANTHROPIC_FOUNDRY_BASE_URL": base, **FOUNDRY},
+    }[cloud]
     environment = make_environment(
         folder / "home", CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", DISABLE_AUTOUPDATER="1", **place
     )
@@ -51,11 +56,11 @@ def make_command(n: int) -> Json:
     return {"command": f"cat file{n % 3}.py", "description": "Print a file"}
 
 
-@pytest.mark.parametrize("on_vertex", [False, True])
-async def test_the_agent_works_as_without_the_proxy(on_vertex: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cloud", ["", "vertex", "foundry"])
+async def test_the_agent_works_as_without_the_proxy(cloud: str, tmp_path: Path) -> None:
     program = install() / "node_modules" / ".bin" / "claude"
-    client = partial(run_claude_code, program=program, folder=tmp_path, on_vertex=on_vertex)
+    client = partial(run_claude_code, program=program, folder=tmp_path, cloud=cloud)
     make_model: Callable[[], StrictMessages] = partial(make_messages_model, "Bash", make_command)
-    await check_client(
-        client, on(VertexModel, make_model) if on_vertex else make_model, POLICIES, tmp_path, stream=True
-    )
+    if cloud == "vertex":
+        make_model = on(VertexModel, make_model)
+    await check_client(client, make_model, POLICIES, tmp_path, stream=True)
