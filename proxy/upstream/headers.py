@@ -94,7 +94,9 @@ def choose_key_header(path: str, key: str, *, host: str, strategy: str, key_head
     """Return the header in which an upstream takes a key of the operator's. path: of the request, as the client sent
     it. host: without its port. strategy, key_header: those of the upstream's settings.
 
-    Anthropic and Azure refuse a key in Authorization. Anthropic's form of chat completions alone takes it there.
+    Azure's older paths take only tokens in Authorization. So did Anthropic's Messages, until its SDKs of October 2026
+    began to send keys there; `x-api-key` is in its documentation before and after. Its form of chat completions takes a
+    key in Authorization.
     """
     if key_header:
         return key_header.encode()
