@@ -189,7 +189,8 @@ def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: py
         return
     file = tmp_path / block.title
     file.write_text(block.text)
-    monkeypatch.setenv("CONTEXT_WEBHOOK_SECRET", "a secret")
+    for variable in ("CONTEXT_WEBHOOK_SECRET", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.setenv(variable, "a secret")
     if block.title == "models.toml":
         assert [model.name for model in load_settings(None, {"models_file": str(file)}).load_models()][:2] == [
             "gpt-5*",
