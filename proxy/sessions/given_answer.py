@@ -77,6 +77,15 @@ class GivenAnswer(NamedTuple):
         differ."""
         return bool(message.calls) and [call.name for call in message.calls] == [name for _, name in self.all_calls]
 
+    def is_contradicted_by(self, message: Message) -> bool:
+        """True if a message is plainly another answer: it calls other tools, or both call none and the texts differ."""
+        if message.calls and self.all_calls:
+            return not self.calls_same_tools(message)
+        if message.calls or self.all_calls:
+            return False
+        text = message.text.strip()
+        return not self._is_shown_in(text) if self.head else text != self.short_text
+
     def _is_shown_in(self, text: str) -> bool:
         """True if a text begins or ends with this answer's text, or is the end of it."""
         if len(text) < MIN_TEXT_CHARS or not self.head:
