@@ -112,10 +112,10 @@ class GivenAnswer(NamedTuple):
 
 
 def _select_call_ids(message: Message) -> frozenset[str]:
-    return frozenset(call.id for call in message.calls if not _says_nothing(call.id, call.name))
+    return frozenset(call.id for call in message.calls if not says_nothing(call.id, call.name))
 
 
-def _says_nothing(call_id: str, name: str) -> bool:
+def says_nothing(call_id: str, name: str) -> bool:
     """True if an id of a call is short, or only counts as `functions.read:0` does: another conversation has the same
     one. name: the called tool."""
     return len(call_id) < MIN_ID_CHARS or _COUNTER.fullmatch(call_id.replace(name, "") if name else call_id) is not None
@@ -123,7 +123,7 @@ def _says_nothing(call_id: str, name: str) -> bool:
 
 def _may_stand_for(returned: str, given: str, name: str) -> bool:
     """True if a client may have put an id in the place of the one that it was given. name: the called tool."""
-    if returned == given or _says_nothing(given, name):
+    if returned == given or says_nothing(given, name):
         return True
     kept, whole = _OUTSIDE_IDS.sub("", returned), _OUTSIDE_IDS.sub("", given)
     return len(kept) >= MIN_ID_CHARS and (whole.startswith(kept) or kept.startswith(whole))
