@@ -26,6 +26,10 @@ it holds more conversations than `message_cache` does, so that nothing is unpack
 MIN_PACKED_BYTES = 8 * 1024
 """Bytes of memory from which a session is packed: a short one would hardly become smaller."""
 
+MIN_SESSION_BRANCHES = 16
+SESSION_SHARE = 1 / 8
+"""Share of the limit on branches that one session may take."""
+
 T = TypeVar("T")
 
 
@@ -135,9 +139,20 @@ class LiveSessions:
         """Remember a branch; the least recently used sessions leave when there are too many."""
         branch.live_session.branches[branch.name] = branch
         if self._is_live(branch.live_session):
+            if len(branch.live_session.branches) > max(MIN_SESSION_BRANCHES, self.max_branches * SESSION_SHARE):
+                self._remove_oldest_branches(branch.live_session)
             self._count += 1
             self.update_size(branch.live_session)
         return branch
+
+    def _remove_oldest_branches(self, live_session: LiveSession) -> None:
+        """Forget the half of a session's branches that was used longest ago. Thousands of runs under one name would
+        else make each of its requests slower. Branches that were not given to the store yet stay."""
+        stored = [one for one in live_session.branches.values() if one.stored and not one.planning.locked()]
+        stored.sort(key=lambda one: one.moved_at or 0.0)
+        for branch in stored[: len(live_session.branches) // 2]:
+            self._forget_branch(branch)
+        live_session.partial = True
 
     def update_size(self, live_session: LiveSession) -> None:
         """Count the memory of a session again after it was used. Sessions that were used before it are packed, and the
@@ -279,9 +294,12 @@ class LiveSessions:
 
     def remove_branch(self, branch: Branch) -> None:
         """Forget one branch, which another process has moved on."""
+        self._forget_branch(branch)
+        branch.live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds
+
+    def _forget_branch(self, branch: Branch) -> None:
         live_session = branch.live_session
         del live_session.branches[branch.name]
-        live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds
         if self._is_live(live_session):
             self._count -= 1
             if branch.first_tip_key is not None:
