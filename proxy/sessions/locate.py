@@ -367,7 +367,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         live_session = self.live_sessions.find_session(self.tenant, session)
         is_cold = live_session is None
         if live_session is None:
-            if may_be_fork and (origin := self._find_live_origin()) is not None:
+            if may_be_fork and (origin := await self._find_live_origin(session)) is not None:
                 return origin
             live_session = self.live_sessions.open_session(self.tenant, session, explicit=is_named)
         self._announce_reads(live_session)
@@ -396,11 +396,13 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         found, at = await self._search_store(list(filter(self._is_answer, self.chained)))
         return in_memory if in_memory is not None and at < in_memory[1] else (found, at)
 
-    def _find_live_origin(self) -> tuple[LiveSession, int] | None:
-        """As `_find_origin`, for a session in memory that knows every answer of the history, the newest ones included:
-        what is stored of the named session cannot have more of it."""
+    async def _find_live_origin(self, named: str) -> tuple[LiveSession, int] | None:
+        """As `_find_origin`, for a session in memory that knows every answer of the history, the newest ones included.
+        None if the named session, which is not in memory, has stored the newest one itself."""
         found = self.find_in_memory()
         if found is None or self._has_answer_after(found[1]) or not self._has_calls_until(found[1]):
+            return None
+        if await self.live_sessions.store.find_chain_hits(self.tenant, [self.keys[self._back(found[1])]], named):
             return None
         self._announce_reads(found[0])
         return found
@@ -411,8 +413,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         may be alike in conversations that have nothing else in common.
 
         An agent names a conversation anew where its user forks it. The edits of the history, and the prompts after
-        which its reasoning was made, are known in the first session alone. Without them the provider's cache would be
-        missed.
+        which its reasoning was made, are known in the first session alone: the cache would be missed without them.
         """
         found, at = await self._find_by_chain()
         return (found, at) if found is not None and self._has_calls_until(at) else None
@@ -526,8 +527,8 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         last = branch.last_request
         found = self.live_sessions.find_branch(branch.live_session, branch.name)
         found = found or await load_sessions.refresh_branch(self.live_sessions, branch.live_session, branch.name)
-        now = found.last_request if found is not None else None
-        return found if now is not None and (now.tip_key, now.answer_key) == (last.tip_key, last.answer_key) else None
+        now = found.last_request if found is not None else last
+        return found if (now.tip_key, now.answer_key) == (last.tip_key, last.answer_key) else None
 
     def _is_answer(self, n: int) -> bool:
         return self.messages[n].role == "assistant"

@@ -111,6 +111,23 @@ async def test_runs_that_an_agent_names_stay_in_their_sessions_though_their_answ
         assert [set(run.sessions) for run in runs] == [{"s0"}, {"s1"}]
 
 
+@pytest.mark.parametrize("live_branches", [1, 1000])
+async def test_runs_that_an_agent_names_stay_in_their_sessions_though_only_another_is_in_memory(
+    live_branches: int,
+) -> None:
+    model = NotingModel()
+    async with (
+        run_upstream(model) as upstream,
+        run_proxy(upstream.port, policy="rolling", limits={"live_branches": live_branches}) as proxy,
+    ):
+        runs = [Run(proxy, f"run{n}", b"x-session-id: s%d" % n) for n in range(3)]
+        for _ in range(SAME_STEPS):
+            for run in runs:
+                run.take(await run.ask())
+        assert model.find_strangers() == []
+        assert [set(run.sessions) for run in runs] == [{"s0"}, {"s1"}, {"s2"}]
+
+
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize(
     ("how", "live_branches"),
