@@ -227,6 +227,11 @@ class LiveSessions:
         branches = [branch for name in names for branch in self._sessions[tenant, name].branches.values()]
         return list(dict.fromkeys([*branches, *first])) if first else branches
 
+    def is_shared(self, tenant: str, key: bytes, traits: RequestTraits) -> bool:
+        """True if several sessions with these traits hold a node: nobody can tell which of them a request continues."""
+        branches = self.list_branches_at(tenant, key)
+        return len(branches) > 1 and len({one.session for one in branches if traits.are_of(one)}) > 1
+
     def find_turn(
         self,
         tenant: str,

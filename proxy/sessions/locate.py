@@ -3,8 +3,7 @@
 The tenant is the holder of the credential. The session is named by the path, a header or a body field. Without a name
 it is found by the hash chain. The match is the newest stored branch whose chain, up to and including an answer of the
 proxy, is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never
-privacy (docs/concepts/identity.md). Inside a session the same chain tells branches apart: continuation, fork, retry,
-twin, side call.
+privacy (docs/concepts/identity.md). Inside a session the same chain tells branches apart.
 """
 
 from __future__ import annotations
@@ -307,8 +306,7 @@ async def find_session_and_branch(
     live_session, at = await search.find_session(named_session)
     if live_session is None:
         return None
-    turn = search.find_turn(live_session)
-    if turn is not None:
+    if (turn := search.find_turn(live_session)) is not None:
         return live_session.session, turn[0].name
     return live_session.session, live_session.nodes[keys[at]].branch if at >= 0 else None
 
@@ -338,6 +336,8 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
             return None, -1, None
         turn = self.find_turn(live_session)
         if turn is not None and (branch := await self._refresh_turn(turn[0])) is not None:
+            if named is None and self.live_sessions.is_shared(self.tenant, self.keys[turn[1]], self.traits):
+                branch.state = branch.state.without_note(branch.last_request.answer_key)
             return live_session, turn[1], branch
         reads_store = live_session.partial and self._has_answer_after(at)
         if reads_store:  # the store may know an answer that is not in memory

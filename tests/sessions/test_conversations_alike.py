@@ -86,6 +86,20 @@ async def test_runs_of_one_task_in_turn_have_a_session_each() -> None:
         assert await proxy.rows("SELECT DISTINCT kind FROM branches") == [("main",)]
 
 
+@pytest.mark.parametrize("policy", ["rolling", "thrifty"])
+async def test_runs_of_one_task_side_by_side_do_not_read_each_others_notes(policy: str) -> None:
+    """They may change places: nothing but their notes on the same answers tells them apart."""
+    model, state = NotingModel(), {"ask": "always"}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy, state=state) as proxy:
+        runs = [Run(proxy, f"run{n}") for n in range(4)]
+        for order in ((0, 1, 2, 3), (3, 1, 2, 0), (1, 0, 3, 2), (2, 3, 0, 1), (0, 2, 1, 3), (3, 2, 1, 0)):
+            for n in order:
+                runs[n].take(await runs[n].ask())
+        assert model.find_strangers() == []
+        assert "Goal: plan of run0" in model.prompts[-1][1], "its own, of the answers that it alone has"
+        assert len({session for run in runs for session in run.sessions}) == 4
+
+
 @pytest.mark.parametrize("own_ids", [False, True])
 @pytest.mark.parametrize("line", [b"x-session-id: s", b"x-context-session: s"])
 async def test_runs_under_one_name_do_not_read_each_others_notes(line: bytes, own_ids: bool) -> None:
