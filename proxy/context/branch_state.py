@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.operator_edits import OperatorDecisions
-from proxy.context.plan import Edit, Insert, Plan
+from proxy.context.plan import SUMMARY_STAGES, Edit, Insert, Plan
 
 MODEL_STATE_SUFFIX, OPERATOR_STATE_SUFFIX = b"\0\0\0\0from", b"\0\0\0\0told"
 """Ends of the keys of states that a branch begins with. They say who wrote the state in the branch before."""
@@ -100,6 +100,9 @@ class BranchState(msgspec.Struct, frozen=True):
     """Cut results in the session's requests, summed over these requests, by sort."""
     counted_messages: int = 0
     """Number of messages of the history when these were last counted."""
+    is_new_fork: bool = False
+    """True before the first prompt of a branch that has left another one: edits that it has inherited may say what came
+    later in the other one."""
 
     def for_policy(self, *, literal: bool) -> BranchState:
         """The state as a policy sees it. Edits of literal policies do not concern other policies."""
@@ -164,6 +167,7 @@ class BranchState(msgspec.Struct, frozen=True):
             refetched_keys=plan.refetched_keys or self.refetched_keys,
             exposed=plan.exposed or self.exposed,
             counted_messages=len(plan.keys),
+            is_new_fork=False,
         )
 
     def after_answer(
@@ -207,23 +211,37 @@ class BranchState(msgspec.Struct, frozen=True):
         states = (*self.states[:at], *(state for state in self.states[at:] if len(state[0]) > DIGEST_BYTES))
         return replace(self, last_state_request=StateRequest(), states=states)
 
+    def without_note(self, answer: bytes | None) -> BranchState:
+        """The state without the STATE block of an answer that another conversation may have got."""
+        if not self.states or self.states[-1][0] != answer:
+            return self
+        return replace(self, states=self.states[:-1], last_state_request=StateRequest())
+
     def fork(self, shared_keys: Sequence[bytes], client_keys: Container[bytes] | None = None) -> BranchState:
         """The state of a branch that leaves this one, with the facts about the shared messages only.
+
+        A summary that also stands for other messages is dropped with all that it replaces. So are notes that were to be
+        given in the next prompt: they may be about other messages, too.
 
         client_keys: keys of the client's messages. An edit of a message that is not among them is kept too, because
         hidden messages are among the shared ones. None: there are no hidden messages."""
         shared = set(shared_keys)
 
-        def stays(key: bytes) -> bool:
-            return key in shared or (client_keys is not None and key not in client_keys)
+        def select(edits: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
+            kept = {k: e for k, e in edits.items() if k in shared or (client_keys and k not in client_keys)}
+            torn = SUMMARY_STAGES & {e.stage for k, e in edits.items() if k not in kept}
+            return {k: e for k, e in kept.items() if e.stage not in torn} if torn else kept
 
+        states = tuple(state for state in self.states if state[0][:DIGEST_BYTES] in shared)
         return replace(
             self,
-            edits={key: edit for key, edit in self.edits.items() if stays(key)},
-            lasting_edits=None
-            if self.lasting_edits is None
-            else {k: e for k, e in self.lasting_edits.items() if stays(k)},
-            states=tuple(state for state in self.states if state[0][:DIGEST_BYTES] in shared),
+            edits=select(self.edits),
+            lasting_edits=None if self.lasting_edits is None else select(self.lasting_edits),
+            states=states,
+            last_state_request=self.last_state_request if states == self.states else StateRequest(),
+            deferred_inserts=(),
+            note_counts={},
+            is_new_fork=True,
             pins=self.pins & shared,
             boundary=self.boundary if self.boundary in shared else b"",
             refetched_keys=self.refetched_keys & shared,

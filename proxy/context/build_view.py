@@ -36,7 +36,9 @@ def build_view(
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
     token_counter = inputs.token_counter
-    memory = BranchMemory(state.state, state.helper_answers, state.note_counts, state.pins, state.breakpoints)
+    memory = BranchMemory(
+        state.state, state.helper_answers, state.note_counts, state.pins, state.breakpoints, state.is_new_fork
+    )
     history = build_history(request, keys, token_counter, policy.observation)
     edited_history = apply_edits(history, _NO_EDITS if policy.literal else state.edits)
     system_texts = make_system_texts(request, state, policy) if policy.state_place == "system" else []

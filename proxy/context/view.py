@@ -96,6 +96,8 @@ class BranchMemory(msgspec.Struct, frozen=True):
     """Chain keys of messages that must stay."""
     breakpoints: frozenset[int] = frozenset()
     """The positions in the last prompt at which a breakpoint of the proxy stood."""
+    is_new_fork: bool = False
+    """As in `BranchState`."""
 
 
 class FaultCounts(msgspec.Struct, frozen=True):

@@ -40,10 +40,11 @@ def _starts_new_history(turn: Turn) -> bool:
     place, messages = turn.located, turn.request.messages
     if place.relation == "main":
         return place.known_until < 0
-    behind = any(not m.is_system for m in messages[place.known_until + 1 :])
+    first_new = next((m for m in messages[place.known_until + 1 :] if not m.is_system), None)
     return (
         place.relation == "fork"
-        and behind
+        and first_new is not None
+        and not first_new.calls  # no summary: another first step of the same work
         and not any(m.role == "assistant" for m in messages[: place.known_until + 1])
     )
 

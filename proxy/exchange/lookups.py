@@ -34,9 +34,9 @@ from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
 from proxy.sessions.branch import LoadedNotes, Relevance, SearchHits
 from proxy.sessions.live import LiveSessions
-from proxy.sessions.locate import ExpectedNotes
 from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.settings.load import Settings
+from proxy.store.expected_reads import ExpectedNotes
 from proxy.tools import stored_memos
 from proxy.upstream.client import Target
 

@@ -71,7 +71,8 @@ def publish_plan(services: Services, turn: Turn) -> None:
 def _publish_client_change(services: Services, turn: Turn) -> None:
     """Publish an event if the client has changed the part of its conversation that the provider's cache holds."""
     branch = turn.located.branch
-    now = Beginning(turn.located.system_digest, hash(turn.request.tools), turn.started_at)
+    traits = turn.located.traits
+    now = Beginning(traits.system_digest, hash(turn.request.tools), turn.started_at, traits.caller)
     before, branch.unstored = branch.unstored.beginning, replace(branch.unstored, beginning=now)
     what = "history" if turn.located.relation == "fork" else ""
     if before is not None and now.came_at - before.came_at <= turn.model.ttl_s:

@@ -278,6 +278,8 @@ class Beginning(NamedTuple):
     tools_hash: int
     came_at: float
     """The time of the request, in seconds."""
+    caller: tuple[bytes, ...] = ()
+    """As in `RequestTraits`."""
 
 
 class CountedPrompt(msgspec.Struct, frozen=True):
@@ -451,6 +453,26 @@ class Branch(Packable):
                     self.store_position = StorePosition(deque(moves, MAX_MOVES), versions, packed.edit_number)
                 self._packed = None
 
+    def inherit(self, other: Branch, shared: Sequence[bytes], length: int) -> None:
+        """Begin as a fork of another branch of the session: with the edits on the messages that both share. shared:
+        their chain keys. length: messages of the request that begins this branch."""
+        state, simulated, nodes = other.state, other.unstored.simulated_state, other.live_session.nodes
+        self.state = state.fork(shared, nodes)
+        self.unstored = UnstoredValues(
+            counted=other.unstored.counted,
+            simulated_state=simulated.fork(shared, nodes) if simulated is not None else None,
+        )
+        if length < len(state.sent_marks) or not state.sent_marks:
+            # The client seems to have compacted its history: the upstream may accept a prompt now that it refused
+            # before.
+            self.state = msgspec.structs.replace(self.state, stopped=None)
+        self.fork_point = ForkPoint(other.name, shared[-1])
+        self.tool_offer = other.tool_offer
+        self.refused_reasoning = other.refused_reasoning
+        kept = {*self.state.edits, *(self.state.lasting_edits or ())}
+        versions = other.store_position.edit_versions
+        self.store_position.edit_versions = {k: v for k, v in versions.items() if k in kept}
+
     def has_given(self, messages: Sequence[Message], n: int, tip: bytes) -> bool:
         """True if message `n` of a client is the last answer here in the client's own words. tip: the chain key of the
         message before it.
@@ -466,6 +488,11 @@ class Branch(Packable):
         is_next = tip == self.last_request.tip_key and given.calls_same_tools(messages[n])
         return is_next and any(before.calls for before in messages[:n])
 
+    def may_have_given(self, message: Message) -> bool:
+        """False if a client's message, in the place of the last answer here, is plainly another answer."""
+        given = self.last_request.given_answer
+        return given is None or not given.is_contradicted_by(message)
+
     def record_move(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""
         self.store_position.moves.append((tip, answer, now))
@@ -477,6 +504,18 @@ class Branch(Packable):
         if stored.edits > self.store_position.edit_number or stored.states > len(self.state.states):
             return False
         return not stored.tip or (stored.tip, stored.answer, stored.last_at) in self.store_position.moves
+
+
+def find_givers(branches: Sequence[Branch], messages: Sequence[Message], n: int, tip: bytes) -> list[Branch]:
+    """Return the branches whose last answer message `n` of a client shows, in other words. tip: the chain key of the
+    message before it.
+
+    Where several branches stand at that message, an answer that only calls the same tools may be that of any of them.
+    So it shows none.
+    """
+    here = [branch for branch in branches if branch.last_request.tip_key == tip]
+    shown = [b for b in here if b.last_request.given_answer and b.last_request.given_answer.is_reworded_in(messages[n])]
+    return here if len(here) == 1 and here[0].has_given(messages, n, tip) else shown
 
 
 def find_simulated_state(branch: Branch) -> BranchState:

@@ -77,6 +77,15 @@ class GivenAnswer(NamedTuple):
         differ."""
         return bool(message.calls) and [call.name for call in message.calls] == [name for _, name in self.all_calls]
 
+    def is_contradicted_by(self, message: Message) -> bool:
+        """True if a message is plainly another answer: it calls other tools, or both call none and the texts differ."""
+        if message.calls and self.all_calls:
+            return not self.calls_same_tools(message)
+        if message.calls or self.all_calls:
+            return False
+        text = message.text.strip()
+        return not self._is_shown_in(text) if self.head else text != self.short_text
+
     def _is_shown_in(self, text: str) -> bool:
         """True if a text begins or ends with this answer's text, or is the end of it."""
         if len(text) < MIN_TEXT_CHARS or not self.head:
@@ -103,10 +112,10 @@ class GivenAnswer(NamedTuple):
 
 
 def _select_call_ids(message: Message) -> frozenset[str]:
-    return frozenset(call.id for call in message.calls if not _says_nothing(call.id, call.name))
+    return frozenset(call.id for call in message.calls if not says_nothing(call.id, call.name))
 
 
-def _says_nothing(call_id: str, name: str) -> bool:
+def says_nothing(call_id: str, name: str) -> bool:
     """True if an id of a call is short, or only counts as `functions.read:0` does: another conversation has the same
     one. name: the called tool."""
     return len(call_id) < MIN_ID_CHARS or _COUNTER.fullmatch(call_id.replace(name, "") if name else call_id) is not None
@@ -114,7 +123,7 @@ def _says_nothing(call_id: str, name: str) -> bool:
 
 def _may_stand_for(returned: str, given: str, name: str) -> bool:
     """True if a client may have put an id in the place of the one that it was given. name: the called tool."""
-    if returned == given or _says_nothing(given, name):
+    if returned == given or says_nothing(given, name):
         return True
     kept, whole = _OUTSIDE_IDS.sub("", returned), _OUTSIDE_IDS.sub("", given)
     return len(kept) >= MIN_ID_CHARS and (whole.startswith(kept) or kept.startswith(whole))

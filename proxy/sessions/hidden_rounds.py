@@ -26,6 +26,8 @@ from msgspec.structs import replace
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
 from proxy.dialects.completions.request import CONTINUES, MessageReader, read_message
+from proxy.errors import NotManaged
+from proxy.sessions.given_answer import says_nothing
 
 ADDED_TOOLS: Final = "added tools"
 """Name in `Request.memo_values` of the tools with those of the proxy behind them."""
@@ -162,20 +164,35 @@ def match_rounds(request: Request, keys: Sequence[bytes], rounds_by_tip: RoundsB
     """Return each round that belongs to this history, by the index of its answer.
 
     An answer is known by its chain key. If the client rewords it, the answer is known by its position and the ids of
-    its calls.
+    its calls. Ids that only count are those of another answer to the same request, too. Then the calls have to be the
+    same.
     """
     rounds_by_index = {}
     for n, message in enumerate(request.messages):
         if message.role != "assistant" or not n:
             continue
-        for hidden_round in rounds_by_tip.get(keys[n - 1], ()):
-            if hidden_round.answer_key == keys[n] or (
-                hidden_round.client_call_ids
-                and hidden_round.client_call_ids == tuple(call.id for call in message.calls)
-            ):
-                rounds_by_index[n] = hidden_round
-                break
+        rounds = rounds_by_tip.get(keys[n - 1], ())
+        found = next((one for one in rounds if one.answer_key == keys[n]), None)
+        found = found or next((one for one in rounds if _is_reworded_in(one, message)), None)
+        if found is not None:
+            rounds_by_index[n] = found
     return rounds_by_index
+
+
+def _is_reworded_in(hidden_round: HiddenRound, message: Message) -> bool:
+    """True if a client's message in the place of the round's answer has the same calls."""
+    ids = hidden_round.client_call_ids
+    if not ids or ids != tuple(call.id for call in message.calls):
+        return False
+    if not all(says_nothing(call.id, call.name) for call in message.calls):
+        return True
+    try:
+        given = [call for call in read_message(hidden_round.replaces[-1]).calls if call.id in ids]
+    except NotManaged:
+        return False
+    return [(call.name, chain.canonicalize_arguments(call.arguments)) for call in given] == [
+        (call.name, chain.canonicalize_arguments(call.arguments)) for call in message.calls
+    ]
 
 
 class _SplicedHistory:

@@ -8,10 +8,14 @@ used lately are packed (`packing`). `load_sessions` reads back those that have l
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from proxy.sessions.branch import Branch, LiveSession
+from msgspec import Struct
+
+from proxy.chat import chain
+from proxy.chat.message import Message
+from proxy.sessions.branch import Branch, LiveSession, find_givers
 from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.sessions.packing import Node
 from proxy.store.base import Store
@@ -22,7 +26,48 @@ it holds more conversations than `message_cache` does, so that nothing is unpack
 MIN_PACKED_BYTES = 8 * 1024
 """Bytes of memory from which a session is packed: a short one would hardly become smaller."""
 
+MIN_SESSION_BRANCHES = 16
+SESSION_SHARE = 1 / 8
+"""Share of the limit on branches that one session may take."""
+
 T = TypeVar("T")
+
+
+CALLER_FIELDS = ("user", "safety_identifier", "prompt_cache_key")
+"""Members of a request that name the end user or the conversation, for the provider."""
+
+
+class RequestTraits(Struct, frozen=True, eq=False):
+    """The traits of a request by which conversations that begin alike are told apart."""
+
+    messages: Sequence[Message]
+    system_digest: bytes = b""
+    """A digest of the system messages."""
+    caller: tuple[bytes, ...] = ()
+    """The values of `CALLER_FIELDS` that the request has, as JSON."""
+
+    def digest_undated_system(self) -> bytes:
+        """The digest of the system messages without dates and numbers."""
+        return chain.digest_undated_system(self.messages)
+
+    def are_of(self, branch: Branch) -> bool:
+        """True if a branch has these traits. Dates and numbers in the system prompt may differ."""
+        last = branch.unstored.beginning
+        if last is not None and last.caller != self.caller:
+            return False
+        is_same = last is not None and last.system_digest == self.system_digest
+        return is_same or branch.system == self.digest_undated_system()
+
+    def select_newest(self, found: Sequence[Branch], others: Sequence[Branch]) -> Branch | None:
+        """Return the newest of the branches that have these traits. If none has them, return the newest one of all
+        where no other session holds the same messages. others: all branches that hold them."""
+        same = [branch for branch in found if self.are_of(branch)]
+        if same or not found:
+            return same[-1] if same else None
+        return found[-1] if len({branch.session for branch in others}) == 1 else None
+
+
+NO_TRAITS = RequestTraits(())
 
 
 class LiveSessions:
@@ -94,9 +139,20 @@ class LiveSessions:
         """Remember a branch; the least recently used sessions leave when there are too many."""
         branch.live_session.branches[branch.name] = branch
         if self._is_live(branch.live_session):
+            if len(branch.live_session.branches) > max(MIN_SESSION_BRANCHES, self.max_branches * SESSION_SHARE):
+                self._remove_oldest_branches(branch.live_session)
             self._count += 1
             self.update_size(branch.live_session)
         return branch
+
+    def _remove_oldest_branches(self, live_session: LiveSession) -> None:
+        """Forget the half of a session's branches that was used longest ago. Thousands of runs under one name would
+        else make each of its requests slower. Branches that were not given to the store yet stay."""
+        stored = [one for one in live_session.branches.values() if one.stored and not one.planning.locked()]
+        stored.sort(key=lambda one: one.moved_at or 0.0)
+        for branch in stored[: len(live_session.branches) // 2]:
+            self._forget_branch(branch)
+        live_session.partial = True
 
     def update_size(self, live_session: LiveSession) -> None:
         """Count the memory of a session again after it was used. Sessions that were used before it are packed, and the
@@ -147,18 +203,65 @@ class LiveSessions:
                 index[key] = [*([names] if isinstance(names, str) else names), live_session.session]
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
-        """The sessions that hold this node after an answer of the proxy, newest last. Sessions that have not gone on
-        from it come after all others: conversations that begin alike keep a session each."""
+        """The sessions that hold this node after an answer of the proxy, newest last."""
         names = self._by_node.get(tenant, {}).get(key)
         if not names:
             return []
-        if isinstance(names, str):
-            return [names]
-        return sorted(names, key=lambda session: self._ends_at(self._sessions[tenant, session], key))
+        return [names] if isinstance(names, str) else names
 
-    @staticmethod
-    def _ends_at(live_session: LiveSession, key: bytes) -> bool:
-        return any(branch.last_request.answer_key == key for branch in live_session.branches.values())
+    def find_deepest_sessions(
+        self, tenant: str, keys: Sequence[bytes], indices: Sequence[int]
+    ) -> tuple[int, Sequence[str]]:
+        """(the last of these indices whose node a session holds after an answer of the proxy, the sessions that hold
+        it); (-1, ()) if none does."""
+        return next(
+            ((n, found) for n in reversed(indices) if (found := self.find_sessions_at(tenant, keys[n]))), (-1, ())
+        )
+
+    def list_branches_at(self, tenant: str, key: bytes, live_session: LiveSession | None = None) -> list[Branch]:
+        """The branches of all sessions that hold a node or began with it, newest last; or those of one session. The
+        sessions do not count as used."""
+        if live_session is not None:
+            return list(live_session.branches.values())
+        names, first = self.find_sessions_at(tenant, key), self._by_first_tip.get((tenant, key))
+        branches = [branch for name in names for branch in self._sessions[tenant, name].branches.values()]
+        return list(dict.fromkeys([*branches, *first])) if first else branches
+
+    def is_shared(self, tenant: str, key: bytes, traits: RequestTraits) -> bool:
+        """True if several sessions with these traits hold a node: nobody can tell which of them a request continues."""
+        branches = self.list_branches_at(tenant, key)
+        return len(branches) > 1 and len({one.session for one in branches if traits.are_of(one)}) > 1
+
+    def find_turn(
+        self,
+        tenant: str,
+        traits: RequestTraits,
+        keys: Sequence[bytes],
+        chained: Sequence[int],
+        live_session: LiveSession | None,
+    ) -> tuple[Branch, int] | None:
+        """(the branch whose last answer is the last one of a history, the index of the newest message that both have).
+
+        None where memory has no such branch. Conversations that begin alike may get the same results, too. So the one
+        that holds the most of a history is not always the one that the history continues. keys: of the messages.
+        chained: the indices of those in the chain. live_session: None for all sessions of the tenant.
+        """
+        messages, n = traits.messages, len(chained) - 1
+        while n >= 0 and messages[chained[n]].role != "assistant":
+            n -= 1
+        if n < 1:
+            return None
+        before, at = chained[n - 1], chained[n]
+        branches = self.list_branches_at(tenant, keys[at], live_session)
+        if len(branches) == 1 and branches[0].last_request.answer_key == keys[at]:
+            return branches[0], at
+        waiting = [branch for branch in branches if branch.last_request.answer_key == keys[at]]
+        if waiting:
+            branch = traits.select_newest(waiting, branches)
+            return (branch, at) if branch is not None else None
+        branches = self.list_branches_at(tenant, keys[before], live_session)
+        branch = traits.select_newest(find_givers(branches, messages, at, keys[before]), branches)
+        return (branch, before) if branch is not None else None
 
     def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
         """The branches whose first request ended with this node, newest last."""
@@ -196,9 +299,12 @@ class LiveSessions:
 
     def remove_branch(self, branch: Branch) -> None:
         """Forget one branch, which another process has moved on."""
+        self._forget_branch(branch)
+        branch.live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds
+
+    def _forget_branch(self, branch: Branch) -> None:
         live_session = branch.live_session
         del live_session.branches[branch.name]
-        live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds
         if self._is_live(live_session):
             self._count -= 1
             if branch.first_tip_key is not None:

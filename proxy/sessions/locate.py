@@ -3,8 +3,7 @@
 The tenant is the holder of the credential. The session is named by the path, a header or a body field. Without a name
 it is found by the hash chain. The match is the newest stored branch whose chain, up to and including an answer of the
 proxy, is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never
-privacy (docs/concepts/identity.md). Inside a session the same chain tells branches apart: continuation, fork, retry,
-twin, side call.
+privacy (docs/concepts/identity.md). Inside a session the same chain tells branches apart.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -28,15 +27,15 @@ from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
 from proxy.chat.unicode_text import normalize
 from proxy.sessions import load_sessions
-from proxy.sessions.branch import Branch, ForkPoint, LiveSession, UnstoredValues
-from proxy.sessions.live import LiveSessions
+from proxy.sessions.branch import Branch, LiveSession, find_givers
+from proxy.sessions.live import CALLER_FIELDS, NO_TRAITS, LiveSessions, RequestTraits
 from proxy.sessions.operator_decisions import NO_DECISIONS
 from proxy.sessions.packing import Node
 from proxy.sessions.side_calls import MAX_SIDE_CALL_MESSAGES, classify_branch, read_branch_traits
 from proxy.settings.model import IdentitySettings
 from proxy.store.base import ID_DIGITS, ID_TIME_BITS
 from proxy.store.branch_positions import BranchKind
-from proxy.store.expected_reads import ExpectedReads
+from proxy.store.expected_reads import NO_NOTES, ExpectedNotes, ExpectedReads
 
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
 """The relation of a request to the branch that holds its beginning.
@@ -62,8 +61,7 @@ class Located(msgspec.Struct, frozen=True):
     """The index of the last message that was known before, -1 for none."""
     explicit: bool
     """True if the client has named the session."""
-    system_digest: bytes = b""
-    """A digest of the system messages."""
+    traits: RequestTraits = NO_TRAITS
 
     @property
     def is_new(self) -> bool:
@@ -189,17 +187,6 @@ def make_id() -> str:
     return "".join([_DIGIT_PAIRS[bits >> shift & 1023] for shift in range(70, -1, -10)])
 
 
-class ExpectedNotes(NamedTuple):
-    """The notes that a new prompt is given: its scratchpad, and a number of memos of a project."""
-
-    scratchpad: bool = False
-    project: str = ""
-    memos: int = 0
-
-
-NO_NOTES = ExpectedNotes()
-
-
 class SessionQuery(msgspec.Struct, frozen=True, eq=False):
     """The parts of a request by which its session is found."""
 
@@ -228,7 +215,10 @@ async def locate_request(
     """
     named_session, request, keys = query.named_session, query.request, query.keys
     messages, chained = request.messages, request.find_chained_indices()
-    search = _SessionSearch(live_sessions, query.tenant, messages, keys, chained, notes, query.may_be_fork)
+    instructions = request.find_indices("system", attrgetter("is_system"))
+    system = chain.digest_system_messages([messages[n] for n in instructions])
+    traits = RequestTraits(messages, system, _read_caller(request))
+    search = _SessionSearch(live_sessions, query.tenant, messages, keys, chained, traits, notes, query.may_be_fork)
     live_session, at, branch = await search.find_deepest(named_session, known_session)
     if (
         live_session is not None
@@ -238,22 +228,26 @@ async def locate_request(
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
         live_sessions.forget_session(live_session)
         live_session, at, branch = await search.find_deepest(named_session, known_session)
-    instructions = request.find_indices("system", attrgetter("is_system"))
-    system = chain.digest_system_messages([messages[n] for n in instructions])
     if live_session is None:
-        return _begin_session(live_sessions, query, system)
+        return _begin_session(live_sessions, query, traits)
     is_named = live_session.session == named_session
     if branch is None:
         branch = await _begin_branch(live_sessions, live_session, request, len(chained))
-        return Located(branch, "side" if branch.kind == "side" else "main", -1, is_named, system)
+        return Located(branch, "side" if branch.kind == "side" else "main", -1, is_named, traits)
     last = branch.last_request
     if last.failed is None and last.tip_key == keys[at] != last.answer_key:
         await _read_last_failure(live_sessions, branch, keys[at])
-    relation = search.find_relation(branch, at, retry=retry)
+    relation = search.find_relation(branch, at, retry=retry, is_named=is_named)
     if relation == "fork" or relation == "twin":
         undated_system = chain.digest_undated_system(messages)
         branch = _fork_branch(live_sessions, branch, relation, undated_system, keys[: at + 1], len(messages))
-    return Located(branch, relation, at, is_named, system)
+    return Located(branch, relation, at, is_named, traits)
+
+
+def _read_caller(request: Request) -> tuple[bytes, ...]:
+    """`RequestTraits.caller` of a request."""
+    spans = [request.spans[name] for name in CALLER_FIELDS if name in request.spans]
+    return tuple([request.body[start:end] for start, end in spans]) if spans else ()
 
 
 async def _read_last_failure(live_sessions: LiveSessions, branch: Branch, key: bytes) -> None:
@@ -264,15 +258,15 @@ async def _read_last_failure(live_sessions: LiveSessions, branch: Branch, key: b
     branch.last_request = replace(branch.last_request, failed=failed)
 
 
-def _begin_session(live_sessions: LiveSessions, query: SessionQuery, system: bytes) -> Located:
-    """Return the first branch of a new session. system: the digest of the system messages."""
+def _begin_session(live_sessions: LiveSessions, query: SessionQuery, traits: RequestTraits) -> Located:
+    """Return the first branch of a new session."""
     is_named = query.named_session is not None
     live_session = live_sessions.open_session(query.tenant, query.named_session or make_id(), explicit=is_named)
     if not is_named:
         # Nobody can have decided anything for a name that is not known yet.
         live_session.stored_decisions = NO_DECISIONS
     branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(query.request.messages))
-    return Located(branch, "main", -1, is_named, system)
+    return Located(branch, "main", -1, is_named, traits)
 
 
 async def _begin_branch(
@@ -292,7 +286,8 @@ def find_live_session(live_sessions: LiveSessions, query: SessionQuery) -> LiveS
     if query.named_session is not None:
         return live_sessions.find_session(query.tenant, query.named_session)
     messages, chained = query.request.messages, query.request.find_chained_indices()
-    search = _SessionSearch(live_sessions, query.tenant, messages, query.keys, chained)
+    traits = RequestTraits(messages, caller=_read_caller(query.request))
+    search = _SessionSearch(live_sessions, query.tenant, messages, query.keys, chained, traits)
     found = search.find_in_memory()
     return found[0] if found is not None else None
 
@@ -307,9 +302,12 @@ async def find_session_and_branch(
     """(session, branch) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
     passes through."""
     chained = [n for n, m in enumerate(messages) if not m.is_system]
-    live_session, at = await _SessionSearch(live_sessions, tenant, messages, keys, chained).find_session(named_session)
+    search = _SessionSearch(live_sessions, tenant, messages, keys, chained, RequestTraits(messages))
+    live_session, at = await search.find_session(named_session)
     if live_session is None:
         return None
+    if (turn := search.find_turn(live_session)) is not None:
+        return live_session.session, turn[0].name
     return live_session.session, live_session.nodes[keys[at]].branch if at >= 0 else None
 
 
@@ -323,6 +321,8 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
     """The chain key of each message."""
     chained: Sequence[int]
     """The indices of the messages that are in the chain, which are all but system messages."""
+    traits: RequestTraits
+    """By these, conversations that begin alike are told apart."""
     notes: ExpectedNotes = NO_NOTES
     """The notes that will be read with the session."""
     may_be_fork: bool = False
@@ -334,6 +334,11 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         live_session, at = await self.find_session(named, known)
         if live_session is None:
             return None, -1, None
+        turn = self.find_turn(live_session)
+        if turn is not None and (branch := await self._refresh_turn(turn[0])) is not None:
+            if named is None and self.live_sessions.is_shared(self.tenant, self.keys[turn[1]], self.traits):
+                branch.state = branch.state.without_note(branch.last_request.answer_key)
+            return live_session, turn[1], branch
         reads_store = live_session.partial and self._has_answer_after(at)
         if reads_store:  # the store may know an answer that is not in memory
             at = await self._load_nodes(live_session)
@@ -362,34 +367,42 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         live_session = self.live_sessions.find_session(self.tenant, session)
         is_cold = live_session is None
         if live_session is None:
-            if may_be_fork and (origin := self._find_live_origin()) is not None:
+            if may_be_fork and (origin := await self._find_live_origin(session)) is not None:
                 return origin
             live_session = self.live_sessions.open_session(self.tenant, session, explicit=is_named)
         self._announce_reads(live_session)
         if is_cold:
             await self._load_nodes(live_session)
         at = self._find_deepest_index(live_session)
-        if not may_be_fork or not self._lacks_answers(at) or (origin := await self._find_origin()) is None:
+        if not may_be_fork or not self._lacks_answers(live_session, at):
+            return live_session, at
+        origin = await self._find_origin()
+        if origin is None:
             return live_session, at
         if not live_session.branches:  # it is unknown, and nothing would ever make it leave memory
             self.live_sessions.forget_session(live_session)
         return origin
 
     async def _find_by_chain(self) -> tuple[LiveSession | None, int]:
-        """(the session that holds the deepest message of a history with answers, that message's index), (None, -1)
-        where there is none."""
+        """(the session that holds the deepest message of a history with answers, that message's index), or None."""
         in_memory = self.find_in_memory()
         if in_memory is not None and not (self.live_sessions.store.shared and self._has_answer_after(in_memory[1])):
-            self._announce_reads(in_memory[0])
-            return in_memory
-        found, at = await self._search_store()
+            if any(map(self.traits.are_of, in_memory[0].branches.values())):
+                self._announce_reads(in_memory[0])
+                return in_memory
+            # Another session may have the same answer, and these traits.
+            found, at = await self._search_store([self._back(in_memory[1])])
+            return in_memory if at < 0 or found is in_memory[0] else (found, at)
+        found, at = await self._search_store(list(filter(self._is_answer, self.chained)))
         return in_memory if in_memory is not None and at < in_memory[1] else (found, at)
 
-    def _find_live_origin(self) -> tuple[LiveSession, int] | None:
-        """As `_find_origin`, for a session in memory that knows every answer of the history, the newest ones included:
-        what is stored of the named session cannot have more of it."""
+    async def _find_live_origin(self, named: str) -> tuple[LiveSession, int] | None:
+        """As `_find_origin`, for a session in memory that knows every answer of the history, the newest ones included.
+        None if the named session, which is not in memory, has stored the newest one itself."""
         found = self.find_in_memory()
         if found is None or self._has_answer_after(found[1]) or not self._has_calls_until(found[1]):
+            return None
+        if await self.live_sessions.store.find_chain_hits(self.tenant, [self.keys[self._back(found[1])]], named):
             return None
         self._announce_reads(found[0])
         return found
@@ -400,27 +413,42 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         may be alike in conversations that have nothing else in common.
 
         An agent names a conversation anew where its user forks it. The edits of the history, and the prompts after
-        which its reasoning was made, are known in the first session alone. Without them the provider's cache would be
-        missed.
+        which its reasoning was made, are known in the first session alone: the cache would be missed without them.
         """
         found, at = await self._find_by_chain()
         return (found, at) if found is not None and self._has_calls_until(at) else None
 
     def find_in_memory(self) -> tuple[LiveSession, int] | None:
-        """(the live session that holds the deepest message, the message's index), None where there is none."""
-        for n in reversed(self.chained):
-            for session in reversed(self.live_sessions.find_sessions_at(self.tenant, self.keys[n])):
-                live_session = self.live_sessions.find_session(self.tenant, session)
-                if live_session is not None:
-                    return live_session, n
-        return None
+        """(the live session that the history continues, the index of the deepest message that it holds). None too where
+        several sessions begin alike and none has the traits of the request."""
+        if (turn := self.find_turn(None)) is not None and self.live_sessions.find_session(self.tenant, turn[0].session):
+            return turn[0].live_session, turn[1]
+        n, sessions = self.live_sessions.find_deepest_sessions(self.tenant, self.keys, self.chained)
+        if not sessions:
+            return None
+        others, found = (self.live_sessions.list_branches_at(self.tenant, self.keys[k]) for k in (self._back(n), n))
+        newest = self.traits.select_newest(found, others)
+        if newest is None and found:
+            return None
+        live_session = self.live_sessions.find_session(self.tenant, newest.session if newest else sessions[-1])
+        return (live_session, n) if live_session is not None else None
 
-    async def _search_store(self) -> tuple[LiveSession | None, int]:
-        """Search the store, for sessions that this process has forgotten or another process has stored."""
-        answers = [self.keys[n] for n in self.chained if self.messages[n].role == "assistant"]
-        hits = await self.live_sessions.store.find_chain_hits(self.tenant, answers, None)
+    def find_turn(self, session: LiveSession | None) -> tuple[Branch, int] | None:
+        """As `LiveSessions.find_turn`."""
+        return self.live_sessions.find_turn(self.tenant, self.traits, self.keys, self.chained, session)
+
+    async def _search_store(self, answers: Sequence[int]) -> tuple[LiveSession | None, int]:
+        """Search the store, for sessions that this process has forgotten or another process has stored. (None, the
+        index of the message) if several hold the same message, and none has the history's system prompt. answers: the
+        indices of those that are searched for."""
+        hits = await self.live_sessions.store.find_chain_hits(self.tenant, [self.keys[n] for n in answers], None)
         if not hits:
             return self._find_reworded()
+        hits = [hit for hit in hits if hit.key == hits[0].key]
+        if len({hit.session for hit in hits}) > 1:
+            key, hits = hits[0].key, [hit for hit in hits if hit.system == self.traits.digest_undated_system()]
+            if not hits:
+                return None, self.keys.index(key)
         live_session = self.live_sessions.open_session(self.tenant, hits[0].session, explicit=False)
         self._announce_reads(live_session)
         at = await self._load_nodes(live_session)
@@ -429,9 +457,9 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
     def _find_reworded(self) -> tuple[LiveSession | None, int]:
         """Find a branch whose first answer the client has reworded (`Branch.has_given`)."""
         for n, following in pairwise(self.chained):
-            for branch in self.live_sessions.find_branches_by_tip(self.tenant, self.keys[n]):
-                if branch.has_given(self.messages, following, self.keys[n]):
-                    return branch.live_session, n
+            branches = self.live_sessions.find_branches_by_tip(self.tenant, self.keys[n])
+            if branches and (found := find_givers(branches, self.messages, following, self.keys[n])):
+                return found[-1].live_session, n
         return None, -1
 
     def _announce_reads(self, live_session: LiveSession) -> None:
@@ -494,13 +522,31 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         found = self.live_sessions.find_branch(live_session, name)
         return found or await load_sessions.refresh_branch(self.live_sessions, live_session, name)
 
+    async def _refresh_turn(self, branch: Branch) -> Branch | None:
+        """Return the branch as it is now; None if it is not where it was known to be."""
+        last = branch.last_request
+        found = self.live_sessions.find_branch(branch.live_session, branch.name)
+        found = found or await load_sessions.refresh_branch(self.live_sessions, branch.live_session, branch.name)
+        now = found.last_request if found is not None else last
+        return found if (now.tip_key, now.answer_key) == (last.tip_key, last.answer_key) else None
+
+    def _is_answer(self, n: int) -> bool:
+        return self.messages[n].role == "assistant"
+
+    def _back(self, at: int) -> int:
+        """The index of the last answer up to this index; the index itself where there is none."""
+        return next((n for n in reversed(self.chained) if n <= at and self._is_answer(n)), at)
+
     def _has_answer_after(self, at: int) -> bool:
         """True if there is an answer after the message at this index."""
-        return any(self.messages[n].role == "assistant" for n in self.chained[bisect_right(self.chained, at) :])
+        return any(map(self._is_answer, self.chained[bisect_right(self.chained, at) :]))
 
-    def _lacks_answers(self, at: int) -> bool:
-        """True if the history has answers, and the first of them comes after the message at this index."""
-        return next((n for n in self.chained if self.messages[n].role == "assistant"), -1) > at
+    def _lacks_answers(self, live_session: LiveSession, at: int) -> bool:
+        """True if the history has answers, and the session has given none of them. at: the index of the deepest message
+        that it holds."""
+        if at >= 0 and any(b.last_request.tip_key == self.keys[at] for b in live_session.branches.values()):
+            return False
+        return next(filter(self._is_answer, self.chained), -1) > at
 
     def _has_calls_until(self, at: int) -> bool:
         """True if the message at this index or one before it calls tools."""
@@ -514,8 +560,9 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         last = branch.last_request
         return not self._has_answer_after(at) and self.keys[at] in (last.answer_key, last.tip_key)
 
-    def find_relation(self, branch: Branch, at: int, *, retry: bool) -> Relation:
-        """Return the relation of the request to the branch that stored its deepest known message first."""
+    def find_relation(self, branch: Branch, at: int, *, retry: bool, is_named: bool) -> Relation:
+        """Return the relation of the request to the branch that stored its deepest known message first. is_named: the
+        client has named the session."""
         key, last = self.keys[at], branch.last_request
         # Without a tip, the process was killed while it stored the first request.
         if key == last.answer_key or last.tip_key is None:
@@ -525,10 +572,16 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
             return "fork"
         if not new:
             return "retry" if retry or last.failed else "twin"
-        # The answer came back in other words than ours: its position is trusted.
-        if self.messages[new[0]].role == "assistant" or last.failed:
+        if last.failed:
             return "continuation"
-        return "fork"
+        if not self._is_answer(new[0]):
+            return "fork"
+        # The answer came back in other words than ours. Its position is trusted where no other branch has it too.
+        branches = self.live_sessions.list_branches_at(self.tenant, key, branch.live_session if is_named else None)
+        if branch in find_givers(branches, self.messages, new[0], key):
+            return "continuation"
+        is_alone = not any(b is not branch and b.last_request.tip_key == key for b in branches)
+        return "continuation" if is_alone and branch.may_have_given(self.messages[new[0]]) else "fork"
 
 
 def _make_branch(live_sessions: LiveSessions, live_session: LiveSession, kind: BranchKind, system: bytes) -> Branch:
@@ -543,20 +596,5 @@ def _fork_branch(
     """Make a branch that branches off another: it inherits the edits on the messages that both share. length: messages
     of the request that begins it."""
     fork = _make_branch(live_sessions, branch.live_session, kind, system)
-    nodes = branch.live_session.nodes
-    fork.state = branch.state.fork(shared, nodes)
-    simulated = branch.unstored.simulated_state
-    fork.unstored = UnstoredValues(
-        counted=branch.unstored.counted,
-        simulated_state=simulated.fork(shared, nodes) if simulated is not None else None,
-    )
-    if length < len(branch.state.sent_marks) or not branch.state.sent_marks:
-        # The client seems to have compacted its history: the upstream may accept a prompt now that it refused before.
-        fork.state = replace(fork.state, stopped=None)
-    fork.fork_point = ForkPoint(branch.name, shared[-1])
-    fork.tool_offer = branch.tool_offer
-    fork.refused_reasoning = branch.refused_reasoning
-    kept = {*fork.state.edits, *(fork.state.lasting_edits or ())}
-    versions = branch.store_position.edit_versions
-    fork.store_position.edit_versions = {k: v for k, v in versions.items() if k in kept}
+    fork.inherit(branch, shared, length)
     return fork

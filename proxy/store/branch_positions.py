@@ -43,6 +43,8 @@ class ChainHit(Struct, frozen=True, gc=False):
     answer: bool
     last_at: float
     """Unix time of the branch's last use."""
+    system: bytes
+    """A digest of the branch's system messages, without dates and numbers."""
 
 
 class BranchKindRow(Struct, frozen=True, gc=False):

@@ -5,12 +5,23 @@ A store behind a network reads them together. A store in the same process reads 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 MAX_STORED_STATES = 16
 """Limit on the stored states of a session that are searched for one that a new branch goes on with."""
+
+
+class ExpectedNotes(NamedTuple):
+    """The notes that a new prompt is given: its scratchpad, and a number of memos of a project."""
+
+    scratchpad: bool = False
+    project: str = ""
+    memos: int = 0
+
+
+NO_NOTES = ExpectedNotes()
 
 
 class ExpectedReads(Struct, frozen=True, gc=False):

@@ -74,7 +74,7 @@ def _select_deepest_hits(hits: list[ChainHit]) -> list[ChainHit]:
 
 
 def _decode_hit(row: Sequence[Any]) -> ChainHit:
-    return ChainHit(row[0], row[1], row[2], row[3], bool(row[4]), bool(row[5]), row[6])
+    return ChainHit(row[0], row[1], row[2], row[3], bool(row[4]), bool(row[5]), row[6], row[7] or b"")
 
 
 def _decode_edit(row: Sequence[Any]) -> tuple[EditRow, int]:

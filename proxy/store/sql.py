@@ -112,7 +112,7 @@ INSERT INTO context_windows (tenant, session, upstream, model, tokens, seen_at) 
 ON CONFLICT (tenant, session, upstream, model) DO UPDATE SET tokens = excluded.tokens, seen_at = excluded.seen_at"""
 
 _HIT = """
-SELECT m.session, m.branch, m.key, m.position, m.reached, m.answer, coalesce(t.last_at, m.created_at)
+SELECT m.session, m.branch, m.key, m.position, m.reached, m.answer, coalesce(t.last_at, m.created_at), t.system
 FROM messages m
 LEFT JOIN branches t ON /* each */ (t.tenant = m.tenant AND t.session = m.session AND t.branch = m.branch)
 """

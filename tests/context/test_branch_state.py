@@ -3,7 +3,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from proxy.context.branch_state import CACHE_MISS_LIMIT, BranchState, StateRequest, count_losses
-from proxy.context.plan import Edit, Plan
+from proxy.context.plan import Edit, Insert, Plan
 
 ONE = Edit(b"1" * 16, "text", "short", "s", "r", 100, 9)
 TWO = Edit(b"2" * 16, "gone", None, "s", "r", 100, 0)
@@ -115,6 +115,31 @@ def test_an_upstream_that_never_reports_hits_has_no_cache_to_invalidate() -> Non
 
 def test_a_stopped_branch_makes_no_edits() -> None:
     assert not BranchState(stopped="upstream_reject").may_edit
+
+
+def test_a_fork_has_no_summary_of_messages_that_it_does_not_share() -> None:
+    keys = [b"prompt", b"first", b"second"]
+    bearer = Edit(keys[0], "append", "3 older messages", "summarize_old", "", 9, 12)
+    gone = [Edit(key, "gone", None, "summarize_old", "", 9, 0) for key in keys[1:]]
+    cut = Edit(b"third", "text", "short", "shorten_results", "", 9, 1)
+    edits = {edit.key: edit for edit in (bearer, *gone, cut)}
+    state = BranchState(edits=edits, lasting_edits=edits)
+    assert state.fork([*keys[:2], b"third"], {*edits}).edits == {b"third": cut}, "it also tells of the second"
+    assert state.fork([*keys, b"third"], {*edits}).edits == edits
+    assert state.fork([*keys[1:], b"third"], {*edits}).lasting_edits == {b"third": cut}, "nothing would tell of these"
+
+
+def test_a_fork_has_no_notes_that_were_to_be_given_and_asks_for_its_own_state() -> None:
+    note = Insert("tail", "warn_of_loops", "The same call again.", note_count=("repeat", 4))
+    asked = StateRequest(3, 1, TWO.key)
+    state = BranchState(
+        deferred_inserts=(note,), note_counts={"repeat": 4}, states=((TWO.key, "two"),), last_state_request=asked
+    )
+    fork = state.fork([ONE.key])
+    assert (fork.deferred_inserts, fork.note_counts, fork.last_state_request) == ((), {}, StateRequest())
+    assert state.fork([ONE.key, TWO.key]).last_state_request == asked
+    assert fork.is_new_fork
+    assert not fork.after_sending(PLAN, 1.0).is_new_fork
 
 
 def test_a_fork_inherits_what_belongs_to_the_messages_that_it_shares() -> None:

@@ -161,6 +161,25 @@ def test_each_of_two_answers_to_one_request_gets_its_own_hidden_rounds() -> None
         assert put(history, *rounds)[1] == [history[0], *found, history[2]]
 
 
+@pytest.mark.parametrize("name", ["call_0", "functions.run:0"])
+@pytest.mark.parametrize("has_rounds", [False, True])
+def test_of_two_answers_whose_ids_only_count_each_has_its_own_hidden_rounds(name: str, has_rounds: bool) -> None:
+    """A request that is answered again, as for another run of a task, gets calls of the same ids."""
+    prompt, end = user("Hi"), result(name, "1")
+    histories = [
+        [prompt, {**asking((name, "run")), "tool_calls": [call(name, "run", f'{{"n": {n}}}')]}, end] for n in (1, 2)
+    ]
+    rounds = []
+    for n, history in enumerate(histories if has_rounds else histories[:1]):
+        hidden = [asking((f"own{n}", "recall")), result(f"own{n}", f"found {n}"), history[1]]
+        rounds.append(behind(history, 1, *hidden, calls=[name]))
+    found = put(histories[1], *rounds)[1]
+    assert "found 0" not in json.dumps(found)
+    assert len(found) == (5 if has_rounds else 3)
+    reworded = [prompt, {**histories[0][1], "content": "As the client has it."}, end]
+    assert "found 0" in json.dumps(put(reworded, *rounds)[1])
+
+
 @pytest.mark.parametrize(
     "order", [["model", "messages", "tools"], ["tools", "messages", "model"], ["tools", "model", "messages"]]
 )

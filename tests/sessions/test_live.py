@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from pathlib import Path
 from typing import Any
 
 from proxy.sessions.branch import NODE_BYTES, Branch, LiveSession
@@ -47,6 +48,32 @@ def test_one_session_may_have_more_branches_than_the_limit() -> None:
     assert len(branches) == 5
     begin(branches, "b")
     assert len(branches) == 1
+
+
+def test_of_thousands_of_branches_of_one_session_the_last_used_stay() -> None:
+    branches = LiveSessions(400, InMemoryStore())
+    for n in range(1000):
+        branch = begin(branches, "a", f"t{n}")
+        branch.stored = n != 3
+        branch.store_position.moves.append((b"", None, float(n)))
+    live_session = branches.open_session("me", "a", explicit=False)
+    assert 25 <= len(branches) == len(live_session.branches) <= 50
+    assert {"t3", "t999"} <= live_session.branches.keys(), "one that is in memory alone, and the newest"
+    assert live_session.partial, "the others are looked for in the store"
+
+
+async def test_each_of_many_runs_under_one_name_goes_on_in_its_branch(tmp_path: Path) -> None:
+    model = ScriptedModel(*(f"Answer {n}." for n in range(80)))
+    tree: dict[str, Any] = {"db": str(tmp_path / "a.sqlite3"), "limits": {"live_branches": 1}}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
+        runs = [Agent(proxy, (b"x-session-id: s",)) for _ in range(40)]
+        for run in runs:
+            await run.say("Hello")
+        assert len(proxy.app.services.live_sessions) <= 17
+        for run in runs:
+            await run.say("Go on")
+        rows = await proxy.rows("SELECT kind, count(*) FROM branches GROUP BY kind ORDER BY kind")
+        assert rows == [("main", 1), ("twin", 39)]
 
 
 def test_without_a_name_only_a_history_after_a_known_answer_is_found() -> None:

@@ -78,6 +78,22 @@ class ShortenArguments(Stage):
             reason = "the text stands in no file any more"
             yield Proposal(n, "arguments", NAME, reason, after, shortened[0], since=since)
 
+    def find_ended_edits(self, view: View) -> Iterable[bytes]:
+        """Keys of the messages in which other texts are dead in this branch than in the one that it has left."""
+        if not view.branch.is_new_fork:
+            return ()
+        dead = find_dead_texts(view)
+        edited = [n for n in range(len(view.messages)) if (one := view.find_edit(n)) is not None and one.stage == NAME]
+        return [view.keys[n] for n in edited if not self._is_written_for(view, n, dead.get(n, ()))]
+
+    def _is_written_for(self, view: View, n: int, dead: Sequence[DeadText]) -> bool:
+        """True if the edit of a message takes out no more than these texts."""
+        edit = view.find_edit(n)
+        times = {text.since for text in dead}
+        batches = [tuple(text for text in dead if text.since <= time) for time in times]
+        shortened = [_shorten(view.messages[n], batch, self.chars) for batch in batches]
+        return edit is not None and any(one is not None and one[0] == edit.text for one in shortened)
+
 
 def is_unsigned(message: Message) -> bool:
     """True if an answer has nothing that could be signed: no reasoning, and no member that is not known."""

@@ -28,7 +28,7 @@ from proxy.context.analysis.shell_commands import ShellCommand
 from proxy.context.plan import ContentKind, Proposal
 from proxy.context.stage import Stage, When
 from proxy.context.summaries.references import find_referred_lines
-from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars
+from proxy.context.summaries.stub import STATE_REMARKS, StubLimits, StubWriter, estimate_stub_chars
 from proxy.context.view import View
 
 StalenessRules = tuple[tuple[int, int], ...]
@@ -170,7 +170,11 @@ class ShortenResults(Stage):
             )
 
     def find_ended_edits(self, view: View) -> Iterable[bytes]:
-        """Keys of the results whose images left, and which have no newer ones any more behind them."""
+        """Keys of the results whose images left, and which have no newer ones any more behind them. In a fork, also
+        keys of results that are said to be outdated, and are not."""
+        return [*self._find_returning_images(view), *(_find_current_results(view) if view.branch.is_new_fork else ())]
+
+    def _find_returning_images(self, view: View) -> Iterable[bytes]:
         if not self.screenshots:
             return ()
         shown = view.memo("results with media", partial(_find_media_results, view))
@@ -245,6 +249,19 @@ class ShortenResults(Stage):
             return found
 
         return view.memo("results of steps", add, self)
+
+
+def _find_current_results(view: View) -> Iterator[bytes]:
+    """Keys of the results whose stubs say that their file was changed or removed since, which is not so here."""
+    find_state: Callable[[int], ViewState] | None = None
+    for n in range(len(view.messages)):
+        edit = view.find_edit(n)
+        text = edit.text or "" if edit is not None and edit.stage == "shorten_results" else ""
+        told = next((state for state, remark in STATE_REMARKS.items() if f"\n[{remark}; as it was: " in text), None)
+        if told is not None:
+            find_state = find_state or file_views.make_state_test(view)
+            if find_state(n) != told:
+                yield view.keys[n]
 
 
 def _find_media_results(view: View, begin: int, known: Sequence[int] | None) -> Sequence[int]:

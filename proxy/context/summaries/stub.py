@@ -47,6 +47,12 @@ _DEFAULT_MAX_ERRORS = 8
 _MAX_NAME_CHARS = 120
 """Characters above which a name is a blob."""
 
+STATE_REMARKS: dict[ViewState, str] = {
+    "changed": "edited since: read it again",
+    "gone": "deleted or moved away since",
+}
+"""Remarks on a file that is not as it was shown any more."""
+
 
 class StubLimits(msgspec.Struct, frozen=True):
     """The amount of a result that stays."""
@@ -380,8 +386,7 @@ def render_stub(
         out.append("[also there: " + " ".join(names) + (f"; {omitted_names} more]" if omitted_names else "]"))
     body = "\n".join(out)
     if message_id and state != "current":
-        change = "edited since: read it again" if state == "changed" else "deleted or moved away since"
-        body += f"\n[{change}; as it was: {render_recall_call(message_id)}]"
+        body += f"\n[{STATE_REMARKS[state]}; as it was: {render_recall_call(message_id)}]"
         message_id = ""
     again = f"; {render_recall_call(message_id)}" if message_id else ""  # as short as it can be: it is in every stub
     return f"[shortened: {len(body)} of {len(text)} characters{again}]\n{body}"

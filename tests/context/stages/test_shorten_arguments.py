@@ -139,6 +139,20 @@ def test_an_edit_in_force_is_repeated_and_grows_only_with_more_dead_texts() -> N
     assert "which a later edit has overwritten" in json.loads(shown)["new_string"]
 
 
+def test_a_fork_from_before_a_later_edit_is_not_told_of_it() -> None:
+    values = [user("go"), *edit(), *STEPS, *edit(old=NEW, new="x"), *STEPS]
+    view = build_view(values)
+    (both, _) = proposals(values)
+    made = Edit(view.keys[1], "arguments", both.text, both.stage, both.reason, view.tokens[1], both.after)
+    state = BranchState(edits={made.key: made}, is_new_fork=True)
+    for length, ended in ((11, [made.key]), (len(values), [])):
+        fork = build_view(values[:length], state=state)
+        assert list(ShortenArguments().find_ended_edits(fork)) == ended
+    assert (
+        list(ShortenArguments().find_ended_edits(build_view(values[:11], state=BranchState(edits=state.edits)))) == []
+    )
+
+
 def test_arguments_dead_in_a_policy_adds_the_stage() -> None:
     def names(**more: Any) -> list[str]:
         table = {"name": "mine", "stages": [{"use": "shorten_results"}], **more}

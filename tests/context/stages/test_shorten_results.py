@@ -323,6 +323,30 @@ def test_no_recall_is_offered_of_a_file_as_it_was_before_an_edit() -> None:
     assert not any("[edited since" in text_of(p) for p in shortened(build_view(values)).values()), "no tool is named"
 
 
+def test_a_fork_from_before_an_edit_is_not_told_of_it() -> None:
+    body = "\n".join(f"def function_{n}(argument): return compute({n}, argument)" for n in range(60))
+    removal = json.dumps({"command": "rm b.py"})
+    change = json.dumps({"path": "a.py", "old": "function_30", "new": "other"})
+    values = [
+        *talk("read_file", 1, body, '{"path": "a.py"}'),
+        *talk("read_file", 1, body, '{"path": "b.py"}')[1:],
+        *talk("edit_file", 1, "edited a.py", change)[1:],
+        *talk("bash", 1, "", removal)[1:],
+        *[m for _ in range(20) for m in (assistant(None, "9"), result("9", "ok"))],
+    ]
+    view = build_view(values, offered=frozenset({"recall"}))
+    found = shortened(view)
+    remarks = [text_of(found[n]).splitlines()[-1].split(";")[0] for n in (2, 4)]
+    assert remarks == ["[edited since: read it again", "[deleted or moved away since"]
+    edits = [Edit(view.keys[n], "text", text_of(found[n]), "shorten_results", "", view.tokens[n], 40) for n in (2, 4)]
+    state = BranchState(edits={edit.key: edit for edit in edits}, is_new_fork=True)
+    for length, ended in ((5, [2, 4]), (7, [4]), (9, [])):
+        fork = build_view(values[:length], state=state)
+        assert list(ShortenResults().find_ended_edits(fork)) == [view.keys[n] for n in ended]
+    old = build_view(values[:5], state=BranchState(edits=state.edits))
+    assert list(ShortenResults().find_ended_edits(old)) == [], "later requests are not looked through again"
+
+
 def test_a_look_up_that_was_made_again_stays_whole_for_twenty_steps() -> None:
     rest = [m for _ in range(19) for m in (assistant(None, "9"), result("9", "ok"))]
     values = [*talk("get_user", 1), *talk("get_user", 1)[1:], *rest]
