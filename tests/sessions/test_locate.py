@@ -513,6 +513,26 @@ async def test_an_agent_that_sends_its_answers_as_another_text_has_one_session(h
         assert [kind for _, kind in await branches(proxy)] == ["main"]
 
 
+@pytest.mark.parametrize("how", REWORDINGS)
+async def test_an_agent_that_sends_its_answers_as_another_text_has_one_session_after_restarts(
+    how: str, tmp_path: Path
+) -> None:
+    """What the client had made of an answer was known in memory alone: a restart began a session."""
+    make_answer, reword = REWORDINGS[how]
+    model = ScriptedModel(*(make_answer(n) for n in range(6)), "Done.")
+    messages: list[dict[str, Any]] = [SYSTEM, {"role": "user", "content": "Find the fault."}]
+    sessions: list[str] = []
+    async with run_upstream(model) as upstream:
+        for steps in (2, 1, 3):
+            async with run_proxy(upstream.port, db=str(tmp_path / "store.sqlite3")) as proxy:
+                for _ in range(steps):
+                    sessions.append((await proxy.post({"model": "m", "messages": messages})).session)
+                    n = len(sessions) - 1
+                    messages += [reword(make_answer(n)), {"role": "user", "content": f"Observation: nothing in {n}."}]
+                assert [kind for _, kind in await branches(proxy)] == ["main"]
+    assert len(set(sessions)) == 1
+
+
 @pytest.mark.parametrize("other", ["Calling tools: call_9876543", "I look", "Nothing."])
 async def test_another_text_than_the_answer_begins_a_session(other: str) -> None:
     step = make_calls(("call_1234567", "read"), text="I look at the first file.", path="a.py")
