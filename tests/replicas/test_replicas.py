@@ -89,7 +89,7 @@ async def test_a_copy_that_an_agent_names_anew_goes_on_in_its_first_session_on_e
 
 async def test_replicas_agree_on_the_session_of_a_client_that_rewords_answers(database: str) -> None:
     """Each replica knew only what the client had made of its own answers: a session for each, with edits of its own."""
-    answers = [make_calls((f"call_7dhe2{n}", "read"), text=f"I look at file {n} now.", path=f"{n}.py") for n in range(8)]
+    answers = [make_calls((f"call_7dhe2{n}", "read"), text=f"I look at file {n}.", path=f"{n}.py") for n in range(8)]
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the fault."}]
     sessions = []
     async with run_upstream(ScriptedModel(*answers)) as upstream:
