@@ -119,6 +119,10 @@ NO_BREAKPOINTS = Breakpoints()
 UNSIGNED: Final = b'"skip_thought_signature_validator"'
 """Google's signature for calls that its model has not made."""
 
+MADE_CALL_ID: Final = "gemini_"
+"""Beginning of the ids of calls that have none on the wire. They are made here, of the name and arguments, and never go
+upstream."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClientMarks:

@@ -265,17 +265,19 @@ def _add_message_rows(
             continue
         node = live_session.nodes.get(keys[n])
         # Rows that a gateway gets back are answers of the proxy: by them the conversation is recognised without a name.
-        given = turn.dialect.returns_rows and (reached or message.role == "assistant")
-        reached = reached or given
+        is_said = message.role == "assistant"
+        given = turn.dialect.returns_rows and (reached or is_said)
         if node is None:
-            # An answer in the client's own words: later requests have no other by which their session is found.
-            reached = reached or turn.located.branch.has_given(messages, n, parent)
+            # An answer in the client's own words: later requests have no other by which their session is found, also
+            # once this process has forgotten it.
+            given = given or (is_said and turn.located.branch.has_given(messages, n, parent))
+            reached = reached or given
             place = ChainPlace(keys[n], parent, position, group_id)
             row = make_message_row(turn, message, place, now, answer=given, reached=reached)
             turn.pending.rows.append(row)
             live_sessions.add_node(live_session, keys[n], make_node(turn, row))
         else:
-            reached = reached or node.reached
+            reached = reached or given or node.reached
             if node.form != message.form:
                 other[position] = message.form
                 _add_form(turn, message.form, message.raw)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from proxy.chat import chain
 from proxy.chat.message import Call, Message
+from proxy.dialects.base import MADE_CALL_ID
 
 MIN_ID_CHARS = 9
 """Characters of a call's id by which an answer is recognised. Shorter ids may be counters."""
@@ -96,7 +97,8 @@ class GivenAnswer(NamedTuple):
         """True if a message with calls is this answer but for the ids of its calls, which the client has replaced.
 
         A client may replace an id that only counts by one of its own, as Droid does. Such an id said nothing, so what
-        is left says as much as the whole answer. Another id is at most cut or cleaned, as for a provider with a limit.
+        is left says as much as the whole answer. The same holds where one of both has no id, as in Gemini's format.
+        Another id is at most cut or cleaned, as for a provider with a limit.
         The text beside the calls may be gone: Genkit leaves it out. If it is there, arguments may be added, as Langroid
         does.
         """
@@ -125,6 +127,8 @@ def _may_stand_for(returned: str, given: str, name: str) -> bool:
     """True if a client may have put an id in the place of the one that it was given. name: the called tool."""
     if returned == given or says_nothing(given, name):
         return True
+    if returned.startswith(MADE_CALL_ID) or given.startswith(MADE_CALL_ID):
+        return True  # the client has left the id out, or has given an id to a call without one
     kept, whole = _OUTSIDE_IDS.sub("", returned), _OUTSIDE_IDS.sub("", given)
     return len(kept) >= MIN_ID_CHARS and (whole.startswith(kept) or kept.startswith(whole))
 

@@ -117,7 +117,7 @@ class MessageRow(Struct, frozen=True, gc=False):
     strategy: str
     tokens: int
     answer: bool
-    """True if the message is an answer that the proxy itself delivered."""
+    """True if the message is an answer that the proxy itself delivered, or such an answer in the client's own words."""
     reached: bool
     """True if such an answer is the message itself, or one in front of it: by it a session is found without a name."""
     created_at: float

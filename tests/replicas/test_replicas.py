@@ -87,6 +87,22 @@ async def test_a_copy_that_an_agent_names_anew_goes_on_in_its_first_session_on_e
     assert sorted(branches) == [("a", "fork"), ("a", "main")]
 
 
+async def test_replicas_agree_on_the_session_of_a_client_that_rewords_answers(database: str) -> None:
+    """Each replica knew only what the client had made of its own answers: a session for each, with edits of its own."""
+    answers = [make_calls((f"call_7dhe2{n}", "read"), text=f"I look at file {n}.", path=f"{n}.py") for n in range(8)]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the fault."}]
+    sessions = []
+    async with run_upstream(ScriptedModel(*answers)) as upstream:
+        tree = {**TREE, "db": database, "policy": "thrifty"}
+        async with run_proxy(upstream.port, **tree) as one, run_proxy(upstream.port, **tree) as other:
+            for n, answer in enumerate(answers):
+                proxy = one if n % 2 == 0 else other
+                sessions.append((await proxy.post({"model": "m", "messages": messages})).session)
+                result = {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "Nothing."}
+                messages += [answer | {"content": None}, result]
+    assert len(set(sessions[2:])) == 1, "known by all once one replica has seen its own answer again"
+
+
 async def test_each_replica_shows_what_another_has_edited(database: str) -> None:
     model = Model()
     async with run_upstream(model) as upstream:

@@ -39,6 +39,8 @@ def calling(*ids: str, text: str = "") -> Message:
         (calling("functions.run:0", text=TEXT), calling("functions.run:0")),
         (calling("functions.run:0", text=f"<think>Hm.</think> {TEXT}"), calling("functions.run:0", text=TEXT)),
         (calling("functions.run:0", text="Yes."), calling("functions.run:0", text="Yes.\n")),
+        (calling(ID, text=TEXT), calling("gemini_0011223344556677", text=TEXT)),
+        (calling("gemini_0011223344556677"), calling("0b6f9a52-33c1-4f0e-9a55-6f4b7b1f3c21")),
     ],
     ids=[
         "a text with the calls",
@@ -53,6 +55,8 @@ def calling(*ids: str, text: str = "") -> Message:
         "a counter without the text",
         "a counter without thoughts",
         "a counter after a short text",
+        "an id left out",
+        "an id where there was none",
     ],
 )
 def test_a_returned_answer_is_recognised(given: Message, returned: Message) -> None:
@@ -66,6 +70,7 @@ def test_a_returned_answer_is_recognised(given: Message, returned: Message) -> N
         (calling(ID), calling("call_of_another")),
         (calling(ID), calling("callZk3v")),
         (calling(ID), calling("callZk3vQ", text="I read it.")),
+        (calling(ID), calling("gemini_0011223344556677", text="I read it.")),
         (calling("functions.run:0"), calling("functions.run:0", text="I read it.")),
         (calling("functions.run:0", text=TEXT), calling("functions.run:0", text="Another text that is long enough.")),
         (calling("functions.run:0"), calling("functions.run:0", "functions.run:1")),
@@ -80,6 +85,7 @@ def test_a_returned_answer_is_recognised(given: Message, returned: Message) -> N
         "another id",
         "cut too short",
         "a cut id and a text",
+        "an id left out and a text",
         "a counter",
         "a counter after another text",
         "a counter more",

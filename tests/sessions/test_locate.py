@@ -5,6 +5,7 @@ import json
 import re
 import sqlite3
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -500,17 +501,24 @@ REWORDINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("how", REWORDINGS)
-async def test_an_agent_that_sends_its_answers_as_another_text_has_one_session(how: str) -> None:
-    """Each request of smolagents began a session: every prompt was edited anew, and the provider's cache was lost."""
+@pytest.mark.parametrize("lives", [(7,), (2, 1, 4)], ids=["one process", "restarts"])
+async def test_an_agent_that_sends_its_answers_as_another_text_has_one_session(
+    tmp_path: Path, lives: tuple[int, ...], how: str
+) -> None:
+    """Each request of smolagents began a session: every prompt was edited anew, and the provider's cache was lost. A
+    restart began one, too."""
     make_answer, reword = REWORDINGS[how]
     model = ScriptedModel(*(make_answer(n) for n in range(6)), "Done.")
     messages: list[dict[str, Any]] = [SYSTEM, {"role": "user", "content": "Find the fault."}]
-    async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
-        for n in range(7):
-            found = await proxy.post({"model": "m", "messages": messages})
-            assert found.status == 200
-            messages += [reword(make_answer(n)), {"role": "user", "content": f"Observation: nothing in {n}."}]
-        assert [kind for _, kind in await branches(proxy)] == ["main"]
+    numbers = iter(range(7))
+    async with run_upstream(model) as upstream:
+        for requests in lives:
+            async with run_proxy(upstream.port, db=str(tmp_path / "store.sqlite3")) as proxy:
+                for n in islice(numbers, requests):
+                    found = await proxy.post({"model": "m", "messages": messages})
+                    assert found.status == 200
+                    messages += [reword(make_answer(n)), {"role": "user", "content": f"Observation: nothing in {n}."}]
+                assert [kind for _, kind in await branches(proxy)] == ["main"]
 
 
 @pytest.mark.parametrize("other", ["Calling tools: call_9876543", "I look", "Nothing."])

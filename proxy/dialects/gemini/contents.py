@@ -25,15 +25,13 @@ import msgspec
 
 from proxy.chat import chain, json_spans
 from proxy.dialects import spans
-from proxy.dialects.base import UNSIGNED
+from proxy.dialects.base import MADE_CALL_ID, UNSIGNED
 from proxy.dialects.completions.request import make_message, read_message
 from proxy.dialects.part_edits import make_text_part
 from proxy.errors import NotManaged
 
 WIRE: Final = "wire"
 """Member of a canonical assistant message: the parts of its answer."""
-MADE_ID: Final = "gemini_"
-"""Beginning of the ids that are made here. They never go upstream."""
 
 _RANDOM_ID: Final = re.compile(r"pyd_ai_[0-9a-f]{32}|[0-9A-Za-z]{16}")
 """Ids of calls that pydantic-ai and the AI SDK make."""
@@ -85,7 +83,7 @@ def read_field(raw: bytes, camel: str) -> bytes | None:
 def make_call_id(name: str, arguments: str, before: Counter[str]) -> str:
     """An id for a call without one, from the answer alone. before: the ids made for its earlier calls."""
     digest = blake2b(f"{name} {chain.canonicalize_arguments(arguments)}".encode("utf-8", "replace"), digest_size=8)
-    made = f"{MADE_ID}{digest.hexdigest()}"
+    made = f"{MADE_CALL_ID}{digest.hexdigest()}"
     before[made] += 1
     return made if before[made] == 1 else f"{made}_{before[made]}"
 
@@ -141,7 +139,7 @@ def make_assistant_message(parts: Sequence[bytes]) -> Answer:
 
 
 def _is_made(call_id: str) -> bool:
-    return call_id.startswith(MADE_ID)
+    return call_id.startswith(MADE_CALL_ID)
 
 
 def _convert_call(raw: bytes, call: dict[str, Any], counts: Counter[str]) -> tuple[WireCall, bytes]:
