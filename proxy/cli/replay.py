@@ -41,7 +41,7 @@ from proxy.replay.table import print_report
 from proxy.replay.work import play_conversations
 from proxy.settings.load import Settings, mask_password
 from proxy.store import open_for_reports
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.web.app import make_policies
 
 DEFAULT_MODEL = "replay"

@@ -26,8 +26,9 @@ from proxy.notes import reflection
 from proxy.notes.reflection import FinishedCall, IterationReport, Relevance
 from proxy.sessions.branch import BranchId
 from proxy.sessions.locate import make_id
-from proxy.store.base import Row, Store
+from proxy.store.base import Row
 from proxy.store.derived import HelperAnswerRow, IterationRow
+from proxy.store.reads import Store
 from proxy.store.session_notes import NoteRow
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,8 @@ from proxy.sessions.hidden_rounds import (
     splice_hidden_rounds,
 )
 from proxy.sessions.stored_branch import read_edit
-from proxy.store.base import ExchangeRecord, MessageRecord, Store
+from proxy.store.base import ExchangeRecord, MessageRecord
+from proxy.store.reads import Store
 
 
 @dataclass(frozen=True, slots=True)

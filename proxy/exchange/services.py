@@ -24,7 +24,7 @@ from proxy.sessions.agent_statistics import KnownAgents
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.provider_chains import Chain, HistoryMemory, ItemMemory
 from proxy.settings.load import Settings
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.tools.sandbox import Sandbox, TenantSlots
 from proxy.tools.tool_context import make_read_slots
 from proxy.upstream.client import UpstreamClient

@@ -19,7 +19,8 @@ from proxy.sessions import load_sessions
 from proxy.sessions.branch import Branch, LiveSession
 from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
 from proxy.sessions.packing import Node
-from proxy.store.base import ExchangeRecord, SessionRecord, Store
+from proxy.store.base import ExchangeRecord, SessionRecord
+from proxy.store.reads import Store
 
 T = TypeVar("T")
 OFF_LOOP_MESSAGES = 300

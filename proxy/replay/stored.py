@@ -17,7 +17,8 @@ from proxy.dialects.completions.request import read_request
 from proxy.errors import ConfigError, NotManaged, StoreUnavailable
 from proxy.exchange import rebuild_prompt
 from proxy.replay.read import RecordedConversation
-from proxy.store.base import BranchRow, ExchangeRecord, Store
+from proxy.store.base import BranchRow, ExchangeRecord
+from proxy.store.reads import Store
 
 PAGE_SIZE = 200
 """Exchanges read at once in the search for a branch's newest one."""

@@ -17,7 +17,8 @@ from proxy.sessions.live import LiveSessions
 from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
 from proxy.sessions.stored_branch import restore_branch
 from proxy.sessions.tool_offer import ToolOffer
-from proxy.store.base import BranchRecord, Store
+from proxy.store.base import BranchRecord
+from proxy.store.reads import Store
 
 
 async def load_branch(live_sessions: LiveSessions, live_session: LiveSession, name: str) -> Branch | None:

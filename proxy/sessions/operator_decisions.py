@@ -16,7 +16,8 @@ from msgspec import Struct
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.branch_state import BranchState
 from proxy.context.operator_edits import NAME, OperatorDecisions, OperatorNote
-from proxy.store.base import WHOLE_SESSION, EditRow, Store
+from proxy.store.base import WHOLE_SESSION, EditRow
+from proxy.store.reads import Store
 from proxy.store.session_notes import SettingsRow
 
 REMOVED_STAGE = "removed"

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from proxy.chat.message import Request
 from proxy.sessions.branch import Branch, LiveSession
-from proxy.store.base import Row, Store
+from proxy.store.base import Row
 from proxy.store.branch_positions import BranchKind, BranchKindRow, WorkingBranchRow
+from proxy.store.reads import Store
 
 MAX_SIDE_CALL_MESSAGES = 3
 """Messages beside the system prompt that a side call has at most."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -169,37 +169,16 @@ def _build_branch_args(table: str, tenant: str, session: str, branch: str) -> tu
     return (tenant, session, branch) if table == "hidden_rounds" else (branch,)
 
 
-class RemovalStore(Protocol):
-    """The part of the `Store` protocol for removal. Each method can be called again after a failure."""
-
-    async def delete_session(self, tenant: str, session: str) -> int:
-        """Remove all stored rows of a session, and its name from the tenant's memos; return the number of steps. Raises
-        StoreUnavailable if new rows keep coming."""
-        ...
-
-    async def delete_tenant(self, tenant: str) -> int:
-        """Remove all stored rows of a tenant, memos included; return the number of sessions removed."""
-        ...
-
-    async def remove_expired(self, before: float, limit: int = 100) -> list[SessionPlace]:
-        """Remove sessions that were last used before `before`, the oldest first, and then idle branches of other
-        sessions that no other branch depends on. Return the session of each, `limit` at most. Call again until there
-        is none."""
-        ...
-
-    async def maintain(self) -> None:
-        """Prepare the store for the time ahead. Called at intervals. Raises StoreUnavailable."""
-        ...
-
-
 class RemovalSteps(RowReader):
-    """`RemovalStore` implemented with reads and puts."""
+    """Removal, by reads and puts. Each method can be called again after a failure."""
 
     @abstractmethod
     def put(self, rows: Sequence[Any]) -> asyncio.Future[None]:
         """Queue rows as `Store.put` does."""
 
     async def delete_session(self, tenant: str, session: str) -> int:
+        """Remove all stored rows of a session, and its name from the tenant's memos; return the number of steps. Raises
+        StoreUnavailable if new rows keep coming."""
         await self.put([RemovalStepRow(tenant, session, CLEAR_MEMO_SOURCES)])
         return await self._erase(tenant, session, [table for table in _KEYS if table not in _OF_TENANT])
 
@@ -222,9 +201,11 @@ class RemovalSteps(RowReader):
         return {table: bool(found) for table, found in zip(_KEYS, row, strict=True)}
 
     async def maintain(self) -> None:
-        """Do nothing: only a store with partitions needs it."""
+        """Prepare the store for the time ahead: only one with partitions needs it. Called at intervals. Raises
+        StoreUnavailable."""
 
     async def delete_tenant(self, tenant: str) -> int:
+        """Remove all stored rows of a tenant, memos included; return the number of sessions removed."""
         removed = 0
         while found := await self._fetch(ANY_SESSION, (tenant,) * len(_KEYS)):
             await self._erase(tenant, found[0][0], list(_KEYS))
@@ -232,6 +213,9 @@ class RemovalSteps(RowReader):
         return removed
 
     async def remove_expired(self, before: float, limit: int = 100) -> list[SessionPlace]:
+        """Remove sessions that were last used before `before`, the oldest first, and then idle branches of other
+        sessions that no other branch depends on. Return the session of each, `limit` at most. Call again until there
+        is none."""
         removed: list[SessionPlace] = []
         for tenant, session in await self._fetch(IDLE_SESSIONS, (before, limit)):
             if await self._fetch(STILL_IDLE, (tenant, session, before)):

@@ -25,7 +25,7 @@ from proxy.store.base import GapRow, MessageRow, Row
 from proxy.store.gap_file import GapFile
 from proxy.store.migrate import DamagedDatabase, migrate
 from proxy.store.read_probe import ReadProbe
-from proxy.store.reads import StoreReads
+from proxy.store.reads import Store
 from proxy.store.session_notes import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
 from proxy.store.sql import for_sqlite
 from proxy.store.write_queue import QueuedStore
@@ -138,7 +138,7 @@ class RecentAnswers:
             self._missed = 0
 
 
-class SqliteStore(QueuedStore, StoreReads):
+class SqliteStore(QueuedStore, Store):
     """`Store` on a file. `quarantine`: a damaged file is moved aside and a new one created, instead of refused."""
 
     def __init__(

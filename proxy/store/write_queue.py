@@ -413,10 +413,6 @@ class QueuedStore(ABC):
         """The fault of the last read, "" for none."""
 
     @property
-    def healthy(self) -> bool:
-        return not self.trouble
-
-    @property
     def writable(self) -> bool:
         return not self._writing.trouble
 

@@ -9,7 +9,7 @@ import msgspec
 from proxy.errors import ToolRefused
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.store.session_notes import MEMO_SESSION, MemoRow
 from proxy.tools.tool_context import ToolContext
 

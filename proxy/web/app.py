@@ -37,7 +37,7 @@ from proxy.settings.load import Settings
 from proxy.settings.model import ALL_TENANTS
 from proxy.settings.policy_files import find_own_classes, read_policy_file
 from proxy.store import create_store
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.telemetry import create_telemetry
 from proxy.tokenizers import get_token_counter
 from proxy.upstream.client import UpstreamClient

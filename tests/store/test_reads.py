@@ -10,9 +10,10 @@ from msgspec.structs import fields, replace
 
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
-from proxy.store.base import DecisionRows, SessionRow, Store
+from proxy.store.base import DecisionRows, SessionRow
 from proxy.store.erasure import EraseMessageRow
 from proxy.store.in_memory import InMemoryStore
+from proxy.store.reads import Store
 from proxy.store.session_notes import NoteRow, SettingsRow
 from tests.store.conftest import RowFactory, digest
 from tests.stores import count_rows
