@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -56,6 +56,9 @@ from proxy.stream.sse import begins_stream
 from proxy.upstream.client import BODILESS_STATUSES, Reply, Target
 
 log = logging.getLogger(__name__)
+
+COMPACTION_PATHS: Final = ("/responses/compact",)
+"""Ends of the paths that compact a history."""
 
 
 async def handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
@@ -131,6 +134,18 @@ def may_take_over(services: Services, incoming: Incoming) -> bool:
     headers = locate.decode_headers(incoming.headers)
     target = services.client.select_target(chains.read_model_name(incoming.body) or None)
     return lookups.find_policy(services, headers, target, DIALECTS[incoming.dialect]).mode == "rewrite"
+
+
+async def handle_compaction(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
+    """Pass on a compaction of a history, whose answer begins a new one: as received, except for reasoning that led to a
+    withheld call, which would be refused."""
+    if not (is_off(incoming) or incoming.unmanaged_reason):
+        incoming = await chains.follow(
+            services, incoming, may_take_over=may_take_over(services, incoming), has_answer=False
+        )
+        incoming = await repair_compaction(services, incoming)
+    reason = FallbackReason.OFF if is_off(incoming) else FallbackReason.COMPACTION
+    await fallback.forward_original(services, incoming, out, reason)
 
 
 async def repair_compaction(services: Services, incoming: Incoming) -> Incoming:

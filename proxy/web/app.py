@@ -44,8 +44,7 @@ from proxy.upstream.client import UpstreamClient
 from proxy.web.api.lazy_app import LazyAdminApp
 from proxy.web.asgi import MAX_PATH_CHARS, App, Message, Receive, Scope, Send, log_requests
 from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
-from proxy.web.chat import serve_chat
-from proxy.web.compress import serve_gateway
+from proxy.web.chat import serve_chat, serve_gateway, serve_stored_response
 from proxy.web.dashboard.static_files import create_dashboard
 from proxy.web.error_responses import DIALECT_KEY, answer_errors, convert_error
 from proxy.web.limits import BODY_SHARE_KEY, BodyBudget, ConcurrencyLimit, limit_heads
@@ -61,7 +60,6 @@ from proxy.web.routes import (
     SessionPath,
     is_conversational,
 )
-from proxy.web.stored_response_paths import serve_stored_response
 from proxy.web.tracing import trace_requests
 from proxy.web.websocket_tunnel import NOT_SERVED, TUNNEL_KEY, relay_tunnel, serve_tunnel
 
