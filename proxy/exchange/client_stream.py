@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from proxy.errors import ClientGone, UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.services import TURN_BYTES, Headers, ResponseWriter
+from proxy.stream.answer_relay import AnswerRelay
 from proxy.upstream.client import Reply
 
 KEEPALIVE_S = 10.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
@@ -34,20 +34,20 @@ from proxy.dialects.responses.items import COMPACTIONS
 from proxy.dialects.responses.request import ResponsesRequest
 from proxy.dialects.responses.request import find_session_names as find_responses_session_names
 from proxy.dialects.responses.request import read_wire_request as read_responses_request
-from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.notes.state_block import NoteBlock
 from proxy.stream import completions_body, gemini_body, messages_body, responses_body
+from proxy.stream.answer_relay import AnswerRelay, ClientEcho, RelayOptions
 from proxy.stream.block_filter import remove_blocks
 from proxy.stream.completions_answer import AssembledAnswer
 from proxy.stream.completions_body import RoundContent
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.gemini_answer import GeminiAnswer
 from proxy.stream.gemini_relay import GeminiRelay
+from proxy.stream.messages_answer import MessagesAnswer
 from proxy.stream.messages_patch import remove_hidden_member
 from proxy.stream.messages_relay import MessagesRelay
-from proxy.stream.relay_options import ClientEcho, RelayOptions
 from proxy.stream.responses_relay import ResponsesRelay
-from proxy.stream.tool_call_filter import HiddenCall
 
 _BOUND = re.compile(rb'"signature"\s*:\s*"[^"]|"(?:redacted_thinking|reasoning\.encrypted)"|"type"\s*:\s*"reasoning"')
 """Marks of reasoning that is bound to its prompt, in the bytes of an answer. What Responses stores is bound
@@ -56,32 +56,6 @@ _SEALED = b'"encrypted_content"'
 _COMPACTED = re.compile(rb'"type"\s*:\s*"(?:%b)"' % "|".join(sorted(COMPACTIONS)).encode())
 """A history that Responses has compacted is sealed as reasoning is. So is the page of a web search in Messages, which
 is bound to nothing."""
-
-
-class AnswerRelay(Protocol):
-    """The relay of one stream: see `proxy.stream.completions_relay.CompletionsRelay`."""
-
-    terminal: bytes
-    has_ended: bool
-    is_unfinished: bool
-
-    @property
-    def answer(self) -> AssembledAnswer: ...
-    @property
-    def blocks(self) -> list[str]: ...
-    @property
-    def other_blocks(self) -> list[str]: ...
-    @property
-    def hidden_calls(self) -> list[HiddenCall]: ...
-    @property
-    def goes_on(self) -> bool: ...
-    @property
-    def round_usage(self) -> Usage | None: ...
-    def build_round_message(self) -> bytes | None: ...
-    def feed(self, data: bytes) -> bytes: ...
-    def end(self) -> bytes: ...
-    def drop_held_text(self) -> None: ...
-    def end_answer(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +227,7 @@ MESSAGES = Dialect(
     name="messages",
     answers=AnswerFormat(
         make_relay=MessagesRelay,
-        read=messages_body.read_answer,
+        read=MessagesAnswer.from_body,
         remove_blocks=messages_body.remove_blocks,
         read_round=messages_body.read_round,
         join_rounds=messages_body.join_rounds,
@@ -314,7 +288,7 @@ GEMINI = Dialect(
     name="gemini",
     answers=AnswerFormat(
         make_relay=GeminiRelay,
-        read=gemini_body.read_answer,
+        read=GeminiAnswer.from_body,
         remove_blocks=gemini_body.remove_blocks,
         read_round=gemini_body.read_round,
         join_rounds=gemini_body.join_rounds,

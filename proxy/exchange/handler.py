@@ -38,7 +38,7 @@ from proxy.exchange import (
     result_clearing,
 )
 from proxy.exchange.client_stream import keep_alive, relay_to_client
-from proxy.exchange.dialect import DIALECTS, AnswerRelay
+from proxy.exchange.dialect import DIALECTS
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.prepare_request import prepare_request
 from proxy.exchange.record_outcome import Outcome
@@ -50,8 +50,8 @@ from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, GapRow, Row
+from proxy.stream.answer_relay import AnswerRelay, ClientEcho, RelayOptions
 from proxy.stream.completions_answer import AssembledAnswer
-from proxy.stream.relay_options import ClientEcho, RelayOptions
 from proxy.stream.sse import begins_stream
 from proxy.upstream.client import BODILESS_STATUSES, Reply, Target
 

@@ -28,7 +28,6 @@ from proxy.exchange import (
     publish_events,
 )
 from proxy.exchange.client_stream import relay_to_client
-from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.send_prompt import Sender
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
@@ -36,6 +35,7 @@ from proxy.exchange.turn import Turn
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
+from proxy.stream.answer_relay import AnswerRelay
 from proxy.stream.completions_body import may_call
 from proxy.stream.sse import begins_stream
 from proxy.stream.tool_call_filter import HiddenCall

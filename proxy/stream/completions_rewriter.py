@@ -15,9 +15,9 @@ from msgspec import UNSET
 from proxy.dialects.completions.stream import Choice, Chunk, read_chunk
 from proxy.dialects.usage import Usage, read_count
 from proxy.stream import completions_patch as patch
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.block_filter import CUT_REASONS, BlockFilter
 from proxy.stream.completions_answer import MAX_CHOICES, AssembledAnswer
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import (
     RUNNABLE_REASONS,

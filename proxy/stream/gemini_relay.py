@@ -1,4 +1,4 @@
-"""Relay of a Gemini stream through the proxy, with the interface of `CompletionsRelay`.
+"""Relay of a Gemini stream through the proxy.
 
 Each event is a whole response. It is passed on as soon as it is complete, and stays unchanged unless it holds hidden
 content. Then its parts are written again. An event without any part left is not passed on. No mark ends a stream, so
@@ -23,9 +23,9 @@ from proxy.dialects.gemini.stream import (
     set_parts,
     set_top,
 )
+from proxy.stream.answer_relay import NO_OPTIONS, RelayOptions
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.gemini_answer import GeminiAnswer
-from proxy.stream.relay_options import NO_OPTIONS, RelayOptions
 from proxy.stream.round_relay import RoundRelay
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
@@ -71,10 +71,7 @@ def _is_text(part: Any) -> bool:
 
 
 class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
-    """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
-
-    The parameters are those of `CompletionsRelay`. `drop_usage` is ignored, since every Gemini stream has usage.
-    """
+    """The relay of one round. `drop_usage` is ignored, since every Gemini stream has usage."""
 
     __slots__ = ("_after_large", "_filter", "_has_hidden", "_last", "_spent", "end_events")
 
@@ -93,7 +90,6 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
     # Bytes in, bytes out.
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes of upstream. Return the bytes that may go to the client now."""
         out: list[bytes] = []
         for event in self._parser.feed(data):
             self.take_event(event, out)
@@ -101,7 +97,6 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         return b"".join(out)
 
     def end(self) -> bytes:
-        """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
         if self.has_ended:
             return b""
         out: list[bytes] = []
@@ -118,7 +113,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
             else:
                 unread = event.raw
         self.end_round(out)
-        self._end_unread(unread, _CALL, out)
+        self._end_unread(unread, _CALL, out, may_pass=not (self._parser.overflowed or self.terminal))
         return b"".join(out)
 
     def take_event(self, event: SseEvent, out: list[bytes]) -> None:

@@ -18,11 +18,6 @@ from proxy.stream.messages_answer import MessagesAnswer, read_call
 from proxy.stream.tool_call_filter import HiddenCall
 
 
-def read_answer(body: bytes) -> MessagesAnswer:
-    """Return the answer in a body."""
-    return MessagesAnswer.from_body(body)
-
-
 def remove_blocks(
     body: bytes, headings: tuple[str, ...] = state_block.HEADINGS
 ) -> tuple[bytes, list[state_block.NoteBlock]]:
@@ -53,7 +48,7 @@ def remove_blocks(
 
 def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, ...] = ()) -> RoundContent:
     """Return what upstream says and asks for in one body. headings: as for `MessagesAnswer.build_round_message`."""
-    answer = read_answer(body)
+    answer = MessagesAnswer.from_body(body)
     calls = [read_call(block) for block in answer.blocks if block.kind == "tool_use"]
     ours = [call for call in calls if call.name in hidden_tools]
     shown = len(calls) - len(ours)

@@ -14,9 +14,9 @@ from proxy.dialects import spans
 from proxy.dialects.completions.stream import write_json
 from proxy.dialects.responses import stream as responses_stream
 from proxy.notes import state_block
+from proxy.stream.answer_relay import ClientEcho
 from proxy.stream.completions_answer import CAPTURE_LIMIT
 from proxy.stream.completions_body import RoundContent
-from proxy.stream.relay_options import ClientEcho
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.tool_call_filter import HiddenCall
 

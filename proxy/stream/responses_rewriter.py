@@ -14,8 +14,8 @@ from proxy.dialects.responses import items as responses_items
 from proxy.dialects.responses import stream as responses_stream
 from proxy.dialects.usage import Usage, read_count, read_usage
 from proxy.stream import responses_body
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.block_filter import BlockFilter
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall

@@ -357,11 +357,6 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     return trace.bindings
 
 
-def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
-    """The bindings in a body: see `HistoryTracer`."""
-    return _TRACER.trace(body, memo)
-
-
 def _add_messages(trace: BindingTrace, messages: Sequence[Any]) -> None:
     for message in messages:
         if isinstance(message, dict):
@@ -378,7 +373,7 @@ def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
     return BindingTrace(outside)
 
 
-_TRACER: Final = HistoryTracer("messages", ("system", "tools"), _begin_trace, _add_messages)
+trace_prompt: Final = HistoryTracer("messages", ("system", "tools"), _begin_trace, _add_messages).trace
 
 
 def _add_message(trace: BindingTrace, message: dict[str, Any]) -> None:

@@ -312,16 +312,6 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     return trace.bindings
 
 
-def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
-    """The bindings in a body. memo: only the items behind the known beginning are read.
-
-    The prompt is the tools, the text format, the effort and every earlier item; `instructions` and earlier reasoning
-    are no part of it. Ids, states and annotations are left out, because no edit changes them and clients do. Raises
-    ValueError for a body that is no JSON object.
-    """
-    return _TRACER.trace(body, memo)
-
-
 def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
     """The trace with what counts outside of the items. An input that is one text is one item."""
     head = ChainHash()
@@ -345,7 +335,9 @@ def _add_items(trace: BindingTrace, items: Iterable[Any]) -> None:
             trace.add(_canonicalize(item))
 
 
-_TRACER: Final = HistoryTracer("input", ("tools", "text", "reasoning"), _begin_trace, _add_items)
+trace_prompt: Final = HistoryTracer("input", ("tools", "text", "reasoning"), _begin_trace, _add_items).trace
+"""The prompt is the tools, the text format, the effort and every earlier item; `instructions` and earlier reasoning are
+no part of it. Ids, states and annotations are left out, because no edit changes them and clients do."""
 
 
 def _canonicalize(item: Any) -> Any:
