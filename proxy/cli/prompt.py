@@ -155,7 +155,6 @@ def _render_outline(message: Any) -> str:
 
 
 def join_lines(text: str) -> str:
-    """Return a text on one line."""
     return " ".join(escape_controls(text).split())
 
 

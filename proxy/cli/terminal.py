@@ -48,8 +48,6 @@ Cell = Text | str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table."""
-
     title: str
     make_cell: Callable[[Any], Cell]
     """Returns the content of the cell for a row."""

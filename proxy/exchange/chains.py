@@ -304,7 +304,6 @@ class ChainWriter(ResponseWriter):
             self._head = status, headers
 
     async def write(self, data: bytes) -> None:
-        """Send a part of the body."""
         if self._is_stream:
             if data := await self._rewrite_stream(data):
                 await self._out.write(data)
@@ -316,7 +315,6 @@ class ChainWriter(ResponseWriter):
                 await self._release(None)
 
     async def end(self, data: bytes = b"") -> None:
-        """Send the last part of the body."""
         if self._is_stream:
             await self._out.end(await self._rewrite_stream(data) + self._echo.flush())
             return
@@ -363,7 +361,6 @@ class ChainWriter(ResponseWriter):
         await self._out.respond(status, [*kept, (b"content-length", b"%d" % len(body))], body)
 
     async def abort(self) -> None:
-        """Close the connection, so that the answer does not look complete."""
         if self._head is not None:
             await self._release(None)
         await self._out.abort()

@@ -36,8 +36,6 @@ POLICY = "passthrough"
 
 @dataclass(frozen=True, slots=True)
 class ImportedConversation:
-    """A conversation to be imported."""
-
     session: str
     messages: tuple[bytes, ...]
     """The raw JSON of each message."""

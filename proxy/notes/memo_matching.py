@@ -147,7 +147,6 @@ def select_memos(
 
 @lru_cache(maxsize=4096)
 def _find_memo_words(content: str, tags: tuple[str, ...]) -> tuple[frozenset[str], tuple[frozenset[str], ...]]:
-    """The words of a memo, and the words of each of its tags."""
     return frozenset(_list_words(content)), tuple(frozenset(_list_words(tag)) for tag in tags)
 
 

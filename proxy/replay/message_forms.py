@@ -54,7 +54,6 @@ def make_assistant(text: str, calls: Sequence[Json] = ()) -> Json:
 
 
 def make_result(call_id: str, content: Any) -> Json:
-    """Return the result of a call."""
     return {"role": "tool", "tool_call_id": call_id, "content": read_text(content)}
 
 

@@ -77,8 +77,6 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ConversationResult:
-    """The result of one conversation."""
-
     source: str
     totals: tuple[ReplayTotals, ...]
     """The sums of each contender, in the order of the contenders."""

@@ -62,7 +62,6 @@ class Axis:
     """True if equal ratios, not equal differences, have equal distances."""
 
     def find_pixel(self, value: float) -> float:
-        """Return the pixel of a value."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low))

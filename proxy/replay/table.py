@@ -24,7 +24,6 @@ ReportColumn = tuple[str, Callable[[ReportEntry], str]]
 
 
 def print_report(report: ReplayReport, console: Console) -> None:
-    """Print the report."""
     console.print()
     console.print(Text(_render_head(report)), soft_wrap=False)
     for title, columns in _choose_columns(report, console.width):

@@ -144,7 +144,6 @@ class LiveSession(Packable):
             branch.unpack_values()
 
     def unpack_values(self) -> None:
-        """Unpack the session's own attributes."""
         with packing.LOCK:
             if self.packed is not None:
                 self.nodes, self.forms, tips = packing.unpack_nodes(self.packed.parts)
@@ -439,7 +438,6 @@ class Branch(Packable):
         del self.state, self.store_position
 
     def unpack_values(self) -> None:
-        """Unpack what is packed."""
         with packing.LOCK:
             packed = self._packed
             if packed is not None:

@@ -42,7 +42,6 @@ class ConnectionStore(Store):
     _connection: sqlite3.Connection | None = None
 
     async def close(self) -> None:
-        """Close the connection. Idempotent."""
         if self._connection is not None:
             self._connection.close()
             self._connection, self.trouble = None, "closed"

@@ -128,7 +128,6 @@ class PostgresStore(QueuedStore, Store):
         )
 
     async def open(self) -> None:
-        """Open the store; a store is opened once. Raises StoreRefused if the database cannot be opened."""
         async with self._close_on_failure():
             connection = await self._connect()
             try:

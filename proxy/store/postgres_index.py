@@ -153,7 +153,6 @@ def build_query(text: str) -> str:
 
 
 def read_match(row: Sequence[Any]) -> SearchMatch:
-    """The match in a row of SEARCH."""
     has_text = row[3] is not None
     return SearchMatch(
         row[0], bytes(row[1]), row[2], extract_text(row[0], row[3]) if has_text else "", row[4], has_text

@@ -176,7 +176,6 @@ class SqliteStore(QueuedStore, Store):
         return max(super()._find_oldest_open(), sqlite_files.read_opening_time(self.path))
 
     async def open(self) -> None:
-        """Open the store; a store is opened once. Raises StoreRefused if the file cannot be opened."""
         # At level DEBUG aiosqlite logs every statement with its arguments, which are the users' messages.
         logging.getLogger("aiosqlite").setLevel(logging.WARNING)
         try:

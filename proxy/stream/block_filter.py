@@ -190,7 +190,6 @@ class BlockFilter:
             self._line_kind = _REST
 
     def _end_line(self, out: list[str]) -> None:
-        """End the line."""
         if self._block_heading:
             self._end_block_line("\n", out)
             return

@@ -135,7 +135,6 @@ class AssembledAnswer:
         return answer
 
     def add_event(self, data: bytes) -> None:
-        """Add the data of one event."""
         if data.startswith(b"[DONE]"):
             self.is_done = True
             return

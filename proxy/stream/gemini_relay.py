@@ -223,7 +223,6 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
             piece.parts.append(_set_text(_NO_TEXT, held_text))
 
     def _render(self, piece: _Piece, *, is_end: bool = False) -> bytes:
-        """The bytes of a piece, which is then part of the answer."""
         event, data, response = piece.event, piece.event.data or b"", piece.response
         if self._is_unedited:
             self.answer.add_response(response)
@@ -298,7 +297,6 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         return piece
 
     def _send_end(self) -> None:
-        """Set `terminal` to the end of the stream, with the finish reason and the usage of the whole answer."""
         if not self._last:
             self._last = [self._make_piece([_NO_TEXT])]
         for piece in self._last:

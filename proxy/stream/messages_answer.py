@@ -47,7 +47,6 @@ class MessagesAnswer(AssembledAnswer):
 
     @classmethod
     def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> MessagesAnswer:
-        """Return the answer in a non-streaming body."""
         answer = cls(max(limit, len(body)))
         try:
             value = msgspec.json.decode(body)
@@ -73,7 +72,6 @@ class MessagesAnswer(AssembledAnswer):
         return answer
 
     def add_event(self, data: bytes) -> None:
-        """Add the data of one event."""
         event = read_event(data)
         if event is None:
             self.unparsed += 1
@@ -173,17 +171,14 @@ class MessagesAnswer(AssembledAnswer):
 
     @property
     def text(self) -> str:
-        """The text, without the withheld text."""
         return repair_surrogates("".join(block.text for block in self._list if block.kind == "text"))
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The tool calls."""
         return tuple(read_call(block) for block in self._list if block.kind == "tool_use")
 
     @property
     def choice_count(self) -> int:
-        """One answer has one choice."""
         return 1 if self._list or self.finish_reasons else 0
 
 

@@ -296,7 +296,6 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self._put(_Piece("text", block, block.last_text, visible), out)
 
     def _render(self, piece: _Piece) -> bytes:
-        """The bytes of a piece, which is then part of the answer."""
         block, event = piece.block, piece.event
         if piece.kind == "start":
             block.number = self._next
@@ -345,7 +344,6 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self._send_end()
 
     def _send_end(self) -> None:
-        """Set `terminal` to the end of the stream, with the stop reason and the usage of the whole answer."""
         of_round = self._round
         if of_round is None or not self._tail:
             return

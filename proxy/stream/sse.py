@@ -31,8 +31,6 @@ _COLON, _LF, _CR = b":\n\r"
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event."""
-
     raw: bytes
     """The bytes of the event, blank line included."""
     data: bytes | None = None

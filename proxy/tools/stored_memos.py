@@ -26,7 +26,6 @@ def read_memo(row: MemoRow) -> Memo:
 
 
 def make_memo_row(tenant: str, memo: Memo) -> MemoRow:
-    """Return the row of a memo."""
     tags = msgspec.json.encode(memo.tags).decode()
     return MemoRow(
         *(

@@ -47,15 +47,12 @@ class AsgiResponse(ResponseWriter):
         self._hold_head = hold_head
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send status and headers."""
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes) -> None:
-        """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
-        """Send the last part of the body."""
         await self._send({"type": "http.response.body", "body": data})
 
     async def abort(self) -> None:

@@ -70,8 +70,6 @@ class ReflectionSettings:
 
 
 class AnsweredCall(NamedTuple):
-    """An answered call."""
-
     call: Call
     call_index: int
     """The index of the message with the call."""

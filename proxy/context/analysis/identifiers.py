@@ -185,7 +185,6 @@ def is_numbered(line: str) -> bool:
 
 
 def find_text_facts(text: str) -> TextFacts:
-    """Return the facts of a text."""
     return TextFacts(" ".join(find_distinct_names(text)), text)
 
 

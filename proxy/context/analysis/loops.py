@@ -111,7 +111,6 @@ class _LoopPatterns:
         )
 
     def read_assistant(self, message: Message) -> _AssistantFacts:
-        """Return the facts of an assistant message."""
         thought = f"{message.reasoning}\n{message.text}".strip()
         return _AssistantFacts(
             self.find_theme(thought) if thought else None,

@@ -50,8 +50,6 @@ _MAX_PARSED_CHARS = 400_000
 
 
 class ResultLines(NamedTuple):
-    """The lines of a result."""
-
     lines: Sequence[str]
     code: int | None = None
     failed: bool | None = None

@@ -211,7 +211,6 @@ def _parse_calls(message: Message) -> Mapping[str, ShellCommand]:
 
 
 def parse_call(call: Call) -> ShellCommand:
-    """Return the command of a call."""
     return call.derive(_parse_call)
 
 
@@ -273,7 +272,6 @@ def _read_here_string(text: str) -> str:
 
 
 def parse_command(text: str) -> ShellCommand:
-    """Parse a shell command."""
     text = _read_here_string(text)
     shown = _shorten_text(
         " ".join(text[: 4 * MAX_STORED_CHARS].split()), text if len(text) > 4 * MAX_STORED_CHARS else ""

@@ -90,7 +90,6 @@ class MessagesRequest:
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of `frame`."""
         frame = self.frame
         return sum(len(value) for value in (*frame.raw, frame.head, frame.tail) if value is not None)
 

@@ -78,7 +78,6 @@ def read_lane(frame: bytes, max_values: int) -> bytes:
 
 
 def name_lane(event: bytes, lane: bytes) -> bytes:
-    """An event with its lane."""
     if not lane or event[:1] != b"{":
         return event
     return b'{"stream_id":%b%b%b' % (lane, b"" if event[1:].lstrip().startswith(b"}") else b",", event[1:])
