@@ -125,8 +125,7 @@ class LabelledHistogram(_SeriesByLabels, Histogram):
 
 
 class Metrics:
-    """All metrics, one attribute each. known_labels: label values that always count, by limit_label: the upstreams, the
-    routes."""
+    """All metrics, one attribute each. known_labels: by limit_label, the label values that always count."""
 
     def __init__(self, known_labels: Mapping[str, Iterable[str]] | None = None) -> None:
         self.registry = CollectorRegistry()

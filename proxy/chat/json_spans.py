@@ -231,8 +231,7 @@ fewer than 32 of them is short: it is counted at once."""
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """Upper limits of a body's size and of its contents, so that one request cannot cost seconds of processor time and
-    gigabytes."""
+    """Upper limits of a body's size and contents, so that a request cannot cost seconds of processor time."""
 
     body_bytes: int = 16 << 20
     """Bytes."""
@@ -263,8 +262,7 @@ class SizeLimits:
         return value_count
 
     def check_request(self, request: Request) -> None:
-        """Check the content parts and the tool calls of all messages. Raises NotManaged if there are too many of
-        either."""
+        """Check the content parts and tool calls of all messages. Raises NotManaged if there are too many."""
 
         def add(begin: int, known: tuple[int, int] | None) -> tuple[int, int]:
             new = request.messages[begin:]
@@ -347,8 +345,7 @@ class _Walk:
         self.in_text = False
 
     def count(self, until: int, enough: int | None = None) -> int:
-        """Scan up to the offset `until`. Return the number of value marks outside of texts on the way, or somewhat more
-        than `enough`."""
+        """Scan up to the offset `until`. Return the value marks outside of texts, or more than `enough`."""
         mark_count = 0
         while self._at < until and (enough is None or mark_count <= enough):
             end = min(self._at + SCAN_BYTES, until)

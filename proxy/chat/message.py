@@ -135,11 +135,9 @@ class Request(msgspec.Struct, frozen=True, eq=False):
     prefix_bytes: int = 0
     """Byte offset in the body at which the part after the known prefix begins."""
     is_spliced: bool = False
-    """True if messages were inserted, so that the messages differ from those in the body; `write_request` then writes
-    them."""
+    """True if messages were inserted: they differ from the body's, and `write_request` writes them."""
     memo_values: dict[Hashable, Any] = {}
-    """Memo of facts about a prefix of the messages, by name (see `memo`). It is handed on to the next request of the
-    history."""
+    """Memo of facts about a prefix of the messages, by name (see `memo`), for later requests of the history."""
 
     def memo(self, name: str, compute: Callable[[int, T | None], T], owner: Hashable = None) -> T:
         """Incremental memo: compute a fact for the new messages only and join it to the result stored for the shared
@@ -156,8 +154,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         return made
 
     def read_memo(self, name: str, owner: Hashable = None) -> tuple[int, Any]:
-        """(number of messages that the stored result covers, the result); (0, None) if there is none for this owner and
-        prefix."""
+        """(messages that the stored result covers, the result); (0, None) without one for this owner and prefix."""
         before, whose, value = self.memo_values.get(name, ((), owner, None))
         if value is None or whose != owner:
             return 0, None

@@ -103,8 +103,7 @@ class AdminClient:
                 return
 
     def find_session_path(self, name: str) -> str:
-        """Return the path of a session. `-` stands for the session used last. Raises RemoteRefused if there is no
-        session yet."""
+        """Return the path of a session; `-` is the one used last. Raises RemoteRefused if there is none."""
         if name != "-":
             # `name` is never an address already, so a name that begins with ~ is written as an address.
             return f"/api/sessions/{quote(write_address(name), safe='~')}"
@@ -257,8 +256,7 @@ class RemoteCommand:
     def show_list(
         self, path: str, columns: Sequence[terminal.TableColumn], empty: str, limit: int, **query: object
     ) -> None:
-        """Print a list as JSON, or as a table. empty: the text for a list without items. limit: the largest number of
-        items."""
+        """Print a list as JSON or as a table. empty: the text without items. limit: the largest number of items."""
         found = list(self.client.list_items(path, limit, **query))
         self.show(found, lambda rows: terminal.print_table(rows, columns, empty=empty))
 

@@ -300,8 +300,7 @@ def _list_contenders(name: str, schedule: str, policies: dict[str, Policy]) -> I
 
 
 def read_price_pairs(texts: list[str], model: Model) -> tuple[tuple[PricePair, ...], Model]:
-    """Return (the price pairs of the report, the model with the first pair). Raises ConfigError if a text is no price
-    pair."""
+    """Return (the price pairs of the report, the model with the first one). Raises ConfigError for other texts."""
     own = f"{model.w:g}/{model.r:g}"
     pairs = tuple(dict.fromkeys(_parse_price_pair(text) for text in texts or [own, *DEFAULT_PRICE_PAIRS]))
     return pairs, replace(model, w=pairs[0][0], r=pairs[0][1])

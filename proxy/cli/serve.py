@@ -133,8 +133,7 @@ writer writes waits for this time. With the usual 5 ms, a burst of long conversa
 
 
 def tune_collector() -> None:
-    """Exempt all present objects from garbage collection, since they stay as long as the process, and make collections
-    rare."""
+    """Exempt all present objects from garbage collection, as they stay, and make collections rare."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

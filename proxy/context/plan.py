@@ -97,8 +97,7 @@ class Proposal(msgspec.Struct, frozen=True):
     """Tokens that would be left. It is an estimate if `write_text` makes the text later."""
     text: str | None = None
     since: int = 0
-    """The index of the message with which the proposal became possible. The rent of carrying the message counts from
-    there."""
+    """The index of the message with which the proposal became possible: its rent counts from there."""
     write_text: Callable[[frozenset[int]], str | None] | None = None
     """Function that makes the text when the proposal is taken, for texts that depend on the rest of the prompt at that
     time.
@@ -111,8 +110,7 @@ class Proposal(msgspec.Struct, frozen=True):
     """The index of a message whose edit has to be there too, because that edit says what this one takes away. The edit
     may be proposed as well, or in force."""
     joint: bool = False
-    """True if it is made with all other joint proposals of its stage or not at all, because they were chosen
-    together."""
+    """True if it is made with all joint proposals of its stage or not at all: they were chosen together."""
     content: ContentKind | None = None
     """The content of a tool result. None if the proposal is made for another reason: then page faults do not count
     against it."""
@@ -271,8 +269,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     refetched: Mapping[str, int] = {}
     """Cut results that were fetched again in this session, by sort, those of this request included."""
     refetched_keys: frozenset[bytes] = frozenset()
-    """Chain keys of the results that fetched a cut result again, as `FaultCounts.refetched_keys`, those of this request
-    included."""
+    """Chain keys of the results that fetched a cut result again (`FaultCounts.refetched_keys`), new ones too."""
     exposed: Mapping[str, int] = {}
     """Cut results in the session's requests, summed over these requests, by sort, this request included."""
     request_count: int = 1

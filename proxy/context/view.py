@@ -374,8 +374,7 @@ def with_edits(view: View, edits: Mapping[bytes, Edit]) -> View:
 
 
 def keep_edited_history(edited: View, branch_edits: Mapping[bytes, Edit]) -> None:
-    """Keep the facts about a view with new edits for the next request. branch_edits: the edits that the branch will
-    have then."""
+    """Keep the facts about a view with new edits for the next request. branch_edits: those of the branch then."""
     applied = edited.history.edited_history = edited.edited_history
     applied.branch_edits, applied.branch_edit_count = branch_edits, len(branch_edits)
     # In the order of the messages, as after a restart: the order of later edits follows from it.

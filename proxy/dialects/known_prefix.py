@@ -88,8 +88,7 @@ class HistoryMemo:
         return sum({id(view.obj): memoryview(view.obj).nbytes for view in views}.values())
 
     def copy(self, stable: int) -> HistoryMemo:
-        """A memo with the same beginnings, for a request that continues the history behind its first `stable`
-        elements."""
+        """A memo with the same beginnings, for a request that goes on behind its first `stable` elements."""
         written = self.written.limit_stable(stable) if self.written is not None else None
         return HistoryMemo(self.own.copy(), self.sent.copy(), written)
 

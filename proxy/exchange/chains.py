@@ -154,8 +154,7 @@ def return_unplanned(incoming: Incoming) -> Incoming:
 
 
 def repeats_other_values(incoming: Incoming) -> bool:
-    """True if the answer to a request that goes out without a plan has values of the proxy, not the client's: it has to
-    be read."""
+    """True if the answer to an unplanned request has values of the proxy, not the client's: it is read then."""
     chain = incoming.chain
     return chain is not None and chain.is_taken_over and not chain.history.at_provider
 

@@ -100,8 +100,7 @@ class _KeepaliveWriter(ResponseWriter):
 
 @asynccontextmanager
 async def keep_alive(out: ResponseWriter, *, has_comments: bool) -> AsyncIterator[ResponseWriter]:
-    """Wrap the client's stream: while it is silent, comments are sent, or blank lines to clients that cannot skip
-    comments."""
+    """Wrap the client's stream: while it is silent, comments are sent, or blank lines in their place."""
     writer = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")
     task = asyncio.create_task(writer.send_keepalives())
     try:

@@ -172,8 +172,7 @@ def is_off(incoming: Incoming) -> bool:
 async def _send_and_relay(
     services: Services, turn: Turn, target: Target, incoming: Incoming, out: ResponseWriter
 ) -> Turn:
-    """Send the plan and relay the answer; the end of the exchange is recorded in every case. Return the turn as it was
-    sent."""
+    """Send the plan, relay the answer, and record the end in every case. Return the turn as it was sent."""
     sent_at = services.now()
     with _record_no_reply(services, turn):
         turn, reply = await send_prompt(services, turn, target, incoming)
@@ -333,8 +332,7 @@ async def _relay_body(
     first_byte_ms: float,
     tool_loop: ToolLoop | None = None,
 ) -> None:
-    """Relay an answer that is one body. It waits for the store, so that its headers can report whether the exchange is
-    stored."""
+    """Relay an answer in one body, after the store: its headers report whether the exchange is stored."""
     try:
         body = await _read_body(services, turn, reply)
     except AnswerTooLong:
@@ -470,8 +468,7 @@ async def _answer_with_original(
 
 
 async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter, note: str) -> None:
-    """Pass on an answer that is larger than the proxy holds, or that it cannot decode: as it comes, without reading
-    it."""
+    """Pass on an answer that is too large, or cannot be decoded: as it comes, without reading it."""
     _record_unfinished(services, turn, Outcome("partial", reply.status, note=note))
     headers = _make_response_headers(turn, reply, changed=False)
     await fallback.relay_unread(services, turn.upstream, reply, out, headers)

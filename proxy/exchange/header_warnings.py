@@ -46,8 +46,7 @@ def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tupl
 
 
 def report(warnings: Iterable[str], logged: set[str], metrics: Metrics) -> None:
-    """Count the warnings, and log those that were not logged before. logged: those that were; the new ones are added
-    to it."""
+    """Count the warnings, and log those that are not yet in `logged`, to which they are added."""
     for text in warnings:
         metrics.ignored_headers_total.labels(header=text.partition(":")[0]).inc()
         if text not in logged and len(logged) < MAX_LOGGED_WARNINGS:

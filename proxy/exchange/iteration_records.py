@@ -34,8 +34,7 @@ from proxy.store.session_notes import NoteRow
 log = logging.getLogger(__name__)
 
 MAX_RANKED_STEPS = 200
-"""Limit on the steps with which the newest step is ranked: a record does not justify another pass over a long
-history."""
+"""Steps with which the newest one is ranked: a record does not justify a pass over a long history."""
 
 
 def make_iteration_rows(services: Services, turn: Turn, injection: Reflect, reflections: list[str]) -> list[Row]:

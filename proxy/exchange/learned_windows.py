@@ -54,8 +54,7 @@ async def load_windows(services: Services) -> None:
 
 
 def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
-    """Remember the window of the turn's model that an error names. True if the error says that the prompt is too
-    long."""
+    """Remember the window that an error names for the turn's model. True if the prompt was too long."""
     overflow = read_overflow(body)
     if overflow is None:
         return False

@@ -72,8 +72,7 @@ def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions
 
 
 def look_up_model(services: Services, name: str) -> Model:
-    """The entry of the model. Patterns are tried once for each name; clients choose the names, so 1,000 are
-    remembered."""
+    """The entry of the model. Patterns are tried once a name, and 1,000 names are remembered."""
     if len(name) > MAX_MODEL_CHARS:
         return find_model(services.models, name)
     model = services.models_by_name.get(name)

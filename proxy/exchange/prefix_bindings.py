@@ -212,8 +212,7 @@ def leave_out_for_edits(services: Services, turn: Turn, judged: Judgement) -> Tu
 
 
 def _leave_out(services: Services, turn: Turn, judged: Judgement) -> Turn | None:
-    """Return the turn without the reasoning that its prompt breaks, which is noted and counted. None if it cannot
-    leave."""
+    """Return the turn without the reasoning that its prompt breaks, noted and counted. None if it has to stay."""
     stripped = _strip(turn, turn.prompt.outgoing, judged.tokens, judged.left_out)
     if stripped is None:
         return None
@@ -235,8 +234,7 @@ def _strip(turn: Turn, body: bytes, tokens: Sequence[str], run: Sequence[str]) -
 
 
 def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
-    """(the client's own bytes without the reasoning that was made after other prompts of the proxy, the tokens of that
-    reasoning)."""
+    """(the client's bytes without reasoning that was made after other prompts of the proxy, its tokens)."""
     body = turn.original
     if not turn.has_bound_answers:
         return body, ()

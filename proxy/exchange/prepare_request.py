@@ -278,8 +278,7 @@ def find_session_name(
 
 
 def read_options(headers: Mapping[str, str]) -> dict[str, str]:
-    """The x-context-* headers of a request, by the rest of their names. Headers that name the key, session or user are
-    left out."""
+    """The x-context-* headers by the rest of their names, without those of the key, session and user."""
     prefix = "x-context-"
     options = {name.removeprefix(prefix): value.strip() for name, value in headers.items() if name.startswith(prefix)}
     return {name: value for name, value in options.items() if name not in ("key", "session", "user")}

@@ -50,8 +50,7 @@ class RebuiltPrompt:
 
 
 async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str) -> RebuiltPrompt | None:
-    """Return the prompt of one exchange, None if there is no such exchange. Raises StoredPartMissing if a part of it is
-    missing."""
+    """Return an exchange's prompt, None if there is none. Raises StoredPartMissing if a part is missing."""
     row = await store.read_exchange(tenant, session, exchange)
     if row is None:
         return None

@@ -102,8 +102,7 @@ class ResponseWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IdleCompression:
-    """A branch that waits to be compressed ahead (see `idle_compressions`), and the bytes of the request that it
-    holds."""
+    """A branch that waits to be compressed (see `idle_compressions`), and its request's bytes."""
 
     task: asyncio.Task[None]
     size: int
@@ -201,8 +200,7 @@ class Services:
     """Warnings that the log has already given (`header_warnings`)."""
 
     def forget_session(self, tenant: str, session: str) -> None:
-        """Forget a session whose rows were removed, also if a request has read it meanwhile: its next request stores
-        it whole."""
+        """Forget a session whose rows were removed: its next request stores it whole."""
         self.histories.remove_session(tenant, session)
         self.items.remove_session(tenant, session)
         live_session = self.live_sessions.find_session(tenant, session)

@@ -95,8 +95,7 @@ def _is_bound_by_answers(turn: Turn) -> bool:
 
 
 async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
-    """Return the rounds of the answers in this request, read from the store where this process does not know
-    them."""
+    """Return the rounds of the answers in this request, read from the store where they are not known."""
     live_session = turn.located.branch.live_session
     missing = dict.fromkeys(filterfalse(live_session.hidden_rounds.__contains__, _list_answered_tips(turn)))
     if turn.located.known_until == len(turn.keys) - 1 and turn.tip_key not in live_session.hidden_rounds:
@@ -151,8 +150,7 @@ def offer_with_first_edit(services: Services, turn: Turn, plan: Plan) -> Turn:
 
 
 def find_guarded_results(turn: Turn) -> frozenset[bytes]:
-    """Keys of results that our tools have brought since the last prompt: they would be fetched again if they were
-    shortened."""
+    """Keys of our tools' results since the last prompt: if shortened, they would be fetched again."""
     task = lookups.find_task(turn)
     since = turn.enriched.spliced.keys.index(turn.keys[task[0]]) if task is not None else 0
     messages, hidden = turn.enriched.spliced.request.messages, turn.enriched.spliced.hidden_at

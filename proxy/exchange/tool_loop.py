@@ -77,8 +77,7 @@ class RoundLimits:
         self._call_counts: Counter[tuple[str, str]] = Counter()
 
     def add_round(self, calls: Sequence[HiddenCall]) -> str:
-        """Count one more round with these calls. Return the limit that it passes, a key of `LIMIT_RESULTS`; "" for
-        none."""
+        """Count a round with these calls. Return the limit that it passes, a key of `LIMIT_RESULTS`, or ""."""
         self._round_count += 1
         self._call_counts.update({_make_call_key(call) for call in calls})
         if self._round_count > self._max_rounds:
@@ -364,8 +363,7 @@ class ToolLoop:
         self.turn = self.turn.with_rounds(usage=tuple(tried))
 
     async def send_original(self) -> Reply:
-        """Send the client's own request, as repaired for this upstream. Return its answer, whatever its status. Raises
-        UpstreamError."""
+        """Send the client's own request, repaired for this upstream. Return its answer. Raises UpstreamError."""
         return await self._sender.send_body(self.turn, self.turn.prompt.outgoing, self._make_headers())
 
 

@@ -229,8 +229,7 @@ class HelperQueue:
         return outcome
 
     async def _store_answer(self, question: Question, answer: HelperAnswer) -> None:
-        """Deliver the answer at once, and return when it is on disk: until then no other process would find it
-        there."""
+        """Deliver the answer at once, and return when it is on disk, where other processes find it."""
         text = answer.text.strip()
         tenant, session, name = question.key
         tokens = (answer.prompt_tokens, answer.completion_tokens)
@@ -253,8 +252,7 @@ class HelperQueue:
             self._metrics.persist_dropped_total.inc()
 
     def _deliver_answer(self, question: Question, text: str) -> None:
-        """Deliver the answer to every live branch of the session, and to the branches that asked: one may have left
-        memory."""
+        """Deliver the answer to every live branch of the session, and to those that asked."""
         question.text = text
         tenant, session, name = question.key
         live_session = self._live_sessions.find_session(tenant, session)

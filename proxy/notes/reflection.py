@@ -232,8 +232,7 @@ def _read_parameters(arguments: str) -> object:
 
 
 def add_reflection(iteration: IterationReport, text: str) -> IterationReport:
-    """The iteration with its reflection added. A text that does not parse is stored as text and changes nothing
-    else."""
+    """The iteration with its reflection added. One that does not parse is stored as text alone."""
     parsed = parse_reflection(text)
     if parsed is None:
         return msgspec.structs.replace(iteration, reflection=text)

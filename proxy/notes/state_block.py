@@ -199,8 +199,7 @@ def is_note(body: str, *, is_cut_off: bool) -> bool:
 
 
 def _read_field(line: str) -> tuple[str, bool] | None:
-    """(the field that a line begins, True if the line has text after the field's name), None if the line begins no
-    field."""
+    """(the field that a line begins, True if text follows its name), None if the line begins no field."""
     if not line:
         return None
     found = _FIELD.match(line)
@@ -216,8 +215,7 @@ def _may_be_field(head: str) -> bool:
 
 
 def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None]) -> bool:
-    """True if the last paragraph is no part of the note: prose that stands apart after a last field written on one
-    line."""
+    """True if the last paragraph is prose that stands apart after a field on one line: no part of the note."""
     last = max(n for n, name in enumerate(named) if name)
     if not named[last][1]:  # type: ignore[index]
         return False
@@ -291,8 +289,7 @@ def split_blocks(
 
 
 def remove_blocks(text: str, blocks: Sequence[NoteBlock]) -> tuple[str, str]:
-    """(the text without these blocks, the removed newline characters before the last block if that block ends the
-    text)."""
+    """(the text without these blocks, the removed newlines before the last one if it ends the text)."""
     if not blocks:
         return text, ""
     pieces: list[str] = []
@@ -319,8 +316,7 @@ def strip_gap(text: str) -> str:
 
 
 def shorten_body(body: str, limit: int = 4000) -> str:
-    """The first `limit` characters at most: cut after the last line that fits whole, or within a first line that does
-    not fit."""
+    """The first `limit` characters at most, cut after a whole line, or within a first line that is longer."""
     if len(body) <= limit:
         return body
     cut = body.rfind("\n", 0, limit + 1)

@@ -123,8 +123,7 @@ async def restore(services: Services, selected: SelectedBranch, chosen: Sequence
 
 @DecisionFunction
 async def pin(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
-    """Pin messages: no policy edits them from now on. Earlier edits stay as they are: `restore` brings the messages
-    back whole."""
+    """Pin messages: no policy edits them from now on. Earlier edits stay until a `restore`."""
     if any(selected.keys[n] in selected.operator_decisions.dropped for n in chosen):
         raise Conflict("what is dropped cannot be pinned", hint="Restore it: then it stays, too.")
     return await _store_decision(
@@ -198,8 +197,7 @@ def _resolve_ids(selected: SelectedBranch, ids: Sequence[str], id_kind: IdKind) 
 
 
 def _may_be_decided(selected: SelectedBranch, index: int) -> bool:
-    """True for a message that may be decided on. System messages may not: they share the key of the message before
-    them."""
+    """True for a message that may be decided on: a system message has the key of the one before it."""
     return not selected.request.messages[index].is_system
 
 

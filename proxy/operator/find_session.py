@@ -88,8 +88,7 @@ async def find_branch(services: Services, tenant: str, name: str, branch: str | 
 
 
 async def find_last_exchange(services: Services, record: SessionRecord, branch: str | None) -> ExchangeRecord:
-    """Return the newest exchange of a branch, or of the newest branch; side calls count where there is nothing else.
-    Raises NotFound."""
+    """Return the newest exchange of a branch, or of the newest branch, side calls last. Raises NotFound."""
     side = {row.branch for row in record.branches if row.kind == "side"}
     side = side if len(side) < len(record.branches) else set()
     if branch is not None and branch not in {row.branch for row in record.branches}:

@@ -170,8 +170,7 @@ def _count_own_messages(keys: Sequence[bytes], inserts: Sequence[PromptInsert]) 
 
 
 def _place_inserts(turn: Turn) -> list[PromptInsert]:
-    """Return the texts of the proxy in a plan. Each has the index of the client's message that it is in, -1 for
-    none."""
+    """Return a plan's texts of the proxy, each with the index of the client's message that it is in, or -1."""
     places: dict[bytes, int] = {}
     for position, key in enumerate(turn.keys):
         places.setdefault(key, position)

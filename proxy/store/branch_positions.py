@@ -181,7 +181,6 @@ class BranchReads(RowReader):
         return [BranchLength(*row) for row in await self._fetch(BRANCH_LENGTHS, (tenant, session))]
 
     async def read_last_status(self, tenant: str, session: str, branch: str, tip: bytes) -> str:
-        """The status of the branch's newest request that ended with this message: "open" while it has no outcome; "" if
-        there was none."""
+        """The status of the branch's newest request with this tip: "open" without an outcome, "" without one."""
         rows = await self._fetch(LAST_STATUS, (tenant, session, branch, tip))
         return str(rows[0][0]) if rows else ""

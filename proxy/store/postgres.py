@@ -160,8 +160,7 @@ class PostgresStore(QueuedStore, Store):
             )
 
     async def inspect(self) -> DatabaseState:
-        """Log in and look at the database, as a start would. Raises StoreRefused if nobody can log in, or if it does
-        not answer."""
+        """Log in and look at the database, as a start would. Raises StoreRefused if that is not possible."""
         async with self._close_on_failure():
             connection = await self._connect(self._connect_s)
             try:

@@ -146,8 +146,7 @@ def _list_words(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def build_query(text: str) -> str:
-    """The query for `to_tsquery`: any word of the text; "" if the text has no word. Words are letters and digits
-    alone."""
+    """The query for `to_tsquery`: any word of letters and digits; "" if the text has none."""
     wanted = list(dict.fromkeys(extract_words(" ".join(find_search_words(text)))))[:MAX_QUERY_WORDS]
     return " | ".join(f"'{word}'" for word in wanted)
 

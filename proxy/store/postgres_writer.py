@@ -79,8 +79,7 @@ class PostgresWriter:
         self._task = asyncio.create_task(self._run(), name="store-writer")
 
     async def stop(self) -> None:
-        """Write the waiting items, for `drain_s` at most if the server does not let it, and end the task.
-        Idempotent."""
+        """Write what waits, for `drain_s` at most if the server hangs, and end the task. Idempotent."""
         self.queue.close()
         if self._task is not None:
             await asyncio.shield(self._task)
@@ -231,8 +230,7 @@ def describe_error(error: Exception) -> str:
 
 
 def _strip_values(error: Exception) -> Exception:
-    """The error of a bad row without the row's values, which PostgreSQL and asyncpg quote: the error is logged and
-    passed on."""
+    """The error of a bad row without the values that PostgreSQL and asyncpg quote: it is logged."""
     if isinstance(error, asyncpg.PostgresError):
         bare: Exception = type(error)(f"SQLSTATE {error.sqlstate}")
         return bare

@@ -274,8 +274,7 @@ class Store(ImmediateReads, SessionNotesReads, SessionListReads, BranchReads, Re
         return SessionRecord(row[0], row[1], bool(row[2]), row[3], row[4], **found)
 
     async def read_session_names(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
-        """(tenant, session) of the sessions after `after`, in the order of their names: for reports, not for
-        serving."""
+        """(tenant, session) of the sessions after `after`, in the order of their names: for reports."""
         return [(row[0], row[1]) for row in await self._fetch(sql.SESSIONS, (*after, limit))]
 
     async def read_chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:

@@ -55,8 +55,7 @@ _KEYS = {
 come before their index rows, which are removed with them."""
 
 _OF_TENANT = ("memos", "context_windows", "spending")
-"""Tables of a tenant's rows under a session of no name; the removal of a session of no name does not take them with
-it."""
+"""Tables of a tenant's rows under a session of no name, which no removal of a session takes with it."""
 
 CLEAR_MEMO_SOURCES = "memos.source_session"
 """The name, used instead of a table's, of the step that clears a removed session's name in the tenant's memos."""

@@ -38,8 +38,7 @@ class HiddenRoundRow(Struct, frozen=True, gc=False):
 
 
 class ToolOfferRow(Struct, frozen=True, gc=False):
-    """The proxy's tools that a branch is offered: updates the branch's row if nothing is decided yet, otherwise does
-    nothing."""
+    """The proxy's tools that a branch is offered: updates its row if nothing is decided yet."""
 
     tenant: str
     session: str
@@ -293,8 +292,7 @@ class SessionNotesReads(RowReader):
     async def read_memos(
         self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
     ) -> list[MemoRow]:
-        """Memos in the order of their ids, of one project or all, after `after` (exclusive, an id), which turns the
-        page."""
+        """Memos in the order of their ids, of one project or all, after `after` (exclusive, an id)."""
         if project is None:
             rows = await self._fetch(MEMOS, (tenant, after, limit))
         else:

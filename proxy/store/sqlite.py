@@ -391,8 +391,7 @@ class _Reader:
         return list(rows)
 
     async def _drop_connection(self) -> None:
-        """Interrupt the running statement and close the connection, without waiting: a hanging disk would block the
-        event loop too."""
+        """Interrupt the statement and close the connection, without waiting: a disk that hangs would block all."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.interrupt()

@@ -31,8 +31,7 @@ OWNER_HINT = "Run this as the user that the proxy runs as."
 
 
 def build_uri(path: Path) -> str:
-    """The URI for sqlite3.connect: it opens the file only if the file is there, so that a deleted file is not created
-    again by chance."""
+    """The URI for sqlite3.connect: it opens a file that is there, and creates none."""
     return path.absolute().as_uri() + "?mode=rw"
 
 
@@ -107,8 +106,7 @@ def make_private(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Move a damaged database, its log and its shared memory to the first free name; return the new path of the
-    database."""
+    """Move a damaged database, its log and shared memory to the first free name; return the new path."""
     path, number = path.resolve(), 1
     while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1

@@ -172,8 +172,7 @@ class LongWrite:
         return items
 
     def settle_piece(self, error: Exception | None) -> bool:
-        """Record that a piece is on disk, or can never be. Return True if the long put is thereby complete or
-        failed."""
+        """Record that a piece is on disk, or can never be. True if the long put has ended with it."""
         self._unsettled_pieces -= 1
         if error is not None:
             self._at = len(self.item.rows)
@@ -337,8 +336,7 @@ class WriteQueue:
             item.future.exception()  # retrieved, or asyncio would log it: the reader may have stopped waiting
 
     def _continue_long_write(self, long_write: LongWrite, error: Exception | None) -> None:
-        """Continue after a piece of a long item is settled: with the next piece, or with the items that waited behind
-        the long item."""
+        """Continue after a piece of a long item: with the next piece, or the items that waited behind it."""
         if not long_write.settle_piece(error):
             more = long_write.take_next_piece()
             self._send_to_writer([more] if more is not None else [])

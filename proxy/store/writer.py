@@ -106,8 +106,7 @@ class SqliteWriter:
         await started
 
     async def stop(self) -> None:
-        """Write the waiting items, for `drain_s` at most if the disk does not let it, and end the thread.
-        Idempotent."""
+        """Write what waits, for `drain_s` at most if the disk hangs, and end the thread. Idempotent."""
         self.queue.close()
         self._stopping.set()
         if self._ended is not None and self._thread is not None:

@@ -129,8 +129,7 @@ class AnswerRelay(ABC):
         """
 
     def _end_unread(self, raw: bytes, call: bytes, out: list[bytes], *, may_pass: bool) -> None:
-        """Pass on the last bytes of a round if they are no event, and may hold nothing hidden. call: a part of each
-        hidden call."""
+        """Pass on the last bytes of a round if they are no event and hide nothing. call: a part of each hidden call."""
         if not raw.strip() or raw.startswith(b":"):
             return
         self.answer.unparsed += 1

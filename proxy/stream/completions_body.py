@@ -42,8 +42,7 @@ class RoundContent(msgspec.Struct, frozen=True):
 
 
 def may_call(body: bytes, hidden_tools: frozenset[str]) -> bool:
-    """True if a body can hold a call of these tools. The search is over bytes: False is certain, and the search is
-    cheap."""
+    """True if a body can hold a call of these tools. False is certain; the search is over bytes."""
     return b"\\u" in body or any(name.encode() in body for name in hidden_tools)
 
 

@@ -189,8 +189,7 @@ def read_response_head(data: bytes) -> dict[str, bytes]:
 
 
 def set_response_head(data: bytes, head: dict[str, bytes]) -> bytes:
-    """Return the chunk or body with the members that `read_response_head` gave for another chunk. Members that it lacks
-    are not added."""
+    """Return the chunk or body with the members of another chunk (`read_response_head`), where it has them."""
     members = json_spans.find_members(data)
     if members is None:
         value = read_json(data)
@@ -222,8 +221,7 @@ def set_only_choice(data: bytes, choice: dict[str, Any], *, drop_usage: bool) ->
 
 
 def add_spent_usage(usage: Any, spent: dict[str, Any]) -> Any:
-    """Return a usage object plus the completion tokens of earlier rounds; prompt and cached tokens stay the last
-    round's."""
+    """Return a usage object plus the completion tokens of earlier rounds; the rest is the last round's."""
     if not isinstance(usage, dict) or not spent:
         return usage
     total = dict(usage)
@@ -242,8 +240,7 @@ def add_spent_usage(usage: Any, spent: dict[str, Any]) -> Any:
 
 
 def sum_spent_usage(usage: Any, spent: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts that `add_spent_usage` has to add after a round with this usage. spent: those before the
-    round."""
+    """Return what `add_spent_usage` has to add after a round with this usage. spent: the same before it."""
     if not isinstance(usage, dict):
         return spent
     details = usage.get("completion_tokens_details")

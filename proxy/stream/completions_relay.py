@@ -221,8 +221,7 @@ class CompletionsRelay(RewrittenStream):
                 self._rewriter.round_answer.is_capped = True
 
     def _may_pass(self, event: SseEvent) -> bool:
-        """True if bytes without data may be passed on. They may be a piece of an event that was too large to be
-        read."""
+        """True if bytes without data may pass. They may be a piece of an event that was too large to be read."""
         if self._parser.overflowed and self._rewriter.round_answer is not None:
             self._cutting = self._cutting or _CALLS in event.raw
         return not self._cutting

@@ -44,8 +44,7 @@ class CompletionsRewriter:
     def __init__(self, answer: AssembledAnswer, options: RelayOptions, previous: CompletionsRewriter | None) -> None:
         self.answer = answer
         self.round_answer = AssembledAnswer(options.limit) if options.hidden_tools or previous else None
-        """The answer of upstream in this round with its hidden calls; None if nothing is hidden, and no round went
-        before."""
+        """Upstream's answer in this round with its hidden calls; None if nothing is hidden in the first one."""
         self.goes_on = False
         """True if the round has ended with hidden calls alone: see `proxy.stream.completions_relay`."""
         self.hidden_calls: list[HiddenCall] = []
@@ -181,8 +180,7 @@ class CompletionsRewriter:
             self._send_held_end(out)
 
     def end_answer(self, out: list[bytes]) -> None:
-        """End the answer here although the model would continue. Append the end, with the finish reason of a complete
-        answer."""
+        """End the answer here although the model would continue. Append the end of a complete answer."""
         self.goes_on = False
         if self._held_finish is None and self._template is not None:
             self._held_finish = (self._template, "stop")

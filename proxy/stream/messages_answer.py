@@ -95,8 +95,7 @@ class MessagesAnswer(AssembledAnswer):
             self.error = describe_error(event.error)
 
     def add_head(self, message: Mapping[str, Any]) -> None:
-        """Add the fields that the beginning of the answer reports. Of several rounds the first one's id and model
-        count."""
+        """Add the fields of the answer's beginning. Of several rounds the first one's id and model count."""
         names = [value if isinstance(value := message.get(name), str) else None for name in ("id", "model")]
         self.id, self.model = self.id or names[0], self.model or names[1]
         self._set_usage(message.get("usage"))

@@ -71,8 +71,7 @@ def cut_item(raw: bytes, headings: tuple[str, ...]) -> tuple[bytes | None, Block
 
 
 def cut_texts(raw: bytes, texts: Mapping[int, str], headings: tuple[str, ...]) -> bytes | None:
-    """A message item with these texts in its parts, by position. A part without a text leaves; None if no part is
-    left."""
+    """A message item with these texts in its parts, by position; parts without one leave. None if all do."""
     content = responses_stream.read_member(raw, "content", (responses_stream.read_object(raw) or {}).get("content"))
     elements = json_spans.find_elements(content) or []
     kept = []

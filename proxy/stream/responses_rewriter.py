@@ -432,8 +432,7 @@ class ResponsesRewriter:
         out.append(replace_data(event, responses_body.set_members(data, raws)))
 
     def _release(self, out: list[bytes], *, has_calls: bool) -> None:
-        """Send the events that wait. has_calls: calls of the client follow, so that the text of earlier rounds is left
-        out."""
+        """Send the events that wait. has_calls: the client's calls follow, and text of earlier rounds leaves."""
         self._hold = False
         waiting, self._waiting = self._waiting, []
         own = {id(item) for item in self._items.values()}

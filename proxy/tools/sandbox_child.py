@@ -153,8 +153,7 @@ def _authorize_action(modules: set[str], action: int, first: str | None, second:
 
 
 def run_statement(database: sqlite3.Connection, statement: str) -> dict[str, Any]:
-    """Return {columns, rows, more} or {error}. A cell that does not fit is {cut, chars}: its beginning and its full
-    length."""
+    """Return {columns, rows, more} or {error}. A cell without room is {cut, chars}: its beginning, its length."""
     if not STATEMENT.match(statement):
         return {"error": "one SELECT statement, please; it begins with SELECT or WITH"}
     try:

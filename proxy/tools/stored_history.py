@@ -54,8 +54,7 @@ _ROUND = msgspec.json.Decoder(_Round)
 
 
 def format_message(message: Message) -> str:
-    """Return all that a message says: its text, then its reasoning and its calls, and which images or files it had
-    beside these."""
+    """Return all that a message says: text, reasoning and calls, and which images or files it had."""
     parts = [message.text] if message.text else []
     if message.reasoning:
         parts.append(f"[reasoning]\n{message.reasoning}")
@@ -168,8 +167,7 @@ async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -
 
 
 async def load_rounds(context: ToolContext) -> tuple[list[HiddenRoundRow], bool]:
-    """Return (the session's hidden rounds, True if these are all): as many as MAX_ROUND_BYTES hold, and the one over
-    it."""
+    """Return (the session's hidden rounds up to MAX_ROUND_BYTES and the one over it, True if these are all)."""
     found: list[HiddenRoundRow] = []
     size, after = 0, b""
     while page := await context.store.read_rounds_page(context.tenant, context.session, after):

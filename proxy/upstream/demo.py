@@ -76,8 +76,7 @@ class DemoTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(answer.status, headers=answer.headers, stream=answer.body)
 
     def answer_request(self, method: str, path: str, body: bytes) -> DemoResponse:
-        """Answer a request. `path` with or without /v1, and with its query. Unknown paths, methods and bodies get
-        OpenAI's errors."""
+        """Answer a request. path: with or without /v1, and its query. Others get OpenAI's errors."""
         dialect = find_demo_dialect(path)
         if dialect is not None and method == "POST":
             return self._answer_in(dialect, body)

@@ -68,8 +68,7 @@ JOINED_BODY_BYTES: Final = 32 * 1024
 """Bytes up to which a body is written in one piece with its head; longer bodies are not copied."""
 
 REFUSED_STATUS: Final = 400
-"""An answer with at least this status, sent while the body is still being sent, means that no more of the body is
-wanted."""
+"""An answer with at least this status before the body is sent: no more of the body is wanted."""
 
 FINAL_STATUSES: Final = range(200, 600)
 """Statuses of an answer that can be passed on."""
@@ -217,8 +216,7 @@ class CloseDelimitedBody:
 
 
 class ChunkedBody:
-    """A body in chunks. The received part of a chunk is given out before the rest of it; trailers are read and
-    dropped."""
+    """A body in chunks, given out as they come in; trailers are read and dropped."""
 
     __slots__ = ("_left", "_line_end_due", "_rest", "_trailers_due", "done")
 

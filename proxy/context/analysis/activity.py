@@ -95,8 +95,7 @@ class ActivityEntries(NamedTuple):
     name: str
     entries: list[str]
     total: int = 0
-    """The number of entries of this kind, those that are not listed included; 0 where the name says that these are the
-    last ones."""
+    """The number of entries of this kind, unlisted ones too; 0 where the name says that these are the last."""
 
     def __str__(self) -> str:
         more = self.total - len(self.entries)
@@ -505,8 +504,7 @@ def _render_both_ends(text: str) -> str:
 
 
 def _parse_open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the unfinished items of a list like `{"todos": [{"content", "status"}]}`, None if there is no such
-    list."""
+    """Return the unfinished items of a list like `{"todos": [{"content", "status"}]}`, None for other values."""
     lists = [value for value in arguments.values() if isinstance(value, list)]
     items = [
         item

@@ -20,8 +20,7 @@ from proxy.notes.topic_words import find_topic_words
 K1 = 1.2
 B = 0.75
 MAX_READ_CHARS = 20_000
-"""Maximum number of characters of a message that are read for terms: the topic of a long listing is at its
-beginning."""
+"""Characters of a message that are read for terms: a long listing has its topic at its beginning."""
 MAX_NAMES = 10
 """Number of names of a message, its first ones, by which mentions are counted: a call's arguments come first."""
 

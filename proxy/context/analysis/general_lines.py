@@ -84,8 +84,7 @@ CLOSING_LINES = (
     r"|(?:.* with |\W*(?:\[\w+\] )?(?:[Ee]rror: |Found |Total:? |(?:\d+ \w+, )*))\d+ (?:\w+ )?"
     r"(?:(?:errors?|failures?|problems?)\b(?!:)|Error\(s\))"
 )
-"""Lines with which programs end after any failure: they say that a run failed, and not why. Counts and headings say as
-little."""
+"""Lines with which programs end after any failure: they say that a run failed, and not why."""
 
 TRACEBACK = r"Traceback \(most recent call last\):"
 """The line above an exception that nobody caught, or that the program printed."""

@@ -312,8 +312,7 @@ class LoopDetector:
         self._thought, self._prompt_since = message, False
 
     def read_assistant(self, facts: _AssistantFacts, acts: bool) -> None:
-        """Read an assistant message, which is a new iteration. acts: an observation follows, for agents without tool
-        calls."""
+        """Read an assistant message: a new iteration. acts: an observation follows, without a tool call."""
         self._close()
         settings = self._settings
         self._now = {}

@@ -102,6 +102,5 @@ def _take_answered_call(asked: list[Call], message: Message) -> Call | None:
 
 @lru_cache(maxsize=64)
 def _compile_word_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile the pattern for the beginning of a word in a tool's name, in small or capital letters: get_page, getPage,
-    WebFetch."""
+    """Compile the pattern for the beginning of a word in a tool's name: get_page, getPage, WebFetch."""
     return re.compile(rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:{pattern})")

@@ -56,8 +56,7 @@ class ReferRepeats(Stage):
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Yield a proposal for each new result with repeated runs, and for each new listing whose numbers can be
-        removed."""
+        """Yield proposals for new results with repeated runs, and for new listings with removable numbers."""
         earlier: list[int] | None = None
         for n in range(_find_first_new_index(view), len(view.messages)):
             message = view.messages[n]

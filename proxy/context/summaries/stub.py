@@ -226,8 +226,7 @@ class StubWriter:
         return kept
 
     def _keep_lines(self, numbers: Sequence[int], lines: Sequence[str], kept: set[int], room: int) -> int:
-        """Keep those of these lines that stand nowhere else, within the room for names. Return the room that is
-        left."""
+        """Keep those of these lines that stand nowhere else while there is room for names. Return the rest of it."""
         for n in numbers:
             size = len(lines[n]) + 1
             if (

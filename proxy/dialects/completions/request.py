@@ -412,8 +412,7 @@ def _copy_cache_marks(part: bytes, new: bytes) -> bytes:
 
 
 def append_text(raw: bytes, text: str) -> bytes:
-    """The message with text added at its end: to the string, or as one more text part. Raises ValueError as
-    `replace_text`."""
+    """The message with text added at its end, or as one more part. Raises ValueError as `replace_text`."""
     content_member = json_spans.find_member(raw, "content")
     if content_member is None:
         raise ValueError("a message without content")

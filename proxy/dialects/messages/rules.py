@@ -350,8 +350,7 @@ def _judge_choice(choice: Any, names: Collection[str]) -> Iterator[str]:
 
 
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
-    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if it cannot be
-    read."""
+    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if unreadable."""
     trace = prompt.copy()
     _add_message(trace, {"role": "assistant", "content": spans.read_any(make_answer_blocks(answer))})
     return trace.bindings

@@ -250,8 +250,7 @@ def _write_draft(wire: WireBody, draft: _Draft) -> bytes:
 
 
 def find_unit(units: Units, place: int) -> int:
-    """The index of the first canonical message that was read from this wire message or a later one. Places only
-    grow."""
+    """The index of the first canonical message of this wire message or a later one. Places only grow."""
     return bisect_left(units, place, key=itemgetter(0))
 
 

@@ -313,8 +313,7 @@ class _Changes:
         self._is_same = True
 
     def take(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Sort the messages, without those that are written already. Raises ValueError for a change that is not
-        allowed."""
+        """Sort the messages that are not written already. Raises ValueError for a change that is not allowed."""
         written = self._request.memo.written
         known = written.find_beginning(messages) if written is not None else None
         if known is None or _has_own_result(messages[len(known.outgoing) :]):

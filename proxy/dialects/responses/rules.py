@@ -305,8 +305,7 @@ def find_partners(body: bytes, memo: PrefixMemo | None = None) -> dict[str, str]
 
 
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
-    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if it cannot be
-    read."""
+    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if unreadable."""
     trace = prompt.copy()
     _add_items(trace, map(msgspec.json.decode, responses_items.make_items(answer, {})))
     return trace.bindings
