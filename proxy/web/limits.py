@@ -86,6 +86,11 @@ def check_head(scope: Scope, limit: int) -> None:
         raise BadRequest("the request's Host header is not a host")
 
 
+def _refuse(metrics: Metrics, message: str) -> Unavailable:
+    metrics.refused_requests_total.inc()
+    return Unavailable(message, hint="Try again in a moment.")
+
+
 class ConcurrencyLimit:
     """A limit of `most` concurrent requests, each in a `with` block. An excess one gets 503 with Retry-After at once.
 
@@ -111,14 +116,10 @@ class ConcurrencyLimit:
     def place(self, tenant: str = "") -> Iterator[None]:
         """Hold a place for the time of a request. Raises Unavailable if there is none."""
         if self.taken >= self._most:
-            self._metrics.refused_requests_total.inc()
-            raise Unavailable(f"{self._most} requests are being worked on", hint="Try again in a moment.")
+            raise _refuse(self._metrics, f"{self._most} requests are being worked on")
         is_nearly_full = self._several and self.taken >= SHARE_THRESHOLD * self._most
         if is_nearly_full and self._by_tenant[tenant] >= self._most / 2:
-            self._metrics.refused_requests_total.inc()
-            raise Unavailable(
-                "this tenant has half of all requests that may be worked on", hint="Try again in a moment."
-            )
+            raise _refuse(self._metrics, "this tenant has half of all requests that may be worked on")
         self.taken += 1
         self._by_tenant[tenant] += 1
         try:
@@ -161,14 +162,10 @@ class BodyBudget:
         accepted at any length: another limit bounds it."""
         own, of_tenant = share.size, self._by_tenant[share.tenant]
         if self._several and of_tenant > own and of_tenant + size > self._most // 2:
-            self._metrics.refused_requests_total.inc()
-            raise Unavailable("the bodies of this tenant take half of the memory", hint="Try again in a moment.")
+            raise _refuse(self._metrics, "the bodies of this tenant take half of the memory")
         while self.held > own and self.held + size > self._most:
             if not self._make_room(share):
-                self._metrics.refused_requests_total.inc()
-                raise Unavailable(
-                    "the bodies of other requests take all the memory there is", hint="Try again in a moment."
-                )
+                raise _refuse(self._metrics, "the bodies of other requests take all the memory there is")
         self.held += size
         self._by_tenant[share.tenant] += size
         share.size += size
