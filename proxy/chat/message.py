@@ -83,8 +83,7 @@ class Message(msgspec.Struct, frozen=True, weakref=True, eq=False):
     is_result: bool = False
     """True for the result of a tool call (or of a function call of the old kind). Set from the role."""
     derived_values: dict[Any, Any] = {}
-    """Facts derived from the message so far, by key (see `derive`). Code that asks for a fact of each message of a
-    prompt looks here first."""
+    """Facts derived so far, by key (see `derive`). Code that asks for facts of each message looks here first."""
 
     def __post_init__(self) -> None:
         # Fields rather than properties: both are read several times per message and request.
@@ -176,8 +175,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(slots=True, eq=False)
 class PrefixCache:
-    """A request's body up to the end of its messages, as the expected prefix of the next body: an agent resends its
-    history."""
+    """A request's body up to the end of its messages: the expected prefix of the next body."""
 
     body_prefix: memoryview
     """The body up to, not including, the closing bracket of the messages. It is a view, since a copy of a long history

@@ -29,8 +29,7 @@ from proxy.errors import ConfigError, ProxyError, describe_cause
 from proxy.web.session_address import write_address
 
 USAGE_STATUSES: Final = frozenset({400, 401, 413, 415, 421, 422})
-"""Statuses after which the command line, its key or its address has to change. Other statuses refuse the request
-itself."""
+"""Statuses after which the command line, its key or its address has to change, and not the request."""
 HINT_COMMANDS: Final = {
     "GET /api/sessions": "`context-proxy sessions list`",
     "GET /api/memos": "`context-proxy memos list`",
@@ -74,8 +73,7 @@ class AdminClient:
         return self.send_body(method, path, raw, "application/json", **query)
 
     def send_body(self, method: str, path: str, raw: bytes | None, kind: str, **query: object) -> Any:
-        """Send a request with a body of the media type `kind`, and return the JSON answer. Raises RemoteRefused
-        and RemoteUnreachable."""
+        """Send a body of a media type, and return the JSON answer. Raises RemoteRefused and RemoteUnreachable."""
         with self._open_answer(method, path, raw, {"content-type": kind}, query) as answer:
             text = answer.read()
         try:

@@ -183,8 +183,7 @@ def _check_not_recording(target: Path) -> None:
 
 
 def _find_model(settings: Settings, name: str, *, long_cache: bool) -> Model:
-    """Return the model, with its longer cache lifetime if that is asked for. ConfigError if it has one lifetime
-    alone."""
+    """Return the model, with its longer cache lifetime if asked for. ConfigError if it has only one."""
     model = find_model(settings.load_models(), name)
     if not long_cache:
         return model

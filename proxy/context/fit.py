@@ -162,8 +162,7 @@ def _remove_units(view: View, stages: Sequence[Stage], edits: Mapping[bytes, Edi
 
 
 def _list_cuttable_results(view: View, *, guarded: bool) -> Iterator[int]:
-    """Yield the indexes of the results that may be cut. guarded: include results that the model has just asked for with
-    a tool of the proxy."""
+    """Yield the indexes of results that may be cut. guarded: also those that the model has just asked for."""
     for n, is_result in enumerate(view.is_result):
         if is_result and _may_cut(view, n) and (guarded or view.keys[n] not in view.inputs.guarded_keys):
             yield n

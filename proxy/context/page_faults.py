@@ -428,8 +428,7 @@ def _works_on_files(view: View) -> bool:
 
 
 def _rate_of_excerpts(view: View, sort: str) -> float:
-    """Parts of cut results of this sort that were fetched again, for each of their tokens and each request. The first
-    one does not count."""
+    """Parts of cut results of this sort that were fetched again after the first, by token and request."""
     exposed, refetched = _count_all(view, sort + IN_PART)
     return max(0, refetched - 1) / max(1, exposed)
 

@@ -112,8 +112,7 @@ class Proposal(msgspec.Struct, frozen=True):
     joint: bool = False
     """True if it is made with all joint proposals of its stage or not at all: they were chosen together."""
     content: ContentKind | None = None
-    """The content of a tool result. None if the proposal is made for another reason: then page faults do not count
-    against it."""
+    """The content of a tool result. None: made for another reason, and no page faults count against it."""
     lossless: bool = False
     """True if the edit loses no information."""
     refers_to_view: bool = False
@@ -149,8 +148,7 @@ class Ask:
     prompt: str
     """The whole question."""
     message_keys: tuple[bytes, ...] = ()
-    """Chain keys of the messages that the question is about. Together with the kind they make the `id`, by which the
-    answer is found again."""
+    """Chain keys of the messages that the question is about. With the kind they make the `id`."""
     required_names: tuple[str, ...] = ()
     """Names that an answer must hold, all of them."""
     max_chars: int = 0

@@ -234,8 +234,7 @@ def is_batch_paid(
     payback: float = 0.0,
     fault_cost: Callable[[Proposal], float] = _cost_nothing,
 ) -> bool:
-    """True if the rent of all these proposals together has reached their price, as in `when_it_pays`. proposals: in
-    order, at least one."""
+    """True if the rent of these proposals, one at least and in order, has reached their price together."""
     w, r = view.model.w, view.model.r
     now, cached = view.request_counts[-1], view.count_served_tokens()[proposals[0].index]
     saved_tokens = saved_cost = paid_rent = 0.0

@@ -97,8 +97,7 @@ class RuleChecker:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
 
     def _follow(self, n: int, out: PlannedMessage) -> None:
-        """Check W4, W5, W6 and W8: the order of the roles, and that no assistant message is empty. Note the last role
-        for W7."""
+        """Check W4, W5, W6 and W8: the order of roles, and no empty answer. Note the last role for W7."""
         message, text, calls = out
         wrong, model, previous = self._order, self.model, self._previous
         role = message.role if message is not None else "user"

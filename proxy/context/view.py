@@ -125,8 +125,7 @@ class View(msgspec.Struct, frozen=True, eq=False):
     original_tokens: Sequence[int]
     """Tokens of each message as received."""
     request_counts: Sequence[int]
-    """Number of requests of the branch up to each message (its assistant messages). Differences of these numbers are
-    ages."""
+    """Number of requests of the branch up to each message. Differences of these numbers are ages."""
     is_result: Sequence[bool]
     """True for tool results, and for user messages that are really tool output."""
     steps: Sequence[Step]
@@ -188,8 +187,7 @@ class View(msgspec.Struct, frozen=True, eq=False):
         return _extend_memo(self.history.memo_values, name, len(self.messages), compute, owner)
 
     def memo_edited(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
-        """Return a value that also depends on the edits in force; else as `memo`. It is kept until another edit comes
-        into force."""
+        """Return a value that depends on the edits in force too, as `memo`, kept until another edit is."""
         applied = self.edited_history
         if applied.edits is self.edits and applied.tokens is self.tokens:
             return _extend_memo(applied.memo_values, name, len(self.messages), compute, owner)

@@ -55,8 +55,7 @@ class PrefixMemo:
         return PrefixMemo(dict(self.known))
 
     def find_prefix(self, name: str, body: bytes) -> KnownPrefix[Any] | None:
-        """The beginning under this name, if the body has it. Then it is a view of this body: an earlier one need not
-        stay in memory for it."""
+        """The beginning under this name, if the body has it, as a view of this body."""
         known: KnownPrefix[Any] | None = self.known.get(name)
         if known is None or not body.startswith(known.text):
             return None

@@ -157,8 +157,7 @@ def append_member(raw: bytes, span: Span, key: str, value: bytes) -> Replacement
 
 
 def extend_array(body: bytes, members: Mapping[str, Span], name: str, elements: bytes) -> Replacement:
-    """The replacement that puts elements at the end of a body's array, which may be absent or null. members: the spans
-    of the body's members."""
+    """The replacement that adds elements to a body's array, absent or null at first. members: the body's spans."""
     span = members.get(name)
     if span is None:
         return append_member(body, (0, len(body)), name, b"[" + elements + b"]")

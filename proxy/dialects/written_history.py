@@ -109,8 +109,7 @@ def write_array(
 def view_array(
     written: bytes, span: Span, replacements: Sequence[Replacement], elements: Sequence[WrittenElement]
 ) -> memoryview:
-    """The array up to its last element in a written body. span: of the client's array. replacements: those that the
-    body was written with."""
+    """The array up to its last element in a written body. span: of the client's array."""
     moved = sum(len(new) - (end - start) for start, end, new in replacements if end <= span[0])
     return memoryview(written)[span[0] + moved : span[0] + moved + elements[-1].end]
 

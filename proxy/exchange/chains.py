@@ -261,8 +261,7 @@ def _find_model_key(services: Services, incoming: Incoming) -> ModelKey:
 
 
 async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) -> bool:
-    """True if a model refuses encrypted reasoning that the proxy has asked for; it is not asked again. The error can
-    still be passed on."""
+    """True if a model refuses the encrypted reasoning that the proxy asks for: from now on it does not ask."""
     if incoming.chain is None or not incoming.chain.adds_encrypted or reply.status != 400:
         return False
     error = await peek_refusal(reply)

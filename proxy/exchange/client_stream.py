@@ -12,11 +12,9 @@ from proxy.stream.answer_relay import AnswerRelay
 from proxy.upstream.client import Reply
 
 KEEPALIVE_S = 10.0
-"""Seconds of silence after which a stream gets a comment: some clients, and proxies in front of them, give up on a
-silent connection."""
+"""Seconds of silence after which a stream gets a comment: some clients give up on a silent connection."""
 REST_S = 0.1
-"""Seconds at most for which the rest of a stream is read once its answer has ended. The client gets the end of the
-answer after that."""
+"""Seconds at most in which the rest of a stream is read after its answer: the client's end waits for it."""
 
 
 async def relay_to_client(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
@@ -88,8 +86,7 @@ class _KeepaliveWriter(ResponseWriter):
         await self._out.abort()
 
     async def send_keepalives(self) -> None:
-        """Send a comment or a blank line when nothing has gone out for KEEPALIVE_S; it goes between two events, since
-        only whole events go out."""
+        """Send a comment or a blank line between two events when nothing has gone out for KEEPALIVE_S."""
         while True:
             silent = self._clock() - self.last_write_at
             if silent >= KEEPALIVE_S:

@@ -43,8 +43,7 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     """(prompt, cached) of each round as the provider reports them, cached -1 where it does not."""
     completion: int
     before: int
-    """Tokens of the client's own prompt, without what was fetched again because the proxy had cut it, and no more than
-    the model's window."""
+    """Tokens of the client's own prompt, without what was fetched again, and within the model's window."""
     held: int
     """Tokens of that prompt that the provider's cache would hold if it had always been sent as received."""
     sent: int

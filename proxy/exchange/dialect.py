@@ -107,8 +107,7 @@ class BoundReasoning:
     trace_prompt: Callable[[bytes, PrefixMemo | None], BindingTrace] = lambda *_: BindingTrace(ChainHash())
     """The prompts that the reasoning in a body is bound to. What is known of its beginning is not read again."""
     trace_answer: Callable[[BindingTrace, bytes], Mapping[str, Binding]] = lambda *_: {}
-    """The prompts that the reasoning of an answer is bound to, by its token: from its prompt and its canonical
-    message."""
+    """The prompts that an answer's reasoning is bound to, by token: from its prompt and canonical message."""
     strip: Callable[[bytes, Collection[str]], bytes] = lambda body, _: body
     """A body without the reasoning of these tokens."""
     drops_broken: bool = False
@@ -157,16 +156,13 @@ class Dialect:
     keeps_answer: Callable[[Any], bool] = lambda _: False
     """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
     find_added_violations: Callable[[bytes, Any], list[str]] = lambda *_: []
-    """The rules of the provider that a body breaks and the client's own does not, from its request. What is known of
-    both is not judged again."""
+    """The rules that a body breaks and the client's own does not, from its request."""
     repair_answers: Callable[[bytes], bytes] = lambda body: body
-    """A body in which answers can be sent again after parts of them were withheld from the client
-    (`WireRequest.is_cut`)."""
+    """A body whose answers can be sent again after parts of them were withheld (`WireRequest.is_cut`)."""
     withheld_mark: bytes = b""
     """Bytes of a hidden round whose answer the client cannot send again as it has it; empty: any round may be one."""
     returns_rows: bool = False
-    """True if the answer is the messages themselves, for a gateway that sends them to a model: all of them, in their
-    order."""
+    """True if the answer is all the messages in their order, for a gateway that sends them to a model."""
 
 
 COMPLETIONS = Dialect(
@@ -322,8 +318,7 @@ DIALECT_PATHS: Mapping[str, str] = {
     )
     for prefix in ("/v1", "")
 }
-"""The dialect of each path that carries a conversation, a count of its prompt or its compaction; with and without
-/v1."""
+"""The dialect of each path with a conversation, a count or a compaction; with and without /v1."""
 
 
 def find_dialect(path: str) -> str | None:
@@ -338,8 +333,7 @@ def find_path_template(path: str) -> str | None:
 
 
 def repair_cut_answers(dialect: Dialect, body: bytes) -> bytes:
-    """A body that is passed on without a plan. Its answers can be sent again, although parts of them were withheld from
-    the client."""
+    """A body without a plan, whose answers can be sent again although parts of them were withheld."""
     try:
         return dialect.repair_answers(body)
     except (NotManaged, ValueError, KeyError, RecursionError):

@@ -445,8 +445,7 @@ def _make_edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
 
 
 def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
-    """Blank the forms of removed messages in the turn's rows, so that a client that resends the messages in other bytes
-    does not restore them."""
+    """Blank removed messages in the turn's rows, so that a client that resends them does not restore them."""
     if not removed or not any(k in removed for k in turn.keys):
         return
     messages = turn.request.messages

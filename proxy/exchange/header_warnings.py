@@ -25,8 +25,7 @@ NO: Final = ("", "0", "false", "no", "off")
 
 
 def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tuple[str, ...]:
-    """Return the faults of a request's x-context-* headers. options: values by the rest of the header name. policies:
-    their names."""
+    """Return the faults of the x-context-* headers. options: values by the rest of the name."""
     allowed: dict[str, Iterable[str]] = {
         "policy": sorted(policies),
         "urgency": get_args(Urgency),

@@ -53,8 +53,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 def find_run(tokens: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
-    """The broken tokens and all before or all after them, whichever are fewer: a gap is refused. The newest ones stay
-    if both are as many."""
+    """The broken tokens and all before or all after them, whichever are fewer: a gap is refused."""
     if not broken:
         return ()
     last = max(n for n, token in enumerate(tokens) if token in broken)
@@ -254,8 +253,7 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
 
 
 def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
-    """Return the turn with the bindings of one of several rounds. body: the prompt of the round. message: its answer,
-    as upstream gets it back."""
+    """Return the turn with the bindings of a round. body: its prompt. message: its answer for upstream."""
     if message is None or not is_bound_answer(message):
         return turn
     try:

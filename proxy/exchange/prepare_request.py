@@ -367,8 +367,7 @@ def _choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Poli
 
 
 async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:
-    """Ask the plan's questions in the background. If an answer is needed now, wait as long as the settings allow, and
-    plan again with it."""
+    """Ask the plan's questions. Wait for an answer that is needed now as long as allowed, and plan again."""
     helper_queue = services.helper_queue
     if helper_queue is None or not turn.prompt.plan.asks or turn.enriched.policy.mode != "rewrite":
         return turn

@@ -110,8 +110,7 @@ class IdleCompression:
 
 @dataclass(frozen=True, slots=True)
 class LearnedWindow:
-    """A context window that an upstream has named, in tokens, and when. ratio: tokens that the upstream counts for one
-    of the proxy."""
+    """A context window that an upstream has named, and when. ratio: its tokens for one of the proxy."""
 
     tokens: int
     seen_at: float

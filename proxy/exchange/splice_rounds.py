@@ -60,8 +60,7 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
 
 
 def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
-    """Decide on the branch's tools, where that is possible by now. The decision is final: a list that changes later
-    moves the whole prompt."""
+    """Decide on the branch's tools, if possible by now, for good: a later change moves the whole prompt."""
     when = offers.find_offer_time(services.settings, turn.enriched.policy)
     if when == "when_needed":
         when = (

@@ -235,8 +235,7 @@ class ToolLoop:
         return results
 
     async def _wait_for_messages(self) -> None:
-        """Wait for the client's new messages to be in the store, where tools look for them; no longer than for any
-        other write."""
+        """Wait for the client's new messages to be in the store for tools; no longer than for any other write."""
         written = self.turn.pending.write
         if written is not None and not written.done():
             self._services.store.flush_deferred()
@@ -285,8 +284,7 @@ class ToolLoop:
         return seconds
 
     async def _keep_round(self, message: bytes | None, calls: Sequence[HiddenCall], shown: bytes | None) -> None:
-        """Put the hidden round of a whole answer on the turn, to be stored with the answer. calls: those of the proxy
-        in its last message."""
+        """Put the hidden round of a whole answer on the turn. calls: the proxy's in its last message."""
         if self._sends_original or message is None or shown is None:
             return
         if not self._hidden_messages and not calls:
@@ -355,8 +353,7 @@ class ToolLoop:
         self.turn = turn.with_prompt(outgoing=own).with_rounds(hidden=None, bindings={})
 
     def _give_up_body(self, usage: Usage | None) -> None:
-        """Drop the hidden rounds of an answer in one body, whose usage then has none of theirs. usage: that of the
-        round that failed."""
+        """Drop the hidden rounds of an answer in one body. usage: that of the round that failed."""
         self._add_usage(usage)
         self._give_up()
         tried = [msgspec.structs.replace(one, unlisted=one.completion) for one in self.turn.rounds.usage]

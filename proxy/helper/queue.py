@@ -197,8 +197,7 @@ class HelperQueue:
                 question.done.set_result(False)
 
     async def _find_answer(self, question: Question) -> str:
-        """Take the answer from the store, where another replica or an earlier branch has asked; else ask the helper.
-        Return the outcome."""
+        """Take the answer from the store, or else ask the helper. Return the outcome."""
         store = self._live_sessions.store
         try:
             found = await store.read_helper_answer(*question.key)

@@ -75,8 +75,7 @@ class CallRecord(msgspec.Struct, frozen=True):
     raw_output: str
     outcome: Outcome
     execution_time: float | None
-    """Seconds from the answer with the call to the request with the result, None if the answer did not come through
-    this process."""
+    """Seconds from the answer with the call to the request with the result, None if another process had it."""
     cost: CallCost
     tool_selection_rationale: str
     message: str

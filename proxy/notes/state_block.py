@@ -29,13 +29,11 @@ HEADINGS = (HEADING,)
 MAX_HEADING_CHARS = 80
 """Characters above which a line is no heading of a block, so the stream need not wait for the line's end."""
 FENCE_WINDOW = 43
-"""Characters from the line's start within which the three characters of an opening fence, or the first of a closing
-one, stand."""
+"""Characters from the line's start in which an opening fence, or the first of a closing one, stands."""
 MAX_GAP_NEWLINES = 2
 """Maximum number of newline characters before a block that belong to the block."""
 MAX_BLOCK_CHARS = 1 << 20
-"""Maximum length of a block in characters. So much text is held until it is clear whether it is a block; 4,000
-characters are stored."""
+"""Characters of a block at most. So many are held until it is clear that it is one; 4,000 are stored."""
 MIN_FIELDS = 2
 """Minimum number of the four requested fields in a note."""
 
@@ -231,8 +229,7 @@ def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None])
 def find_blocks(
     text: str, headings: tuple[str, ...] = HEADINGS, *, is_complete: bool = True, is_cut_off: bool = False
 ) -> list[NoteBlock]:
-    """The valid blocks of an answer, in their order. is_complete: the answer ends with the text. is_cut_off: the answer
-    was cut off there."""
+    """The valid blocks of an answer, in order. is_complete: it ends with the text. is_cut_off: it was cut there."""
     if not any(_WORD.search(text) if heading == HEADING else heading in text for heading in headings):
         return []
     blocks = _find_sections(text, headings)

@@ -106,8 +106,7 @@ async def _undo_last_group(services: Services, selected: SelectedBranch) -> Deci
 
 @DecisionFunction
 async def restore(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
-    """Bring back messages that were dropped, or left out or shortened by a policy. They come back whole, and no policy
-    edits them again."""
+    """Bring back messages that were dropped, left out or shortened: whole, and edited by no policy again."""
     if any(selected.keys[n] in selected.operator_decisions.removed for n in chosen):
         raise Conflict("what was removed for good cannot be restored")
     rows = _make_rows(services, selected, chosen, "withdrawn", "restore")
@@ -202,8 +201,7 @@ def _may_be_decided(selected: SelectedBranch, index: int) -> bool:
 
 
 def _complete_steps(selected: SelectedBranch, chosen: Sequence[int]) -> list[int]:
-    """Return the chosen messages with the rest of their steps: a call never goes without its results, nor results
-    without their call."""
+    """Return the chosen messages with the rest of their steps: calls and their results go together."""
     complete = set(chosen)
     for step in join_steps(selected.request, split_steps(selected.request.messages)):
         if complete & set(range(step.start, step.end)):

@@ -56,8 +56,7 @@ class SelectedBranch:
 
 
 async def run_off_loop(messages: int, work: Callable[[], T]) -> T:
-    """Return the result of `work`, run beside the event loop where there are many messages. No view of an operator may
-    keep agents waiting."""
+    """Return the result of `work`, beside the event loop where there are many messages."""
     return work() if messages < OFF_LOOP_MESSAGES else await asyncio.to_thread(work)
 
 

@@ -157,8 +157,7 @@ def _select_page(count: int, first: int, limit: int | None, changes: AbstractSet
 
 
 def _cut_page(prompt: PromptDetails, page: range) -> PromptDetails:
-    """Return the prompt with the inserts of a page only, and without the bodies. An insert that is a message of its own
-    is in the last page."""
+    """Return the prompt with a page's inserts, without bodies. An insert of its own is in the last page."""
     is_last = page.stop == prompt.count
     inserts = [one for one in prompt.inserts if one.index in page or (is_last and not 0 <= one.index < prompt.count)]
     return msgspec.structs.replace(prompt, inserts=inserts, body="", original="", next=None if is_last else page.stop)
@@ -190,8 +189,7 @@ async def list_groups(
     status: PromptStatus | Literal[""] = "",
     last: int | None = None,
 ) -> list[GroupListItem]:
-    """Return the groups of a branch, oldest first, as they are in the next prompt. last: the number of the newest
-    ones to return."""
+    """Return a branch's groups, oldest first, as in the next prompt. last: the number of the newest ones."""
     selected = await find_branch(services, tenant, session, branch)
     preview, reported = await preview_prompt(services, selected), await read_reported_tokens(services, selected)
     found = await find_session.run_off_loop(len(selected.keys), lambda: build_group_items(selected, preview, reported))

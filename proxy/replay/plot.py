@@ -243,8 +243,7 @@ def _place_label(width: float, x: float, y: float, taken: list[Box]) -> Box:
 
 
 def _draw_text(text: str, x: float, y: float, kind: str, anchor: str = "start") -> Iterator[str]:
-    """Yield a text that is readable across lines. It is written twice, since not every viewer draws the halo behind a
-    text."""
+    """Yield a text that is readable across lines, twice: not every viewer draws the halo behind it."""
     for each in ("halo", kind):
         yield f'<text class="{each}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 

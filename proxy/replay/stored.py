@@ -28,8 +28,7 @@ StoredSession = tuple[str, str]
 
 
 async def find_sessions(store: Store, session_names: Collection[str]) -> list[StoredSession]:
-    """Return the sessions of these names, or all if no name is given. Raises ConfigError if a name is not in the
-    store."""
+    """Return the sessions of these names, or all without names. Raises ConfigError for an unknown one."""
     sessions: list[StoredSession] = []
     while page := await store.read_session_names(sessions[-1] if sessions else ("", "")):
         sessions += page

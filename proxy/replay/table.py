@@ -152,8 +152,7 @@ def summarize(report: ReplayReport) -> str:
 
 
 def find_cheapest(report: ReplayReport) -> ReportEntry | None:
-    """Return the contender with the least effective cost among those that keep enough lines. None if no contender
-    does."""
+    """Return the contender with the least effective cost that keeps enough lines, None if none does."""
     prices = report.prices[0]
     costs = [
         (entry.total.cost[prices].effective, n)

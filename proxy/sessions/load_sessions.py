@@ -22,8 +22,7 @@ from proxy.store.reads import Store
 
 
 async def load_branch(live_sessions: LiveSessions, live_session: LiveSession, name: str) -> Branch | None:
-    """Return the branch from memory or from the store; None where there is none. StoreUnavailable passes
-    through."""
+    """Return the branch from memory or the store, None without one. StoreUnavailable passes through."""
     found = live_session.branches.get(name)
     if found is not None:
         return found

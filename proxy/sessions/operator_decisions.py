@@ -87,8 +87,7 @@ class StoredDecisions:
         )
 
     def find_pins(self, client_pins: frozenset[bytes]) -> frozenset[bytes]:
-        """Return the messages that no policy edits. client_pins: the messages that the branch's client has pinned
-        itself."""
+        """Return the messages that no policy edits. client_pins: those that the branch's client has pinned."""
         return ((client_pins - self.unpinned) | self.pinned | self.restored) - self.dropped.keys()
 
     def apply_to(self, state: BranchState, *, side: bool) -> BranchState:

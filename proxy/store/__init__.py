@@ -54,8 +54,7 @@ def _make_store(
 def _create_postgres_store(
     db: str, durability: Literal["full", "normal"], spool_mb: int, read_s: float, retention_days: float
 ) -> Store:
-    """The PostgreSQL store. Its driver is an extra, since one process with SQLite does not need it. Raises StoreRefused
-    if the driver is missing."""
+    """The PostgreSQL store. Raises StoreRefused if its driver, an extra, is missing."""
     try:
         from proxy.store.postgres import PostgresStore  # noqa: PLC0415  only where it is asked for
         from proxy.store.postgres_partitions import choose_days  # noqa: PLC0415

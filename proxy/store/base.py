@@ -243,8 +243,7 @@ class BranchRecord(BranchRow, frozen=True, kw_only=True):
     offer: str | None = None
     """The proxy's tools that the branch is offered: see `ToolOfferRow`; None while that is undecided."""
     lasting: list[tuple[EditRow, int]] | None = None
-    """The edits that no literal policy made, if the edits in force are a literal policy's. None: the edits in force are
-    these edits."""
+    """The edits that no literal policy made, if a literal policy's are in force. None: those in force."""
 
 
 class SessionRecord(SessionRow, frozen=True, kw_only=True):
@@ -269,8 +268,7 @@ def is_last_page(page: Sequence[MessageRecord], limit: int) -> bool:
 
 
 class LeftOutMessage(Struct, frozen=True, gc=False):
-    """A stored message that is left out of its branch's prompt: the stage, the reason, the exchange and the time of
-    that edit."""
+    """A message left out of its branch's prompt: the stage, reason, exchange and time of that edit."""
 
     key: bytes
     seq: int

@@ -49,8 +49,7 @@ _MAX_ATTEMPTS = 5
 
 _BAD_ROW = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 SERVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-"""Errors of the server or the network (a time limit is an OSError). Errors in `_BAD_ROW`, and all other errors, are the
-rows' own."""
+"""Errors of the server or the network; a time limit is an OSError. All others are the rows' own."""
 _CLASH = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 

@@ -352,8 +352,7 @@ class Store(ImmediateReads, SessionNotesReads, SessionListReads, BranchReads, Re
     async def read_sessions_used_since(
         self, since: float, after: tuple[str, str] = ("", ""), limit: int = 1000
     ) -> list[tuple[str, str]]:
-        """(tenant, session) of the sessions after `after` that were used at `since` or later, in the order of their
-        names: for exports."""
+        """(tenant, session) of the sessions after `after` that were used since then, by name: for exports."""
         return [(row[0], row[1]) for row in await self._fetch(sql.SESSIONS_USED_SINCE, (*after, since, limit))]
 
     async def read_exchanges_after(

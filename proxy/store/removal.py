@@ -70,8 +70,7 @@ so they stay until the session is removed."""
 
 
 class RemovalStepRow(Struct, frozen=True, gc=False):
-    """One step: removes some rows of one table of a session, or of one branch of it. No data is lost if a step cannot
-    be written."""
+    """One step: removes some rows of a table of a session or a branch. If it is lost, no data is."""
 
     tenant: str
     session: str

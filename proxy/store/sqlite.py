@@ -409,8 +409,7 @@ class _Reader:
 
 
 def _retrieve_error(opening: asyncio.Task[aiosqlite.Connection]) -> None:
-    """Retrieve the error, or asyncio would log it if nobody waits for the opening any more. The next read opens again
-    and meets it."""
+    """Retrieve the error, or asyncio would log it if nobody waits any more. The next read meets it again."""
     if not opening.cancelled():
         opening.exception()
 

@@ -74,8 +74,7 @@ def list_wal_files(path: Path) -> tuple[Path, Path]:
 
 
 def prepare_folder(path: Path) -> None:
-    """Create the folder of `path` if it is missing. A new folder is 0700; an existing one is the user's and stays
-    unchanged. Raises OSError."""
+    """Create a missing folder of `path` with 0700; one that exists stays unchanged. Raises OSError."""
     if not path.parent.exists():
         path.parent.mkdir(parents=True, mode=_PRIVATE_FOLDER)
         path.parent.chmod(_PRIVATE_FOLDER)
@@ -133,8 +132,7 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Raises StoreRefused if another process, or another store of this one, holds it, or if the lock
-        file cannot be used."""
+        """Take the lock. Raises StoreRefused if another store holds it, or if its file cannot be used."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
         except OSError as error:

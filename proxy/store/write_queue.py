@@ -85,8 +85,7 @@ PIECE_ROWS = 400
 PIECE_BYTES = 512 << 10
 """Bytes in one piece, unless one row alone has more."""
 PIECE_GROWTH = 4
-"""Growth factor: each piece is this many times as long as the one before, while no other caller puts anything. Each
-piece costs a commit."""
+"""Factor by which each piece is longer than the one before while no other puts: each costs a commit."""
 
 
 PIECE_START_TYPES = (MessageRow, FormRow)
@@ -94,8 +93,7 @@ PIECE_START_TYPES = (MessageRow, FormRow)
 
 
 class WriteItem:
-    """One call of `put`: the rows of one transaction, and the future of its caller. piece_of: the long put that a piece
-    belongs to."""
+    """One call of `put`: the rows of a transaction, and its future. piece_of: the long put of a piece."""
 
     __slots__ = ("future", "piece_of", "rows", "size")
 
@@ -180,8 +178,7 @@ class LongWrite:
 
 
 class WriteQueue:
-    """Items on their way to the writer. `limit` is in bytes, as `count_bytes` counts them. wake: called when the
-    inbox has a new entry."""
+    """Items on their way to the writer. limit: bytes by `count_bytes`. wake: called for a new entry."""
 
     def __init__(self, limit: int, wake: Callable[[], None] = lambda: None) -> None:
         self.inbox: SimpleQueue[list[WriteItem] | None] = SimpleQueue()

@@ -18,8 +18,7 @@ class ClientEcho(msgspec.Struct, frozen=True):
     """The parts of an answer that tell of the request, where the client's own request differs from the one sent."""
 
     instructions: bytes | None = None
-    """The client's own `instructions` as JSON (`null` for none), if others were sent: a response repeats them. None if
-    they were sent unchanged."""
+    """The client's own `instructions` as JSON (`null` for none), None if they were sent unchanged."""
     hidden_member: str = ""
     """The member that tells what the provider cleared, where only the proxy asked for that; "" for none."""
 
@@ -105,8 +104,7 @@ class AnswerRelay(ABC):
 
     @abstractmethod
     def build_round_message(self) -> bytes | None:
-        """Return the canonical message of this round as upstream should get it back: with its hidden calls, and the
-        text as it was shown."""
+        """Return this round's canonical message for upstream: with hidden calls, and the text as shown."""
 
     @abstractmethod
     def feed(self, data: bytes) -> bytes:

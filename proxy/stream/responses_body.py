@@ -37,8 +37,7 @@ def is_hidden(item: Mapping[str, Any], hidden_tools: frozenset[str]) -> bool:
 def remove_blocks(
     body: bytes, headings: tuple[str, ...] = state_block.HEADINGS
 ) -> tuple[bytes, list[state_block.NoteBlock]]:
-    """(a body without such blocks, the blocks). A message of nothing else leaves. A body that cannot be read is
-    returned as it is."""
+    """(a body without such blocks, the blocks). A message of nothing else leaves; an unreadable body stays."""
     if not state_block.may_have_blocks(body, headings):
         return body, []
     raws = responses_stream.read_output(body)

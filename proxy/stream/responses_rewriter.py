@@ -137,8 +137,7 @@ class ResponsesRewriter:
         return read_usage(usage)
 
     def build_round_message(self) -> bytes | None:
-        """The canonical message of this round as upstream should get it back: with hidden calls, and the text as it
-        was shown."""
+        """The canonical message of this round for upstream: with hidden calls, and the text as shown."""
         if any(one.blocks or one.other_blocks for one in self.block_filters):
             return responses_body.build_round_message(self.round_answer, self._withheld)
         return self.round_answer.build_message()

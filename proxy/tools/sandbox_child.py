@@ -95,8 +95,7 @@ def _limit(which: int, most: int) -> None:
 
 
 def _limit_cpu(seconds: int) -> None:
-    """Limit the processor time from now on. The system's limit counts whole seconds, so it is up to half a second off.
-    The timer is exact."""
+    """Limit the processor time from now on: the system's limit to half a second, the timer exactly."""
     used = int(time.process_time() + 0.5)
     resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     signal.setitimer(signal.ITIMER_PROF, seconds)  # an unhandled signal ends the process, within an opcode too

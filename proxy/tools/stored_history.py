@@ -148,8 +148,7 @@ def _find_stored_origin(records: Sequence[MessageRecord], index: int) -> Provena
 
 
 async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -> tuple[list[MessageRecord], bool]:
-    """Return (the session's messages that tools may read, newest first; True if these are all): as many as fit into
-    `max_bytes` bytes."""
+    """Return (the session's messages for tools, newest first, within `max_bytes` bytes; True if all)."""
     records: list[MessageRecord] = []
     own = context.readable_keys
     size, after = 0, 0

@@ -118,8 +118,7 @@ def write_request_head(method: str, request_target: bytes, headers: Headers) -> 
 
 
 def parse_response_head(block: bytes, method: str) -> ResponseHead:
-    """Parse a head. `block`: the bytes before the empty line, so that each line has its end. Raises
-    MalformedResponse."""
+    """Parse a head: `block` is the bytes before the empty line. Raises MalformedResponse."""
     line = _STATUS.match(block)
     if line is None:
         raise MalformedResponse("it begins with no status line")
@@ -516,8 +515,7 @@ class ResponseStream(httpx2.AsyncByteStream):
         self._sending = length is None and not await self._write_part(b"", chunked=True)
 
     async def _write_part(self, part: bytes, *, chunked: bool) -> bool:
-        """Send a part, and wait until the socket takes more. An empty chunk is the last part. Return False if the
-        socket is closed."""
+        """Send a part, the last one empty, and wait until the socket takes more. False if it is closed."""
         transport = self._protocol.transport
         if transport is None:
             return False

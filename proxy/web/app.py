@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from proxy.chat.json_spans import SizeLimits
@@ -255,8 +255,7 @@ class ContextProxy:
         self.draining = True
 
     def drain(self) -> None:
-        """End the streams that never end by themselves. A server calls this before it waits for open answers. It may be
-        called again."""
+        """End the endless streams, before the server waits for open answers. It may be called again."""
         self.draining = True
         self.services.event_bus.close()
 
@@ -437,10 +436,6 @@ def _add_path_header(send: Send, shown: str) -> Send:
     return send_named
 
 
-def create_app(settings: Settings | None = None, **overrides: Any) -> ContextProxy:
+def create_app(settings: Settings) -> ContextProxy:
     """Return the application for these settings, ready to be served. Raises ConfigError."""
-    return ContextProxy(settings or Settings(**_drop_unset(overrides)))
-
-
-def _drop_unset(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in overrides.items() if value is not None}
+    return ContextProxy(settings)

@@ -367,8 +367,7 @@ def log_requests(app: App) -> App:
 
 
 def render_path(scope: Scope) -> str:
-    """Return the path as received, without its query; cut, and without control characters that a terminal would
-    obey."""
+    """Return the path as received, without its query; cut, and without control characters."""
     raw: bytes = scope.get("raw_path") or str(scope["path"]).encode("utf-8", "surrogateescape")
     text = raw.partition(b"?")[0].decode("ascii", "replace")[:MAX_PATH_CHARS]
     return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)

@@ -78,8 +78,7 @@ async def serve_chat(
     share: BodyShare,
     dialect: str,
 ) -> None:
-    """Handle one chat request. share: the part of the body budget that this request holds. dialect: the name of its
-    wire format."""
+    """Handle one chat request. share: its part of the body budget. dialect: the name of its wire format."""
     incoming = await read_incoming(scope, receive, services, place, share, dialect)
     answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s), scope.get(HOLD_HEAD_KEY))
     route = place.raw_path.partition("?")[0]
@@ -105,8 +104,7 @@ async def serve_stored_response(
 async def serve_gateway(
     scope: Scope, receive: Receive, send: Send, services: Services, place: SessionPath, share: BodyShare
 ) -> None:
-    """Answer one request of a gateway, in one body that is made before anything is sent. The arguments are those of
-    `serve_chat`."""
+    """Answer one request of a gateway, made before anything is sent. The arguments: as `serve_chat`."""
     incoming = await read_incoming(scope, receive, services, place, share, "compress")
     found = GATEWAY_PATH.fullmatch(place.path)
     name = found["hash"] if found is not None else None

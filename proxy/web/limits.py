@@ -44,15 +44,13 @@ MAX_PIPELINED_BYTES: Final = 16 << 20
 """Bytes of bodies that may wait after the requests that are being answered, on all connections together."""
 
 GRACE_S: Final = 0.5
-"""Seconds for which a connection is not closed for its address's share. Clients may come in a burst, and their data may
-not have been read yet."""
+"""Seconds in which no connection is closed for its address's share: clients may come in a burst."""
 MAX_EVICTIONS: Final = 64
 """Connections that are closed for one new connection, at most."""
 
 
 def limit_heads(app: App, settings: Settings) -> App:
-    """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest; `error_responses.answer_errors`
-    is outside."""
+    """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest for `answer_errors`."""
     limit = settings.limits.header_kb * 1024
 
     async def limit_requests(scope: Scope, receive: Receive, send: Send) -> None:

@@ -33,8 +33,7 @@ class TermCounts(NamedTuple):
 
 
 def count_terms(text: str) -> TermCounts:
-    """Return the terms of a text: words of two characters or more, in lower case, without stop words. Names are split
-    into their parts."""
+    """Return a text's terms: words of two characters or more and parts of names, without stop words."""
     counts = Counter(find_topic_words(text[:MAX_READ_CHARS]))
     return TermCounts(counts, sum(counts.values()))
 

@@ -179,8 +179,7 @@ FAILED_CHECKS = (
     r"|(?:\S+: )?[a-z]+: (?:cannot|can't) \S|[a-z]+: .{1,200}: (?:No such file or directory|Permission denied)$"
     r"|\S+: (?:line )?\d+: \S+: (?:command )?not found$|\S+:\d+:\d+: runtime error: |==\d+== ERROR SUMMARY: [1-9]"
 )
-"""Lines with which a script reports that a check of its own, or a command that it ran, has failed. Many scripts end
-with 0 all the same."""
+"""Lines with which a script reports a failed check or command. Many scripts end with 0 all the same."""
 
 FAILED_CHECK_WORDS = (
     r"FAIL|[Ff]ail|ERROR|[Pp]ass|cannot|can't|No such|Permission|not found|runtime error"

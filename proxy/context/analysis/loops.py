@@ -92,8 +92,7 @@ class _ResultFacts(NamedTuple):
 
 
 class _LoopPatterns:
-    """Compiled form of `LoopSettings`. Equal settings share one instance, which is part of the key of the facts stored
-    with a message."""
+    """Compiled form of `LoopSettings`: one instance for equal ones, part of the key of a message's facts."""
 
     def __init__(self, settings: LoopSettings) -> None:
         self._themes = [

@@ -190,8 +190,7 @@ class ShellCommand:
     """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
     directory, other assignments, or another text as input."""
     shown_text: Literal["", "before", "after"] = ""
-    """The command also shows a text that it has not written itself, in front of its last run or after it. It may be
-    the output of another run."""
+    """The command also shows a text beside its last run, which may be the output of another run."""
     prints_code: bool = False
     """The command is one run, after which the shell prints the run's exit code."""
 
@@ -253,8 +252,7 @@ def _find_command(given: Mapping[str, Any]) -> str | None:
 
 
 def read_inner_command(given: Mapping[str, Any]) -> str:
-    """Return the shell command in the arguments of a call, "" if there is none. A shell that runs all of it is left out
-    (`bash -lc "..."`)."""
+    """Return the command in a call's arguments, "" for none, without a shell around it (`bash -lc "..."`)."""
     text = _read_here_string(_find_command(given) or "")
     shell = _SHELL_START.match(text)
     if shell is None:

@@ -334,8 +334,7 @@ def _edit_texts(
 
 
 def _edit_result(part: bytes, old: bytes, new: bytes) -> bytes:
-    """A part with a `functionResponse` that says another text, or has fewer images. Its id, name, other media and other
-    members stay."""
+    """A `functionResponse` part with another text or fewer images. Its id, name and the rest stay."""
     response = read_field(part, "functionResponse") or b""
     content = json_spans.read_value(new, "content") or b""
     remarks: dict[int, str] = {}

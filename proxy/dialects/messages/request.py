@@ -74,8 +74,7 @@ class MessagesRequest:
     is_cut: bool = False
     """True if an answer in front of another message is empty: all of it was withheld from the client."""
     stable: int = 0
-    """Number of wire messages that the next body of the same history is expected to begin with, and that are read in
-    the same way there."""
+    """Number of wire messages that the next body of the history is expected to begin with, read alike."""
     value_count: int = 0
     """Upper bound of the number of JSON values up to `prefix_end`; 0: not counted."""
     first_mark: int = -1

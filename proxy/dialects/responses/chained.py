@@ -212,8 +212,7 @@ def _read_reference(raw: bytes) -> str:
 
 
 def replace_references(body: bytes, items: Mapping[str, bytes]) -> bytes:
-    """The request with these items in the place of the references to them. Raises ValueError, and KeyError for a
-    reference to another item."""
+    """The request with items in place of references. Raises ValueError, KeyError for an unknown one."""
     made = [items[name] if (name := _read_reference(raw)) else raw for raw in _read_items(body)]
     return json_spans.set_member(body, "input", b"[" + b",".join(made) + b"]")
 

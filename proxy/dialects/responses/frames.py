@@ -68,8 +68,7 @@ class CreateFrame:
 
 
 def read_lane(frame: bytes, max_values: int) -> bytes:
-    """The `stream_id` of a frame, as JSON; b"" for none, and for a frame that cannot be read. max_values: limit on the
-    JSON values in it."""
+    """The `stream_id` of a frame as JSON, or b"". max_values: limit on the JSON values in it."""
     if b'"stream_id"' not in frame or json_spans.has_more_values(frame, max_values):
         return b""  # nearly all: they are read once, when it is their turn
     span = _find_path(frame, "stream_id")

@@ -399,8 +399,7 @@ def leave_out_reasoning(
 
 
 def leave_out_unstored_reasoning(raws: Sequence[bytes]) -> list[bytes]:
-    """The items of an answer that its provider has not stored, as they can be sent again: without reasoning that is
-    there by its id alone."""
+    """The items of an unstored answer as they can be sent again, without reasoning by its id alone."""
     items = [_RAW.decode(raw) for raw in raws]
     return [raw for _, raw in leave_out_reasoning(raws, items, lambda n: is_id_alone(items[n]))]
 
