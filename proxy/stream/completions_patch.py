@@ -171,14 +171,6 @@ def remove_usage(data: bytes) -> bytes:
         return write_json(value)
 
 
-def set_usage(data: bytes, usage: dict[str, Any]) -> bytes:
-    """Return the chunk or body with this usage."""
-    try:
-        return json_spans.set_member(data, "usage", write_json(usage))
-    except ValueError:
-        return write_json({**read_json(data), "usage": usage})
-
-
 def read_response_head(data: bytes) -> dict[str, bytes]:
     """Return the members that must be the same on all chunks of an answer, as JSON; {} if this chunk has none."""
     return {

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from proxy.dialects.completions.stream import Choice, Chunk, read_chunk
+from proxy.dialects.completions.stream import Choice, Chunk, read_chunk, set_json
 from proxy.dialects.usage import Usage, read_count
 from proxy.stream import completions_patch as patch
 from proxy.stream.answer_relay import RelayOptions
@@ -335,7 +335,7 @@ class CompletionsRewriter:
         if received is None and self._drop_usage:
             data = patch.remove_null_usage(data)
         elif sent is not received:
-            data = patch.remove_usage(data) if sent is UNSET else patch.set_usage(data, sent)
+            data = patch.remove_usage(data) if sent is UNSET else set_json(data, "usage", sent)
         return patch.set_response_head(data, self._response_head) if self._round_number else data
 
     def _send_calls(self, index: int, held_fragments: list[HeldFragment], out: list[bytes]) -> None:
@@ -363,7 +363,7 @@ class CompletionsRewriter:
             usage = patch.add_spent_usage(chunk.usage, self._spent) if chunk.usage else UNSET
             self.answer.add_chunk(Chunk(choices=[choice], usage=usage, service_tier=chunk.service_tier))
             data = self._with_choice(data, {"index": 0, "delta": {}, "finish_reason": choice.finish_reason})
-            out.append(replace_data(event, data if usage is UNSET else patch.set_usage(data, usage)))
+            out.append(replace_data(event, data if usage is UNSET else set_json(data, "usage", usage)))
         if tail is not None:
             chunk = read_chunk(tail.data or b"") or Chunk()
             usage = patch.add_spent_usage(chunk.usage, self._spent)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.chat import json_spans
-from proxy.dialects.completions.stream import read_json, write_json
+from proxy.dialects.completions.stream import read_json, set_json, write_json
 from proxy.dialects.gemini.stream import (
     RUNNABLE_REASONS,
     add_spent_usage,
@@ -187,7 +186,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
                 return
             piece.is_new = True
             if shown or len(value) > 1:
-                piece.parts.append(_set_text(raw, shown))
+                piece.parts.append(set_json(raw, "text", shown))
             return
         call = value.get("functionCall") if isinstance(value, dict) else None
         if isinstance(call, dict):
@@ -220,7 +219,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         self._filter = None
         if held_text:
             piece.is_new = True
-            piece.parts.append(_set_text(_NO_TEXT, held_text))
+            piece.parts.append(set_json(_NO_TEXT, "text", held_text))
 
     def _render(self, piece: _Piece, *, is_end: bool = False) -> bytes:
         event, data, response = piece.event, piece.event.data or b"", piece.response
@@ -305,14 +304,6 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         self.end_events = [self._render(piece, is_end=True) for piece in self._last]
         self.terminal = b"".join(self.end_events)
         self.answer.set_reason(self._round.reason if self._round and self._round.reason else "STOP")
-
-
-def _set_text(raw: bytes, text: str) -> bytes:
-    """The part with another text."""
-    try:
-        return json_spans.set_member(raw, "text", write_json(text))
-    except ValueError:
-        return write_json({**read_json(raw), "text": text})
 
 
 def _read_unfinished(event: SseEvent) -> bytes | None:

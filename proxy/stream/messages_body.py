@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.completions.stream import read_any_json, write_json
+from proxy.dialects.completions.stream import read_any_json, set_json, write_json
 from proxy.dialects.messages.stream import CUT_REASONS, RUNNABLE_REASONS, add_spent_usage, choose_stop_reason
 from proxy.notes import state_block
 from proxy.stream.completions_body import RoundContent
@@ -141,9 +141,4 @@ def _with_content(
 
 def _set(body: bytes, name: str, new: Any, old: Any) -> bytes:
     """The body with another value of one member; unchanged if it has that value."""
-    if new == old:
-        return body
-    try:
-        return json_spans.set_member(body, name, write_json(new))
-    except ValueError:
-        return write_json({**read_any_json(body), name: new})
+    return body if new == old else set_json(body, name, new)
