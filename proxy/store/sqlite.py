@@ -254,25 +254,19 @@ class SqliteStore(QueuedStore, Store):
         return super().put_deferred(rows)
 
     async def read_rounds_page(self, tenant: str, session: str, after: bytes = b"") -> list[HiddenRoundRow]:
-        return (
-            []
-            if self._negative_cache.has_none("hidden_rounds", tenant, session)
-            else await super().read_rounds_page(tenant, session, after)
-        )
+        if self._negative_cache.has_none("hidden_rounds", tenant, session):
+            return []
+        return await super().read_rounds_page(tenant, session, after)
 
     async def read_hidden_rounds(self, tenant: str, session: str, keys: Sequence[bytes]) -> list[HiddenRoundRow]:
-        return (
-            []
-            if self._negative_cache.has_none("hidden_rounds", tenant, session)
-            else await super().read_hidden_rounds(tenant, session, keys)
-        )
+        if self._negative_cache.has_none("hidden_rounds", tenant, session):
+            return []
+        return await super().read_hidden_rounds(tenant, session, keys)
 
     async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
-        return (
-            None
-            if self._negative_cache.has_none("scratchpads", tenant, session)
-            else await super().read_scratchpad(tenant, session)
-        )
+        if self._negative_cache.has_none("scratchpads", tenant, session):
+            return None
+        return await super().read_scratchpad(tenant, session)
 
     async def read_memos(
         self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""

@@ -133,11 +133,9 @@ def _find_outcome_lines(tool_outcome: ToolOutcome, command: ShellCommand, *, may
     may be one.
     """
     if may_be_view and command.kind != "run":
-        return (
-            {*tool_outcome.code_lines, *tool_outcome.failure_lines, *tool_outcome.summary_lines}
-            if tool_outcome.verdict == "failed"
-            else set(tool_outcome.summary_lines)
-        )
+        if tool_outcome.verdict != "failed":
+            return set(tool_outcome.summary_lines)
+        return {*tool_outcome.code_lines, *tool_outcome.failure_lines, *tool_outcome.summary_lines}
     return set(tool_outcome.kept_lines)
 
 

@@ -239,8 +239,6 @@ def drop_encrypted(body: bytes) -> bytes:
     if span is None or body[slice(*span)] == b"null":
         return body
     left = [one for one in spans.read_any(body[slice(*span)]) if one != ENCRYPTED]
-    return (
-        json_spans.set_member(body, "include", msgspec.json.encode(left))
-        if left
-        else json_spans.remove_member(body, "include")
-    )
+    if not left:
+        return json_spans.remove_member(body, "include")
+    return json_spans.set_member(body, "include", msgspec.json.encode(left))
