@@ -23,7 +23,7 @@ from proxy.errors import StoreRefused, StoreUnavailable, describe_cause
 from proxy.store import sqlite_files, wal_reset
 from proxy.store.base import GapRow, MessageRow, Row
 from proxy.store.gap_file import GapFile
-from proxy.store.migrate import DamagedDatabase, migrate
+from proxy.store.migrate import migrate
 from proxy.store.read_probe import ReadProbe
 from proxy.store.reads import Store
 from proxy.store.session_notes import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
@@ -139,7 +139,7 @@ class RecentAnswers:
 
 
 class SqliteStore(QueuedStore, Store):
-    """`Store` on a file. `quarantine`: a damaged file is moved aside and a new one created, instead of refused."""
+    """`Store` on a file."""
 
     def __init__(
         self,
@@ -150,10 +150,8 @@ class SqliteStore(QueuedStore, Store):
         readers: int = 2,
         read_s: float = 2.0,
         drain_s: float = 5.0,
-        quarantine: bool = False,
     ) -> None:
         self.path = Path(path)
-        self._quarantine = quarantine
         self._lock = sqlite_files.FileLock(self.path)
         self._gaps = GapFile(self.path)
         self._writer = SqliteWriter(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
@@ -182,7 +180,7 @@ class SqliteStore(QueuedStore, Store):
             sqlite_files.prepare_folder(self.path)
             self._lock.acquire()
             sqlite_files.prepare_files(self.path)
-            await self._migrate()
+            await migrate(self.path)
             await self._writer.start()
             self._take_gaps()
             for reader in self._readers:
@@ -201,16 +199,6 @@ class SqliteStore(QueuedStore, Store):
             raise
         sqlite_files.make_private(self.path)
         log.info("store open: SQLite %s%s", sqlite3.sqlite_version, wal_reset.describe_bug_briefly())
-
-    async def _migrate(self) -> None:
-        try:
-            await migrate(self.path)
-        except DamagedDatabase as error:
-            if not self._quarantine:
-                raise
-            log.warning("%s It is kept as %s.", error.message, sqlite_files.set_aside(self.path))
-            sqlite_files.prepare_files(self.path)
-            await migrate(self.path)
 
     async def close(self) -> None:
         if self._closed:

@@ -104,17 +104,6 @@ def make_private(path: Path) -> None:
                 file.chmod(_PRIVATE_FILE)
 
 
-def set_aside(path: Path) -> Path:
-    """Move a damaged database, its log and shared memory to the first free name; return the new path."""
-    path, number = path.resolve(), 1
-    while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    for file in (path, *list_wal_files(path)):
-        with contextlib.suppress(FileNotFoundError):
-            file.rename(target.with_name(target.name + file.name.removeprefix(path.name)))
-    return target
-
-
 def read_opening_time(path: Path) -> float:
     """The time (Unix seconds) at which a process last took the lock of this database; 0.0 if none has."""
     try:
