@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -98,14 +98,12 @@ class HelperQueue:
         budget: Budget,
         live_sessions: LiveSessions,
         metrics: Metrics,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self._limits = limits
         self._helper_client = helper_client
         self._budget = budget
         self._live_sessions = live_sessions
         self._metrics = metrics
-        self._now = now
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._questions: dict[QuestionKey, Question] = {}
         self._prompt_chars = 0
@@ -240,7 +238,7 @@ class HelperQueue:
             self._helper_client.model_name,
             *tokens,
             answer.dollars,
-            self._now(),
+            time.time(),
             text,
         )
         written = self._live_sessions.store.put([row])
