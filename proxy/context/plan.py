@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from proxy.chat.tokens import TokenCounter
 from proxy.dialects.base import NO_BREAKPOINTS, Breakpoints
 from proxy.notes.memo_matching import Memo
-
-T = TypeVar("T")
 
 Action = Literal["text", "gone", "text_only", "append", "arguments", "images"]
 """text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end.

@@ -10,7 +10,6 @@ their own, for the requests that follow.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypedDict, get_args
@@ -39,8 +38,6 @@ from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.settings.load import Settings
 from proxy.tools import stored_memos
 from proxy.upstream.client import Target
-
-log = logging.getLogger(__name__)
 
 MAX_HITS = 8
 """Limit on the messages and summaries that a search returns: more than any policy quotes."""
