@@ -175,8 +175,6 @@ WHERE NOT memos.deleted AND (excluded.deleted OR excluded.updated_at >= memos.up
 
 UPDATE_SETTINGS = "UPDATE sessions SET settings = $1 WHERE tenant = $2 AND session = $3"
 
-SETTINGS = "SELECT settings FROM sessions WHERE tenant = $1 AND session = $2"
-
 UPSERT_NOTE = """
 INSERT INTO notes (tenant, session, branch, note, kind, text, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (tenant, session, branch, note) DO UPDATE SET text = excluded.text"""
@@ -298,11 +296,6 @@ class SessionNotesReads(RowReader):
         else:
             rows = await self._fetch(PROJECT_MEMOS, (tenant, after, project, limit))
         return [_decode_memo(row) for row in rows]
-
-    async def read_settings(self, tenant: str, session: str) -> str:
-        """The settings of a session, as JSON; "{}" if there is no such session."""
-        rows = await self._fetch(SETTINGS, (tenant, session))
-        return str(rows[0][0]) if rows else "{}"
 
     async def read_notes(self, tenant: str, session: str, branch: str) -> list[NoteRow]:
         """Operators' texts on a branch that were not withdrawn, oldest first."""

@@ -148,9 +148,9 @@ async def test_settings_of_a_session_are_kept_with_it(store: Store, make: RowFac
     await store.put(make.begin(at=9.0))
     record = await store.read_session("t1", "s1")
     assert record is not None
-    assert record.settings == await store.read_settings("t1", "s1") == '{"policy":"rolling"}'
+    assert record.settings == '{"policy":"rolling"}'
     assert await store.read_session("t1", "s9") is None
-    assert await store.read_settings("t1", "s9") == "{}"
+    assert (await store.read_decisions("t1", "s9", "")).settings == "{}"
 
 
 @pytest.mark.usefixtures("begun")
