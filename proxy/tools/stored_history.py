@@ -15,6 +15,7 @@ import msgspec
 
 from proxy.chat import chain
 from proxy.chat.message import Message
+from proxy.chat.unicode_text import replace_surrogates
 from proxy.context.analysis.provenance import Provenance, find_provenance
 from proxy.dialects.completions.request import read_message
 from proxy.errors import NotManaged
@@ -262,13 +263,9 @@ def _make_table_row(
             record.group_id,
             role,
             text.decode("utf-8", "ignore"),
-            _replace_surrogates(call_id),
+            None if call_id is None else replace_surrogates(call_id),
             status,
         ),
         *(record.strategy, tokens, at, int(stands)),
     )
     return msgspec.json.encode(cells)
-
-
-def _replace_surrogates(text: str | None) -> str | None:
-    return None if text is None else text.encode("utf-8", "replace").decode()
