@@ -80,7 +80,7 @@ async def stream_events(
     follow: Annotated[bool, Query(description="False: only those that are here already, and then the end.")] = True,
     last_event_id: Annotated[str | None, Header(max_length=32, description="The same, as browsers send it.")] = None,
 ) -> Response:
-    """Stream events as server-sent events: `id`, `event` (the kind) and `data`, which is JSON with `id`, `kind`,
+    """Stream events as server-sent events: `id`, `event` (the kind) and `data`. The data is JSON: `id`, `kind`,
     `tenant`, `session`, `branch`, `exchange`, `at` and, by kind, `data`. Each replica sends its own events."""
     wrong = bus.find_unknown_patterns(kind or ())
     if wrong:
