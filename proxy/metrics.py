@@ -29,8 +29,7 @@ MAX_LABEL_VALUES = 50
 """Number of values of a label that are counted separately."""
 
 PROXY_TIME_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Bucket bounds in seconds. The proxy's own share of a request is milliseconds; the last bounds are `plan_ms` and
-worse."""
+"""Bucket bounds in seconds. The proxy's own share is milliseconds; `plan_ms` and worse are the last."""
 
 ANSWER_TIME_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Bucket bounds in seconds. Models take from a tenth of a second to minutes for a first token."""
@@ -125,8 +124,7 @@ class LabelledHistogram(_SeriesByLabels, Histogram):
 
 
 class Metrics:
-    """All metrics, one attribute each. known_labels: label values that always count, by limit_label: the upstreams, the
-    routes."""
+    """All metrics, one attribute each. known_labels: by limit_label, the label values that always count."""
 
     def __init__(self, known_labels: Mapping[str, Iterable[str]] | None = None) -> None:
         self.registry = CollectorRegistry()
@@ -383,8 +381,7 @@ class Metrics:
         return text
 
     def limit_usage_labels(self, model: str, policy: str, upstream: str) -> tuple[str, str, str]:
-        """Return the values of `USAGE_LABELS`. Each value is limited as by `limit_label`, and so is the number of
-        their combinations."""
+        """Return the values of `USAGE_LABELS`. They are limited as by `limit_label`, as are their combinations."""
         limit = self.limit_label
         series = (limit("model", model), limit("policy", policy), limit("upstream", upstream))
         if series not in self._usage_series:

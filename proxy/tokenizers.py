@@ -117,8 +117,7 @@ def _count_whole(exact: Callable[[str], int], text: str) -> int:
 
 
 def _has_words(text: str) -> bool:
-    """True if between a half and one in 32 characters is a blank, as in prose, code, logs and most JSON. Linear
-    time."""
+    """True if from a half to one in 32 characters is a blank, as in most texts. Linear time."""
     blanks = text.count(" ") + text.count("\n") + text.count("\t")
     return len(text) <= 32 * blanks and 2 * blanks <= len(text)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from proxy.store.base import Store
 from proxy.store.postgres import PostgresStore
+from proxy.store.reads import Store
 from proxy.store.sqlite import SqliteStore
 from tests.raw_upstream import HANGS_S
 

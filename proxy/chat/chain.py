@@ -60,8 +60,7 @@ def digest_message(role: str, text: str, calls: Sequence[Call], call_id: str | N
 
 
 def canonicalize_arguments(arguments: str) -> str:
-    """Arguments as compact JSON with sorted keys; unchanged if they are not JSON or exceed the limits of
-    `decode_embedded`."""
+    """Arguments as compact JSON with sorted keys; unchanged if no JSON, or over the limits of `decode_embedded`."""
     try:
         return msgspec.json.encode(decode_embedded(arguments), order="sorted").decode()
     except (ValueError, RecursionError, OverflowError):
@@ -114,8 +113,7 @@ def digest_system_messages(messages: Sequence[Message]) -> bytes:
 
 
 def digest_undated_system(messages: Sequence[Message]) -> bytes:
-    """16 bytes over the system messages without dates and numbers: the same agent has the same value on the next
-    day."""
+    """16 bytes over the system messages without dates and numbers: the same for an agent from day to day."""
     mixed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for message in messages:
         if message.is_system:

@@ -85,8 +85,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def split_steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]:
-    """The steps of a conversation, in order, covering every message once. known: the steps of a prefix of the
-    conversation."""
+    """The steps of a conversation, each message in one. known: the steps of a prefix of the conversation."""
     steps = list(known[:-1])  # the last known step may continue
     at = known[-1].start if known else 0
     while at < len(messages):
@@ -283,8 +282,7 @@ def _read_observation_score(message: Message) -> int:
 
 
 def _rate_outcome(message: Message) -> int:
-    """Return 2 if the message has the form of an observation, 1 if it may be an observation or a person's message, 0 if
-    neither."""
+    """2 if the message has the form of an observation, 1 if it may be one or a person's message, else 0."""
     text = message.text
     if _OBSERVES.match(text) or _ENDS_IN_PROMPT.search(text, max(0, len(text) - _PROMPT_CHARS)):
         return 2

@@ -42,8 +42,7 @@ MAX_MODEL_MATCHES: Final = 100
 MAX_CHARS: Final = 1 << 20
 """Characters of a text that is decoded; the longest file that an agent writes in one call has a tenth of them."""
 MAX_VALUES: Final = 20_000
-"""Values of a text that is decoded, each of which follows a comma or an opening bracket. As many empty lists are
-decoded in 2 ms."""
+"""Values of a text that is decoded, each after a comma or an opening bracket: empty lists take 2 ms."""
 
 
 class Member(msgspec.Struct, frozen=True, gc=False):
@@ -166,8 +165,7 @@ def find_rest(
 
 
 def find_array_end(body: bytes, span: tuple[int, int]) -> int:
-    """The offset after the last element of a JSON array, or after its opening bracket: more elements would follow
-    there. span: of the array."""
+    """The offset after the last element of an array, where more would follow. span: of the array."""
     end = span[1] - 1
     while body[end - 1] in _SPACE:
         end -= 1
@@ -231,8 +229,7 @@ fewer than 32 of them is short: it is counted at once."""
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """Upper limits of a body's size and of its contents, so that one request cannot cost seconds of processor time and
-    gigabytes."""
+    """Upper limits of a body's size and contents, so that a request cannot cost seconds of processor time."""
 
     body_bytes: int = 16 << 20
     """Bytes."""
@@ -263,8 +260,7 @@ class SizeLimits:
         return value_count
 
     def check_request(self, request: Request) -> None:
-        """Check the content parts and the tool calls of all messages. Raises NotManaged if there are too many of
-        either."""
+        """Check the content parts and tool calls of all messages. Raises NotManaged if there are too many."""
 
         def add(begin: int, known: tuple[int, int] | None) -> tuple[int, int]:
             new = request.messages[begin:]
@@ -285,8 +281,7 @@ def count_marks(piece: bytes) -> int:
 
 
 def _count_sparse(piece: bytes, mark: bytes) -> int:
-    """`piece.count(mark)`, in a fifth of the time where the mark is rare: `replace` searches with memchr, `count` looks
-    at each byte."""
+    """`piece.count(mark)`, in a fifth of its time for a rare mark: `replace` searches with memchr."""
     most = len(piece) >> _SPARSE_SHIFT
     if most < _FEW:
         return piece.count(mark)
@@ -347,8 +342,7 @@ class _Walk:
         self.in_text = False
 
     def count(self, until: int, enough: int | None = None) -> int:
-        """Scan up to the offset `until`. Return the number of value marks outside of texts on the way, or somewhat more
-        than `enough`."""
+        """Scan up to the offset `until`. Return the value marks outside of texts, or more than `enough`."""
         mark_count = 0
         while self._at < until and (enough is None or mark_count <= enough):
             end = min(self._at + SCAN_BYTES, until)

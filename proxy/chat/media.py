@@ -143,8 +143,7 @@ def _read_gif_size(head: bytes) -> tuple[int, int]:
 
 
 def _read_jpeg_size(head: bytes) -> tuple[int, int]:
-    """Walk over the segments up to the frame header: markers C0 to CF, without the tables C4 and CC and the reserved
-    C8."""
+    """Walk the segments up to the frame header: markers C0 to CF without C4, C8 and CC."""
     at = 2
     while True:
         mark, kind, length = struct.unpack_from(">BBH", head, at)

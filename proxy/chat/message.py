@@ -83,8 +83,7 @@ class Message(msgspec.Struct, frozen=True, weakref=True, eq=False):
     is_result: bool = False
     """True for the result of a tool call (or of a function call of the old kind). Set from the role."""
     derived_values: dict[Any, Any] = {}
-    """Facts derived from the message so far, by key (see `derive`). Code that asks for a fact of each message of a
-    prompt looks here first."""
+    """Facts derived so far, by key (see `derive`). Code that asks for facts of each message looks here first."""
 
     def __post_init__(self) -> None:
         # Fields rather than properties: both are read several times per message and request.
@@ -135,11 +134,9 @@ class Request(msgspec.Struct, frozen=True, eq=False):
     prefix_bytes: int = 0
     """Byte offset in the body at which the part after the known prefix begins."""
     is_spliced: bool = False
-    """True if messages were inserted, so that the messages differ from those in the body; `write_request` then writes
-    them."""
+    """True if messages were inserted: they differ from the body's, and `write_request` writes them."""
     memo_values: dict[Hashable, Any] = {}
-    """Memo of facts about a prefix of the messages, by name (see `memo`). It is handed on to the next request of the
-    history."""
+    """Memo of facts about a prefix of the messages, by name (see `memo`), for later requests of the history."""
 
     def memo(self, name: str, compute: Callable[[int, T | None], T], owner: Hashable = None) -> T:
         """Incremental memo: compute a fact for the new messages only and join it to the result stored for the shared
@@ -156,8 +153,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         return made
 
     def read_memo(self, name: str, owner: Hashable = None) -> tuple[int, Any]:
-        """(number of messages that the stored result covers, the result); (0, None) if there is none for this owner and
-        prefix."""
+        """(messages that the stored result covers, the result); (0, None) without one for this owner and prefix."""
         before, whose, value = self.memo_values.get(name, ((), owner, None))
         if value is None or whose != owner:
             return 0, None
@@ -179,8 +175,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(slots=True, eq=False)
 class PrefixCache:
-    """A request's body up to the end of its messages, as the expected prefix of the next body: an agent resends its
-    history."""
+    """A request's body up to the end of its messages: the expected prefix of the next body."""
 
     body_prefix: memoryview
     """The body up to, not including, the closing bracket of the messages. It is a view, since a copy of a long history

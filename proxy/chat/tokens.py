@@ -174,8 +174,7 @@ class TokenCounter:
         message.derived_values.setdefault(self, tokens)
 
     def count_tools(self, tools: bytes | None) -> int:
-        """Tokens of the tools array. Most requests of an agent carry it unchanged, so up to 256 arrays are remembered,
-        within `MAX_TOOLS_BYTES`."""
+        """Tokens of the tools array; up to 256 arrays are remembered, within `MAX_TOOLS_BYTES`."""
         if not tools:
             return 0
         size = self._heads.get(tools)

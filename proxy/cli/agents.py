@@ -231,8 +231,7 @@ def _read_opencode(surroundings: AgentSurroundings, upstream: str) -> AgentSetup
 
 
 def _read_opencode_providers(surroundings: AgentSurroundings, own: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The providers by name, of all places where opencode reads them. own: the content of its variable, which comes
-    last."""
+    """The providers by name, of all places where opencode reads them. own: its variable's content, the last one."""
     folder = surroundings.find_folder("XDG_CONFIG_HOME", ".config") / "opencode"
     files = [folder / "opencode.json", folder / "opencode.jsonc", surroundings.folder / "opencode.json"]
     if named := surroundings.environment.get("OPENCODE_CONFIG", ""):
@@ -342,8 +341,7 @@ def _read_gemini(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
 
 
 def _find_variables(folder: Path, home: Path) -> dict[str, str]:
-    """Return the variables of the file that Gemini CLI reads: the nearest one above a folder, else in the home
-    directory."""
+    """Return the variables of the file that Gemini CLI reads: the nearest above a folder, else in the home."""
     for place in (folder, *folder.parents, home):
         for file in (place / ".gemini" / ".env", place / ".env"):
             try:

@@ -45,7 +45,6 @@ class CsvWriter:
         self._times = [ExchangeLine.__struct_fields__.index(name) for name in TIMES]
 
     def write(self, lines: Sequence[ExchangeLine]) -> None:
-        """Write lines."""
         for line in lines:
             values = list(astuple(line))
             for at in self._times:

@@ -72,8 +72,7 @@ def make_app(only: str = "") -> typer.Typer:
 
 
 def choose_app(word: str) -> typer.Typer:
-    """Return a command line in which a command is as it is in the whole one, with as few others as possible. word: the
-    first argument."""
+    """Return the command line with a command as in the whole one and few others. word: the first argument."""
     if word in {one.name for one in (*BEFORE_ACTIONS, *AFTER_ACTIONS)} - NEEDS_ALL:
         return make_app(word)
     if word and not word.startswith("-") and word not in NEEDS_ALL:

@@ -105,8 +105,7 @@ def _quote_lines(text: str) -> str:
 
 
 def render_body(message: Any) -> str:
-    """Return the text of a chat message with its reasoning and its calls. A text stays as it is; other values become
-    JSON."""
+    """Return the text of a chat message with its reasoning and its calls. Other values become JSON."""
     if not isinstance(message, dict):
         return (
             escape_controls(message)
@@ -155,7 +154,6 @@ def _render_outline(message: Any) -> str:
 
 
 def join_lines(text: str) -> str:
-    """Return a text on one line."""
     return " ".join(escape_controls(text).split())
 
 

@@ -29,8 +29,7 @@ from proxy.errors import ConfigError, ProxyError, describe_cause
 from proxy.web.session_address import write_address
 
 USAGE_STATUSES: Final = frozenset({400, 401, 413, 415, 421, 422})
-"""Statuses after which the command line, its key or its address has to change. Other statuses refuse the request
-itself."""
+"""Statuses after which the command line, its key or its address has to change, and not the request."""
 HINT_COMMANDS: Final = {
     "GET /api/sessions": "`context-proxy sessions list`",
     "GET /api/memos": "`context-proxy memos list`",
@@ -74,8 +73,7 @@ class AdminClient:
         return self.send_body(method, path, raw, "application/json", **query)
 
     def send_body(self, method: str, path: str, raw: bytes | None, kind: str, **query: object) -> Any:
-        """Send a request with a body of the media type `kind`, and return the JSON answer. Raises RemoteRefused
-        and RemoteUnreachable."""
+        """Send a body of a media type, and return the JSON answer. Raises RemoteRefused and RemoteUnreachable."""
         with self._open_answer(method, path, raw, {"content-type": kind}, query) as answer:
             text = answer.read()
         try:
@@ -103,8 +101,7 @@ class AdminClient:
                 return
 
     def find_session_path(self, name: str) -> str:
-        """Return the path of a session. `-` stands for the session used last. Raises RemoteRefused if there is no
-        session yet."""
+        """Return the path of a session; `-` is the one used last. Raises RemoteRefused if there is none."""
         if name != "-":
             # `name` is never an address already, so a name that begins with ~ is written as an address.
             return f"/api/sessions/{quote(write_address(name), safe='~')}"
@@ -257,8 +254,7 @@ class RemoteCommand:
     def show_list(
         self, path: str, columns: Sequence[terminal.TableColumn], empty: str, limit: int, **query: object
     ) -> None:
-        """Print a list as JSON, or as a table. empty: the text for a list without items. limit: the largest number of
-        items."""
+        """Print a list as JSON or as a table. empty: the text without items. limit: the largest number of items."""
         found = list(self.client.list_items(path, limit, **query))
         self.show(found, lambda rows: terminal.print_table(rows, columns, empty=empty))
 

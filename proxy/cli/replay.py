@@ -41,7 +41,7 @@ from proxy.replay.table import print_report
 from proxy.replay.work import play_conversations
 from proxy.settings.load import Settings, mask_password
 from proxy.store import open_for_reports
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.web.app import make_policies
 
 DEFAULT_MODEL = "replay"
@@ -183,8 +183,7 @@ def _check_not_recording(target: Path) -> None:
 
 
 def _find_model(settings: Settings, name: str, *, long_cache: bool) -> Model:
-    """Return the model, with its longer cache lifetime if that is asked for. ConfigError if it has one lifetime
-    alone."""
+    """Return the model, with its longer cache lifetime if asked for. ConfigError if it has only one."""
     model = find_model(settings.load_models(), name)
     if not long_cache:
         return model
@@ -300,8 +299,7 @@ def _list_contenders(name: str, schedule: str, policies: dict[str, Policy]) -> I
 
 
 def read_price_pairs(texts: list[str], model: Model) -> tuple[tuple[PricePair, ...], Model]:
-    """Return (the price pairs of the report, the model with the first pair). Raises ConfigError if a text is no price
-    pair."""
+    """Return (the price pairs of the report, the model with the first one). Raises ConfigError for other texts."""
     own = f"{model.w:g}/{model.r:g}"
     pairs = tuple(dict.fromkeys(_parse_price_pair(text) for text in texts or [own, *DEFAULT_PRICE_PAIRS]))
     return pairs, replace(model, w=pairs[0][0], r=pairs[0][1])

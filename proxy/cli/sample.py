@@ -97,8 +97,7 @@ def _make_turn(message: dict[str, Any]) -> ScriptedTurn:
 
 
 async def _play(app: ContextProxy, clock: SampleClock, sample: dict[str, Any]) -> None:
-    """Send the requests of one conversation, as its agent did. An answer has ids of its own, so the results take
-    those."""
+    """Send the requests of one conversation, as its agent did. Results get the ids of the real answers."""
     history: list[dict[str, Any]] = []
     ids: Iterator[str] = iter(())
     for message in sample["messages"]:

@@ -133,8 +133,7 @@ writer writes waits for this time. With the usual 5 ms, a burst of long conversa
 
 
 def tune_collector() -> None:
-    """Exempt all present objects from garbage collection, since they stay as long as the process, and make collections
-    rare."""
+    """Exempt all present objects from garbage collection, as they stay, and make collections rare."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -194,8 +193,7 @@ class AnnouncingServer(uvicorn.Server):
                 print_address(self._settings, make_base_url(*self._address), sys.stdout, self._made_keys)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the server. After the notice, event streams end at once. All other answers have time to end, until a
-        second signal."""
+        """Stop the server: event streams end at once, other answers by themselves or at a second signal."""
         await self._give_notice()
         self._app.drain()
         await self._stop_listening(sockets or [])

@@ -95,8 +95,7 @@ def _print_session_stats(session: Any) -> None:
 
 
 def _describe_cost(session: Any) -> str:
-    """Return the cost paid, with a cost to compare it with: without the proxy, or of the plan if plans were only
-    observed."""
+    """Return the cost paid, and without the proxy, or of the plan if plans were only observed."""
     count = session.get("unbilled", 0)  # a proxy that runs already may be older
     unbilled = f" ({format_count(count, 'request')} without a bill: no usage reported)" if count else ""
     if session["cost"] is None:

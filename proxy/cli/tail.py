@@ -63,8 +63,7 @@ def _name_kinds(command: RemoteCommand, events: Iterator[Any]) -> Iterator[Any]:
 
 
 def _follow_events(command: RemoteCommand, query: dict[str, object], after: int | None) -> Iterator[Any]:
-    """Yield events, over as many connections as needed. Raises RemoteUnreachable if the first connection cannot be
-    made."""
+    """Yield events, over as many connections as needed. Raises RemoteUnreachable if the first one fails."""
     remote, last, failed = replace(command.client, seconds=SILENCE_S), after, -1
     while True:
         headers = {"accept": "text/event-stream"}
@@ -86,8 +85,7 @@ def _follow_events(command: RemoteCommand, query: dict[str, object], after: int 
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Any]:
-    """Yield the events of a stream, read as JSON; comments and `retry:` are skipped. Raises RemoteUnreachable if one is
-    not JSON."""
+    """Yield the events of a stream, read as JSON, without comments. Raises RemoteUnreachable for other texts."""
     data: list[bytes] = []
     for raw in lines:
         field, _, value = raw.rstrip(b"\r\n").partition(b":")

@@ -28,8 +28,7 @@ from proxy.errors import ConfigError, describe_cause
 from proxy.settings.load import find_program
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that move cursors, colour lines, set titles or turn the direction of writing. Line ends and tabs are not
-among them."""
+"""Characters that move cursors, colour lines, set titles or turn the direction of writing."""
 
 STATUS_STYLES: Final[Mapping[str, str]] = {
     "in": "green", "changed": "yellow", "out": "bright_black", "dropped": "red", "removed": "red",
@@ -48,8 +47,6 @@ Cell = Text | str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table."""
-
     title: str
     make_cell: Callable[[Any], Cell]
     """Returns the content of the cell for a row."""
@@ -169,8 +166,7 @@ def print_paged(text: Text) -> None:
 
 
 def edit_text(text: str) -> str | None:
-    """Return the text after $EDITOR, None if it was left unchanged. Raises ConfigError if the editor cannot be started
-    or fails."""
+    """Return the text after $EDITOR, None if unchanged. Raises ConfigError if the editor cannot start or fails."""
     editor = shlex.split(find_program("VISUAL", "EDITOR", default="vi"))
     with tempfile.TemporaryDirectory(prefix="context-proxy-") as folder:
         file = Path(folder) / "text.md"

@@ -182,8 +182,7 @@ def _import_jsonl(command: RemoteCommand, file: Path, tally: ImportTally) -> Non
 def _import_line(
     command: RemoteCommand, line: bytes, source: str, tally: ImportTally, number: int | None = None
 ) -> str | None:
-    """Store a conversation. Return the name of its session, None if the conversation was not stored. number: of the
-    line in its file."""
+    """Store a conversation. Return its session's name, None if it was not stored. number: of its line."""
     try:
         result = command.client.send_body("POST", "/api/import", line.strip() + b"\n", NDJSON, first_line=number)
     except RemoteRefused as problem:

@@ -81,8 +81,7 @@ def find_wire_format(target: UpstreamSettings) -> WireFormat:
 
 
 def find_plain_model(target: UpstreamSettings) -> str:
-    """Return a model of an upstream for a question about it: the first that is named without a pattern, else a usual
-    one."""
+    """Return a model of an upstream to ask about: the first one named without a pattern, else a usual one."""
     plain = [name for name in target.models if not set(name) & set("*?[")]
     if target.base_url == DEMO:
         return DEMO

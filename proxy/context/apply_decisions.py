@@ -160,8 +160,7 @@ def _find_removed_edits(
 
 
 def _as_lenient(messages: Sequence[Message], model: Model) -> Model:
-    """The model without those order rules that the client's own history breaks already: its upstream accepts such a
-    history."""
+    """The model without the order rules that the client's own history breaks: its upstream accepts it."""
     pairs = list(pairwise(m.role for m in messages if not m.is_system))
     if ("tool", "user") in pairs:
         model = replace(model, after_tool="user")

@@ -25,8 +25,7 @@ _NO_POSITIONS: frozenset[int] = frozenset()
 
 
 def count_losses(edits: Mapping[bytes, Edit]) -> int:
-    """Number of edits that take out something that is nowhere else in the prompt. A note has to make up for
-    these."""
+    """Edits that take out something that is nowhere else in the prompt, for which a note has to make up."""
     return sum(edit.is_lossy for edit in edits.values())
 
 
@@ -115,8 +114,7 @@ class BranchState(msgspec.Struct, frozen=True):
         return replace(self, edits=plan.edits, lasting_edits=self._find_lasting_edits(plan))
 
     def _find_lasting_edits(self, plan: Plan) -> Mapping[bytes, Edit] | None:
-        """The `lasting_edits` after a plan. Edits of a literal policy do not last: the edits that they replace are put
-        aside."""
+        """The `lasting_edits` after a plan: a literal policy puts the edits that its own replace aside."""
         if not plan.literal:
             return None
         return self.edits if self.lasting_edits is None else self.lasting_edits

@@ -42,8 +42,7 @@ MIN_PROMPT_DIVISOR = 4
 """Divisor of the window: a prompt is brought down to this part at most, however long an answer the client allows. A
 client that allows an answer as long as the window hardly wants an empty prompt."""
 USUAL_ANSWER_DIVISOR = 5
-"""Divisor of a small window: a usual answer is taken to need this part at most. Policies leave this part free
-anyway."""
+"""Divisor of a small window: a usual answer takes this part at most, which policies leave free."""
 
 
 def find_window(policy: Policy, model: Model, learned_window: int | None = None) -> int | None:
@@ -76,8 +75,7 @@ class TokenBudget(msgspec.Struct, frozen=True):
 def compute_token_budget(
     request: Request, policy: Policy, model: Model, learned_window: int | None = None
 ) -> TokenBudget | None:
-    """The room for the prompt of this request, None if no window is known. learned_window: the window that the upstream
-    has named."""
+    """The room for this prompt, None if no window is known. learned_window: the one that the upstream named."""
     window = find_window(policy, model, learned_window)
     if not window:
         return None
@@ -164,8 +162,7 @@ def _remove_units(view: View, stages: Sequence[Stage], edits: Mapping[bytes, Edi
 
 
 def _list_cuttable_results(view: View, *, guarded: bool) -> Iterator[int]:
-    """Yield the indexes of the results that may be cut. guarded: include results that the model has just asked for with
-    a tool of the proxy."""
+    """Yield the indexes of results that may be cut. guarded: also those that the model has just asked for."""
     for n, is_result in enumerate(view.is_result):
         if is_result and _may_cut(view, n) and (guarded or view.keys[n] not in view.inputs.guarded_keys):
             yield n
@@ -213,8 +210,7 @@ def _is_gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
 
 
 def _find_common_size(sizes: Sequence[int], over: int, least: int) -> int:
-    """The size to which the largest messages have to come down so that all together lose `over` tokens; at least
-    `least`."""
+    """The size to which the largest messages come down so that all lose `over` tokens; at least `least`."""
     falling = sorted(sizes, reverse=True)
     for count in range(1, len(falling) + 1):
         level = (sum(falling[:count]) - over) // count
@@ -284,8 +280,7 @@ def add_gap_remarks(
 
 
 def _find_gaps(view: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:
-    """Yield (index of the message that bears the remark, True if this request has removed something from the gap) for
-    each gap."""
+    """Yield (index of the message that bears the remark, True if it is new with this request) for each gap."""
     bearer, removed, is_new = -1, False, False
     for n, message in enumerate(view.messages):
         if message.is_system:

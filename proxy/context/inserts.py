@@ -96,8 +96,7 @@ def _takes_text(message: Message) -> bool:
 
 
 def find_system_target(view: View) -> int | None:
-    """The index of the leading system message, or None if the client sent none. Without it all inserts go to the
-    tail."""
+    """The index of the leading system message; None without one, and then all inserts go to the tail."""
     return 0 if has_appendable_system(view.request) else None
 
 

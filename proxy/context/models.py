@@ -50,8 +50,7 @@ class Model:
     r: Price = 0.1
     """Price of a cached input token, in units of `input`."""
     steps: tuple[tuple[Tokens, Price, Price], ...] = ()
-    """(tokens, factor of input, factor of output): all prices of a prompt above this number of tokens are
-    multiplied."""
+    """(tokens, factor of input, factor of output): the prices of a prompt above these tokens are multiplied."""
     tiers: tuple[tuple[str, Price], ...] = ()
     """(name, factor): all prices of an answer are multiplied where the answer names this service tier, speed or place
     of inference."""

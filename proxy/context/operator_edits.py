@@ -107,8 +107,7 @@ def is_note(edit: Edit) -> bool:
 
 
 def allow_rewrite(policy: Policy, decisions: OperatorDecisions | None) -> Policy:
-    """The policy that carries out the operator's decisions. A policy that changes nothing itself carries out these
-    alone."""
+    """The policy that carries out the operator's decisions, with its own edits if it makes any."""
     if decisions is None or policy.mode == "rewrite" or not decisions.may_change_prompt:
         return policy
     return replace(policy, mode="rewrite", schedule="when_it_pays", stages=(), injections=(), ask="never")

@@ -269,8 +269,7 @@ def _read_sent_text(view: View, n: int) -> str:
 
 
 def list_refetched_keys(view: View, faults: Sequence[tuple[Refetch, str]]) -> frozenset[bytes]:
-    """Return the chain keys of the results of these page faults, and of the messages whose calls fetched nothing
-    else."""
+    """Return the keys of the results of these page faults, and of messages whose calls fetched nothing else."""
     again, known = {fault.index for fault, _ in faults}, find_result_lookups(view).by_result
     calling = {known[n].call_index for n in again if n in known} - {-1}
     whole = (n for n in calling if again.issuperset(range(n + 1, n + 1 + len(view.messages[n].calls))))
@@ -374,8 +373,7 @@ def _count_references(view: View) -> int:
 
 
 def find_stopped_kinds(view: View) -> frozenset[str]:
-    """The sorts of results that are cut no more: over `MAX_REFETCH_RATE` of the session's requests fetched a result of
-    the sort again."""
+    """The sorts that are cut no more: over `MAX_REFETCH_RATE` of the requests fetched one of them again."""
     most = max(1, MAX_REFETCH_RATE * view.request_counts[-1])  # a single refetch is no rate
     return frozenset(sort for sort, count in view.faults.refetched.items() if count > most)
 
@@ -430,8 +428,7 @@ def _works_on_files(view: View) -> bool:
 
 
 def _rate_of_excerpts(view: View, sort: str) -> float:
-    """Parts of cut results of this sort that were fetched again, for each of their tokens and each request. The first
-    one does not count."""
+    """Parts of cut results of this sort that were fetched again after the first, by token and request."""
     exposed, refetched = _count_all(view, sort + IN_PART)
     return max(0, refetched - 1) / max(1, exposed)
 

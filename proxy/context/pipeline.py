@@ -41,8 +41,7 @@ from proxy.dialects.base import NO_BREAKPOINTS
 from proxy.errors import RuleBroken
 
 MAX_FIT_PASSES = 3
-"""Times that messages make room for inserts. Inserts report removed messages, so they may grow when more messages
-leave."""
+"""Times that messages make room for inserts, which report removed messages and so may grow."""
 
 
 def rewrite(
@@ -245,8 +244,7 @@ def _update_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes
 
 
 def _fit_with_remarks(view: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
-    """The edits, with further edits that fit the prompt to its budget. The remarks that these edits need are within the
-    budget too."""
+    """The edits, with more that fit the prompt and the remarks of these edits to its budget."""
     fitted = _fit(view, policy, edits, low)
     if fitted is edits:
         return edits

@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from proxy.chat.tokens import TokenCounter
 from proxy.dialects.base import NO_BREAKPOINTS, Breakpoints
 from proxy.notes.memo_matching import Memo
-
-T = TypeVar("T")
 
 Action = Literal["text", "gone", "text_only", "append", "arguments", "images"]
 """text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end.
@@ -97,8 +95,7 @@ class Proposal(msgspec.Struct, frozen=True):
     """Tokens that would be left. It is an estimate if `write_text` makes the text later."""
     text: str | None = None
     since: int = 0
-    """The index of the message with which the proposal became possible. The rent of carrying the message counts from
-    there."""
+    """The index of the message with which the proposal became possible: its rent counts from there."""
     write_text: Callable[[frozenset[int]], str | None] | None = None
     """Function that makes the text when the proposal is taken, for texts that depend on the rest of the prompt at that
     time.
@@ -111,11 +108,9 @@ class Proposal(msgspec.Struct, frozen=True):
     """The index of a message whose edit has to be there too, because that edit says what this one takes away. The edit
     may be proposed as well, or in force."""
     joint: bool = False
-    """True if it is made with all other joint proposals of its stage or not at all, because they were chosen
-    together."""
+    """True if it is made with all joint proposals of its stage or not at all: they were chosen together."""
     content: ContentKind | None = None
-    """The content of a tool result. None if the proposal is made for another reason: then page faults do not count
-    against it."""
+    """The content of a tool result. None: made for another reason, and no page faults count against it."""
     lossless: bool = False
     """True if the edit loses no information."""
     refers_to_view: bool = False
@@ -151,8 +146,7 @@ class Ask:
     prompt: str
     """The whole question."""
     message_keys: tuple[bytes, ...] = ()
-    """Chain keys of the messages that the question is about. Together with the kind they make the `id`, by which the
-    answer is found again."""
+    """Chain keys of the messages that the question is about. With the kind they make the `id`."""
     required_names: tuple[str, ...] = ()
     """Names that an answer must hold, all of them."""
     max_chars: int = 0
@@ -271,8 +265,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     refetched: Mapping[str, int] = {}
     """Cut results that were fetched again in this session, by sort, those of this request included."""
     refetched_keys: frozenset[bytes] = frozenset()
-    """Chain keys of the results that fetched a cut result again, as `FaultCounts.refetched_keys`, those of this request
-    included."""
+    """Chain keys of the results that fetched a cut result again (`FaultCounts.refetched_keys`), new ones too."""
     exposed: Mapping[str, int] = {}
     """Cut results in the session's requests, summed over these requests, by sort, this request included."""
     request_count: int = 1

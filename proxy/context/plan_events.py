@@ -19,8 +19,6 @@ SUMMARY_STAGE = "summarize_old"
 
 @dataclass(frozen=True, slots=True)
 class PlanEvent:
-    """An event of a plan."""
-
     name: str
     """The name of the event."""
     payload: Mapping[str, object]

@@ -242,8 +242,7 @@ def _read_tools(table: Any, source: str) -> tuple[tuple[str, ...], OfferTime]:
 
 
 def compile_patterns(patterns: Any, *, source: str = "") -> re.Pattern[str] | None:
-    """Join several regular expressions into one; None for an empty list. Raises ConfigError if one cannot be
-    compiled."""
+    """Join regular expressions into one; None for an empty list. Raises ConfigError for an invalid one."""
     if not isinstance(patterns, list | tuple) or not all(isinstance(p, str) for p in patterns):
         raise ConfigError("observation", patterns, "a list of regular expressions", source=source)
     try:
@@ -280,8 +279,7 @@ def apply_model_settings(policy: Policy, model: Model) -> Policy:
 
 
 def check_models(policies: Mapping[str, Policy], models: Iterable[Model]) -> None:
-    """Raise ConfigError if a model's table names an unknown policy, or sets a field that no stage or injection of it
-    has."""
+    """Raise ConfigError if a model's table names an unknown policy, or a field that none of its parts has."""
     for model in models:
         for name in model.own:
             if name not in policies:

@@ -30,8 +30,7 @@ class Dollars(NamedTuple):
 
 
 def price_usage(model: Model, usage: Usage, rate: float = 1.0) -> Dollars:
-    """Return the dollars of one answer. rate: the factor of the time of day (`Model.find_rate`). A model without prices
-    costs nothing."""
+    """Dollars of one answer; nothing without prices. rate: the factor of the time of day (`Model.find_rate`)."""
     step_input, step_output = model.find_step(usage.prompt)
     cached = min(usage.cached or 0, usage.prompt)
     units = model.r * cached + _count_units(model, usage, usage.prompt - cached)

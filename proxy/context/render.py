@@ -19,8 +19,7 @@ from proxy.dialects.completions import request as completions
 
 
 def render_message(message: Message, edit: Edit | None) -> bytes | None:
-    """The message's outgoing bytes, None if the message is gone. Raises ValueError if the message has no text to
-    replace."""
+    """The message's outgoing bytes, None if it is gone. Raises ValueError if it has no text to replace."""
     if edit is None:
         return message.raw
     if edit.action == "gone":

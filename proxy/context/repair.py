@@ -19,8 +19,7 @@ from proxy.context.plan import Edit
 from proxy.context.view import View
 
 USER_FIRST_STRATEGIES = ("anthropic", "gemini", "gemini_gca")
-"""Strategies whose upstreams refuse a conversation that begins with the assistant, and a call without a prompt before
-it."""
+"""Strategies whose upstreams refuse an assistant's message at the front, and a call without a prompt."""
 
 
 def are_steps_whole(view: View, begin: int, known: bool | None) -> bool:

@@ -30,8 +30,7 @@ MIN_LONGER: Final = 3
 
 
 def over_budget(view: View, proposals: Sequence[Proposal], high: int, low: int) -> list[Proposal]:
-    """No proposals while the prompt has at most `high` tokens; else the oldest proposals that bring it down to `low`
-    tokens."""
+    """No proposals up to `high` tokens; else the oldest ones that bring the prompt down to `low` tokens."""
     total = view.total
     if total <= high:
         return []
@@ -235,8 +234,7 @@ def is_batch_paid(
     payback: float = 0.0,
     fault_cost: Callable[[Proposal], float] = _cost_nothing,
 ) -> bool:
-    """True if the rent of all these proposals together has reached their price, as in `when_it_pays`. proposals: in
-    order, at least one."""
+    """True if the rent of these proposals, one at least and in order, has reached their price together."""
     w, r = view.model.w, view.model.r
     now, cached = view.request_counts[-1], view.count_served_tokens()[proposals[0].index]
     saved_tokens = saved_cost = paid_rent = 0.0
@@ -262,8 +260,7 @@ def count_saved_tokens(view: View, proposal: Proposal) -> int:
 
 
 def collect(view: View, stages: Iterable[Stage]) -> list[Proposal]:
-    """The strongest proposal for each message; none for a message that must stay, and none weaker than the edit in
-    force."""
+    """The strongest proposal for each message that may change, if stronger than the edit in force."""
     best: dict[int, Proposal] = {}
     last, last_user = len(view.messages) - 1, view.history.last_user_index
     held = _find_held_indexes(view)

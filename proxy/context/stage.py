@@ -55,8 +55,7 @@ class Stage(ABC):
         return ()
 
     def notes(self, view: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterable[Note]:  # noqa: ARG002  a hook
-        """Notes for the record of the exchange, once the plan is made. edits: all edits in force, by chain key. new:
-        those of this request."""
+        """Notes for the record once the plan is made. edits: all in force, by chain key. new: this request's."""
         return ()
 
 

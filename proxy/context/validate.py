@@ -78,8 +78,7 @@ class RuleChecker:
         return pairs | order
 
     def _pair(self, n: int, out: PlannedMessage) -> None:
-        """Check W1 and W2: no result without its call before it, and no call without all its results right after
-        it."""
+        """Check W1 and W2: each result has its call before it, and each call its results right after it."""
         message, _, calls = out
         wrong, waiting = self._pairs, self._waiting
         if message is not None and message.is_result:
@@ -98,8 +97,7 @@ class RuleChecker:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
 
     def _follow(self, n: int, out: PlannedMessage) -> None:
-        """Check W4, W5, W6 and W8: the order of the roles, and that no assistant message is empty. Note the last role
-        for W7."""
+        """Check W4, W5, W6 and W8: the order of roles, and no empty answer. Note the last role for W7."""
         message, text, calls = out
         wrong, model, previous = self._order, self.model, self._previous
         role = message.role if message is not None else "user"
@@ -142,8 +140,7 @@ def _find_violations(plan: Sequence[PlannedMessage], model: Model) -> dict[str, 
 
 
 def _check_kept(plan: Sequence[PlannedMessage], original: Sequence[Message]) -> None:
-    """Check that system messages, the last user message and the last message stay, and begin as the client sent
-    them."""
+    """Check that system messages, the last user message and the last message stay, and begin as sent."""
     kept = {id(out.message): out for out in plan if out.message is not None}
     at = find_last_user(original)
     last_user = original[at] if at >= 0 else None

@@ -127,8 +127,7 @@ class View(msgspec.Struct, frozen=True, eq=False):
     original_tokens: Sequence[int]
     """Tokens of each message as received."""
     request_counts: Sequence[int]
-    """Number of requests of the branch up to each message (its assistant messages). Differences of these numbers are
-    ages."""
+    """Number of requests of the branch up to each message. Differences of these numbers are ages."""
     is_result: Sequence[bool]
     """True for tool results, and for user messages that are really tool output."""
     steps: Sequence[Step]
@@ -190,8 +189,7 @@ class View(msgspec.Struct, frozen=True, eq=False):
         return _extend_memo(self.history.memo_values, name, len(self.messages), compute, owner)
 
     def memo_edited(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
-        """Return a value that also depends on the edits in force; else as `memo`. It is kept until another edit comes
-        into force."""
+        """Return a value that depends on the edits in force too, as `memo`, kept until another edit is."""
         applied = self.edited_history
         if applied.edits is self.edits and applied.tokens is self.tokens:
             return _extend_memo(applied.memo_values, name, len(self.messages), compute, owner)
@@ -376,8 +374,7 @@ def with_edits(view: View, edits: Mapping[bytes, Edit]) -> View:
 
 
 def keep_edited_history(edited: View, branch_edits: Mapping[bytes, Edit]) -> None:
-    """Keep the facts about a view with new edits for the next request. branch_edits: the edits that the branch will
-    have then."""
+    """Keep the facts about a view with new edits for the next request. branch_edits: those of the branch then."""
     applied = edited.history.edited_history = edited.edited_history
     applied.branch_edits, applied.branch_edit_count = branch_edits, len(branch_edits)
     # In the order of the messages, as after a restart: the order of later edits follows from it.

@@ -128,8 +128,7 @@ def score_history(history: PlainHistory, *, weights: ImportanceWeights = DEFAULT
 
 
 def find_limit(model_name: str, models: Sequence[Model] = ()) -> int:
-    """The limit of a model in tokens: from `models`, else from the source's list. The last row of that list is for all
-    other models."""
+    """The limit of a model in tokens: from `models`, else from the source's list, which ends in one for all."""
     known = find_model(models, model_name)
     own = known.own.get("importance", {}).get("window")
     return own or known.window or find_model(SOURCE_MODELS, model_name).window or 0

@@ -120,8 +120,7 @@ def _read_tags(text: str | None) -> list[str]:
 
 
 def _message(row: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a row as a chat message. A result answers the call with its id; for Gemini the id is the name of the
-    tool."""
+    """Return a row as a chat message. A result answers the call with its id: Gemini's is the tool's name."""
     content, call_id = row.get("content") or "", row.get("tool_call_id") or ""
     if row["role"] == "tool":
         # Some versions write `id|name`.

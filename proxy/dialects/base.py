@@ -272,7 +272,7 @@ class HistoryTracer:
     is_outside: Callable[[Any], bool] = lambda _: False
     """True for a message that belongs to that part too."""
 
-    def trace(self, body: bytes, memo: PrefixMemo | None) -> BindingTrace:
+    def trace(self, body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
         """The bindings in a body. memo: only the messages behind the known beginning are read, and a beginning is
         noted.
 

@@ -55,8 +55,7 @@ class PrefixMemo:
         return PrefixMemo(dict(self.known))
 
     def find_prefix(self, name: str, body: bytes) -> KnownPrefix[Any] | None:
-        """The beginning under this name, if the body has it. Then it is a view of this body: an earlier one need not
-        stay in memory for it."""
+        """The beginning under this name, if the body has it, as a view of this body."""
         known: KnownPrefix[Any] | None = self.known.get(name)
         if known is None or not body.startswith(known.text):
             return None
@@ -88,8 +87,7 @@ class HistoryMemo:
         return sum({id(view.obj): memoryview(view.obj).nbytes for view in views}.values())
 
     def copy(self, stable: int) -> HistoryMemo:
-        """A memo with the same beginnings, for a request that continues the history behind its first `stable`
-        elements."""
+        """A memo with the same beginnings, for a request that goes on behind its first `stable` elements."""
         written = self.written.limit_stable(stable) if self.written is not None else None
         return HistoryMemo(self.own.copy(), self.sent.copy(), written)
 

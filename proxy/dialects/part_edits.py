@@ -127,8 +127,7 @@ def _match_equal(old: Sequence[bytes], new: Sequence[bytes]) -> dict[int, int]:
 
 
 def _find_changed(old: Sequence[bytes], part: bytes, low: int, high: int) -> int | None:
-    """The old part that a new text has replaced: the first text with the same other members, the first text, or the
-    first image."""
+    """The old part that a new text has replaced: the first text with the same other members, text or image."""
     if read_part_text(part) is None:
         raise ValueError("a part that is no text has changed")
     open_ = [i for i in range(low, high) if read_part_text(old[i]) is not None]

@@ -25,8 +25,7 @@ _ANY = msgspec.json.Decoder()
 
 
 def read_members(raw: bytes, span: Span | None = None) -> dict[str, Span]:
-    """The spans of the values of one object, by key. Raises ValueError if the object's members cannot be
-    distinguished."""
+    """The spans of an object's values, by key. Raises ValueError if its members cannot be told apart."""
     start, end = span or (0, len(raw))
     members = json_spans.find_members(raw[start:end] if span else raw)
     if members is None:
@@ -78,8 +77,7 @@ def find_longer_history(
 
 
 def find_again(body: bytes, text: bytes, begin: int, at: int) -> int:
-    """`body.find(text)`, without a search of the first `begin` bytes: those of an earlier body, in which `at` was the
-    result."""
+    """`body.find(text)` past the first `begin` bytes, those of an earlier body with the result `at`."""
     return at if 0 <= at <= begin - len(text) else body.find(text, max(0, begin - len(text) + 1))
 
 
@@ -159,8 +157,7 @@ def append_member(raw: bytes, span: Span, key: str, value: bytes) -> Replacement
 
 
 def extend_array(body: bytes, members: Mapping[str, Span], name: str, elements: bytes) -> Replacement:
-    """The replacement that puts elements at the end of a body's array, which may be absent or null. members: the spans
-    of the body's members."""
+    """The replacement that adds elements to a body's array, absent or null at first. members: the body's spans."""
     span = members.get(name)
     if span is None:
         return append_member(body, (0, len(body)), name, b"[" + elements + b"]")

@@ -7,10 +7,11 @@ compared, and their bytes are copied in one piece. Only the messages behind them
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, count
 from operator import ne
+from typing import TypeVar
 
 from proxy.dialects import spans
 from proxy.dialects.spans import Replacement, Span
@@ -20,6 +21,19 @@ OutgoingMessage = tuple[int | None, bytes]
 
 The index is None for a message of the proxy's own.
 """
+
+
+Unit = TypeVar("Unit")
+
+
+def find_units(units: Sequence[Unit], place: int, find_place: Callable[[Unit], int]) -> list[tuple[int, Unit]]:
+    """The canonical messages of one wire message, each with its index. Places only grow."""
+    index = bisect_left(units, place, key=find_place)
+    found = []
+    while index < len(units) and find_place(units[index]) == place:
+        found.append((index, units[index]))
+        index += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +123,7 @@ def write_array(
 def view_array(
     written: bytes, span: Span, replacements: Sequence[Replacement], elements: Sequence[WrittenElement]
 ) -> memoryview:
-    """The array up to its last element in a written body. span: of the client's array. replacements: those that the
-    body was written with."""
+    """The array up to its last element in a written body. span: of the client's array."""
     moved = sum(len(new) - (end - start) for start, end, new in replacements if end <= span[0])
     return memoryview(written)[span[0] + moved : span[0] + moved + elements[-1].end]
 

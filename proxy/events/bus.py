@@ -65,8 +65,7 @@ class PublishedEvent(msgspec.Struct, frozen=True):
     """The fields of the event, by kind."""
 
     def encode(self) -> bytes:
-        """Encode the event as JSON. Half a surrogate pair, which a name from a client can hold, becomes a question
-        mark."""
+        """Encode the event as JSON. Half a surrogate pair becomes a question mark."""
         try:
             return msgspec.json.encode(self)
         except (UnicodeEncodeError, ValueError):
@@ -146,8 +145,7 @@ class Listener:
         self._changed.set()
 
     async def take_events(self) -> tuple[int, list[PublishedEvent]]:
-        """Wait for events; return (number of events lost before them, events), or (0, []) once the listener is closed
-        and empty."""
+        """Wait for events; return (number of lost ones before them, events), (0, []) once closed and empty."""
         while not self._items and not self.is_closed:
             self._changed.clear()
             await self._changed.wait()
@@ -241,8 +239,7 @@ class EventBus:
         self._metrics.event_listeners.set(len(self._listeners))
 
     def close(self) -> None:
-        """Close every listener but the lasting ones, at the end of the process: each gets the events that wait for it,
-        and then an end."""
+        """Close all but the lasting listeners at the end of the process: each gets what waits, then an end."""
         self._closed = True
         for listener in self._listeners:
             if not listener.is_persistent:

@@ -151,8 +151,7 @@ def sign_body(secret: str, timestamp: int, body: bytes) -> str:
 
 
 def _make_target(hook: WebhookSettings) -> Target:
-    """Return the webhook's origin as a target. Its path may be a secret, and the target's name is in logs and
-    metrics."""
+    """Return the webhook's origin as a target: its path may be a secret, and targets are in logs and metrics."""
     parts = urlsplit(hook.url)
     origin = f"{parts.scheme}://{parts.netloc}"
     return Target(f"webhook {parts.netloc}", origin, "openai", None, (), "", "", "")

@@ -69,8 +69,7 @@ def strip_all(turn: Turn, body: bytes) -> bytes | None:
 
 
 def leave_out_refused(turn: Turn, body: bytes) -> bytes:
-    """The body without reasoning that the upstream has refused before. It is left out as in the request that was
-    accepted then."""
+    """The body without reasoning that the upstream has refused, as in the request that it accepted."""
     refused, reasoning = turn.located.branch.refused_reasoning, turn.dialect.reasoning
     if not refused:
         return body

@@ -154,8 +154,7 @@ def return_unplanned(incoming: Incoming) -> Incoming:
 
 
 def repeats_other_values(incoming: Incoming) -> bool:
-    """True if the answer to a request that goes out without a plan has values of the proxy, not the client's: it has to
-    be read."""
+    """True if the answer to an unplanned request has values of the proxy, not the client's: it is read then."""
     chain = incoming.chain
     return chain is not None and chain.is_taken_over and not chain.history.at_provider
 
@@ -262,8 +261,7 @@ def _find_model_key(services: Services, incoming: Incoming) -> ModelKey:
 
 
 async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) -> bool:
-    """True if a model refuses encrypted reasoning that the proxy has asked for; it is not asked again. The error can
-    still be passed on."""
+    """True if a model refuses the encrypted reasoning that the proxy asks for: from now on it does not ask."""
     if incoming.chain is None or not incoming.chain.adds_encrypted or reply.status != 400:
         return False
     error = await peek_refusal(reply)
@@ -304,7 +302,6 @@ class ChainWriter(ResponseWriter):
             self._head = status, headers
 
     async def write(self, data: bytes) -> None:
-        """Send a part of the body."""
         if self._is_stream:
             if data := await self._rewrite_stream(data):
                 await self._out.write(data)
@@ -316,7 +313,6 @@ class ChainWriter(ResponseWriter):
                 await self._release(None)
 
     async def end(self, data: bytes = b"") -> None:
-        """Send the last part of the body."""
         if self._is_stream:
             await self._out.end(await self._rewrite_stream(data) + self._echo.flush())
             return
@@ -363,7 +359,6 @@ class ChainWriter(ResponseWriter):
         await self._out.respond(status, [*kept, (b"content-length", b"%d" % len(body))], body)
 
     async def abort(self) -> None:
-        """Close the connection, so that the answer does not look complete."""
         if self._head is not None:
             await self._release(None)
         await self._out.abort()

@@ -7,16 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from proxy.errors import ClientGone, UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.services import TURN_BYTES, Headers, ResponseWriter
+from proxy.stream.answer_relay import AnswerRelay
 from proxy.upstream.client import Reply
 
 KEEPALIVE_S = 10.0
-"""Seconds of silence after which a stream gets a comment: some clients, and proxies in front of them, give up on a
-silent connection."""
+"""Seconds of silence after which a stream gets a comment: some clients give up on a silent connection."""
 REST_S = 0.1
-"""Seconds at most for which the rest of a stream is read once its answer has ended. The client gets the end of the
-answer after that."""
+"""Seconds at most in which the rest of a stream is read after its answer: the client's end waits for it."""
 
 
 async def relay_to_client(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
@@ -88,8 +86,7 @@ class _KeepaliveWriter(ResponseWriter):
         await self._out.abort()
 
     async def send_keepalives(self) -> None:
-        """Send a comment or a blank line when nothing has gone out for KEEPALIVE_S; it goes between two events, since
-        only whole events go out."""
+        """Send a comment or a blank line between two events when nothing has gone out for KEEPALIVE_S."""
         while True:
             silent = self._clock() - self.last_write_at
             if silent >= KEEPALIVE_S:
@@ -100,8 +97,7 @@ class _KeepaliveWriter(ResponseWriter):
 
 @asynccontextmanager
 async def keep_alive(out: ResponseWriter, *, has_comments: bool) -> AsyncIterator[ResponseWriter]:
-    """Wrap the client's stream: while it is silent, comments are sent, or blank lines to clients that cannot skip
-    comments."""
+    """Wrap the client's stream: while it is silent, comments are sent, or blank lines in their place."""
     writer = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")
     task = asyncio.create_task(writer.send_keepalives())
     try:

@@ -37,15 +37,13 @@ class Bill(NamedTuple):
 
 
 class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The figures by which an exchange is billed, as JSON in its row. Tokens by our own count, except rounds and
-    completion."""
+    """The figures by which an exchange is billed, as JSON in its row. Most tokens are by our own count."""
 
     rounds: list[tuple[int, int]]
     """(prompt, cached) of each round as the provider reports them, cached -1 where it does not."""
     completion: int
     before: int
-    """Tokens of the client's own prompt, without what was fetched again because the proxy had cut it, and no more than
-    the model's window."""
+    """Tokens of the client's own prompt, without what was fetched again, and within the model's window."""
     held: int
     """Tokens of that prompt that the provider's cache would hold if it had always been sent as received."""
     sent: int
@@ -67,8 +65,7 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     refetched: int = 0
     """Tokens of the client's prompt that were fetched again because the proxy had cut them, with their calls."""
     fetching: int = 0
-    """Tokens of the newest calls if these have brought nothing else: without the proxy there would be no such
-    request."""
+    """Tokens of the newest calls if these brought nothing else: without the proxy there were none."""
     own: int = 0
     """`before` by the count of the provider, 0 where no earlier prompt of the branch was counted."""
     asked: int = 0
@@ -165,8 +162,7 @@ def _count_refetched(turn: Turn) -> _Refetched:
 
 
 def count_own_tokens(turn: Turn, end: int = -1) -> int:
-    """Tokens of the client's own prompt, without anything of the proxy's: its tools, and its first `end` messages or
-    all of them."""
+    """Tokens of the client's own tools and messages, the first `end` of them or all."""
     messages, token_counter = turn.request.messages, turn.token_counter
 
     def add_up(begin: int, known: list[int] | None) -> list[int]:
@@ -278,8 +274,7 @@ def count_expected_cached(turn: Turn) -> int:
 
 
 def count_cacheable(model: Model, tokens: int) -> int:
-    """Tokens that a provider's cache holds of a prefix of `tokens` tokens: whole blocks, 0 below the model's
-    minimum."""
+    """Tokens that a provider's cache holds of `tokens` tokens: whole blocks, 0 below the model's minimum."""
     held = tokens // model.block * model.block
     return held if held >= model.min and model.cache != "none" else 0
 
@@ -336,8 +331,7 @@ class _PricedExchange(msgspec.Struct, frozen=True):
         return self._scale(estimate_usage(self.usages[0], prompt, cached, completion))
 
     def estimate_own(self, cached: int) -> float:
-        """Dollars without the proxy. cached: tokens of the client's prompt that the cache would hold, by the count of
-        the provider."""
+        """Dollars without the proxy. cached: tokens of the client's prompt in the cache, by the provider's count."""
         meter, answer = self.meter, self.answer
         if meter.fetching:
             # The request was made for what had been cut. Its answer would have come in place of the calls before it.
@@ -427,8 +421,7 @@ def predict_bill(model: Model, meter: Meter) -> Prediction | None:
 
 
 def price_refetched(model: Model, meter: Meter) -> float:
-    """Return the predicted dollars of the client's own prompt as it came, with what was fetched again. 0 where there is
-    no bill."""
+    """Predicted dollars of the client's own prompt, with what was fetched again; 0 without a bill."""
     with_refetched = msgspec.structs.replace(
         meter,
         before=meter.before + meter.refetched,

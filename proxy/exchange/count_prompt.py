@@ -23,7 +23,8 @@ from proxy.exchange.services import Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
 from proxy.sessions.live import LiveSessions
-from proxy.store.base import Row, Store
+from proxy.store.base import Row
+from proxy.store.reads import Store
 from proxy.upstream.client import Target, UpstreamRequest
 
 log = logging.getLogger(__name__)

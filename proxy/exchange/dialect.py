@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
@@ -35,20 +35,20 @@ from proxy.dialects.responses.items import COMPACTIONS
 from proxy.dialects.responses.request import ResponsesRequest
 from proxy.dialects.responses.request import find_session_names as find_responses_session_names
 from proxy.dialects.responses.request import read_wire_request as read_responses_request
-from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.notes.state_block import NoteBlock
 from proxy.stream import completions_body, gemini_body, messages_body, responses_body
+from proxy.stream.answer_relay import AnswerRelay, ClientEcho, RelayOptions
 from proxy.stream.block_filter import remove_blocks
 from proxy.stream.completions_answer import AssembledAnswer
 from proxy.stream.completions_body import RoundContent
 from proxy.stream.completions_relay import CompletionsRelay
+from proxy.stream.gemini_answer import GeminiAnswer
 from proxy.stream.gemini_relay import GeminiRelay
+from proxy.stream.messages_answer import MessagesAnswer
 from proxy.stream.messages_patch import remove_hidden_member
 from proxy.stream.messages_relay import MessagesRelay
-from proxy.stream.relay_options import ClientEcho, RelayOptions
 from proxy.stream.responses_relay import ResponsesRelay
-from proxy.stream.tool_call_filter import HiddenCall
 
 _BOUND = re.compile(rb'"signature"\s*:\s*"[^"]|"(?:redacted_thinking|reasoning\.encrypted)"|"type"\s*:\s*"reasoning"')
 """Marks of reasoning that is bound to its prompt, in the bytes of an answer. What Responses stores is bound
@@ -57,32 +57,6 @@ _SEALED = b'"encrypted_content"'
 _COMPACTED = re.compile(rb'"type"\s*:\s*"(?:%b)"' % "|".join(sorted(COMPACTIONS)).encode())
 """A history that Responses has compacted is sealed as reasoning is. So is the page of a web search in Messages, which
 is bound to nothing."""
-
-
-class AnswerRelay(Protocol):
-    """The relay of one stream: see `proxy.stream.completions_relay.CompletionsRelay`."""
-
-    terminal: bytes
-    has_ended: bool
-    is_unfinished: bool
-
-    @property
-    def answer(self) -> AssembledAnswer: ...
-    @property
-    def blocks(self) -> list[str]: ...
-    @property
-    def other_blocks(self) -> list[str]: ...
-    @property
-    def hidden_calls(self) -> list[HiddenCall]: ...
-    @property
-    def goes_on(self) -> bool: ...
-    @property
-    def round_usage(self) -> Usage | None: ...
-    def build_round_message(self) -> bytes | None: ...
-    def feed(self, data: bytes) -> bytes: ...
-    def end(self) -> bytes: ...
-    def drop_held_text(self) -> None: ...
-    def end_answer(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +108,7 @@ class BoundReasoning:
     trace_prompt: Callable[[bytes, PrefixMemo | None], BindingTrace] = lambda *_: BindingTrace(ChainHash())
     """The prompts that the reasoning in a body is bound to. What is known of its beginning is not read again."""
     trace_answer: Callable[[BindingTrace, bytes], Mapping[str, Binding]] = lambda *_: {}
-    """The prompts that the reasoning of an answer is bound to, by its token: from its prompt and its canonical
-    message."""
+    """The prompts that an answer's reasoning is bound to, by token: from its prompt and canonical message."""
     strip: Callable[[bytes, Collection[str]], bytes] = lambda body, _: body
     """A body without the reasoning of these tokens."""
     drops_broken: bool = False
@@ -184,16 +157,13 @@ class Dialect:
     keeps_answer: Callable[[Any], bool] = lambda _: False
     """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
     find_added_violations: Callable[[bytes, Any], list[str]] = lambda *_: []
-    """The rules of the provider that a body breaks and the client's own does not, from its request. What is known of
-    both is not judged again."""
+    """The rules that a body breaks and the client's own does not, from its request."""
     repair_answers: Callable[[bytes], bytes] = lambda body: body
-    """A body in which answers can be sent again after parts of them were withheld from the client
-    (`WireRequest.is_cut`)."""
+    """A body whose answers can be sent again after parts of them were withheld (`WireRequest.is_cut`)."""
     withheld_mark: bytes = b""
     """Bytes of a hidden round whose answer the client cannot send again as it has it; empty: any round may be one."""
     returns_rows: bool = False
-    """True if the answer is the messages themselves, for a gateway that sends them to a model: all of them, in their
-    order."""
+    """True if the answer is all the messages in their order, for a gateway that sends them to a model."""
 
 
 COMPLETIONS = Dialect(
@@ -254,7 +224,7 @@ MESSAGES = Dialect(
     name="messages",
     answers=AnswerFormat(
         make_relay=MessagesRelay,
-        read=messages_body.read_answer,
+        read=MessagesAnswer.from_body,
         remove_blocks=messages_body.remove_blocks,
         read_round=messages_body.read_round,
         join_rounds=messages_body.join_rounds,
@@ -315,7 +285,7 @@ GEMINI = Dialect(
     name="gemini",
     answers=AnswerFormat(
         make_relay=GeminiRelay,
-        read=gemini_body.read_answer,
+        read=GeminiAnswer.from_body,
         remove_blocks=gemini_body.remove_blocks,
         read_round=gemini_body.read_round,
         join_rounds=gemini_body.join_rounds,
@@ -349,8 +319,7 @@ DIALECT_PATHS: Mapping[str, str] = {
     )
     for prefix in ("/v1", "")
 }
-"""The dialect of each path that carries a conversation, a count of its prompt or its compaction; with and without
-/v1."""
+"""The dialect of each path with a conversation, a count or a compaction; with and without /v1."""
 
 
 def find_dialect(path: str) -> str | None:
@@ -374,8 +343,7 @@ def find_path_template(path: str) -> str | None:
 
 
 def repair_cut_answers(dialect: Dialect, body: bytes) -> bytes:
-    """A body that is passed on without a plan. Its answers can be sent again, although parts of them were withheld from
-    the client."""
+    """A body without a plan, whose answers can be sent again although parts of them were withheld."""
     try:
         return dialect.repair_answers(body)
     except (NotManaged, ValueError, KeyError, RecursionError):

@@ -111,8 +111,7 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
 
 
 def add_edit_rows(turn: Turn, now: float) -> None:
-    """Put three kinds of rows on the turn: new edits, edits that come back after a literal policy's, and withdrawn
-    edits."""
+    """Put edits on the turn: new ones, ones that come back after a literal policy's, and withdrawn ones."""
     new = {edit.key: edit for edit in turn.prompt.plan.new_edits}
     turn.pending.rows += make_edit_rows(turn, [*turn.prompt.plan.new_edits, *_find_returning_edits(turn, new)], now)
     turn.pending.rows += _make_reverted_rows(turn, now)
@@ -127,8 +126,7 @@ def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
 
 
 def record_hidden_round(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
-    """Return the row of the hidden round of the answer; memory is updated, so that the next request has the
-    round."""
+    """Return the row of the answer's hidden round, and note it for the next request."""
     branch = turn.located.branch
     if branch.tool_offer is None or not branch.tool_offer.names:
         return []
@@ -158,8 +156,7 @@ def add_exchange_rows(turn: Turn, forms: MessageForms, now: float) -> None:
 
 
 def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
-    """Return copies of the edits and states that a fork inherits: the old branch and the new one are independent from
-    here."""
+    """Return copies of the edits and states that a fork inherits: the branches are independent from here."""
     branch, live_session = turn.located.branch, turn.located.branch.live_session
     state = branch.state
     lasting = state.edits if state.lasting_edits is None else state.lasting_edits
@@ -450,8 +447,7 @@ def _make_edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
 
 
 def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
-    """Blank the forms of removed messages in the turn's rows, so that a client that resends the messages in other bytes
-    does not restore them."""
+    """Blank removed messages in the turn's rows, so that a client that resends them does not restore them."""
     if not removed or not any(k in removed for k in turn.keys):
         return
     messages = turn.request.messages

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ from proxy.exchange import (
     result_clearing,
 )
 from proxy.exchange.client_stream import keep_alive, relay_to_client
-from proxy.exchange.dialect import DIALECTS, AnswerRelay
+from proxy.exchange.dialect import DIALECTS
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.prepare_request import prepare_request
 from proxy.exchange.record_outcome import Outcome
@@ -50,12 +50,15 @@ from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, GapRow, Row
+from proxy.stream.answer_relay import AnswerRelay, ClientEcho, RelayOptions
 from proxy.stream.completions_answer import AssembledAnswer
-from proxy.stream.relay_options import ClientEcho, RelayOptions
 from proxy.stream.sse import begins_stream
 from proxy.upstream.client import BODILESS_STATUSES, Reply, Target
 
 log = logging.getLogger(__name__)
+
+COMPACTION_PATHS: Final = ("/responses/compact",)
+"""Ends of the paths that compact a history."""
 
 
 async def handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
@@ -133,6 +136,18 @@ def may_take_over(services: Services, incoming: Incoming) -> bool:
     return lookups.find_policy(services, headers, target, DIALECTS[incoming.dialect]).mode == "rewrite"
 
 
+async def handle_compaction(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
+    """Pass on a compaction of a history, whose answer begins a new one: as received, except for reasoning that led to a
+    withheld call, which would be refused."""
+    if not (is_off(incoming) or incoming.unmanaged_reason):
+        incoming = await chains.follow(
+            services, incoming, may_take_over=may_take_over(services, incoming), has_answer=False
+        )
+        incoming = await repair_compaction(services, incoming)
+    reason = FallbackReason.OFF if is_off(incoming) else FallbackReason.COMPACTION
+    await fallback.forward_original(services, incoming, out, reason)
+
+
 async def repair_compaction(services: Services, incoming: Incoming) -> Incoming:
     """A request for a compaction without reasoning that led to a withheld call: upstream would refuse it."""
     body = await fallback.repair_answers(services, incoming)
@@ -157,8 +172,7 @@ def is_off(incoming: Incoming) -> bool:
 async def _send_and_relay(
     services: Services, turn: Turn, target: Target, incoming: Incoming, out: ResponseWriter
 ) -> Turn:
-    """Send the plan and relay the answer; the end of the exchange is recorded in every case. Return the turn as it was
-    sent."""
+    """Send the plan, relay the answer, and record the end in every case. Return the turn as it was sent."""
     sent_at = services.now()
     with _record_no_reply(services, turn):
         turn, reply = await send_prompt(services, turn, target, incoming)
@@ -318,8 +332,7 @@ async def _relay_body(
     first_byte_ms: float,
     tool_loop: ToolLoop | None = None,
 ) -> None:
-    """Relay an answer that is one body. It waits for the store, so that its headers can report whether the exchange is
-    stored."""
+    """Relay an answer in one body, after the store: its headers report whether the exchange is stored."""
     try:
         body = await _read_body(services, turn, reply)
     except AnswerTooLong:
@@ -455,8 +468,7 @@ async def _answer_with_original(
 
 
 async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter, note: str) -> None:
-    """Pass on an answer that is larger than the proxy holds, or that it cannot decode: as it comes, without reading
-    it."""
+    """Pass on an answer that is too large, or cannot be decoded: as it comes, without reading it."""
     _record_unfinished(services, turn, Outcome("partial", reply.status, note=note))
     headers = _make_response_headers(turn, reply, changed=False)
     await fallback.relay_unread(services, turn.upstream, reply, out, headers)

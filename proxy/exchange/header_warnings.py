@@ -25,8 +25,7 @@ NO: Final = ("", "0", "false", "no", "off")
 
 
 def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tuple[str, ...]:
-    """Return the faults of a request's x-context-* headers. options: values by the rest of the header name. policies:
-    their names."""
+    """Return the faults of the x-context-* headers. options: values by the rest of the name."""
     allowed: dict[str, Iterable[str]] = {
         "policy": sorted(policies),
         "urgency": get_args(Urgency),
@@ -46,8 +45,7 @@ def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tupl
 
 
 def report(warnings: Iterable[str], logged: set[str], metrics: Metrics) -> None:
-    """Count the warnings, and log those that were not logged before. logged: those that were; the new ones are added
-    to it."""
+    """Count the warnings, and log those that are not yet in `logged`, to which they are added."""
     for text in warnings:
         metrics.ignored_headers_total.labels(header=text.partition(":")[0]).inc()
         if text not in logged and len(logged) < MAX_LOGGED_WARNINGS:

@@ -28,8 +28,7 @@ def choose_arm(share: float, salt: str, tenant: str, session: str) -> Arm:
 
 
 def find_arm(services: Services, turn: Turn, policy: Policy, requested: str) -> Arm:
-    """Return the arm of the turn's session. policy: the policy that the request would have. requested: the policy that
-    the request names."""
+    """Return the arm of the turn's session. policy: without the arm. requested: the one that is named."""
     settings, session = services.settings, turn.located.branch.live_session
     known = session.stored_decisions
     has_own = requested in services.policies or (known is not None and bool(known.settings.policy))

@@ -30,8 +30,7 @@ AGE_MARGIN_S = 0.05
 
 
 def schedule_compression(services: Services, turn: Turn, headers: Headers) -> None:
-    """Schedule the compression of the turn's branch as of this request. A task that waits for an earlier request of it
-    ends."""
+    """Schedule the compression of the turn's branch as of this request, in place of an earlier one."""
     name = turn.located.branch.id
     if (old := services.idle_compressions.pop(name, None)) is not None:
         old.task.cancel()

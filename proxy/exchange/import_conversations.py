@@ -36,8 +36,6 @@ POLICY = "passthrough"
 
 @dataclass(frozen=True, slots=True)
 class ImportedConversation:
-    """A conversation to be imported."""
-
     session: str
     messages: tuple[bytes, ...]
     """The raw JSON of each message."""
@@ -73,8 +71,7 @@ def _is_gemini(raw: bytes) -> bool:
 
 
 def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
-    """Convert Gemini's contents to chat messages. Gemini's calls have no ids: a result belongs to the oldest open call
-    of its name."""
+    """Convert Gemini's contents to chat messages. A result belongs to the oldest open call of its name."""
     waiting: dict[str, deque[str]] = defaultdict(deque)
     chat_messages: list[bytes] = []
     count = 0
@@ -96,8 +93,7 @@ def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
 
 
 async def import_conversation(services: Services, tenant: str, conversation: ImportedConversation) -> int:
-    """Store a conversation; return the number of its messages. Raises Conflict if it is there already; StoreUnavailable
-    passes through."""
+    """Store a conversation; return the number of its messages. Raises Conflict if it is there already."""
     raws = list(conversation.messages)
     last = raws.pop() if read_message(raws[-1]).role == "assistant" and len(raws) > 1 else None
     body = b'{"model":%b,"messages":[%b]%b}' % (

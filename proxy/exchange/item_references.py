@@ -50,8 +50,7 @@ async def resolve_references(services: Services, tenant: str, body: bytes) -> by
 
 
 async def _load_items(services: Services, tenant: str, name: str) -> None:
-    """Remember the items of the answer that has this one, and of all answers before it. A store that is away has none,
-    and is counted."""
+    """Remember the items of this answer and of all before it. A store that is away has none, and is counted."""
     try:
         row = await services.store.read_response_name(tenant, ITEM_PREFIX + name)
         exchange = await services.store.read_exchange(tenant, row.session, row.exchange) if row is not None else None

@@ -26,15 +26,15 @@ from proxy.notes import reflection
 from proxy.notes.reflection import FinishedCall, IterationReport, Relevance
 from proxy.sessions.branch import BranchId
 from proxy.sessions.locate import make_id
-from proxy.store.base import Row, Store
+from proxy.store.base import Row
 from proxy.store.derived import HelperAnswerRow, IterationRow
+from proxy.store.reads import Store
 from proxy.store.session_notes import NoteRow
 
 log = logging.getLogger(__name__)
 
 MAX_RANKED_STEPS = 200
-"""Limit on the steps with which the newest step is ranked: a record does not justify another pass over a long
-history."""
+"""Steps with which the newest one is ranked: a record does not justify a pass over a long history."""
 
 
 def make_iteration_rows(services: Services, turn: Turn, injection: Reflect, reflections: list[str]) -> list[Row]:

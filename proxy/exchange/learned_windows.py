@@ -22,8 +22,7 @@ from proxy.stream.overflow_errors import read_overflow
 log = logging.getLogger(__name__)
 
 WINDOW_TTL_S = 7 * 86400.0
-"""Seconds for which a window is believed: an upstream may be started again with a larger one, and does not report
-that."""
+"""Seconds for which a window is believed: an upstream may come back with a larger one, unreported."""
 GUESSED_WINDOW_TTL_S = 60.0
 """Seconds for which the size of a prompt is believed that was refused without a number."""
 MAX_WINDOWS = 1000
@@ -54,8 +53,7 @@ async def load_windows(services: Services) -> None:
 
 
 def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
-    """Remember the window of the turn's model that an error names. True if the error says that the prompt is too
-    long."""
+    """Remember the window that an error names for the turn's model. True if the prompt was too long."""
     overflow = read_overflow(body)
     if overflow is None:
         return False

@@ -10,7 +10,6 @@ their own, for the requests that follow.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypedDict, get_args
@@ -39,8 +38,6 @@ from proxy.settings.load import Settings
 from proxy.store.expected_reads import ExpectedNotes
 from proxy.tools import stored_memos
 from proxy.upstream.client import Target
-
-log = logging.getLogger(__name__)
 
 MAX_HITS = 8
 """Limit on the messages and summaries that a search returns: more than any policy quotes."""
@@ -72,8 +69,7 @@ def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions
 
 
 def look_up_model(services: Services, name: str) -> Model:
-    """The entry of the model. Patterns are tried once for each name; clients choose the names, so 1,000 are
-    remembered."""
+    """The entry of the model. Patterns are tried once a name, and 1,000 names are remembered."""
     if len(name) > MAX_MODEL_CHARS:
         return find_model(services.models, name)
     model = services.models_by_name.get(name)

@@ -136,8 +136,7 @@ class MessageCache:
     """
 
     def __init__(self, max_bytes: int, limits: SizeLimits | None = None) -> None:
-        """max_bytes: bytes of memory without the one body larger than that, estimated. limits: size limits of a
-        request; None: no limits."""
+        """max_bytes: bytes of memory without the one larger body, estimated. limits: of a request; None: none."""
         self.max_bytes = max_bytes
         self.limits = limits
         self._live_messages: WeakValueDictionary[bytes, Message] = WeakValueDictionary()

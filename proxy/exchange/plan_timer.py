@@ -26,8 +26,7 @@ class PlanTimer:
     """
 
     def __init__(self, allowed_s: float, *, pauses_at_once: bool) -> None:
-        """allowed_s: seconds by the clock from now on. pauses_at_once: a person looks at the plan, so it pauses from
-        its beginning."""
+        """allowed_s: seconds by the clock. pauses_at_once: a person looks at the plan, so it pauses from the start."""
         self.allowed_s = allowed_s
         self._until = monotonic() + allowed_s
         self._undivided = SLICE_S if pauses_at_once else UNDIVIDED_S

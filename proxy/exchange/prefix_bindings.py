@@ -53,8 +53,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 def find_run(tokens: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
-    """The broken tokens and all before or all after them, whichever are fewer: a gap is refused. The newest ones stay
-    if both are as many."""
+    """The broken tokens and all before or all after them, whichever are fewer: a gap is refused."""
     if not broken:
         return ()
     last = max(n for n, token in enumerate(tokens) if token in broken)
@@ -212,8 +211,7 @@ def leave_out_for_edits(services: Services, turn: Turn, judged: Judgement) -> Tu
 
 
 def _leave_out(services: Services, turn: Turn, judged: Judgement) -> Turn | None:
-    """Return the turn without the reasoning that its prompt breaks, which is noted and counted. None if it cannot
-    leave."""
+    """Return the turn without the reasoning that its prompt breaks, noted and counted. None if it has to stay."""
     stripped = _strip(turn, turn.prompt.outgoing, judged.tokens, judged.left_out)
     if stripped is None:
         return None
@@ -235,8 +233,7 @@ def _strip(turn: Turn, body: bytes, tokens: Sequence[str], run: Sequence[str]) -
 
 
 def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
-    """(the client's own bytes without the reasoning that was made after other prompts of the proxy, the tokens of that
-    reasoning)."""
+    """(the client's bytes without reasoning that was made after other prompts of the proxy, its tokens)."""
     body = turn.original
     if not turn.has_bound_answers:
         return body, ()
@@ -256,8 +253,7 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
 
 
 def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
-    """Return the turn with the bindings of one of several rounds. body: the prompt of the round. message: its answer,
-    as upstream gets it back."""
+    """Return the turn with the bindings of a round. body: its prompt. message: its answer for upstream."""
     if message is None or not is_bound_answer(message):
         return turn
     try:

@@ -281,8 +281,7 @@ def find_session_name(
 
 
 def read_options(headers: Mapping[str, str]) -> dict[str, str]:
-    """The x-context-* headers of a request, by the rest of their names. Headers that name the key, session or user are
-    left out."""
+    """The x-context-* headers by the rest of their names, without those of the key, session and user."""
     prefix = "x-context-"
     options = {name.removeprefix(prefix): value.strip() for name, value in headers.items() if name.startswith(prefix)}
     return {name: value for name, value in options.items() if name not in ("key", "session", "user")}
@@ -371,8 +370,7 @@ def _choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Poli
 
 
 async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:
-    """Ask the plan's questions in the background. If an answer is needed now, wait as long as the settings allow, and
-    plan again with it."""
+    """Ask the plan's questions. Wait for an answer that is needed now as long as allowed, and plan again."""
     helper_queue = services.helper_queue
     if helper_queue is None or not turn.prompt.plan.asks or turn.enriched.policy.mode != "rewrite":
         return turn

@@ -31,8 +31,7 @@ MAX_TEXT: Final = 4000
 """Limit in characters on a text that an event repeats, for example a summary."""
 LOOP_SOURCE: Final = "warn_of_loops"
 RECOVERY: Final = "recovery"
-"""Inserts that report a loop: those of the source `LOOP_SOURCE`, and the `reflect` insert for a model that itself sees
-that it is stuck."""
+"""Inserts that report a loop: of `LOOP_SOURCE`, and `reflect` for a model that sees that it is stuck."""
 
 
 class _GuardEvents:

@@ -30,7 +30,8 @@ from proxy.sessions.hidden_rounds import (
     splice_hidden_rounds,
 )
 from proxy.sessions.stored_branch import read_edit
-from proxy.store.base import ExchangeRecord, MessageRecord, Store
+from proxy.store.base import ExchangeRecord, MessageRecord
+from proxy.store.reads import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,7 @@ class RebuiltPrompt:
 
 
 async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str) -> RebuiltPrompt | None:
-    """Return the prompt of one exchange, None if there is no such exchange. Raises StoredPartMissing if a part of it is
-    missing."""
+    """Return an exchange's prompt, None if there is none. Raises StoredPartMissing if a part is missing."""
     row = await store.read_exchange(tenant, session, exchange)
     if row is None:
         return None

@@ -72,8 +72,7 @@ def _is_asked(turn: Turn) -> bool:
 
 
 def find_hidden_member(turn: Turn) -> str:
-    """The member of an answer that tells what was cleared, where the client did not ask for anything of the kind; else
-    ""."""
+    """The member of an answer that tells what was cleared, where the client did not ask for it; else ""."""
     if turn.dialect.clearing is None or _is_asked(turn) or not leaves_clearing(turn.prompt.plan):
         return ""
     return context_management.FIELD

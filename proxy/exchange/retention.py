@@ -17,8 +17,7 @@ log = logging.getLogger(__name__)
 
 DAY_S = 86400.0
 FIRST_S = 60.0
-"""Seconds from the start to the first round, up to twice as long: replicas that start together do not all begin at
-once."""
+"""Seconds to the first round, up to twice as long: replicas that start together do not begin at once."""
 EVERY_S = 3600.0
 STEP = 20
 """Limit on the sessions or branches that are read together."""
@@ -28,8 +27,7 @@ LOCK = "retention"
 
 
 async def run_retention(services: Services, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
-    """Run a round at intervals, until it is cancelled. Returns at once where nothing is ever to be removed or
-    maintained."""
+    """Run a round at intervals until it is cancelled, or return at once where there is nothing to do."""
     if not (services.settings.store.retention_days or services.store.shared):
         return
     await asyncio.sleep(first_s * random.uniform(1, 2))

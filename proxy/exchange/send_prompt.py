@@ -130,8 +130,7 @@ async def _shorten_prompt(services: Services, turn: Turn, incoming: Incoming, re
 
 
 async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply: Reply) -> bool:
-    """True if an error says that the prompt does not fit its window; the window is remembered. The error can still be
-    passed on."""
+    """True if an error, which can still be passed on, says that the prompt does not fit. Its window is noted."""
     if reply.encoding:
         return False
     try:

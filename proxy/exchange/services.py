@@ -24,7 +24,7 @@ from proxy.sessions.agent_statistics import KnownAgents
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.provider_chains import Chain, HistoryMemory, ItemMemory
 from proxy.settings.load import Settings
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.tools.sandbox import Sandbox, TenantSlots
 from proxy.tools.tool_context import make_read_slots
 from proxy.upstream.client import UpstreamClient
@@ -102,8 +102,7 @@ class ResponseWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IdleCompression:
-    """A branch that waits to be compressed ahead (see `idle_compressions`), and the bytes of the request that it
-    holds."""
+    """A branch that waits to be compressed (see `idle_compressions`), and its request's bytes."""
 
     task: asyncio.Task[None]
     size: int
@@ -111,8 +110,7 @@ class IdleCompression:
 
 @dataclass(frozen=True, slots=True)
 class LearnedWindow:
-    """A context window that an upstream has named, in tokens, and when. ratio: tokens that the upstream counts for one
-    of the proxy."""
+    """A context window that an upstream has named, and when. ratio: its tokens for one of the proxy."""
 
     tokens: int
     seen_at: float
@@ -201,8 +199,7 @@ class Services:
     """Warnings that the log has already given (`header_warnings`)."""
 
     def forget_session(self, tenant: str, session: str) -> None:
-        """Forget a session whose rows were removed, also if a request has read it meanwhile: its next request stores
-        it whole."""
+        """Forget a session whose rows were removed: its next request stores it whole."""
         self.histories.remove_session(tenant, session)
         self.items.remove_session(tenant, session)
         live_session = self.live_sessions.find_session(tenant, session)

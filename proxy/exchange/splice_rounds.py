@@ -60,8 +60,7 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
 
 
 def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
-    """Decide on the branch's tools, where that is possible by now. The decision is final: a list that changes later
-    moves the whole prompt."""
+    """Decide on the branch's tools, if possible by now, for good: a later change moves the whole prompt."""
     when = offers.find_offer_time(services.settings, turn.enriched.policy)
     if when == "when_needed":
         when = (
@@ -95,8 +94,7 @@ def _is_bound_by_answers(turn: Turn) -> bool:
 
 
 async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
-    """Return the rounds of the answers in this request, read from the store where this process does not know
-    them."""
+    """Return the rounds of the answers in this request, read from the store where they are not known."""
     live_session = turn.located.branch.live_session
     missing = dict.fromkeys(filterfalse(live_session.hidden_rounds.__contains__, _list_answered_tips(turn)))
     if turn.located.known_until == len(turn.keys) - 1 and turn.tip_key not in live_session.hidden_rounds:
@@ -151,8 +149,7 @@ def offer_with_first_edit(services: Services, turn: Turn, plan: Plan) -> Turn:
 
 
 def find_guarded_results(turn: Turn) -> frozenset[bytes]:
-    """Keys of results that our tools have brought since the last prompt: they would be fetched again if they were
-    shortened."""
+    """Keys of our tools' results since the last prompt: if shortened, they would be fetched again."""
     task = lookups.find_task(turn)
     since = turn.enriched.spliced.keys.index(turn.keys[task[0]]) if task is not None else 0
     messages, hidden = turn.enriched.spliced.request.messages, turn.enriched.spliced.hidden_at

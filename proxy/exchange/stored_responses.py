@@ -83,8 +83,7 @@ class StoredResponse:
 
 
 def read_question(method: str, path: str, query: bytes) -> ResponseQuestion | None:
-    """Return the question of a request; None if it is about no stored response. path: decoded, without the session's
-    part."""
+    """Return a request's question about a stored response, or None. path: decoded, without the session."""
     match = STORED_PATH.fullmatch(path)
     part = (match["part"] or "") if match else ""
     if match is None or (method, part) not in QUESTIONS or match["name"].startswith(ITEM_PREFIX):

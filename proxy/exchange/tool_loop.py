@@ -28,7 +28,6 @@ from proxy.exchange import (
     publish_events,
 )
 from proxy.exchange.client_stream import relay_to_client
-from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.send_prompt import Sender
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
@@ -36,6 +35,7 @@ from proxy.exchange.turn import Turn
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
+from proxy.stream.answer_relay import AnswerRelay
 from proxy.stream.completions_body import may_call
 from proxy.stream.sse import begins_stream
 from proxy.stream.tool_call_filter import HiddenCall
@@ -77,8 +77,7 @@ class RoundLimits:
         self._call_counts: Counter[tuple[str, str]] = Counter()
 
     def add_round(self, calls: Sequence[HiddenCall]) -> str:
-        """Count one more round with these calls. Return the limit that it passes, a key of `LIMIT_RESULTS`; "" for
-        none."""
+        """Count a round with these calls. Return the limit that it passes, a key of `LIMIT_RESULTS`, or ""."""
         self._round_count += 1
         self._call_counts.update({_make_call_key(call) for call in calls})
         if self._round_count > self._max_rounds:
@@ -236,8 +235,7 @@ class ToolLoop:
         return results
 
     async def _wait_for_messages(self) -> None:
-        """Wait for the client's new messages to be in the store, where tools look for them; no longer than for any
-        other write."""
+        """Wait for the client's new messages to be in the store for tools; no longer than for any other write."""
         written = self.turn.pending.write
         if written is not None and not written.done():
             self._services.store.flush_deferred()
@@ -286,8 +284,7 @@ class ToolLoop:
         return seconds
 
     async def _keep_round(self, message: bytes | None, calls: Sequence[HiddenCall], shown: bytes | None) -> None:
-        """Put the hidden round of a whole answer on the turn, to be stored with the answer. calls: those of the proxy
-        in its last message."""
+        """Put the hidden round of a whole answer on the turn. calls: the proxy's in its last message."""
         if self._sends_original or message is None or shown is None:
             return
         if not self._hidden_messages and not calls:
@@ -356,16 +353,14 @@ class ToolLoop:
         self.turn = turn.with_prompt(outgoing=own).with_rounds(hidden=None, bindings={})
 
     def _give_up_body(self, usage: Usage | None) -> None:
-        """Drop the hidden rounds of an answer in one body, whose usage then has none of theirs. usage: that of the
-        round that failed."""
+        """Drop the hidden rounds of an answer in one body. usage: that of the round that failed."""
         self._add_usage(usage)
         self._give_up()
         tried = [msgspec.structs.replace(one, unlisted=one.completion) for one in self.turn.rounds.usage]
         self.turn = self.turn.with_rounds(usage=tuple(tried))
 
     async def send_original(self) -> Reply:
-        """Send the client's own request, as repaired for this upstream. Return its answer, whatever its status. Raises
-        UpstreamError."""
+        """Send the client's own request, repaired for this upstream. Return its answer. Raises UpstreamError."""
         return await self._sender.send_body(self.turn, self.turn.prompt.outgoing, self._make_headers())
 
 

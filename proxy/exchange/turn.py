@@ -76,13 +76,11 @@ class Prompt(msgspec.Struct, frozen=True, eq=False):
     is_original: bool = False
     """True if the client's own messages go out, whatever was planned. Set from the other values."""
     asks_for_state: bool = False
-    """True if the prompt that goes out asks for a STATE block. A block that the client itself has asked for is its own.
-    Set from the other values."""
+    """True if this prompt asks for a STATE block, and not the client itself. Set from the other values."""
     sent_tokens: int = 0
     """Tokens of the prompt that goes out, by our own count. Set from the other values."""
     over_budget: int = 0
-    """Tokens by which the prompt that goes out is over its budget; 0 where it is not, or no budget is known. Set from
-    the other values."""
+    """Tokens by which this prompt is over its budget; 0 if not, or unknown. Set from the other values."""
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -175,8 +173,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     warnings: tuple[str, ...] = ()
     """Faults of the x-context-* headers (`header_warnings`)."""
     traces: dict[int, tuple[bytes, BindingTrace]] = msgspec.field(default_factory=dict)
-    """Bodies whose bindings were read, with them, by `id` (`exchange.prefix_bindings`). All versions of a turn share
-    them."""
+    """Bodies whose bindings were read, with them, by `id` (`exchange.prefix_bindings`), for all versions."""
     options: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The request's x-context-* headers, as `RewriteInputs.options`."""
 
@@ -227,8 +224,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_kept_by_provider(self) -> bool:
-        """True if the provider stores the answer: a client may then continue from it without its history, and past what
-        the proxy has added."""
+        """True if the provider stores the answer: a client may go on from it past what the proxy has added."""
         if self.chain is not None and self.chain.is_ours:
             return False
         return self.wire_request is not None and self.dialect.keeps_answer(self.wire_request)

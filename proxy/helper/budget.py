@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proxy.store.base import Store
 from proxy.store.circuit_breaker import EVERYBODY, CircuitBreaker
 from proxy.store.derived import NO_CONVERSATION, NO_SESSION, SpendingRow
+from proxy.store.reads import Store
 
 DAY_S = 86_400
 

@@ -61,8 +61,7 @@ class HelperAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingAnswer:
-    """Vectors in the order of their texts, all of one length; none unless the outcome is `answered` (see
-    `HelperAnswer`)."""
+    """Vectors in the order of their texts, all of one length; none unless `answered` (see `HelperAnswer`)."""
 
     outcome: str
     vectors: tuple[tuple[float, ...], ...] = ()

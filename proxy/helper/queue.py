@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -98,14 +98,12 @@ class HelperQueue:
         budget: Budget,
         live_sessions: LiveSessions,
         metrics: Metrics,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self._limits = limits
         self._helper_client = helper_client
         self._budget = budget
         self._live_sessions = live_sessions
         self._metrics = metrics
-        self._now = now
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._questions: dict[QuestionKey, Question] = {}
         self._prompt_chars = 0
@@ -197,8 +195,7 @@ class HelperQueue:
                 question.done.set_result(False)
 
     async def _find_answer(self, question: Question) -> str:
-        """Take the answer from the store, where another replica or an earlier branch has asked; else ask the helper.
-        Return the outcome."""
+        """Take the answer from the store, or else ask the helper. Return the outcome."""
         store = self._live_sessions.store
         try:
             found = await store.read_helper_answer(*question.key)
@@ -229,8 +226,7 @@ class HelperQueue:
         return outcome
 
     async def _store_answer(self, question: Question, answer: HelperAnswer) -> None:
-        """Deliver the answer at once, and return when it is on disk: until then no other process would find it
-        there."""
+        """Deliver the answer at once, and return when it is on disk, where other processes find it."""
         text = answer.text.strip()
         tenant, session, name = question.key
         tokens = (answer.prompt_tokens, answer.completion_tokens)
@@ -242,7 +238,7 @@ class HelperQueue:
             self._helper_client.model_name,
             *tokens,
             answer.dollars,
-            self._now(),
+            time.time(),
             text,
         )
         written = self._live_sessions.store.put([row])
@@ -253,8 +249,7 @@ class HelperQueue:
             self._metrics.persist_dropped_total.inc()
 
     def _deliver_answer(self, question: Question, text: str) -> None:
-        """Deliver the answer to every live branch of the session, and to the branches that asked: one may have left
-        memory."""
+        """Deliver the answer to every live branch of the session, and to those that asked."""
         question.text = text
         tenant, session, name = question.key
         live_session = self._live_sessions.find_session(tenant, session)

@@ -94,8 +94,7 @@ def find_refusal_reason(content: str, prompt_texts: Iterable[str] = ()) -> str |
 
 
 def is_duplicate(memo: Memo, other: Memo) -> bool:
-    """True if two memos have nearly the same words, or if one memo contains all words of another that is at least half
-    as long."""
+    """True if two memos have nearly the same words, or one has all words of another at least half as long."""
     mine, theirs = Counter(_list_words(memo.content)), Counter(_list_words(other.content))
     both = (mine & theirs).total()
     smaller, larger = sorted((mine.total(), theirs.total()))
@@ -147,13 +146,11 @@ def select_memos(
 
 @lru_cache(maxsize=4096)
 def _find_memo_words(content: str, tags: tuple[str, ...]) -> tuple[frozenset[str], tuple[frozenset[str], ...]]:
-    """The words of a memo, and the words of each of its tags."""
     return frozenset(_list_words(content)), tuple(frozenset(_list_words(tag)) for tag in tags)
 
 
 def fit_memos(memos: Iterable[Memo], max_chars: int) -> list[Memo]:
-    """The first memos that fit into `max_chars` characters together, START and END included; a memo that is too long is
-    skipped."""
+    """The first memos within `max_chars` characters, START and END included; a longer one is skipped."""
     kept, room = [], max_chars - len(START) - len(END) - 1
     for memo in memos:
         size = len(render_memo(memo)) + 1

@@ -75,8 +75,7 @@ class CallRecord(msgspec.Struct, frozen=True):
     raw_output: str
     outcome: Outcome
     execution_time: float | None
-    """Seconds from the answer with the call to the request with the result, None if the answer did not come through
-    this process."""
+    """Seconds from the answer with the call to the request with the result, None if another process had it."""
     cost: CallCost
     tool_selection_rationale: str
     message: str
@@ -232,8 +231,7 @@ def _read_parameters(arguments: str) -> object:
 
 
 def add_reflection(iteration: IterationReport, text: str) -> IterationReport:
-    """The iteration with its reflection added. A text that does not parse is stored as text and changes nothing
-    else."""
+    """The iteration with its reflection added. One that does not parse is stored as text alone."""
     parsed = parse_reflection(text)
     if parsed is None:
         return msgspec.structs.replace(iteration, reflection=text)

@@ -29,8 +29,7 @@ def replace_text(content: str, max_chars: int) -> str:
 
 
 def append_text(current: str, content: str, max_chars: int) -> str:
-    """The old text and, on a new line, the added text. Raises ScratchpadTooLong if both exceed `max_chars`
-    characters."""
+    """The old text and, on a new line, the added text. Raises ScratchpadTooLong over `max_chars`."""
     return replace_text(f"{current.rstrip()}\n{content.strip()}" if current.strip() else content, max_chars)
 
 

@@ -29,13 +29,11 @@ HEADINGS = (HEADING,)
 MAX_HEADING_CHARS = 80
 """Characters above which a line is no heading of a block, so the stream need not wait for the line's end."""
 FENCE_WINDOW = 43
-"""Characters from the line's start within which the three characters of an opening fence, or the first of a closing
-one, stand."""
+"""Characters from the line's start in which an opening fence, or the first of a closing one, stands."""
 MAX_GAP_NEWLINES = 2
 """Maximum number of newline characters before a block that belong to the block."""
 MAX_BLOCK_CHARS = 1 << 20
-"""Maximum length of a block in characters. So much text is held until it is clear whether it is a block; 4,000
-characters are stored."""
+"""Characters of a block at most. So many are held until it is clear that it is one; 4,000 are stored."""
 MIN_FIELDS = 2
 """Minimum number of the four requested fields in a note."""
 
@@ -199,8 +197,7 @@ def is_note(body: str, *, is_cut_off: bool) -> bool:
 
 
 def _read_field(line: str) -> tuple[str, bool] | None:
-    """(the field that a line begins, True if the line has text after the field's name), None if the line begins no
-    field."""
+    """(the field that a line begins, True if text follows its name), None if the line begins no field."""
     if not line:
         return None
     found = _FIELD.match(line)
@@ -216,8 +213,7 @@ def _may_be_field(head: str) -> bool:
 
 
 def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None]) -> bool:
-    """True if the last paragraph is no part of the note: prose that stands apart after a last field written on one
-    line."""
+    """True if the last paragraph is prose that stands apart after a field on one line: no part of the note."""
     last = max(n for n, name in enumerate(named) if name)
     if not named[last][1]:  # type: ignore[index]
         return False
@@ -233,8 +229,7 @@ def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None])
 def find_blocks(
     text: str, headings: tuple[str, ...] = HEADINGS, *, is_complete: bool = True, is_cut_off: bool = False
 ) -> list[NoteBlock]:
-    """The valid blocks of an answer, in their order. is_complete: the answer ends with the text. is_cut_off: the answer
-    was cut off there."""
+    """The valid blocks of an answer, in order. is_complete: it ends with the text. is_cut_off: it was cut there."""
     if not any(_WORD.search(text) if heading == HEADING else heading in text for heading in headings):
         return []
     blocks = _find_sections(text, headings)
@@ -291,8 +286,7 @@ def split_blocks(
 
 
 def remove_blocks(text: str, blocks: Sequence[NoteBlock]) -> tuple[str, str]:
-    """(the text without these blocks, the removed newline characters before the last block if that block ends the
-    text)."""
+    """(the text without these blocks, the removed newlines before the last one if it ends the text)."""
     if not blocks:
         return text, ""
     pieces: list[str] = []
@@ -319,8 +313,7 @@ def strip_gap(text: str) -> str:
 
 
 def shorten_body(body: str, limit: int = 4000) -> str:
-    """The first `limit` characters at most: cut after the last line that fits whole, or within a first line that does
-    not fit."""
+    """The first `limit` characters at most, cut after a whole line, or within a first line that is longer."""
     if len(body) <= limit:
         return body
     cut = body.rfind("\n", 0, limit + 1)

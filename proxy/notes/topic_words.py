@@ -36,8 +36,7 @@ STOP_WORDS = frozenset(re.findall(r"\w+",
 
 
 def find_topic_words(text: str) -> list[str]:
-    """The words of two characters or more in their order, in lower case, with names split into parts, without stop
-    words."""
+    """The words of two characters or more in order, in lower case, without stop words; names are split."""
     text = text.lower()
     if text.isascii() or not _UNSPACED.search(text):
         return [word for word in WORD.findall(text) if word not in STOP_WORDS]

@@ -72,8 +72,7 @@ class SessionMeasures(Struct, frozen=True):
 
 
 class Interval(Struct, frozen=True):
-    """A figure with its interval of 95 %. All are None where nothing can be divided, low and high with fewer than
-    `MIN_SESSIONS` sessions."""
+    """A figure with its interval of 95 %, None where it cannot be computed (`MIN_SESSIONS` for the interval)."""
 
     value: float | None
     low: float | None = None

@@ -22,8 +22,7 @@ PAGE_SIZE = 200
 async def iterate_memos(
     services: Services, tenant: str, *, project: str | None, text: str = "", after: str = ""
 ) -> AsyncIterator[MemoDetails]:
-    """Yield a tenant's memos in the order of their ids. text: only those that have it in content or tags. after: only
-    those after this id."""
+    """Yield a tenant's memos in the order of their ids. text: in content or tags. after: the id before them."""
     wanted = text.casefold()
     while rows := await services.store.read_memos(tenant, project, PAGE_SIZE, after):
         for row in rows:

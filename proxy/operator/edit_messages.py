@@ -106,8 +106,7 @@ async def _undo_last_group(services: Services, selected: SelectedBranch) -> Deci
 
 @DecisionFunction
 async def restore(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
-    """Bring back messages that were dropped, or left out or shortened by a policy. They come back whole, and no policy
-    edits them again."""
+    """Bring back messages that were dropped, left out or shortened: whole, and edited by no policy again."""
     if any(selected.keys[n] in selected.operator_decisions.removed for n in chosen):
         raise Conflict("what was removed for good cannot be restored")
     rows = _make_rows(services, selected, chosen, "withdrawn", "restore")
@@ -123,8 +122,7 @@ async def restore(services: Services, selected: SelectedBranch, chosen: Sequence
 
 @DecisionFunction
 async def pin(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
-    """Pin messages: no policy edits them from now on. Earlier edits stay as they are: `restore` brings the messages
-    back whole."""
+    """Pin messages: no policy edits them from now on. Earlier edits stay until a `restore`."""
     if any(selected.keys[n] in selected.operator_decisions.dropped for n in chosen):
         raise Conflict("what is dropped cannot be pinned", hint="Restore it: then it stays, too.")
     return await _store_decision(
@@ -198,14 +196,12 @@ def _resolve_ids(selected: SelectedBranch, ids: Sequence[str], id_kind: IdKind) 
 
 
 def _may_be_decided(selected: SelectedBranch, index: int) -> bool:
-    """True for a message that may be decided on. System messages may not: they share the key of the message before
-    them."""
+    """True for a message that may be decided on: a system message has the key of the one before it."""
     return not selected.request.messages[index].is_system
 
 
 def _complete_steps(selected: SelectedBranch, chosen: Sequence[int]) -> list[int]:
-    """Return the chosen messages with the rest of their steps: a call never goes without its results, nor results
-    without their call."""
+    """Return the chosen messages with the rest of their steps: calls and their results go together."""
     complete = set(chosen)
     for step in join_steps(selected.request, split_steps(selected.request.messages)):
         if complete & set(range(step.start, step.end)):

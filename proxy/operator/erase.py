@@ -55,8 +55,7 @@ async def delete_session(services: Services, tenant: str, session: str) -> Remov
 
 
 async def _erase_forms(services: Services, selected: SelectedBranch, positions: dict[int, bytes]) -> list[Row]:
-    """Return the rows that blank these positions of the conversation in the other forms that the branch's exchanges
-    have."""
+    """Return the rows that blank these positions in the other forms that the branch's exchanges have."""
     place = (selected.record.tenant, selected.record.session)
     rows_by_form: dict[str, Row] = {}
     async for exchange in iter_exchanges(services.store, *place):

@@ -16,7 +16,8 @@ from msgspec import Struct
 from proxy.context.models import Model, find_model
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.operator.session_stats import SessionTotals, count_sent_tokens, is_request
-from proxy.store.base import ExchangeRecord, Store
+from proxy.store.base import ExchangeRecord
+from proxy.store.reads import Store
 
 PAGE_SIZE = 500
 """Exchanges, or names of sessions, that are read at once."""

@@ -19,7 +19,8 @@ from proxy.sessions import load_sessions
 from proxy.sessions.branch import Branch, LiveSession
 from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
 from proxy.sessions.packing import Node
-from proxy.store.base import ExchangeRecord, SessionRecord, Store
+from proxy.store.base import ExchangeRecord, SessionRecord
+from proxy.store.reads import Store
 
 T = TypeVar("T")
 OFF_LOOP_MESSAGES = 300
@@ -55,8 +56,7 @@ class SelectedBranch:
 
 
 async def run_off_loop(messages: int, work: Callable[[], T]) -> T:
-    """Return the result of `work`, run beside the event loop where there are many messages. No view of an operator may
-    keep agents waiting."""
+    """Return the result of `work`, beside the event loop where there are many messages."""
     return work() if messages < OFF_LOOP_MESSAGES else await asyncio.to_thread(work)
 
 
@@ -87,8 +87,7 @@ async def find_branch(services: Services, tenant: str, name: str, branch: str | 
 
 
 async def find_last_exchange(services: Services, record: SessionRecord, branch: str | None) -> ExchangeRecord:
-    """Return the newest exchange of a branch, or of the newest branch; side calls count where there is nothing else.
-    Raises NotFound."""
+    """Return the newest exchange of a branch, or of the newest branch, side calls last. Raises NotFound."""
     side = {row.branch for row in record.branches if row.kind == "side"}
     side = side if len(side) < len(record.branches) else set()
     if branch is not None and branch not in {row.branch for row in record.branches}:

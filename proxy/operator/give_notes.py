@@ -33,8 +33,7 @@ MAX_TRIES = 4
 
 
 async def read_state(services: Services, tenant: str, session: str, *, branch: str | None = None) -> StateDetails:
-    """Return the state that the next prompt is given. Raises NotFound; StoreUnavailable passes through, here and
-    below."""
+    """Return the next prompt's state. Raises NotFound; StoreUnavailable passes through, here and below."""
     return _make_details(await find_branch(services, tenant, session, branch))
 
 

@@ -41,8 +41,7 @@ HELP: Final = "\n".join(["Commands:", *(f"{words:<22} {text}" for words, text in
 
 @dataclass(frozen=True, slots=True)
 class InbandCommand:
-    """A parsed command. name: the action, `help` for none. group: the id of a group, number: a count, where the command
-    has one."""
+    """A parsed command. name: the action, or `help`. group, number: a group's id and a count, if it has them."""
 
     name: str
     group: str = ""

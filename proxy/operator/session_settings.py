@@ -84,8 +84,7 @@ async def set_window(services: Services, tenant: str, session: str, groups: int)
 
 
 async def request_prune(services: Services, tenant: str, session: str) -> SessionSettings:
-    """Plan the next request as if its budget were smaller than its prompt. Raises Conflict where the policy changes
-    nothing."""
+    """Plan the next request as if its budget were smaller. Raises Conflict where the policy changes nothing."""
     return await _set_one_time_action(services, tenant, session, {"force": "prune"})
 
 

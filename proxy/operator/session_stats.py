@@ -34,8 +34,7 @@ UNPAID_STATUSES = frozenset({"open", "failed", "rejected"})
 
 @dataclass(slots=True)
 class SessionTotals:
-    """Sums over all exchanges of a session. Dollars are None once one of its models has no price, and where no answer
-    reported its usage."""
+    """Sums over a session's exchanges. Dollars are None once a price is missing, or without any usage."""
 
     exchanges: int = 0
     prompt_tokens: int = 0
@@ -50,8 +49,7 @@ class SessionTotals:
     """Exchanges that were worked on and reported no usage. Their dollars are unknown and in no sum."""
     observed_cost: float = 0.0
     has_observed_plans: bool = False
-    """True if some exchanges went out as received while a plan was observed; `observed_cost` has dollars as if those
-    plans had gone out."""
+    """True if plans were observed only; `observed_cost` has dollars as if they had gone out."""
     last_compression: float | None = None
     refetched: Counter[str] = field(default_factory=Counter)
     """Cut results that were fetched again, by kind."""
@@ -83,8 +81,7 @@ class SessionTotals:
         return self.observed_cost if self.has_observed_plans and self.cost is not None else None
 
     def add_exchange(self, exchange: ExchangeRecord, model: Model) -> Bill | None:
-        """Add one exchange, oldest first; return its cost, None where that is not known. An exchange that is no request
-        of a client adds nothing."""
+        """Add one exchange, oldest first; return its cost, None if unknown. One without a request adds nothing."""
         self.meter = None
         if not is_request(exchange):
             return None
@@ -170,8 +167,7 @@ async def compute_stats(services: Services, tenant: str, session: str, *, branch
 
 
 def find_observed_policy(services: Services, policy: Policy) -> str:
-    """Return the policy whose plans an observing policy makes: its own name where no other policy makes them, "" where
-    it does not observe."""
+    """Return the policy whose plans an observing one makes, or its own name; "" if it does not observe."""
     if policy.mode != "observe":
         return ""
     alike = (p.name for p in services.policies.values() if p.mode == "rewrite" and p.stages == policy.stages)

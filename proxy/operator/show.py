@@ -157,8 +157,7 @@ def _select_page(count: int, first: int, limit: int | None, changes: AbstractSet
 
 
 def _cut_page(prompt: PromptDetails, page: range) -> PromptDetails:
-    """Return the prompt with the inserts of a page only, and without the bodies. An insert that is a message of its own
-    is in the last page."""
+    """Return the prompt with a page's inserts, without bodies. An insert of its own is in the last page."""
     is_last = page.stop == prompt.count
     inserts = [one for one in prompt.inserts if one.index in page or (is_last and not 0 <= one.index < prompt.count)]
     return msgspec.structs.replace(prompt, inserts=inserts, body="", original="", next=None if is_last else page.stop)
@@ -170,8 +169,7 @@ def _count_own_messages(keys: Sequence[bytes], inserts: Sequence[PromptInsert]) 
 
 
 def _place_inserts(turn: Turn) -> list[PromptInsert]:
-    """Return the texts of the proxy in a plan. Each has the index of the client's message that it is in, -1 for
-    none."""
+    """Return a plan's texts of the proxy, each with the index of the client's message that it is in, or -1."""
     places: dict[bytes, int] = {}
     for position, key in enumerate(turn.keys):
         places.setdefault(key, position)
@@ -191,8 +189,7 @@ async def list_groups(
     status: PromptStatus | Literal[""] = "",
     last: int | None = None,
 ) -> list[GroupListItem]:
-    """Return the groups of a branch, oldest first, as they are in the next prompt. last: the number of the newest
-    ones to return."""
+    """Return a branch's groups, oldest first, as in the next prompt. last: the number of the newest ones."""
     selected = await find_branch(services, tenant, session, branch)
     preview, reported = await preview_prompt(services, selected), await read_reported_tokens(services, selected)
     found = await find_session.run_off_loop(len(selected.keys), lambda: build_group_items(selected, preview, reported))

@@ -95,8 +95,7 @@ def _is_name_character(character: str) -> bool:
 
 
 def split_lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text that are worth quoting, without indentation and without the line number of a
-    listing."""
+    """Yield the lines of a text that are worth quoting, without indentation and numbers of a listing."""
     for line in text.splitlines():
         if len(line) < MIN_LINE_CHARS:
             continue
@@ -108,8 +107,7 @@ def split_lines(text: str) -> Iterator[str]:
 
 
 def collect_lines(message: Message) -> frozenset[str]:
-    """Return the lines of `collect_text`. They are stored with the message, so call this only for few or short
-    messages."""
+    """Return the lines of `collect_text`. They stay with the message: only for few or short messages."""
     return message.derive(_find_lines)
 
 

@@ -43,8 +43,7 @@ class BoundInput:
 
 
 def find_removable(name: str, messages: Sequence[Message], observations: Iterable[re.Pattern[str]]) -> list[bool]:
-    """Return for each message: True if it may leave under a bound. observations: patterns of user messages that are
-    really tool output."""
+    """True for each message that may leave under a bound. observations: patterns of tool output of the user."""
     if name == "messages":
         return [not message.is_system for message in messages]
     patterns = list(observations)

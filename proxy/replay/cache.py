@@ -25,8 +25,7 @@ class ProviderCache:
     """The cached prompts of one conversation."""
 
     def __init__(self, model: Model, token_counter: WireTokenCounter, prefix_tokens: int) -> None:
-        """Start with no cached prompt. prefix_tokens: tokens before the messages (tools), the same in every
-        prompt."""
+        """Start with no cached prompt. prefix_tokens: tokens before the messages (tools) of every prompt."""
         self._model = model
         self._ruler = token_counter
         self._head = prefix_tokens

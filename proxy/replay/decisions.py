@@ -52,7 +52,6 @@ class DecisionPoint(Struct, frozen=True):
     managed: bytes
 
     def get_body(self, side: str) -> bytes:
-        """The body of one side."""
         return self.full if side == "full" else self.managed
 
 

@@ -54,13 +54,11 @@ def make_assistant(text: str, calls: Sequence[Json] = ()) -> Json:
 
 
 def make_result(call_id: str, content: Any) -> Json:
-    """Return the result of a call."""
     return {"role": "tool", "tool_call_id": call_id, "content": read_text(content)}
 
 
 def read_chat(messages: Iterable[Any]) -> Iterator[Json]:
-    """Yield the chat messages among these, with the keys that a request may have. Objects of LangChain become chat
-    messages."""
+    """Yield the chat messages among these, with the keys of a request. LangChain's objects become messages."""
     for message in messages:
         if not isinstance(message, Mapping):
             continue
@@ -128,8 +126,7 @@ def read_items(items: Any) -> Iterator[Json]:
 
 
 def read_timed_items(items: Iterable[tuple[Any, float]]) -> Iterator[tuple[Json, float]]:
-    """Yield items of Responses with their times as chat messages with theirs, as `read_items` does. A message has the
-    time of its first item."""
+    """Yield items of Responses as chat messages, as `read_items`, each with the time of its first item."""
     answer: tuple[Json, float] | None = None
     for item, time in items:
         message = _read_item(item.get("type") or "message", item) if isinstance(item, Mapping) else None

@@ -77,8 +77,6 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ConversationResult:
-    """The result of one conversation."""
-
     source: str
     totals: tuple[ReplayTotals, ...]
     """The sums of each contender, in the order of the contenders."""
@@ -194,8 +192,7 @@ class RequestWithTools(NamedTuple):
 
 
 class _SharedInput:
-    """The data of a conversation that all contenders share: messages, their keys and times, and the wants of each
-    step."""
+    """The data of a conversation that all contenders share: messages, keys, times, and each step's wants."""
 
     def __init__(
         self, conversation: RecordedConversation, wire_counter: WireTokenCounter, lengths: Sequence[int]
@@ -213,8 +210,7 @@ class _SharedInput:
         self.request = _make_first_request(conversation, conversation.tools)
 
     def offer_tools(self, policy: Policy | None) -> RequestWithTools:
-        """Return the request with the proxy's tools that the policy offers. They are offered only if the agent has
-        tools itself."""
+        """Return the request with the tools that the policy offers, if the agent has tools itself."""
         tools = self.conversation.tools
         if policy is None or policy.mode != "rewrite" or policy.offer == "never" or not self.request.tools or not tools:
             return RequestWithTools(self.request, frozenset(), 0)
@@ -256,8 +252,7 @@ def _compute_times(messages: Sequence[Message]) -> tuple[float, ...]:
 
 
 def _make_first_request(conversation: RecordedConversation, tools: bytes | None) -> Request:
-    """Return the conversation's first request as an agent would send it. Later requests differ only in their
-    messages."""
+    """Return the conversation's first request. Later requests differ only in their messages."""
     array = b"" if tools is None else b',"tools":' + tools
     return read_request(b'{"model":"replay","messages":[' + conversation.messages[0] + b"]" + array + b"}")
 

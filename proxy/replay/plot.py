@@ -62,7 +62,6 @@ class Axis:
     """True if equal ratios, not equal differences, have equal distances."""
 
     def find_pixel(self, value: float) -> float:
-        """Return the pixel of a value."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low))
@@ -244,8 +243,7 @@ def _place_label(width: float, x: float, y: float, taken: list[Box]) -> Box:
 
 
 def _draw_text(text: str, x: float, y: float, kind: str, anchor: str = "start") -> Iterator[str]:
-    """Yield a text that is readable across lines. It is written twice, since not every viewer draws the halo behind a
-    text."""
+    """Yield a text that is readable across lines, twice: not every viewer draws the halo behind it."""
     for each in ("halo", kind):
         yield f'<text class="{each}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 

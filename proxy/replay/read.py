@@ -40,8 +40,6 @@ _NAME = msgspec.json.Decoder(str | int)
 
 @dataclass(frozen=True, slots=True)
 class RecordedConversation:
-    """A recorded conversation."""
-
     id: str
     source: str
     """The name of the file or store that it comes from."""

@@ -17,7 +17,8 @@ from proxy.dialects.completions.request import read_request
 from proxy.errors import ConfigError, NotManaged, StoreUnavailable
 from proxy.exchange import rebuild_prompt
 from proxy.replay.read import RecordedConversation
-from proxy.store.base import BranchRow, ExchangeRecord, Store
+from proxy.store.base import BranchRow, ExchangeRecord
+from proxy.store.reads import Store
 
 PAGE_SIZE = 200
 """Exchanges read at once in the search for a branch's newest one."""
@@ -27,8 +28,7 @@ StoredSession = tuple[str, str]
 
 
 async def find_sessions(store: Store, session_names: Collection[str]) -> list[StoredSession]:
-    """Return the sessions of these names, or all if no name is given. Raises ConfigError if a name is not in the
-    store."""
+    """Return the sessions of these names, or all without names. Raises ConfigError for an unknown one."""
     sessions: list[StoredSession] = []
     while page := await store.read_session_names(sessions[-1] if sessions else ("", "")):
         sessions += page

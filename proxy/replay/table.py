@@ -24,7 +24,6 @@ ReportColumn = tuple[str, Callable[[ReportEntry], str]]
 
 
 def print_report(report: ReplayReport, console: Console) -> None:
-    """Print the report."""
     console.print()
     console.print(Text(_render_head(report)), soft_wrap=False)
     for title, columns in _choose_columns(report, console.width):
@@ -153,8 +152,7 @@ def summarize(report: ReplayReport) -> str:
 
 
 def find_cheapest(report: ReplayReport) -> ReportEntry | None:
-    """Return the contender with the least effective cost among those that keep enough lines. None if no contender
-    does."""
+    """Return the contender with the least effective cost that keeps enough lines, None if none does."""
     prices = report.prices[0]
     costs = [
         (entry.total.cost[prices].effective, n)

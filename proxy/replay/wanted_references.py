@@ -97,8 +97,7 @@ class WantedReferences:
         )
 
     def _find_lines(self, wanted: set[str]) -> dict[str, list[int]]:
-        """Return the numbers of the messages that hold each wanted line, without system messages. `find_line` has all
-        messages."""
+        """Return the messages that hold each wanted line, without system messages (`find_line` has all)."""
         outside: dict[str, list[int]] = {}
         for n, message in enumerate(self.messages):
             for line in wanted.intersection(atom_texts.split_lines(atom_texts.collect_text(message))):
@@ -108,8 +107,7 @@ class WantedReferences:
         return outside
 
     def _find_tokens(self, wanted: set[str]) -> dict[str, list[int]]:
-        """Return the numbers of the messages in which each wanted atom stands alone, not inside a longer one: there the
-        agent saw it."""
+        """Return the messages in which each wanted atom stands alone, not inside a longer one."""
         seen: dict[str, list[int]] = {}
         for n, message in enumerate(self.messages):
             if not message.is_system:
@@ -157,8 +155,7 @@ class WantedReferences:
 
 
 def _find_previous(at: Sequence[int], n: int) -> tuple[int, bool] | None:
-    """Return (the last of these positions before n, True if it is more than FAR_MESSAGES back), or None if there is
-    none."""
+    """Return (the last of these positions before n, True if over FAR_MESSAGES back), or None without one."""
     found = bisect_left(at, n)
     return (at[found - 1], n - at[found - 1] > FAR_MESSAGES) if found else None
 

@@ -27,8 +27,7 @@ MIN_PARALLEL_BYTES = 4 << 20
 def play_conversations(
     conversations: Iterator[RecordedConversation], settings: ReplaySettings, jobs: int
 ) -> Generator[ConversationResult, None, None]:
-    """Yield the result of each conversation, in order. The caller must close it or use it up: workers that are still
-    busy are ended then."""
+    """Yield each conversation's result, in order. The caller closes it or uses it up: workers end then."""
     habits = OfferHistory()
     with closing(_play_in_workers(conversations, settings, jobs)) as played:
         yield from map(habits.choose_totals, played)

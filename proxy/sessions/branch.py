@@ -39,8 +39,7 @@ MAX_MOVES = 64
 """Limit on the remembered moves of a branch. They distinguish its own moves from the moves of another process."""
 
 NODE_BYTES = 250
-"""Bytes of memory of a message: its keys, its node, its places in the dictionaries and in the marks of the last
-prompt."""
+"""Bytes of memory of a message: its keys, its node, its places in dictionaries and marks."""
 BINDING_BYTES = 500
 """Bytes of memory of a binding: its row with five hashes, and its place in the dictionary."""
 EDIT_BYTES = 400
@@ -105,8 +104,7 @@ class LiveSession(Packable):
     token_counter: TokenCounter | None = None
     """The token counter of its nodes: that of its first request."""
     serial: int = field(default_factory=itertools.count().__next__)
-    """Number that tells this object from others of the same session: facts noted for one object do not hold for the
-    next."""
+    """Number that tells this object from others of the session: facts noted for it hold for it alone."""
     counted_size: int = 0
     """Its `size` when the live branches were last counted."""
     packed: _PackedNodes | None = field(default=None, init=False, repr=False)
@@ -114,8 +112,7 @@ class LiveSession(Packable):
 
     @property
     def size(self) -> int:
-        """Bytes of memory that the session takes, estimated. For conversations of agents the estimate is within a
-        tenth."""
+        """Bytes of memory that the session takes, estimated within a tenth for agents."""
         packed = self.packed  # a worker thread may unpack it meanwhile
         if packed is None:
             nodes = NODE_BYTES * len(self.nodes)
@@ -144,7 +141,6 @@ class LiveSession(Packable):
             branch.unpack_values()
 
     def unpack_values(self) -> None:
-        """Unpack the session's own attributes."""
         with packing.LOCK:
             if self.packed is not None:
                 self.nodes, self.forms, tips = packing.unpack_nodes(self.packed.parts)
@@ -305,8 +301,7 @@ class UnstoredValues(msgspec.Struct, frozen=True):
     beginning: Beginning | None = None
     """The beginning of the last request."""
     has_long_cache: bool | None = None
-    """True if the last write to the provider's cache that was reported was for the longer lifetime, None if none was
-    reported."""
+    """True if the last reported write to the provider's cache was for the longer lifetime, None without one."""
     counted: CountedPrompt | None = None
     """The last prompt of which the provider has reported tokens."""
     simulated_state: BranchState | None = None
@@ -441,7 +436,6 @@ class Branch(Packable):
         del self.state, self.store_position
 
     def unpack_values(self) -> None:
-        """Unpack what is packed."""
         with packing.LOCK:
             packed = self._packed
             if packed is not None:

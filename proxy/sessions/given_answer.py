@@ -34,8 +34,7 @@ class GivenAnswer(NamedTuple):
     call_ids: frozenset[str]
     """The ids of its calls, without ids that may be counters."""
     head: str
-    """The first `REMEMBERED_CHARS` characters of its text; "" for a text that other conversations may have by
-    chance."""
+    """The first `REMEMBERED_CHARS` characters of its text; "" for one that others may have by chance."""
     tail: str
     """The last ones."""
     all_calls: tuple[tuple[str, str], ...] = ()
@@ -74,8 +73,7 @@ class GivenAnswer(NamedTuple):
         return self._is_shown_in(text)
 
     def calls_same_tools(self, message: Message) -> bool:
-        """True if a message calls the tools of this answer, in their order and one at least. Ids and arguments may
-        differ."""
+        """True if a message calls this answer's tools in their order, one at least, with any arguments."""
         return bool(message.calls) and [call.name for call in message.calls] == [name for _, name in self.all_calls]
 
     def is_contradicted_by(self, message: Message) -> bool:

@@ -18,7 +18,7 @@ from proxy.chat.message import Message
 from proxy.sessions.branch import Branch, LiveSession, find_givers
 from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.sessions.packing import Node
-from proxy.store.base import Store
+from proxy.store.reads import Store
 
 UNPACKED_SHARE = 1 / 16
 """Share of the limit for the sessions that were used last. The memory of the others is packed. With the default limits

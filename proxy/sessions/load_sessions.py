@@ -17,12 +17,12 @@ from proxy.sessions.live import LiveSessions
 from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
 from proxy.sessions.stored_branch import restore_branch
 from proxy.sessions.tool_offer import ToolOffer
-from proxy.store.base import BranchRecord, Store
+from proxy.store.base import BranchRecord
+from proxy.store.reads import Store
 
 
 async def load_branch(live_sessions: LiveSessions, live_session: LiveSession, name: str) -> Branch | None:
-    """Return the branch from memory or from the store; None where there is none. StoreUnavailable passes
-    through."""
+    """Return the branch from memory or the store, None without one. StoreUnavailable passes through."""
     found = live_session.branches.get(name)
     if found is not None:
         return found

@@ -76,8 +76,7 @@ class Located(msgspec.Struct, frozen=True):
 
 
 def owns_session(session: str, kind: BranchKind) -> bool:
-    """True if what is kept of a whole session is of the conversation that has a branch of this kind, though the client
-    has named no session."""
+    """True if an unnamed session's own data is of the conversation that has a branch of this kind."""
     return _MADE_NAME.fullmatch(session) is not None and kind == "main"
 
 
@@ -90,8 +89,7 @@ def derive_tenant(headers: Mapping[str, str], salt: str) -> str:
 
 
 def find_tenant(headers: Mapping[str, str], key_tenant: str | None, settings: IdentitySettings) -> str:
-    """Return the tenant of a request: that of its verified key, else that of its credential. key_tenant: None without
-    keys."""
+    """Return the tenant of a request: its verified key's, else its credential's. key_tenant: None without keys."""
     return key_tenant or derive_tenant(headers, settings.salt.get_secret_value())
 
 
@@ -299,8 +297,7 @@ async def find_session_and_branch(
     messages: Sequence[Message],
     keys: Sequence[bytes],
 ) -> tuple[str, str | None] | None:
-    """(session, branch) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
-    passes through."""
+    """(session, branch) of a history that is only looked up, or None for either. StoreUnavailable passes through."""
     chained = [n for n, m in enumerate(messages) if not m.is_system]
     search = _SessionSearch(live_sessions, tenant, messages, keys, chained, RequestTraits(messages))
     live_session, at = await search.find_session(named_session)
@@ -384,7 +381,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         return origin
 
     async def _find_by_chain(self) -> tuple[LiveSession | None, int]:
-        """(the session that holds the deepest message of a history with answers, that message's index), or None."""
+        """(the session with the deepest message of a history with answers, its index), (None, -1) without one."""
         in_memory = self.find_in_memory()
         if in_memory is not None and not (self.live_sessions.store.shared and self._has_answer_after(in_memory[1])):
             if any(map(self.traits.are_of, in_memory[0].branches.values())):

@@ -16,7 +16,8 @@ from msgspec import Struct
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.branch_state import BranchState
 from proxy.context.operator_edits import NAME, OperatorDecisions, OperatorNote
-from proxy.store.base import WHOLE_SESSION, EditRow, Store
+from proxy.store.base import WHOLE_SESSION, EditRow
+from proxy.store.reads import Store
 from proxy.store.session_notes import SettingsRow
 
 REMOVED_STAGE = "removed"
@@ -86,8 +87,7 @@ class StoredDecisions:
         )
 
     def find_pins(self, client_pins: frozenset[bytes]) -> frozenset[bytes]:
-        """Return the messages that no policy edits. client_pins: the messages that the branch's client has pinned
-        itself."""
+        """Return the messages that no policy edits. client_pins: those that the branch's client has pinned."""
         return ((client_pins - self.unpinned) | self.pinned | self.restored) - self.dropped.keys()
 
     def apply_to(self, state: BranchState, *, side: bool) -> BranchState:

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from proxy.chat.message import Request
 from proxy.sessions.branch import Branch, LiveSession
-from proxy.store.base import Row, Store
+from proxy.store.base import Row
 from proxy.store.branch_positions import BranchKind, BranchKindRow, WorkingBranchRow
+from proxy.store.reads import Store
 
 MAX_SIDE_CALL_MESSAGES = 3
 """Messages beside the system prompt that a side call has at most."""
 
 
 class BranchTraits(NamedTuple):
-    """Facts that tell a branch from a side call of its session. works: it has called tools, or continued after its
-    first answer."""
+    """Facts that tell a branch from a side call. works: it called tools, or went on after its first answer."""
 
     kind: BranchKind
     system: bytes
@@ -33,8 +33,7 @@ class BranchTraits(NamedTuple):
 def classify_branch(
     system: bytes, others: Sequence[BranchTraits], *, short: bool, tools: bool
 ) -> tuple[BranchKind, bool]:
-    """(the kind of a new branch, True where an answer without calls makes a side call of it). others: the session's
-    branches."""
+    """(the kind of a new branch, True if an answer without calls makes it a side call). others: the session's."""
     beside = [one for one in others if one.kind != "side"]
     if not short or not beside or any(one.system == system for one in beside):
         return "main", False
@@ -44,8 +43,7 @@ def classify_branch(
 
 
 async def read_branch_traits(store: Store, live_session: LiveSession) -> list[BranchTraits]:
-    """Return the branches of a session, as they are in memory, else as they are stored. StoreUnavailable passes
-    through."""
+    """Return a session's branches from memory, else from the store. StoreUnavailable passes through."""
     traits: dict[str, BranchTraits] = {}
     if live_session.partial:  # other branches of the session may be in the store alone
         rows = await store.read_branch_kinds(live_session.tenant, live_session.session)
@@ -59,8 +57,7 @@ async def read_branch_traits(store: Store, live_session: LiveSession) -> list[Br
 
 
 def mark_continued(request: Request, branch: Branch) -> list[Row]:
-    """Note that a branch works, if its client continues after an answer: return the rows that say so; memory is
-    updated."""
+    """Note that a branch whose client goes on after an answer works: return the rows that say so."""
     is_continued = any(not m.is_system and m.role == "assistant" for m in request.messages)
     return mark_working(branch) if branch.last_request.tip_key is not None and is_continued else []
 

@@ -73,8 +73,7 @@ def find_offer_time(settings: Settings, policy: Policy) -> When:
 
 
 def choose_tools(settings: Settings, policy: Policy, request: Request, *, explicit: bool) -> ToolOffer:
-    """Choose the tools that a branch offers, by the request with which it decides. explicit: the client named the
-    session."""
+    """Choose the tools of a branch by its deciding request. explicit: the client named the session."""
     if read_tool_choice(request) not in ("auto", "required") or not may_offer_tools(request):
         return NO_TOOLS
     memos = explicit or settings.memos.scope == "tenant"
@@ -90,8 +89,7 @@ def select_present_tools(offer: ToolOffer, request: Request) -> ToolOffer:
 
 
 def may_offer_tools(request: Request) -> bool:
-    """True if tools of the proxy may be in the request: the client sent tools, and the one answer is read as
-    text."""
+    """True if the proxy's tools may be in the request: it has tools, and one answer that is read as text."""
     if request.tools is None or request.choices != 1 or "functions" in request.spans:
         return False
     return b"audio" not in _read_raw_field(request, "modalities")

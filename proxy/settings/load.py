@@ -65,8 +65,7 @@ ENV_PREFIX = "CONTEXT_PROXY_"
 """Prefix of environment variables. The key's path follows in capitals, its parts joined by two underscores."""
 
 RESERVED_VARIABLES = frozenset({ENV_PREFIX + "CONFIG", ENV_PREFIX + "URL", ENV_PREFIX + "KEY"})
-"""Variables with this prefix that are no settings: the config file, and the address and key of a running proxy for
-commands."""
+"""Variables with this prefix that are no settings: the config file, and a running proxy's address and key."""
 
 KEYS_FILE = "keys.toml"
 """The file in `keys_dir` with the entries of the keys."""
@@ -75,8 +74,7 @@ PROXY_FROM_ENVIRONMENT = "environment"
 """Value in place of an outbound proxy's URL: the proxy that the environment names."""
 
 SECRET_KEYS = frozenset({"salt", "proxy", "db", "sha256", "url"})
-"""Settings whose values are never shown in an error: two may be URLs with a password, one may be the key itself by
-mistake."""
+"""Settings that no error shows: two may be URLs with a password, one may be the key itself by mistake."""
 
 
 def _check_database(value: str) -> str:
@@ -223,8 +221,7 @@ class Settings(SettingsSection):
         return self.upstreams
 
     def read_policy_table(self, name: str) -> TomlTree:
-        """Return a policy's TOML: the package's own, else one of `policies_dir`. Raises ConfigError if there is
-        none."""
+        """Return a policy's TOML: the package's own, else one of `policies_dir`. Raises ConfigError without one."""
         files = self.find_policy_files()
         if name not in files:
             raise ConfigError("policy", name, "one of " + ", ".join(sorted(files)))
@@ -370,15 +367,13 @@ def copy_environment() -> dict[str, str]:
 
 
 def find_data_folder() -> Path:
-    """Return the folder for what the proxy keeps of a person: `context-proxy` in $XDG_DATA_HOME, usually
-    ~/.local/share."""
+    """Return the folder of a person's data: `context-proxy` in $XDG_DATA_HOME, usually ~/.local/share."""
     named = os.environ.get("XDG_DATA_HOME", "")
     return (Path(named) if Path(named).is_absolute() else Path.home() / ".local" / "share") / "context-proxy"
 
 
 def find_program(*names: str, default: str) -> str:
-    """Return the program that a person has chosen in the environment (`PAGER`, `EDITOR`): the first of these variables
-    that is set."""
+    """Return the program of the first of these variables that is set (`PAGER`, `EDITOR`)."""
     return next((os.environ[name] for name in names if os.environ.get(name, "").strip()), default)
 
 
@@ -405,8 +400,7 @@ def _find_type(path: KeyPath) -> Any:
 
 
 def _parse_environment_value(path: KeyPath, value: str) -> object:
-    """Return the value of an environment variable. A list is written as JSON or with commas; the type of the field
-    reads other values."""
+    """Return the value of a variable. A list is JSON or has commas; the field's type reads other values."""
     if get_origin(_find_type(path)) is not tuple:
         return value
     try:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from proxy.errors import StoreRefused
-from proxy.store.base import Store
 from proxy.store.in_memory import InMemoryStore
-from proxy.store.reads import StoreReads
+from proxy.store.reads import Store
 from proxy.store.sqlite import SqliteStore
 
 REPORT_READ_S = 60.0
@@ -25,7 +24,7 @@ def create_store(
     spool_mb: int = 64,
     read_s: float = 2.0,
     retention_days: float = 0,
-    longest_request_s: float = StoreReads.longest_request_s,
+    longest_request_s: float = Store.longest_request_s,
 ) -> Store:
     """A store that is not open yet. `db`: a path, "sqlite:///path", "postgresql://..." or ":memory:". retention_days:
     the days after which its rows will be removed, 0 for never. longest_request_s: seconds after which a request that is
@@ -55,8 +54,7 @@ def _make_store(
 def _create_postgres_store(
     db: str, durability: Literal["full", "normal"], spool_mb: int, read_s: float, retention_days: float
 ) -> Store:
-    """The PostgreSQL store. Its driver is an extra, since one process with SQLite does not need it. Raises StoreRefused
-    if the driver is missing."""
+    """The PostgreSQL store. Raises StoreRefused if its driver, an extra, is missing."""
     try:
         from proxy.store.postgres import PostgresStore  # noqa: PLC0415  only where it is asked for
         from proxy.store.postgres_partitions import choose_days  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Row types, one per table, the records that are read back, and the `Store` protocol of every backend.
+"""Row types, one per table, and the records that are read back.
 
 The rows are made above: ids and times come from the caller and are inserted as they are. So a store has no clock, and
 two backends with the same rows hold the same data. The order of a row's fields is the order of its table's columns
@@ -10,9 +10,8 @@ because text columns refuse lone surrogates (SQLite) and NUL (PostgreSQL). Both 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -20,27 +19,21 @@ from proxy.store.bindings import BindingRow
 from proxy.store.branch_positions import (
     BranchKind,
     BranchKindRow,
-    BranchStore,
-    ChainHit,
-    KnownMessage,
     WorkingBranchRow,
 )
 from proxy.store.derived import (
     ContextWindowRow,
     EmbeddingRow,
     HelperAnswerRow,
-    IterationRecord,
     IterationRow,
     SpendingRow,
 )
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
-from proxy.store.expected_reads import ExpectedReadsStore
-from proxy.store.full_text_search import IndexRow, SearchMatch
-from proxy.store.removal import RemovalStepRow, RemovalStore
-from proxy.store.response_names import ResponseNameRow, ResponseNameStore
+from proxy.store.full_text_search import IndexRow
+from proxy.store.removal import RemovalStepRow
+from proxy.store.response_names import ResponseNameRow
 from proxy.store.row_reader import MAX_PAGE_BYTES
-from proxy.store.session_lists import MessageFilter, SessionListStore
-from proxy.store.session_notes import NoteRow, SessionNotesRow, SessionNotesStore
+from proxy.store.session_notes import NoteRow, SessionNotesRow
 
 ID_DIGITS: Final = "234567abcdefghijklmnopqrstuvwxyz"
 """Base32 in the order of its characters, so that ids sort as the numbers behind them."""
@@ -250,8 +243,7 @@ class BranchRecord(BranchRow, frozen=True, kw_only=True):
     offer: str | None = None
     """The proxy's tools that the branch is offered: see `ToolOfferRow`; None while that is undecided."""
     lasting: list[tuple[EditRow, int]] | None = None
-    """The edits that no literal policy made, if the edits in force are a literal policy's. None: the edits in force are
-    these edits."""
+    """The edits that no literal policy made, if a literal policy's are in force. None: those in force."""
 
 
 class SessionRecord(SessionRow, frozen=True, kw_only=True):
@@ -276,8 +268,7 @@ def is_last_page(page: Sequence[MessageRecord], limit: int) -> bool:
 
 
 class LeftOutMessage(Struct, frozen=True, gc=False):
-    """A stored message that is left out of its branch's prompt: the stage, the reason, the exchange and the time of
-    that edit."""
+    """A message left out of its branch's prompt: the stage, reason, exchange and time of that edit."""
 
     key: bytes
     seq: int
@@ -316,193 +307,3 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
     def total_ms(self) -> float | None:
         """Milliseconds from the request to the end of the answer."""
         return 1000 * (self.ended_at - self.started_at) if self.ended_at is not None else None
-
-
-@runtime_checkable
-class Store(
-    SessionNotesStore, SessionListStore, RemovalStore, BranchStore, ResponseNameStore, ExpectedReadsStore, Protocol
-):
-    """The storage protocol. Reads raise StoreUnavailable if they fail or take too long; `open` raises StoreRefused."""
-
-    longest_request_s: float
-    """Seconds after which no process can be working on a request any more: one that is still open is read as lost."""
-
-    @property
-    def healthy(self) -> bool:
-        """True if the last write and the last read succeeded."""
-        ...
-
-    @property
-    def writable(self) -> bool:
-        """True unless the last write failed."""
-        ...
-
-    @property
-    def readable(self) -> bool:
-        """True unless the last read failed. It is true again without a request: a failed read is repeated."""
-        ...
-
-    @property
-    def stalled(self) -> bool:
-        """True if rows wait to be written, and none has been written for seconds: another one is not worth a wait."""
-        ...
-
-    @property
-    def trouble(self) -> str:
-        """The fault if the store is not healthy, for /readyz and the log; never a message's content."""
-        ...
-
-    @property
-    def queued(self) -> int:
-        """Number of items that wait to be written."""
-        ...
-
-    @property
-    def dropped(self) -> int:
-        """Number of items that were refused or could not be stored, since the start."""
-        ...
-
-    async def open(self) -> None: ...
-    async def close(self) -> None:
-        """Write the queued items, then close. Idempotent."""
-        ...
-
-    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        """Queue one transaction: all of `rows` or none, in the order of the calls. Never raises and never waits.
-
-        The future resolves when the rows are durable. It holds StoreUnavailable if they were refused (the spool is
-        full, a value cannot be stored, the store is closed). Cancelling the future does not take the rows back.
-        """
-        ...
-
-    def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        """Queue as `put`, for rows whose future nobody awaits. They may share a transaction with the rows of the next
-        `put`, and are written alone if none comes soon. They keep their place in the order of the calls."""
-        ...
-
-    def flush_deferred(self) -> None:
-        """Write the rows put by `put_deferred` now, since a caller waits for them after all, or wants to read them."""
-        ...
-
-    async def find_chain_hits(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[ChainHit]:
-        """The stored nodes among `keys`, which are in chain order, root first. At most 32: deepest first, then of the
-        branch used last.
-
-        `session` limits the search to one session. Without it only the proxy's answers are found, since thousands of
-        sessions may share the first messages of others.
-        """
-        ...
-
-    async def read_branch(self, tenant: str, session: str, branch: str) -> BranchRecord | None: ...
-
-    async def read_newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
-        """The newest states of the session's branches with this system prompt, side calls excluded; newest first."""
-        ...
-
-    async def read_session(self, tenant: str, session: str) -> SessionRecord | None: ...
-
-    async def read_session_names(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
-        """(tenant, session) of the sessions after `after`, in the order of their names: for reports, not for
-        serving."""
-        ...
-
-    async def read_chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
-        """The messages from the root to this node, by the parent links; empty if the node is not stored."""
-        ...
-
-    async def find_known_messages(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, KnownMessage]:
-        """The stored messages of this session among `keys`."""
-        ...
-
-    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[SearchMatch]:
-        """Messages and summaries of the session that contain words of the query, best first. Texts are read until they
-        have MAX_PAGE_BYTES. The search first brings the session's index up to date, which waits for the writer."""
-        ...
-
-    async def find_message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
-        """The message with this public id; None if there is none, or if the id is not valid."""
-        ...
-
-    async def find_returned_message(self, tenant: str, hash_prefix: bytes) -> MessageRecord | None:
-        """The newest message of the tenant whose key begins with these bytes, None if there is none. Only messages that
-        a gateway got back count, and only if they are not removed."""
-        ...
-
-    async def read_messages(
-        self,
-        tenant: str,
-        session: str,
-        after: int = 0,
-        limit: int = 100,
-        only: MessageFilter | None = None,
-        *,
-        newest: bool = False,
-    ) -> list[MessageRecord]:
-        """Messages in the order in which they were stored, or newest first. The page begins after `after` (exclusive, a
-        `seq`), in either direction. It has `limit` messages at most, and ends with the one that brings it to
-        MAX_PAGE_BYTES (`is_last_page`)."""
-        ...
-
-    async def read_exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None: ...
-
-    async def read_exchanges(
-        self, tenant: str, session: str, limit: int = 100, before: float | None = None
-    ) -> list[ExchangeRecord]:
-        """Exchanges, newest first, before `before` (exclusive, a `started_at`), which turns the page."""
-        ...
-
-    async def read_sessions_used_since(
-        self, since: float, after: tuple[str, str] = ("", ""), limit: int = 1000
-    ) -> list[tuple[str, str]]:
-        """(tenant, session) of the sessions after `after` that were used at `since` or later, in the order of their
-        names: for exports."""
-        ...
-
-    async def read_exchanges_after(
-        self, tenant: str, session: str, after: tuple[float, str], until: float, limit: int = 100
-    ) -> list[ExchangeRecord]:
-        """Exchanges, oldest first, after `after` (exclusive, a `started_at` and an exchange), which turns the page, and
-        before `until` (exclusive, a `started_at`)."""
-        ...
-
-    async def read_edits(
-        self, tenant: str, session: str, branch: str, upto: int | None = None
-    ) -> list[tuple[EditRow, int]]:
-        """The latest version of each key's edit whose number is at most `upto`, in the order of the numbers."""
-        ...
-
-    async def read_decisions(self, tenant: str, session: str, branch: str) -> DecisionRows:
-        """`settings` of the session, and `edits` and `notes` of the branch, all of one moment."""
-        ...
-
-    async def read_left_out(self, tenant: str, session: str, branch: str) -> list[LeftOutMessage]:
-        """The messages that are left out of the branch's prompt now, in the order in which they were stored."""
-        ...
-
-    async def read_form(self, tenant: str, session: str, form: bytes) -> bytes | None: ...
-
-    async def read_helper_answer(self, tenant: str, session: str, ask: str) -> str | None:
-        """A helper's stored answer, or None."""
-        ...
-
-    async def read_iterations(self, tenant: str, session: str, branch: str) -> list[IterationRecord]:
-        """The records of a branch's iterations, oldest first, each with its reflection."""
-        ...
-
-    async def read_embeddings(
-        self, tenant: str, session: str, model: str, forms: Sequence[bytes]
-    ) -> dict[bytes, bytes]:
-        """The stored embeddings of these forms, as bytes, by form."""
-        ...
-
-    async def read_context_windows(self, since: float) -> list[ContextWindowRow]:
-        """The context windows that upstreams have reported since `since`, the newest 1,000, oldest first."""
-        ...
-
-    async def read_bindings(self, tenant: str, session: str) -> list[BindingRow]:
-        """The prompts that reasoning of a session is bound to, the newest 10,000, oldest first."""
-        ...
-
-    async def sum_spending(self, day: int, tenant: str = "") -> float:
-        """Dollars that helpers cost on this day: of all tenants, or of one whose spending is stored."""
-        ...

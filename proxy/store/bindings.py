@@ -13,8 +13,7 @@ MAX_BINDINGS = 10_000
 
 
 class BindingRow(Struct, frozen=True, gc=False):
-    """The prompt that one piece of reasoning was made behind. Inserted once; a later row of the same token is
-    ignored."""
+    """The prompt that one piece of reasoning was made behind. A later row of the same token is ignored."""
 
     tenant: str
     session: str

@@ -8,8 +8,8 @@ another process has moved the branch on since. The check costs one row by its pr
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Literal, Protocol
+from contextlib import asynccontextmanager
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -156,58 +156,33 @@ def build_side_branches_args(row: WorkingBranchRow) -> tuple[Any, ...]:
     return (row.tenant, row.session, row.branch, row.system, row.short)
 
 
-class BranchStore(Protocol):
-    """The part of the `Store` protocol for branches."""
-
-    @property
-    def shared(self) -> bool:
-        """True if other processes may write to the store too."""
-        ...
-
-    async def read_branch_position(self, tenant: str, session: str, branch: str) -> BranchPosition | None:
-        """The position of a branch; None if there is no such branch, or no longer."""
-        ...
-
-    async def read_branch_kinds(self, tenant: str, session: str) -> list[BranchKindRecord]:
-        """The kinds of the session's branches, last used first, 100 at most."""
-        ...
-
-    async def read_branch_lengths(self, tenant: str, session: str) -> list[BranchLength]:
-        """The lengths of the session's branches, side calls excluded, last used first, 10 at most."""
-        ...
-
-    async def read_last_status(self, tenant: str, session: str, branch: str, tip: bytes) -> str:
-        """The status of the branch's newest request that ended with this message: "open" while it has no outcome; "" if
-        there was none."""
-        ...
-
-    def try_lock(self, work: str) -> AbstractAsyncContextManager[bool]:
-        """Lock for the work named `work`, across all replicas. The context manager gives True if the caller holds the
-        lock; others get False until it is released. Raises StoreUnavailable if the lock cannot be asked for."""
-        ...
-
-
 class BranchReads(RowReader):
-    """The reading half of `BranchStore`."""
+    """The reads of a store about branches."""
 
     shared = False
+    """True if other processes may write to the store too."""
 
     @asynccontextmanager
     async def try_lock(self, work: str) -> AsyncIterator[bool]:  # noqa: ARG002  one process has one worker
-        """Always give True: no other process writes to this store."""
-        yield True
+        """Lock for the work named `work`, across all replicas. The context manager gives True if the caller holds the
+        lock; others get False until it is released. Raises StoreUnavailable if the lock cannot be asked for."""
+        yield True  # no other process writes to this store
 
     async def read_branch_position(self, tenant: str, session: str, branch: str) -> BranchPosition | None:
+        """The position of a branch; None if there is no such branch, or no longer."""
         rows = await self._fetch(BRANCH_POSITION, (tenant, session, branch) * 3)
         return BranchPosition(*rows[0]) if rows else None
 
     async def read_branch_kinds(self, tenant: str, session: str) -> list[BranchKindRecord]:
+        """The kinds of the session's branches, last used first, 100 at most."""
         rows = await self._fetch(BRANCH_KINDS, (tenant, session))
         return [BranchKindRecord(branch, kind, system, bool(works)) for branch, kind, system, works in rows]
 
     async def read_branch_lengths(self, tenant: str, session: str) -> list[BranchLength]:
+        """The lengths of the session's branches, side calls excluded, last used first, 10 at most."""
         return [BranchLength(*row) for row in await self._fetch(BRANCH_LENGTHS, (tenant, session))]
 
     async def read_last_status(self, tenant: str, session: str, branch: str, tip: bytes) -> str:
+        """The status of the branch's newest request with this tip: "open" without an outcome, "" without one."""
         rows = await self._fetch(LAST_STATUS, (tenant, session, branch, tip))
         return str(rows[0][0]) if rows else ""

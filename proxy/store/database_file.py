@@ -110,8 +110,7 @@ class DatabaseFile:
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
-        """Check that the path still leads to the file, and that it is private. Raises OSError if it was replaced or
-        lost."""
+        """Check that the path leads to the file, and that it is private. Raises OSError if it does not."""
         if self._identity is not None:
             self._identity.check_unchanged(self.path)
 
@@ -123,8 +122,7 @@ class DatabaseFile:
             self.is_log_suspect = False
 
     def checkpoint(self) -> bool:
-        """Copy the log into the database and truncate it. Return True if all of it was copied; readers may prevent
-        that."""
+        """Copy the log into the database and truncate it. True if all of it was copied, which readers may prevent."""
         if self._connection is None:
             return False
         _, frames, copied = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -195,8 +193,7 @@ class DatabaseFile:
         return has_many
 
     def note_size(self) -> None:
-        """Set the minimum size of the file for later checks: a checkpoint may still remove pages that a vacuum
-        freed."""
+        """Set the minimum size of the file for later checks: a checkpoint may still remove freed pages."""
         if self._connection is not None and self._identity is not None:
             pages, size = (self._connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
             found = FileIdentity.read(self.path).size

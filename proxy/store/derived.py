@@ -45,8 +45,7 @@ class SpendingRow(Struct, frozen=True, gc=False):
 
 
 class ContextWindowRow(Struct, frozen=True, gc=False):
-    """The context window that an upstream has reported to a tenant for a model. A later row of these names replaces
-    it."""
+    """The context window that an upstream has reported to a tenant for a model. The last row counts."""
 
     tenant: str
     session: str

@@ -140,8 +140,7 @@ ROWS_OF_SESSIONS: Final = frozenset((
 deletion of its session, of which nothing is to be left. The first statement of each inserts the row."""
 
 ROW_TYPE_ORDER = {kind: place for place, kind in enumerate(STATEMENTS)}
-"""Order in which the rows of many puts may be sorted: a table's rows come before rows that refer to them or change
-them."""
+"""Order in which the rows of many puts may be sorted: those of a table before those that refer to them."""
 
 
 def split_by_table(rows: Sequence[Row], in_place: tuple[type, ...]) -> Iterator[list[Row]]:

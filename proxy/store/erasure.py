@@ -54,8 +54,7 @@ DELETE FROM embeddings WHERE tenant = $1 AND session = $2 AND form IN (
 ERASE_HELPER_ANSWERS = """
 DELETE FROM helper_answers WHERE tenant = $1 AND session = $2 AND (kind = 'summary' OR ask IN (
     SELECT i.ask FROM iterations i WHERE i.tenant = $3 AND i.session = $4 AND i.key = $5 AND i.ask <> ''))"""
-"""Deletes all summaries: which of them were made of the message is not recorded, and summaries can be asked for
-again."""
+"""Deletes all summaries, which can be asked for again: their messages are not recorded."""
 
 ERASE_EDITS = """
 UPDATE edits SET text = $1 WHERE tenant = $2 AND session = $3 AND key = $4 AND text IS NOT NULL"""

@@ -5,7 +5,7 @@ A store behind a network reads them together. A store in the same process reads 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -53,17 +53,9 @@ class ExpectedReads(Struct, frozen=True, gc=False):
     """Number of the project's memos that are read."""
 
 
-class ExpectedReadsStore(Protocol):
-    """The part of the `Store` protocol for the announcement of reads."""
+class ImmediateReads:
+    """A store that makes each read when it is asked for."""
 
     def expect_reads(self, wanted: ExpectedReads) -> None:
         """Take note of the reads of the request that the current task works on. A read that was not announced, or that
         comes after a `put` of the same task, is made by itself."""
-        ...
-
-
-class ImmediateReads:
-    """`ExpectedReadsStore` of a store that makes each read when it is asked for."""
-
-    def expect_reads(self, wanted: ExpectedReads) -> None:
-        """Do nothing."""

@@ -27,8 +27,7 @@ MAX_QUERY_WORDS = 32
 """Maximum number of words of a query that are searched for."""
 
 MAX_INDEXED_BYTES = 256 << 10
-"""Bytes of a text that are indexed. FTS5 reads them again to rank a match: all of 40 messages of 9 MB took
-longer than a read may."""
+"""Bytes of a text that are indexed. FTS5 reads them again to rank a match, within a read's time."""
 
 
 class IndexRow(Struct, frozen=True, gc=False):
@@ -39,8 +38,7 @@ class IndexRow(Struct, frozen=True, gc=False):
 
 
 class SearchMatch(Struct, frozen=True, gc=False):
-    """A message or summary that a search has found. key: the message's key, or the key of the message that contains the
-    summary."""
+    """A message or summary that a search has found. key: the message's, or that of the summary's message."""
 
     kind: str
     key: bytes
@@ -140,8 +138,7 @@ SELECT i.doc AS doc, i.scope AS scope, coalesce(m.role, '') AS role,
     coalesce(i.words, {_EITHER}) AS text,
     {_EITHER} AS said{_FROM}""",
 )
-"""Migration to the second form of the index: scripts without blanks in pairs. It changes no row, however many there
-are."""
+"""Migration to the index with scripts without blanks in pairs. It changes no row, however many."""
 
 INDEX_FORM = 2
 """The current form of indexed texts. A session with rows of an earlier form is indexed again when it is searched."""

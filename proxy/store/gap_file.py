@@ -66,8 +66,7 @@ class GapFile:
             os.fsync(descriptor)
 
     def remove(self) -> None:
-        """Remove the file, as nothing was lost. Only a file that `open` made or took over is removed. Raises
-        OSError."""
+        """Remove the file that `open` made or took over, as nothing was lost. Raises OSError."""
         if self._made:
             self.path.unlink(missing_ok=True)
 

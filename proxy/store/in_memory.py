@@ -17,7 +17,7 @@ from proxy.store import encode, full_text_search
 from proxy.store.base import Row
 from proxy.store.journal import execute_rows
 from proxy.store.new_schema import fold_renames
-from proxy.store.reads import StoreReads
+from proxy.store.reads import Store
 from proxy.store.schema import MIGRATIONS
 from proxy.store.sql import for_sqlite
 from proxy.store.write_queue import count_bytes
@@ -33,33 +33,15 @@ def _make_empty_database() -> bytes:
         return connection.serialize()
 
 
-class ConnectionStore(StoreReads):
+class ConnectionStore(Store):
     """The part of a `Store` whose one SQLite connection belongs to the event loop's thread."""
 
-    def __init__(self) -> None:
-        self.trouble = "not open"
-        self.dropped = 0
-        self.queued = 0
-        self._connection: sqlite3.Connection | None = None
-
-    @property
-    def healthy(self) -> bool:
-        return not self.trouble
-
-    @property
-    def writable(self) -> bool:
-        return not self.trouble
-
-    @property
-    def readable(self) -> bool:
-        return not self.trouble
-
-    @property
-    def stalled(self) -> bool:
-        return False
+    trouble = "not open"
+    dropped = 0
+    queued = 0
+    _connection: sqlite3.Connection | None = None
 
     async def close(self) -> None:
-        """Close the connection. Idempotent."""
         if self._connection is not None:
             self._connection.close()
             self._connection, self.trouble = None, "closed"

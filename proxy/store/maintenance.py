@@ -40,8 +40,7 @@ def read_schema_status(path: Path, hint: str = "") -> SchemaStatus:
 
 
 def check_pages(path: Path) -> None:
-    """Check a file as a start does: page by page up to 64 MiB, and not at all beyond. Raises DamagedDatabase if it
-    is damaged."""
+    """Check a file as a start does: page by page up to 64 MiB. Raises DamagedDatabase if it is damaged."""
     if path.stat().st_size > CHECKED_SIZE:
         return
     try:
@@ -54,8 +53,7 @@ def check_pages(path: Path) -> None:
 
 
 def migrate_file(path: Path) -> int:
-    """Run the missing migrations, all or none, and return their number. Raises StoreRefused, also if the file is in
-    use."""
+    """Run the missing migrations, all or none, and return their number. Raises StoreRefused."""
     read_schema_status(path)
     lock = sqlite_files.FileLock(path)
     lock.acquire()

@@ -22,8 +22,7 @@ APPLICATION_ID = 0x63747870
 """Mark of the proxy's files among other SQLite files ("ctxp")."""
 
 CHECKED_SIZE = 64 << 20
-"""Size in bytes up to which a file is checked page by page at the start (some 0.1 s); larger files would take too
-long."""
+"""Bytes up to which a file is checked page by page at the start (some 0.1 s); larger ones take too long."""
 NOT_A_DATABASE = "file is not a database"
 """SQLite's words for a file that does not begin as a database does. The file may belong to another program."""
 DAMAGE_HINT = "Put a backup in its place, or move it away to start with an empty one."
@@ -34,8 +33,7 @@ class DamagedDatabase(StoreRefused):
 
 
 async def migrate(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> int:
-    """Run the missing migrations and return their number. Raises StoreRefused, or DamagedDatabase if the
-    file itself is at fault."""
+    """Run the missing migrations, return their number. Raises StoreRefused, or DamagedDatabase for the file."""
     connection = await aiosqlite.connect(build_uri(path), uri=True, isolation_level=None, timeout=1.0)
     try:
         return await _run_migrations(connection, path, migrations)

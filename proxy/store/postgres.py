@@ -35,7 +35,7 @@ from proxy.store.postgres_read_ahead import ReadAhead
 from proxy.store.postgres_reader import OURS, PLANNING, PostgresReader
 from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import SERVER_ERRORS, PostgresWriter, compute_lock_id, describe_error
-from proxy.store.reads import StoreReads
+from proxy.store.reads import Store
 from proxy.store.removal import IDLE_SESSIONS, SessionPlace
 from proxy.store.row_reader import MAX_PAGE_BYTES
 from proxy.store.schema import LATEST_VERSION
@@ -71,7 +71,7 @@ class DatabaseState(NamedTuple):
     """True if the role may create tables and functions, as each new version does."""
 
 
-class PostgresStore(QueuedStore, StoreReads):
+class PostgresStore(QueuedStore, Store):
     """`Store` on a PostgreSQL server (12 or newer). url: `postgresql://user:password@host:port/database`."""
 
     shared = True
@@ -128,7 +128,6 @@ class PostgresStore(QueuedStore, StoreReads):
         )
 
     async def open(self) -> None:
-        """Open the store; a store is opened once. Raises StoreRefused if the database cannot be opened."""
         async with self._close_on_failure():
             connection = await self._connect()
             try:
@@ -161,8 +160,7 @@ class PostgresStore(QueuedStore, StoreReads):
             )
 
     async def inspect(self) -> DatabaseState:
-        """Log in and look at the database, as a start would. Raises StoreRefused if nobody can log in, or if it does
-        not answer."""
+        """Log in and look at the database, as a start would. Raises StoreRefused if that is not possible."""
         async with self._close_on_failure():
             connection = await self._connect(self._connect_s)
             try:

@@ -95,8 +95,7 @@ def _find_type(hint: Any) -> type:
 
 
 def encode_batch(rows: Sequence[Row]) -> tuple[list[int], Values]:
-    """(number of rows of each statement, the values) of rows in any order. Raises KeyError for rows that are no part of
-    a batch."""
+    """(number of rows of each statement, the values) of rows. Raises KeyError for rows of other types."""
     statements = list_batch_statements()
     by_type: dict[type, list[Row]] = {}
     for row in rows:

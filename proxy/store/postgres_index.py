@@ -146,14 +146,12 @@ def _list_words(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def build_query(text: str) -> str:
-    """The query for `to_tsquery`: any word of the text; "" if the text has no word. Words are letters and digits
-    alone."""
+    """The query for `to_tsquery`: any word of letters and digits; "" if the text has none."""
     wanted = list(dict.fromkeys(extract_words(" ".join(find_search_words(text)))))[:MAX_QUERY_WORDS]
     return " | ".join(f"'{word}'" for word in wanted)
 
 
 def read_match(row: Sequence[Any]) -> SearchMatch:
-    """The match in a row of SEARCH."""
     has_text = row[3] is not None
     return SearchMatch(
         row[0], bytes(row[1]), row[2], extract_text(row[0], row[3]) if has_text else "", row[4], has_text

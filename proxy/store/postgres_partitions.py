@@ -105,8 +105,7 @@ WITH late AS (DELETE FROM {first} WHERE {id} >= '{bound}' RETURNING *) INSERT IN
 
 
 def list_migration_statements(now: float, days: int) -> tuple[str, ...]:
-    """The statements that make partitioned tables of the plain ones. Rows stay where they are; each table is read
-    once."""
+    """The statements that make partitioned tables of the plain ones. Each table is read once."""
     bound = find_id_start(find_next_bound(now, days))
     statements = ["DROP TRIGGER edits_out ON edits"]
     for table in TABLES:

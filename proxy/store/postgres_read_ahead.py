@@ -140,8 +140,7 @@ class ReadAhead:
     def __init__(self, expected: ExpectedReads) -> None:
         self._wanted = expected
         self._is_open = True
-        """True until the statement runs. A statement that fails or is too late is not tried again: each read is then
-        made by itself."""
+        """True until the statement runs. If it fails or is too late, each read is made by itself."""
         self._rows: dict[tuple[str, tuple[Any, ...]], Rows] = {}
         self._known: dict[bytes, KnownMessage] | None = None
         self._rounds: list[HiddenRoundRow] | None = None

@@ -49,8 +49,7 @@ _MAX_ATTEMPTS = 5
 
 _BAD_ROW = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 SERVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-"""Errors of the server or the network (a time limit is an OSError). Errors in `_BAD_ROW`, and all other errors, are the
-rows' own."""
+"""Errors of the server or the network; a time limit is an OSError. All others are the rows' own."""
 _CLASH = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
@@ -79,8 +78,7 @@ class PostgresWriter:
         self._task = asyncio.create_task(self._run(), name="store-writer")
 
     async def stop(self) -> None:
-        """Write the waiting items, for `drain_s` at most if the server does not let it, and end the task.
-        Idempotent."""
+        """Write what waits, for `drain_s` at most if the server hangs, and end the task. Idempotent."""
         self.queue.close()
         if self._task is not None:
             await asyncio.shield(self._task)
@@ -231,8 +229,7 @@ def describe_error(error: Exception) -> str:
 
 
 def _strip_values(error: Exception) -> Exception:
-    """The error of a bad row without the row's values, which PostgreSQL and asyncpg quote: the error is logged and
-    passed on."""
+    """The error of a bad row without the values that PostgreSQL and asyncpg quote: it is logged."""
     if isinstance(error, asyncpg.PostgresError):
         bare: Exception = type(error)(f"SQLSTATE {error.sqlstate}")
         return bare

@@ -45,7 +45,6 @@ class ReadOnlyStore(ConnectionStore):
     """`Store` on a file that another process may be writing to; rows put into it are refused."""
 
     def __init__(self, path: Path | str) -> None:
-        super().__init__()
         self.path = Path(path)
 
     def _find_oldest_open(self) -> float:

@@ -1,4 +1,4 @@
-"""All reads of a store, on top of the one method that a backend must provide: the rows of a statement.
+"""`Store`, the contract of every backend, and all reads on top of one method: the rows of a statement.
 
 So SQLite, PostgreSQL and memory read the same by construction. A read is one statement if possible, because with a
 branch or a network in between, the trip costs more than the work.
@@ -11,6 +11,7 @@ import base64
 import contextlib
 import re
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
@@ -91,11 +92,65 @@ _STATUS = len(ExchangeRow.__struct_fields__)
 _OUTCOME = ExchangeRecord.__struct_fields__[_STATUS:]
 
 
-class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchReads, ResponseNameReads, RemovalSteps):
-    """The reading half of a `Store`, and the operations that are made of reads and puts."""
+class Store(ImmediateReads, SessionNotesReads, SessionListReads, BranchReads, ResponseNameReads, RemovalSteps):
+    """The store: reads, and the contract of a backend, which adds writing, opening and closing.
+
+    Reads raise StoreUnavailable if they fail or take too long.
+    """
 
     longest_request_s = 7200.0
-    """Seconds after which no process can be working on a request any more."""
+    """Seconds after which no process can be working on a request any more: one that is still open is read as lost."""
+
+    @property
+    @abstractmethod
+    def trouble(self) -> str:
+        """The fault if the store is not healthy, for /readyz and the log; never a message's content."""
+
+    @property
+    @abstractmethod
+    def queued(self) -> int:
+        """Number of items that wait to be written."""
+
+    @property
+    @abstractmethod
+    def dropped(self) -> int:
+        """Number of items that were refused or could not be stored, since the start."""
+
+    @property
+    def healthy(self) -> bool:
+        """True if the last write and the last read succeeded."""
+        return not self.trouble
+
+    @property
+    def writable(self) -> bool:
+        """True unless the last write failed."""
+        return not self.trouble
+
+    @property
+    def readable(self) -> bool:
+        """True unless the last read failed. It is true again without a request: a failed read is repeated."""
+        return not self.trouble
+
+    @property
+    def stalled(self) -> bool:
+        """True if rows wait to be written, and none has been written for seconds: another one is not worth a wait."""
+        return False
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Open the store. Raises StoreRefused."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Write the queued items, then close. Idempotent."""
+
+    @abstractmethod
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        """Queue one transaction: all of `rows` or none, in the order of the calls. Never raises and never waits.
+
+        The future resolves when the rows are durable. It holds StoreUnavailable if they were refused (the spool is
+        full, a value cannot be stored, the store is closed). Cancelling the future does not take the rows back.
+        """
 
     def _find_oldest_open(self) -> float:
         """The time (Unix seconds) of the oldest request that may still be worked on. Other replicas' requests look the
@@ -109,13 +164,20 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         return replace(record, status="lost") if is_lost else record
 
     def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        """Queue as `put`: waiting gains nothing here."""
+        """Queue as `put`, for rows whose future nobody awaits. They may share a transaction with the rows of the next
+        `put`, and are written alone if none comes soon. They keep their place in the order of the calls."""
         return self.put(rows)
 
     def flush_deferred(self) -> None:
-        """Do nothing: no rows are held back."""
+        """Write the rows put by `put_deferred` now, since a caller waits for them after all, or wants to read them."""
 
     async def find_chain_hits(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[ChainHit]:
+        """The stored nodes among `keys`, which are in chain order, root first. At most 32: deepest first, then of the
+        branch used last.
+
+        `session` limits the search to one session. Without it only the proxy's answers are found, since thousands of
+        sessions may share the first messages of others.
+        """
         hits: list[ChainHit] = []
         for chunk in split_into_chunks(keys):
             size = len(chunk)
@@ -144,6 +206,8 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         return rows
 
     async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[SearchMatch]:
+        """Messages and summaries of the session that contain words of the query, best first. Texts are read until they
+        have MAX_PAGE_BYTES. The search first brings the session's index up to date, which waits for the writer."""
         asked = full_text_search.build_query(tenant, session, query)
         if not asked:
             return []
@@ -167,6 +231,7 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
                     return
 
     async def find_known_messages(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, KnownMessage]:
+        """The stored messages of this session among `keys`."""
         found: dict[bytes, KnownMessage] = {}
         for chunk in split_into_chunks(keys):
             rows = await self._fetch(sql.KNOWN[len(chunk)], (tenant, session, *chunk))
@@ -174,6 +239,7 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         return found
 
     async def read_newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
+        """The newest states of the session's branches with this system prompt, side calls excluded; newest first."""
         rows = await self._fetch(sql.NEWEST_STATES, (tenant, session, system, most))
         return [StateRow(*(*row[:4], to_text(row[4]), row[5])) for row in rows]
 
@@ -208,13 +274,16 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         return SessionRecord(row[0], row[1], bool(row[2]), row[3], row[4], **found)
 
     async def read_session_names(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
+        """(tenant, session) of the sessions after `after`, in the order of their names: for reports."""
         return [(row[0], row[1]) for row in await self._fetch(sql.SESSIONS, (*after, limit))]
 
     async def read_chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
+        """The messages from the root to this node, by the parent links; empty if the node is not stored."""
         place = (tenant, session)
         return [_decode_message(row) for row in await self._fetch(sql.CHAIN, (*place, key, *place, *place))]
 
     async def find_message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
+        """The message with this public id; None if there is none, or if the id is not valid."""
         first = _find_lowest_key(public_id)
         if first is None:
             return None
@@ -224,6 +293,8 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         return _decode_message(rows[0]) if rows else None
 
     async def find_returned_message(self, tenant: str, hash_prefix: bytes) -> MessageRecord | None:
+        """The newest message of the tenant whose key begins with these bytes, None if there is none. Only messages that
+        a gateway got back count, and only if they are not removed."""
         behind = hash_prefix + b"\xff" * (KEY_BYTES + 1 - len(hash_prefix))
         rows = await self._fetch(sql.RETURNED_BETWEEN, (tenant, hash_prefix, behind))
         return _decode_message(rows[0]) if rows else None
@@ -238,6 +309,9 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         *,
         newest: bool = False,
     ) -> list[MessageRecord]:
+        """Messages in the order in which they were stored, or newest first. The page begins after `after` (exclusive, a
+        `seq`), in either direction. It has `limit` messages at most, and ends with the one that brings it to
+        MAX_PAGE_BYTES (`is_last_page`)."""
         passes = only or MessageFilter()
         place = (tenant, session)
         wanted = (passes.role, passes.role, passes.group, passes.group)
@@ -271,17 +345,21 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
     async def read_exchanges(
         self, tenant: str, session: str, limit: int = 100, before: float | None = None
     ) -> list[ExchangeRecord]:
+        """Exchanges, newest first, before `before` (exclusive, a `started_at`), which turns the page."""
         end = 1e300 if before is None else before
         return [self._decode_exchange(row) for row in await self._fetch(sql.EXCHANGES, (tenant, session, end, limit))]
 
     async def read_sessions_used_since(
         self, since: float, after: tuple[str, str] = ("", ""), limit: int = 1000
     ) -> list[tuple[str, str]]:
+        """(tenant, session) of the sessions after `after` that were used since then, by name: for exports."""
         return [(row[0], row[1]) for row in await self._fetch(sql.SESSIONS_USED_SINCE, (*after, since, limit))]
 
     async def read_exchanges_after(
         self, tenant: str, session: str, after: tuple[float, str], until: float, limit: int = 100
     ) -> list[ExchangeRecord]:
+        """Exchanges, oldest first, after `after` (exclusive, a `started_at` and an exchange), which turns the page, and
+        before `until` (exclusive, a `started_at`)."""
         return [
             self._decode_exchange(row)
             for row in await self._fetch(sql.EXCHANGES_AFTER, (tenant, session, *after, until, limit))
@@ -290,10 +368,12 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
     async def read_edits(
         self, tenant: str, session: str, branch: str, upto: int | None = None
     ) -> list[tuple[EditRow, int]]:
+        """The latest version of each key's edit whose number is at most `upto`, in the order of the numbers."""
         most = _ALL if upto is None else upto
         return [_decode_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, branch, most))]
 
     async def read_decisions(self, tenant: str, session: str, branch: str) -> DecisionRows:
+        """`settings` of the session, and `edits` and `notes` of the branch, all of one moment."""
         place = (tenant, session, branch)
         rows = await self._fetch(sql.DECISIONS, (*place, _ALL, *place, tenant, session))
         edits = [_decode_edit((*place, *row[2:])) for row in rows if row[0] == "edit"]
@@ -304,6 +384,7 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         return DecisionRows(settings, edits, notes)
 
     async def read_left_out(self, tenant: str, session: str, branch: str) -> list[LeftOutMessage]:
+        """The messages that are left out of the branch's prompt now, in the order in which they were stored."""
         rows = await self._fetch(sql.LEFT_OUT, (tenant, session, branch, _ALL))
         return [LeftOutMessage(*row) for row in rows]
 
@@ -312,26 +393,32 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         return rows[0][0] if rows else None
 
     async def read_helper_answer(self, tenant: str, session: str, ask: str) -> str | None:
+        """A helper's stored answer, or None."""
         rows = await self._fetch(sql.HELPER_ANSWER, (tenant, session, ask))
         return to_text(rows[0][0]) if rows else None
 
     async def read_iterations(self, tenant: str, session: str, branch: str) -> list[IterationRecord]:
+        """The records of a branch's iterations, oldest first, each with its reflection."""
         rows = await self._fetch(sql.ITERATIONS, (tenant, session, branch))
         return [IterationRecord(*row[:8], reflection=None if row[8] is None else to_text(row[8])) for row in rows]
 
     async def read_embeddings(
         self, tenant: str, session: str, model: str, forms: Sequence[bytes]
     ) -> dict[bytes, bytes]:
+        """The stored embeddings of these forms, as bytes, by form."""
         found: dict[bytes, bytes] = {}
         for chunk in split_into_chunks(forms):
             found.update(await self._fetch(sql.VECTORS[len(chunk)], (tenant, session, model, *chunk)))
         return found
 
     async def read_context_windows(self, since: float) -> list[ContextWindowRow]:
+        """The context windows that upstreams have reported since `since`, the newest 1,000, oldest first."""
         return [ContextWindowRow(*row) for row in (await self._fetch(sql.CONTEXT_WINDOWS, (since,)))[::-1]]
 
     async def read_bindings(self, tenant: str, session: str) -> list[BindingRow]:
+        """The prompts that reasoning of a session is bound to, the newest 10,000, oldest first."""
         return [BindingRow(*row) for row in (await self._fetch(BINDINGS, (tenant, session, MAX_BINDINGS)))[::-1]]
 
     async def sum_spending(self, day: int, tenant: str = NO_CONVERSATION[0]) -> float:
+        """Dollars that helpers cost on this day: of all tenants, or of one whose spending is stored."""
         return float((await self._fetch(sql.SUM_SPENDING, (tenant, NO_SESSION, day)))[0][0])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -55,8 +55,7 @@ _KEYS = {
 come before their index rows, which are removed with them."""
 
 _OF_TENANT = ("memos", "context_windows", "spending")
-"""Tables of a tenant's rows under a session of no name; the removal of a session of no name does not take them with
-it."""
+"""Tables of a tenant's rows under a session of no name, which no removal of a session takes with it."""
 
 CLEAR_MEMO_SOURCES = "memos.source_session"
 """The name, used instead of a table's, of the step that clears a removed session's name in the tenant's memos."""
@@ -71,8 +70,7 @@ so they stay until the session is removed."""
 
 
 class RemovalStepRow(Struct, frozen=True, gc=False):
-    """One step: removes some rows of one table of a session, or of one branch of it. No data is lost if a step cannot
-    be written."""
+    """One step: removes some rows of a table of a session or a branch. If it is lost, no data is."""
 
     tenant: str
     session: str
@@ -169,37 +167,16 @@ def _build_branch_args(table: str, tenant: str, session: str, branch: str) -> tu
     return (tenant, session, branch) if table == "hidden_rounds" else (branch,)
 
 
-class RemovalStore(Protocol):
-    """The part of the `Store` protocol for removal. Each method can be called again after a failure."""
-
-    async def delete_session(self, tenant: str, session: str) -> int:
-        """Remove all stored rows of a session, and its name from the tenant's memos; return the number of steps. Raises
-        StoreUnavailable if new rows keep coming."""
-        ...
-
-    async def delete_tenant(self, tenant: str) -> int:
-        """Remove all stored rows of a tenant, memos included; return the number of sessions removed."""
-        ...
-
-    async def remove_expired(self, before: float, limit: int = 100) -> list[SessionPlace]:
-        """Remove sessions that were last used before `before`, the oldest first, and then idle branches of other
-        sessions that no other branch depends on. Return the session of each, `limit` at most. Call again until there
-        is none."""
-        ...
-
-    async def maintain(self) -> None:
-        """Prepare the store for the time ahead. Called at intervals. Raises StoreUnavailable."""
-        ...
-
-
 class RemovalSteps(RowReader):
-    """`RemovalStore` implemented with reads and puts."""
+    """Removal, by reads and puts. Each method can be called again after a failure."""
 
     @abstractmethod
     def put(self, rows: Sequence[Any]) -> asyncio.Future[None]:
         """Queue rows as `Store.put` does."""
 
     async def delete_session(self, tenant: str, session: str) -> int:
+        """Remove all stored rows of a session, and its name from the tenant's memos; return the number of steps. Raises
+        StoreUnavailable if new rows keep coming."""
         await self.put([RemovalStepRow(tenant, session, CLEAR_MEMO_SOURCES)])
         return await self._erase(tenant, session, [table for table in _KEYS if table not in _OF_TENANT])
 
@@ -222,9 +199,11 @@ class RemovalSteps(RowReader):
         return {table: bool(found) for table, found in zip(_KEYS, row, strict=True)}
 
     async def maintain(self) -> None:
-        """Do nothing: only a store with partitions needs it."""
+        """Prepare the store for the time ahead: only one with partitions needs it. Called at intervals. Raises
+        StoreUnavailable."""
 
     async def delete_tenant(self, tenant: str) -> int:
+        """Remove all stored rows of a tenant, memos included; return the number of sessions removed."""
         removed = 0
         while found := await self._fetch(ANY_SESSION, (tenant,) * len(_KEYS)):
             await self._erase(tenant, found[0][0], list(_KEYS))
@@ -232,6 +211,9 @@ class RemovalSteps(RowReader):
         return removed
 
     async def remove_expired(self, before: float, limit: int = 100) -> list[SessionPlace]:
+        """Remove sessions that were last used before `before`, the oldest first, and then idle branches of other
+        sessions that no other branch depends on. Return the session of each, `limit` at most. Call again until there
+        is none."""
         removed: list[SessionPlace] = []
         for tenant, session in await self._fetch(IDLE_SESSIONS, (before, limit)):
             if await self._fetch(STILL_IDLE, (tenant, session, before)):

@@ -6,7 +6,7 @@ chain of the exchange, so a row has no text.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -82,18 +82,11 @@ def build_response_name_args(row: ResponseNameRow) -> tuple[Any, ...]:
     return (row.tenant, row.session, sanitize_label(row.name), row.branch, row.exchange, *flags, row.created_at)
 
 
-class ResponseNameStore(Protocol):
-    """The part of the `Store` protocol for this table."""
+class ResponseNameReads(RowReader):
+    """The reads of this table."""
 
     async def read_response_name(self, tenant: str, name: str) -> ResponseNameRow | None:
         """The newest row of this name in all sessions of the tenant; None if there is none."""
-        ...
-
-
-class ResponseNameReads(RowReader):
-    """The reading half of `ResponseNameStore`."""
-
-    async def read_response_name(self, tenant: str, name: str) -> ResponseNameRow | None:
         if not name or not is_storable(name):
             return None
         rows = await self._fetch(RESPONSE_NAME, (tenant, sanitize_label(name)))

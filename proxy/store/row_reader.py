@@ -37,8 +37,7 @@ def split_into_chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def expand_per_chunk(text: str) -> dict[int, str]:
-    """One statement text per chunk size. Placeholders are written `?` here and numbered in order; {keys} stands for a
-    list."""
+    """One statement text per chunk size. `?` placeholders are numbered in order; {keys} stands for a list."""
     return {size: _number_placeholders(text.replace("{keys}", ", ".join("?" * size))) for size in CHUNK_SIZES}
 
 

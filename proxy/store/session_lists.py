@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from typing import Protocol
 
 from msgspec import DecodeError, Struct
 from msgspec.json import decode
@@ -142,29 +141,6 @@ WHERE up.role = 'assistant' AND e.prompt_tokens IS NOT NULL ORDER BY e.started_a
 """Finds the answer with the call, from a result upwards, and the usage reported for that answer."""
 
 
-class SessionListStore(Protocol):
-    """The part of the `Store` protocol for lists."""
-
-    async def read_token_snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
-        """Tokens of the prompt and of the answer together, as the provider reported them. The keys are those of the
-        proxy's answers and of the results of their calls."""
-        ...
-
-    async def list_sessions(
-        self, tenant: str | None, after: SessionCursor | None = None, limit: int = 50, only: SessionFilter | None = None
-    ) -> list[SessionItem]:
-        """Sessions, last used first, of one tenant or of all (None). `after`: the `place` of the last session seen."""
-        ...
-
-    async def read_first_prompts(self, tenant: str, session: str) -> list[bytes]:
-        """The JSON of the session's first messages of the user; of a long one only the beginning."""
-        ...
-
-    async def read_session_tenants(self, session: str, limit: int = 2) -> list[str]:
-        """The tenants that have a session of this name, in order."""
-        ...
-
-
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 """The same mapping as `lower` of both databases, which leave other letters unchanged."""
 
@@ -193,9 +169,11 @@ def _contains(value: object, text: str) -> bool:
 
 
 class SessionListReads(RowReader):
-    """The reading half of `SessionListStore`."""
+    """The reads of a store that list sessions."""
 
     async def read_token_snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """Tokens of the prompt and of the answer together, as the provider reported them. The keys are those of the
+        proxy's answers and of the results of their calls."""
         snapshots: dict[bytes, int] = {}
         for chunk in split_into_chunks(keys):
             args = (tenant, session, *chunk, tenant, session, tenant, session)
@@ -205,6 +183,7 @@ class SessionListReads(RowReader):
     async def list_sessions(
         self, tenant: str | None, after: SessionCursor | None = None, limit: int = 50, only: SessionFilter | None = None
     ) -> list[SessionItem]:
+        """Sessions, last used first, of one tenant or of all (None). `after`: the `place` of the last session seen."""
         passes = only or SessionFilter()
         asked = "" if passes.explicit is None else "yes" if passes.explicit else "no"
         place = after or _BEHIND_ALL
@@ -219,7 +198,9 @@ class SessionListReads(RowReader):
         return [SessionItem(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
 
     async def read_first_prompts(self, tenant: str, session: str) -> list[bytes]:
+        """The JSON of the session's first messages of the user; of a long one only the beginning."""
         return [bytes(row[0]) for row in await self._fetch(FIRST_PROMPTS, (tenant, session))]
 
     async def read_session_tenants(self, session: str, limit: int = 2) -> list[str]:
+        """The tenants that have a session of this name, in order."""
         return [row[0] for row in await self._fetch(SESSION_TENANTS, (session, limit))]

@@ -8,7 +8,7 @@ notes and feedback. Only the store has these data: the client does not resend th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -38,8 +38,7 @@ class HiddenRoundRow(Struct, frozen=True, gc=False):
 
 
 class ToolOfferRow(Struct, frozen=True, gc=False):
-    """The proxy's tools that a branch is offered: updates the branch's row if nothing is decided yet, otherwise does
-    nothing."""
+    """The proxy's tools that a branch is offered: updates its row if nothing is decided yet."""
 
     tenant: str
     session: str
@@ -176,8 +175,6 @@ WHERE NOT memos.deleted AND (excluded.deleted OR excluded.updated_at >= memos.up
 
 UPDATE_SETTINGS = "UPDATE sessions SET settings = $1 WHERE tenant = $2 AND session = $3"
 
-SETTINGS = "SELECT settings FROM sessions WHERE tenant = $1 AND session = $2"
-
 UPSERT_NOTE = """
 INSERT INTO notes (tenant, session, branch, note, kind, text, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (tenant, session, branch, note) DO UPDATE SET text = excluded.text"""
@@ -251,60 +248,21 @@ def build_note_args(row: NoteRow) -> tuple[Any, ...]:
     return (*astuple(row)[:5], to_bytes(row.text), row.created_at)
 
 
-class SessionNotesStore(Protocol):
-    """The part of the `Store` protocol for these tables."""
-
-    async def read_hidden_rounds(self, tenant: str, session: str, keys: Sequence[bytes]) -> list[HiddenRoundRow]:
-        """The rounds whose key or tip is among `keys`, oldest first."""
-        ...
-
-    async def read_rounds_page(self, tenant: str, session: str, after: bytes = b"") -> list[HiddenRoundRow]:
-        """A page of the session's rounds in the order of their keys, after `after` (exclusive, a key), which turns the
-        page. It ends with the round that brings it to MAX_PAGE_BYTES, and is empty behind the last one."""
-        ...
-
-    async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
-        """The newest version of the scratchpad, or None."""
-        ...
-
-    async def read_scratchpad_versions(
-        self, tenant: str, session: str, limit: int = 20, before: int | None = None
-    ) -> list[ScratchpadRow]:
-        """Versions of the scratchpad, newest first, before `before` (exclusive, a number), which turns the page."""
-        ...
-
-    async def read_memo(self, tenant: str, memo: str) -> MemoRow | None:
-        """The memo with this id; None also if it was deleted."""
-        ...
-
-    async def read_memos(
-        self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
-    ) -> list[MemoRow]:
-        """Memos in the order of their ids, of one project or all, after `after` (exclusive, an id), which turns the
-        page."""
-        ...
-
-    async def read_notes(self, tenant: str, session: str, branch: str) -> list[NoteRow]:
-        """Operators' texts on a branch that were not withdrawn, oldest first."""
-        ...
-
-    async def read_settings(self, tenant: str, session: str) -> str:
-        """The settings of a session, as JSON; "{}" if there is no such session."""
-        ...
-
-
 def _decode_memo(row: Sequence[Any]) -> MemoRow:
     return MemoRow(*(*row[:4], to_text(row[4]), *row[5:9], bool(row[9])))
 
 
 class SessionNotesReads(RowReader):
-    """The reading half of `SessionNotesStore`."""
+    """The reads of these tables."""
 
     async def read_rounds_page(self, tenant: str, session: str, after: bytes = b"") -> list[HiddenRoundRow]:
+        """A page of the session's rounds in the order of their keys, after `after` (exclusive, a key), which turns the
+        page. It ends with the round that brings it to MAX_PAGE_BYTES, and is empty behind the last one."""
         args = (tenant, session, after, ROUNDS_PAGE, MAX_PAGE_BYTES)
         return [HiddenRoundRow(*row) for row in await self._fetch(ROUNDS_BY_KEY, args)]
 
     async def read_hidden_rounds(self, tenant: str, session: str, keys: Sequence[bytes]) -> list[HiddenRoundRow]:
+        """The rounds whose key or tip is among `keys`, oldest first."""
         rounds: dict[bytes, HiddenRoundRow] = {}
         for chunk in split_into_chunks(keys):
             args = (tenant, session, *chunk, tenant, session, *chunk)
@@ -312,33 +270,34 @@ class SessionNotesReads(RowReader):
         return sorted(rounds.values(), key=lambda row: (row.created_at, row.key))
 
     async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
+        """The newest version of the scratchpad, or None."""
         newest = await self.read_scratchpad_versions(tenant, session, 1)
         return newest[0] if newest else None
 
     async def read_scratchpad_versions(
         self, tenant: str, session: str, limit: int = 20, before: int | None = None
     ) -> list[ScratchpadRow]:
+        """Versions of the scratchpad, newest first, before `before` (exclusive, a number), which turns the page."""
         end = 1 << 62 if before is None else before
         rows = await self._fetch(SCRATCHPADS, (tenant, session, end, limit))
         return [ScratchpadRow(*(*row[:3], to_text(row[3]), *row[4:])) for row in rows]
 
     async def read_memo(self, tenant: str, memo: str) -> MemoRow | None:
+        """The memo with this id; None also if it was deleted."""
         rows = await self._fetch(MEMO, (tenant, memo))
         return _decode_memo(rows[0]) if rows else None
 
     async def read_memos(
         self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
     ) -> list[MemoRow]:
+        """Memos in the order of their ids, of one project or all, after `after` (exclusive, an id)."""
         if project is None:
             rows = await self._fetch(MEMOS, (tenant, after, limit))
         else:
             rows = await self._fetch(PROJECT_MEMOS, (tenant, after, project, limit))
         return [_decode_memo(row) for row in rows]
 
-    async def read_settings(self, tenant: str, session: str) -> str:
-        rows = await self._fetch(SETTINGS, (tenant, session))
-        return str(rows[0][0]) if rows else "{}"
-
     async def read_notes(self, tenant: str, session: str, branch: str) -> list[NoteRow]:
+        """Operators' texts on a branch that were not withdrawn, oldest first."""
         rows = await self._fetch(NOTES, (tenant, session, branch))
         return [NoteRow(*(*row[:5], to_text(row[5]), row[6])) for row in rows]

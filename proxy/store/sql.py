@@ -351,8 +351,7 @@ _PLACEHOLDER = re.compile(r"\$(\d+)")
 
 @functools.cache
 def for_sqlite(text: str) -> str:
-    """The statement with `?` for each placeholder. Raises ValueError if the placeholders are not in order, each
-    once."""
+    """The statement with `?` for placeholders. Raises ValueError if they are not in order, each once."""
     numbers = [int(number) for number in _PLACEHOLDER.findall(text)]
     if numbers != list(range(1, len(numbers) + 1)):
         raise ValueError(f"placeholders must come in order, each once: {numbers} in {text.strip()[:60]!r}")

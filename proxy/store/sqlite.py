@@ -23,9 +23,9 @@ from proxy.errors import StoreRefused, StoreUnavailable, describe_cause
 from proxy.store import sqlite_files, wal_reset
 from proxy.store.base import GapRow, MessageRow, Row
 from proxy.store.gap_file import GapFile
-from proxy.store.migrate import DamagedDatabase, migrate
+from proxy.store.migrate import migrate
 from proxy.store.read_probe import ReadProbe
-from proxy.store.reads import StoreReads
+from proxy.store.reads import Store
 from proxy.store.session_notes import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
 from proxy.store.sql import for_sqlite
 from proxy.store.write_queue import QueuedStore
@@ -138,8 +138,8 @@ class RecentAnswers:
             self._missed = 0
 
 
-class SqliteStore(QueuedStore, StoreReads):
-    """`Store` on a file. `quarantine`: a damaged file is moved aside and a new one created, instead of refused."""
+class SqliteStore(QueuedStore, Store):
+    """`Store` on a file."""
 
     def __init__(
         self,
@@ -150,10 +150,8 @@ class SqliteStore(QueuedStore, StoreReads):
         readers: int = 2,
         read_s: float = 2.0,
         drain_s: float = 5.0,
-        quarantine: bool = False,
     ) -> None:
         self.path = Path(path)
-        self._quarantine = quarantine
         self._lock = sqlite_files.FileLock(self.path)
         self._gaps = GapFile(self.path)
         self._writer = SqliteWriter(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
@@ -176,14 +174,13 @@ class SqliteStore(QueuedStore, StoreReads):
         return max(super()._find_oldest_open(), sqlite_files.read_opening_time(self.path))
 
     async def open(self) -> None:
-        """Open the store; a store is opened once. Raises StoreRefused if the file cannot be opened."""
         # At level DEBUG aiosqlite logs every statement with its arguments, which are the users' messages.
         logging.getLogger("aiosqlite").setLevel(logging.WARNING)
         try:
             sqlite_files.prepare_folder(self.path)
             self._lock.acquire()
             sqlite_files.prepare_files(self.path)
-            await self._migrate()
+            await migrate(self.path)
             await self._writer.start()
             self._take_gaps()
             for reader in self._readers:
@@ -202,16 +199,6 @@ class SqliteStore(QueuedStore, StoreReads):
             raise
         sqlite_files.make_private(self.path)
         log.info("store open: SQLite %s%s", sqlite3.sqlite_version, wal_reset.describe_bug_briefly())
-
-    async def _migrate(self) -> None:
-        try:
-            await migrate(self.path)
-        except DamagedDatabase as error:
-            if not self._quarantine:
-                raise
-            log.warning("%s It is kept as %s.", error.message, sqlite_files.set_aside(self.path))
-            sqlite_files.prepare_files(self.path)
-            await migrate(self.path)
 
     async def close(self) -> None:
         if self._closed:
@@ -255,25 +242,19 @@ class SqliteStore(QueuedStore, StoreReads):
         return super().put_deferred(rows)
 
     async def read_rounds_page(self, tenant: str, session: str, after: bytes = b"") -> list[HiddenRoundRow]:
-        return (
-            []
-            if self._negative_cache.has_none("hidden_rounds", tenant, session)
-            else await super().read_rounds_page(tenant, session, after)
-        )
+        if self._negative_cache.has_none("hidden_rounds", tenant, session):
+            return []
+        return await super().read_rounds_page(tenant, session, after)
 
     async def read_hidden_rounds(self, tenant: str, session: str, keys: Sequence[bytes]) -> list[HiddenRoundRow]:
-        return (
-            []
-            if self._negative_cache.has_none("hidden_rounds", tenant, session)
-            else await super().read_hidden_rounds(tenant, session, keys)
-        )
+        if self._negative_cache.has_none("hidden_rounds", tenant, session):
+            return []
+        return await super().read_hidden_rounds(tenant, session, keys)
 
     async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
-        return (
-            None
-            if self._negative_cache.has_none("scratchpads", tenant, session)
-            else await super().read_scratchpad(tenant, session)
-        )
+        if self._negative_cache.has_none("scratchpads", tenant, session):
+            return None
+        return await super().read_scratchpad(tenant, session)
 
     async def read_memos(
         self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
@@ -392,8 +373,7 @@ class _Reader:
         return list(rows)
 
     async def _drop_connection(self) -> None:
-        """Interrupt the running statement and close the connection, without waiting: a hanging disk would block the
-        event loop too."""
+        """Interrupt the statement and close the connection, without waiting: a disk that hangs would block all."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.interrupt()
@@ -411,8 +391,7 @@ class _Reader:
 
 
 def _retrieve_error(opening: asyncio.Task[aiosqlite.Connection]) -> None:
-    """Retrieve the error, or asyncio would log it if nobody waits for the opening any more. The next read opens again
-    and meets it."""
+    """Retrieve the error, or asyncio would log it if nobody waits any more. The next read meets it again."""
     if not opening.cancelled():
         opening.exception()
 

@@ -31,8 +31,7 @@ OWNER_HINT = "Run this as the user that the proxy runs as."
 
 
 def build_uri(path: Path) -> str:
-    """The URI for sqlite3.connect: it opens the file only if the file is there, so that a deleted file is not created
-    again by chance."""
+    """The URI for sqlite3.connect: it opens a file that is there, and creates none."""
     return path.absolute().as_uri() + "?mode=rw"
 
 
@@ -75,8 +74,7 @@ def list_wal_files(path: Path) -> tuple[Path, Path]:
 
 
 def prepare_folder(path: Path) -> None:
-    """Create the folder of `path` if it is missing. A new folder is 0700; an existing one is the user's and stays
-    unchanged. Raises OSError."""
+    """Create a missing folder of `path` with 0700; one that exists stays unchanged. Raises OSError."""
     if not path.parent.exists():
         path.parent.mkdir(parents=True, mode=_PRIVATE_FOLDER)
         path.parent.chmod(_PRIVATE_FOLDER)
@@ -106,18 +104,6 @@ def make_private(path: Path) -> None:
                 file.chmod(_PRIVATE_FILE)
 
 
-def set_aside(path: Path) -> Path:
-    """Move a damaged database, its log and its shared memory to the first free name; return the new path of the
-    database."""
-    path, number = path.resolve(), 1
-    while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    for file in (path, *list_wal_files(path)):
-        with contextlib.suppress(FileNotFoundError):
-            file.rename(target.with_name(target.name + file.name.removeprefix(path.name)))
-    return target
-
-
 def read_opening_time(path: Path) -> float:
     """The time (Unix seconds) at which a process last took the lock of this database; 0.0 if none has."""
     try:
@@ -135,8 +121,7 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Raises StoreRefused if another process, or another store of this one, holds it, or if the lock
-        file cannot be used."""
+        """Take the lock. Raises StoreRefused if another store holds it, or if its file cannot be used."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
         except OSError as error:

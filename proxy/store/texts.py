@@ -19,8 +19,7 @@ def to_text(data: bytes) -> str:
 
 
 def sanitize_label(label: str) -> str:
-    """The label with `?` for every character that no text column takes; returned unchanged, at no cost, if all
-    characters are allowed."""
+    """The label with `?` for every character that no text column takes; itself if there is none."""
     if label.isascii() and "\x00" not in label:
         return label
     return replace_surrogates(label).replace("\x00", "?")

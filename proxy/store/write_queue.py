@@ -85,8 +85,7 @@ PIECE_ROWS = 400
 PIECE_BYTES = 512 << 10
 """Bytes in one piece, unless one row alone has more."""
 PIECE_GROWTH = 4
-"""Growth factor: each piece is this many times as long as the one before, while no other caller puts anything. Each
-piece costs a commit."""
+"""Factor by which each piece is longer than the one before while no other puts: each costs a commit."""
 
 
 PIECE_START_TYPES = (MessageRow, FormRow)
@@ -94,8 +93,7 @@ PIECE_START_TYPES = (MessageRow, FormRow)
 
 
 class WriteItem:
-    """One call of `put`: the rows of one transaction, and the future of its caller. piece_of: the long put that a piece
-    belongs to."""
+    """One call of `put`: the rows of a transaction, and its future. piece_of: the long put of a piece."""
 
     __slots__ = ("future", "piece_of", "rows", "size")
 
@@ -172,8 +170,7 @@ class LongWrite:
         return items
 
     def settle_piece(self, error: Exception | None) -> bool:
-        """Record that a piece is on disk, or can never be. Return True if the long put is thereby complete or
-        failed."""
+        """Record that a piece is on disk, or can never be. True if the long put has ended with it."""
         self._unsettled_pieces -= 1
         if error is not None:
             self._at = len(self.item.rows)
@@ -181,8 +178,7 @@ class LongWrite:
 
 
 class WriteQueue:
-    """Items on their way to the writer. `limit` is in bytes, as `count_bytes` counts them. wake: called when the
-    inbox has a new entry."""
+    """Items on their way to the writer. limit: bytes by `count_bytes`. wake: called for a new entry."""
 
     def __init__(self, limit: int, wake: Callable[[], None] = lambda: None) -> None:
         self.inbox: SimpleQueue[list[WriteItem] | None] = SimpleQueue()
@@ -337,8 +333,7 @@ class WriteQueue:
             item.future.exception()  # retrieved, or asyncio would log it: the reader may have stopped waiting
 
     def _continue_long_write(self, long_write: LongWrite, error: Exception | None) -> None:
-        """Continue after a piece of a long item is settled: with the next piece, or with the items that waited behind
-        the long item."""
+        """Continue after a piece of a long item: with the next piece, or the items that waited behind it."""
         if not long_write.settle_piece(error):
             more = long_write.take_next_piece()
             self._send_to_writer([more] if more is not None else [])
@@ -411,10 +406,6 @@ class QueuedStore(ABC):
     @abstractmethod
     def _find_read_trouble(self) -> str:
         """The fault of the last read, "" for none."""
-
-    @property
-    def healthy(self) -> bool:
-        return not self.trouble
 
     @property
     def writable(self) -> bool:

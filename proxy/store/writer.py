@@ -43,8 +43,7 @@ _SYNC_S = 0.9
 _CHECK_S = 5.0
 """Seconds between two checks of the file when nothing is written: a lost or replaced file is noticed within 10 s."""
 _IDLE_S = 1.0
-"""After `_IDLE_S` seconds without a write, a log of more than `KEPT_LOG_BYTES` bytes is copied into the database and
-shortened."""
+"""After `_IDLE_S` seconds without a write, a log of over `KEPT_LOG_BYTES` bytes is copied and shortened."""
 _WIPE_S = 60.0
 """Seconds within which erased content leaves the log and the keyword index, however much is written meanwhile. Also the
 seconds until the next try if a reader holds the log."""
@@ -106,8 +105,7 @@ class SqliteWriter:
         await started
 
     async def stop(self) -> None:
-        """Write the waiting items, for `drain_s` at most if the disk does not let it, and end the thread.
-        Idempotent."""
+        """Write what waits, for `drain_s` at most if the disk hangs, and end the thread. Idempotent."""
         self.queue.close()
         self._stopping.set()
         if self._ended is not None and self._thread is not None:
@@ -371,8 +369,7 @@ class SqliteWriter:
                 self._file.shorten_log()
 
     def _wipe_erased(self, now: float) -> None:
-        """Do one step of removing what erased content leaves behind: first its words in the keyword index, then its
-        pages in the log."""
+        """Do one step of removing what erased content leaves: words in the keyword index, then pages in the log."""
         if not self._file.is_open:
             self._wipe_at = now + _WIPE_S
             return

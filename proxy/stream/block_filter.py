@@ -104,8 +104,7 @@ class BlockFilter:
         return "".join(out)
 
     def end(self, *, cut: bool = False) -> str:
-        """Return the held text when the text has ended; a block at its end has then ended too. cut: the text was cut
-        off there."""
+        """Return the held text at the end of the text; a block there has ended too. cut: it was cut off."""
         out: list[str] = []
         if self._block_heading:
             self._end_block_line("", out)
@@ -184,13 +183,11 @@ class BlockFilter:
             self._check_fence(behind_marks)
 
     def _check_fence(self, rest: str) -> None:
-        """Reject a fence: only spaces may follow a closing fence, and no backtick may follow an opening fence of
-        backticks."""
+        """Reject a fence: only spaces may follow a closing one, and no backtick an opening one of backticks."""
         if rest.strip(" \t\r") if self._fence else (self._fence_char == "`" and "`" in rest):
             self._line_kind = _REST
 
     def _end_line(self, out: list[str]) -> None:
-        """End the line."""
         if self._block_heading:
             self._end_block_line("\n", out)
             return

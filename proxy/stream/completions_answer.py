@@ -135,7 +135,6 @@ class AssembledAnswer:
         return answer
 
     def add_event(self, data: bytes) -> None:
-        """Add the data of one event."""
         if data.startswith(b"[DONE]"):
             self.is_done = True
             return
@@ -146,8 +145,7 @@ class AssembledAnswer:
             self.add_chunk(chunk)
 
     def add_chunk(self, chunk: Chunk, visible_texts: dict[int, str] | None = None) -> None:
-        """Add a chunk. visible_texts: by position in `choices`, the text that the client gets instead of the chunk's
-        text."""
+        """Add a chunk. visible_texts: by position in `choices`, the client's text in place of the chunk's."""
         if self.id is None and chunk.id:
             self.id = chunk.id
         if self.model is None and chunk.model:
@@ -413,8 +411,7 @@ class IndexedList:
 
 
 def merge_value(old: Any, new: Any, capture_limit: CaptureLimit, depth: int = 0) -> Any:
-    """Return `old` grown by `new`. old: an earlier result of this function, None at first. Nothing is added without
-    room."""
+    """Return `old` grown by `new`. old: an earlier result, None at first. Nothing is added without room."""
     if new is None:
         return old
     if isinstance(new, str):

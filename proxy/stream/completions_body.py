@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.dialects.completions.stream import read_any_json, write_json
+from proxy.dialects.completions.stream import read_any_json, set_json, write_json
 from proxy.dialects.usage import Usage
 from proxy.stream import completions_patch as patch
 from proxy.stream.block_filter import remove_blocks
@@ -42,8 +42,7 @@ class RoundContent(msgspec.Struct, frozen=True):
 
 
 def may_call(body: bytes, hidden_tools: frozenset[str]) -> bool:
-    """True if a body can hold a call of these tools. The search is over bytes: False is certain, and the search is
-    cheap."""
+    """True if a body can hold a call of these tools. False is certain; the search is over bytes."""
     return b"\\u" in body or any(name.encode() in body for name in hidden_tools)
 
 
@@ -100,7 +99,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
         earlier_messages += _list_messages(earlier)[:1]
     body = _prepend_fields(body, earlier_messages)
     if isinstance(value.get("usage"), dict):
-        body = patch.set_usage(body, patch.add_spent_usage(value["usage"], earlier_usage))
+        body = set_json(body, "usage", patch.add_spent_usage(value["usage"], earlier_usage))
     return patch.set_response_head(body, patch.read_response_head(bodies[0]))
 
 

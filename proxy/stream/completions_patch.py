@@ -171,14 +171,6 @@ def remove_usage(data: bytes) -> bytes:
         return write_json(value)
 
 
-def set_usage(data: bytes, usage: dict[str, Any]) -> bytes:
-    """Return the chunk or body with this usage."""
-    try:
-        return json_spans.set_member(data, "usage", write_json(usage))
-    except ValueError:
-        return write_json({**read_json(data), "usage": usage})
-
-
 def read_response_head(data: bytes) -> dict[str, bytes]:
     """Return the members that must be the same on all chunks of an answer, as JSON; {} if this chunk has none."""
     return {
@@ -189,8 +181,7 @@ def read_response_head(data: bytes) -> dict[str, bytes]:
 
 
 def set_response_head(data: bytes, head: dict[str, bytes]) -> bytes:
-    """Return the chunk or body with the members that `read_response_head` gave for another chunk. Members that it lacks
-    are not added."""
+    """Return the chunk or body with the members of another chunk (`read_response_head`), where it has them."""
     members = json_spans.find_members(data)
     if members is None:
         value = read_json(data)
@@ -222,8 +213,7 @@ def set_only_choice(data: bytes, choice: dict[str, Any], *, drop_usage: bool) ->
 
 
 def add_spent_usage(usage: Any, spent: dict[str, Any]) -> Any:
-    """Return a usage object plus the completion tokens of earlier rounds; prompt and cached tokens stay the last
-    round's."""
+    """Return a usage object plus the completion tokens of earlier rounds; the rest is the last round's."""
     if not isinstance(usage, dict) or not spent:
         return usage
     total = dict(usage)
@@ -242,8 +232,7 @@ def add_spent_usage(usage: Any, spent: dict[str, Any]) -> Any:
 
 
 def sum_spent_usage(usage: Any, spent: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts that `add_spent_usage` has to add after a round with this usage. spent: those before the
-    round."""
+    """Return what `add_spent_usage` has to add after a round with this usage. spent: the same before it."""
     if not isinstance(usage, dict):
         return spent
     details = usage.get("completion_tokens_details")

@@ -6,21 +6,22 @@ hidden content. In both cases the end of the stream is kept back. The exchange s
 the answer is on disk.
 
 A model may call tools of the proxy. Then one answer to the client consists of several answers of upstream, called
-rounds. Each round has a relay, made with the relay of the round before as `previous`. The relays of the other dialects
-(`messages_relay`, `responses_relay`, `gemini_relay`) have the same interface.
+rounds. Each round has a relay, made with the relay of the round before as `previous`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Iterable
 
 from proxy.dialects.completions.stream import read_chunk
 from proxy.dialects.usage import Usage
+from proxy.stream.answer_relay import NO_OPTIONS, AnswerRelay, RelayOptions
+from proxy.stream.block_filter import BlockFilter
 from proxy.stream.completions_answer import AssembledAnswer
 from proxy.stream.completions_rewriter import CompletionsRewriter
-from proxy.stream.relay_options import NO_OPTIONS, RelayOptions
 from proxy.stream.responses_rewriter import ResponsesRewriter
-from proxy.stream.sse import SseEvent, SseParser, is_loose_text
+from proxy.stream.sse import SseEvent
 from proxy.stream.tool_call_filter import HiddenCall
 
 _PROBE = 64
@@ -32,23 +33,18 @@ _DONE = b"[DONE]"
 """The beginning of the data of the event that ends a stream."""
 
 
-class RewrittenStream(ABC):
+class RewrittenStream(AnswerRelay):
     """The part that the relays of chat completions and of Responses share.
 
     It has the facts about a round that the rewriter of its events finds, and the bytes of a stream that goes out
     unedited."""
 
-    __slots__ = ("_given", "_kept", "_limit", "_parser", "has_ended", "is_unfinished", "terminal")
+    __slots__ = ("_given", "_kept", "_limit")
     _rewriter: CompletionsRewriter | ResponsesRewriter
 
-    def __init__(self, limit: int, *, is_first: bool) -> None:
-        """limit: bytes of an event that is read. is_first: the stream begins with this round."""
-        self.terminal = b""
-        self.is_unfinished = False
-        self.has_ended = False
-        """True once the end of the round has come: nothing of the answer follows it."""
+    def __init__(self, limit: int, previous: AnswerRelay | None) -> None:
+        super().__init__(limit, previous)
         self._limit = limit
-        self._parser = SseParser(limit, drops_mark=not is_first)
         self._given = 0
         """Bytes of the unfinished event that were sent, in a stream without edits."""
         self._kept = b""
@@ -56,29 +52,21 @@ class RewrittenStream(ABC):
 
     @property
     def hidden_calls(self) -> list[HiddenCall]:
-        """The hidden calls of this round, in their order, when it has ended; none if it did not end well."""
         return self._rewriter.hidden_calls
 
     @property
     def shown_calls(self) -> int:
-        """The number of calls that the client has got in this answer."""
         return self._rewriter.shown_calls
 
     @property
     def goes_on(self) -> bool:
-        """True if the round has ended with hidden calls alone: nothing of its end was sent.
-
-        Another relay continues with this one as `previous`, or `end_answer` ends the answer.
-        """
         return self._rewriter.goes_on
 
     @property
     def round_usage(self) -> Usage | None:
-        """The usage of this round alone."""
         return self._rewriter.round_usage
 
     def drop_held_text(self) -> None:
-        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
         self._rewriter.drop_held_text()
 
     @abstractmethod
@@ -104,52 +92,33 @@ class RewrittenStream(ABC):
 
 
 class CompletionsRelay(RewrittenStream):
-    """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
+    """The relay of a stream of chat completions.
 
-    previous: the relay of the round before, which went on. This relay continues its answer: chunks get the id, created,
-    model and system_fingerprint of the first round. They get no second role, and the usage counts the completions of
-    all rounds.
-
-    answer: what the client has got over all rounds, added up (with usage, without the withheld text). terminal: the
-    [DONE] event and, if no calls are hidden, everything that came after it. It is b"" if no [DONE] came or the round
-    goes on. is_unfinished: the bytes sent so far end within an event; bytes of the proxy that follow must begin with a
-    blank line.
+    Chunks of a later round get the id, created, model and system_fingerprint of the first one. They get no second role,
+    and the usage counts the completions of all rounds. `terminal` is the [DONE] event and, if no calls are hidden,
+    everything that came after it.
     """
 
-    __slots__ = ("_cutting", "_is_unedited", "_previous", "_rewriter", "answer")
+    __slots__ = ("_cutting", "_is_unedited", "_rewriter", "answer")
 
     def __init__(self, options: RelayOptions = NO_OPTIONS, previous: CompletionsRelay | None = None) -> None:
-        super().__init__(options.limit, is_first=previous is None)
+        super().__init__(options.limit, previous)
         self.answer: AssembledAnswer = AssembledAnswer(options.limit) if previous is None else previous.answer
-        self._previous = previous
         self._is_unedited = not (options.withheld or options.drop_usage or options.hidden_tools or previous)
         self._cutting = False  # within an event that is too large and may hold hidden calls
         self._rewriter: CompletionsRewriter = CompletionsRewriter(
             self.answer, options, previous._rewriter if previous else None
         )
 
-    @property
-    def blocks(self) -> list[str]:
-        """The bodies of the STATE blocks withheld from the first choice, in their order, over all rounds."""
-        held = self._rewriter.block_filters.get(0)
-        before = self._previous.blocks if self._previous else []
-        return before + (held.blocks if held else [])
-
-    @property
-    def other_blocks(self) -> list[str]:
-        """The bodies of the withheld blocks under all other headings, in the same way."""
-        held = self._rewriter.block_filters.get(0)
-        before = self._previous.other_blocks if self._previous else []
-        return before + (held.other_blocks if held else [])
+    def _list_filters(self) -> Iterable[BlockFilter]:
+        held = self._rewriter.block_filters.get(0)  # of the first choice
+        return () if held is None else (held,)
 
     def build_round_message(self) -> bytes | None:
-        """Return the message of this round as upstream should get it back: with hidden calls, and the text as it was
-        shown."""
         of_round = self._rewriter.round_answer
         return (self.answer if of_round is None else of_round).build_message()
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes of upstream. Return the bytes that may go to the client now."""
         if self.has_ended:
             if self._rewriter.round_answer is None:
                 self.terminal += data[: max(self._limit - len(self.terminal), 0)]
@@ -181,7 +150,6 @@ class CompletionsRelay(RewrittenStream):
         return b"".join(out)
 
     def end(self) -> bytes:
-        """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
         if self.has_ended:
             return b""
         self.has_ended = True
@@ -195,11 +163,6 @@ class CompletionsRelay(RewrittenStream):
         return b"".join(out)
 
     def end_answer(self) -> bytes:
-        """End the answer although the model would continue after this round. Return the held end of the round, without
-        its hidden calls.
-
-        Then `terminal` has the value that it has at the end of any answer.
-        """
         out: list[bytes] = []
         self._rewriter.end_answer(out)
         self.answer.is_done = True
@@ -246,19 +209,10 @@ class CompletionsRelay(RewrittenStream):
         self._rewriter.flush_texts(out, broken=not done)
         self._rewriter.end_round(out, complete=done)
         if event is not None and event.data is None:
-            self._end_unread(event.raw, out)
+            self._end_unread(event.raw, _CALLS, out, may_pass=not self._cutting)
         if event is not None and done:
             self._close([event])
         return out
-
-    def _end_unread(self, raw: bytes, out: list[bytes]) -> None:
-        """Pass on the last bytes of a round if they are no event, and may hold no hidden call."""
-        if not raw.strip() or raw.startswith(b":"):
-            return
-        self.answer.unparsed += 1
-        if self._previous is None and is_loose_text(raw) and _CALLS not in raw and not self._cutting:
-            out.append(raw)
-            self.is_unfinished = True
 
     def _note_overflow(self) -> None:
         if self._parser.overflowed:
@@ -267,8 +221,7 @@ class CompletionsRelay(RewrittenStream):
                 self._rewriter.round_answer.is_capped = True
 
     def _may_pass(self, event: SseEvent) -> bool:
-        """True if bytes without data may be passed on. They may be a piece of an event that was too large to be
-        read."""
+        """True if bytes without data may pass. They may be a piece of an event that was too large to be read."""
         if self._parser.overflowed and self._rewriter.round_answer is not None:
             self._cutting = self._cutting or _CALLS in event.raw
         return not self._cutting

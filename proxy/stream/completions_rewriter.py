@@ -12,12 +12,12 @@ from typing import Any
 
 from msgspec import UNSET
 
-from proxy.dialects.completions.stream import Choice, Chunk, read_chunk
+from proxy.dialects.completions.stream import Choice, Chunk, read_chunk, set_json
 from proxy.dialects.usage import Usage, read_count
 from proxy.stream import completions_patch as patch
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.block_filter import CUT_REASONS, BlockFilter
 from proxy.stream.completions_answer import MAX_CHOICES, AssembledAnswer
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import (
     RUNNABLE_REASONS,
@@ -44,8 +44,7 @@ class CompletionsRewriter:
     def __init__(self, answer: AssembledAnswer, options: RelayOptions, previous: CompletionsRewriter | None) -> None:
         self.answer = answer
         self.round_answer = AssembledAnswer(options.limit) if options.hidden_tools or previous else None
-        """The answer of upstream in this round with its hidden calls; None if nothing is hidden, and no round went
-        before."""
+        """Upstream's answer in this round with its hidden calls; None if nothing is hidden in the first one."""
         self.goes_on = False
         """True if the round has ended with hidden calls alone: see `proxy.stream.completions_relay`."""
         self.hidden_calls: list[HiddenCall] = []
@@ -181,8 +180,7 @@ class CompletionsRewriter:
             self._send_held_end(out)
 
     def end_answer(self, out: list[bytes]) -> None:
-        """End the answer here although the model would continue. Append the end, with the finish reason of a complete
-        answer."""
+        """End the answer here although the model would continue. Append the end of a complete answer."""
         self.goes_on = False
         if self._held_finish is None and self._template is not None:
             self._held_finish = (self._template, "stop")
@@ -337,7 +335,7 @@ class CompletionsRewriter:
         if received is None and self._drop_usage:
             data = patch.remove_null_usage(data)
         elif sent is not received:
-            data = patch.remove_usage(data) if sent is UNSET else patch.set_usage(data, sent)
+            data = patch.remove_usage(data) if sent is UNSET else set_json(data, "usage", sent)
         return patch.set_response_head(data, self._response_head) if self._round_number else data
 
     def _send_calls(self, index: int, held_fragments: list[HeldFragment], out: list[bytes]) -> None:
@@ -365,7 +363,7 @@ class CompletionsRewriter:
             usage = patch.add_spent_usage(chunk.usage, self._spent) if chunk.usage else UNSET
             self.answer.add_chunk(Chunk(choices=[choice], usage=usage, service_tier=chunk.service_tier))
             data = self._with_choice(data, {"index": 0, "delta": {}, "finish_reason": choice.finish_reason})
-            out.append(replace_data(event, data if usage is UNSET else patch.set_usage(data, usage)))
+            out.append(replace_data(event, data if usage is UNSET else set_json(data, "usage", usage)))
         if tail is not None:
             chunk = read_chunk(tail.data or b"") or Chunk()
             usage = patch.add_spent_usage(chunk.usage, self._spent)

@@ -57,7 +57,6 @@ class GeminiAnswer(AssembledAnswer):
 
     @classmethod
     def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> GeminiAnswer:
-        """Return the answer in a non-streaming body."""
         answer = cls(max(limit, len(body)))
         for one in split_body(body):
             answer.add_event(one)
@@ -65,7 +64,6 @@ class GeminiAnswer(AssembledAnswer):
         return answer
 
     def add_event(self, data: bytes) -> None:
-        """Add the data of one event."""
         response = read_response(data)
         if response is None:
             self.unparsed += 1
@@ -160,19 +158,16 @@ class GeminiAnswer(AssembledAnswer):
 
     @property
     def text(self) -> str:
-        """The text, without the withheld text."""
         said = [part["text"] for part in self.parts if isinstance(part.get("text"), str) and not part.get("thought")]
         return repair_surrogates("".join(said))
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The tool calls."""
         message = _convert([part for part in self.parts if "functionCall" in part])
         return () if message is None else read_message(message).calls
 
     @property
     def choice_count(self) -> int:
-        """One answer has one choice that is read."""
         return 1 if self._joined or self.finish_reasons else 0
 
 

@@ -12,19 +12,14 @@ from msgspec.structs import replace
 
 from proxy.dialects.gemini.stream import cut_parts, set_parts
 from proxy.notes import state_block
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.completions_answer import CAPTURE_LIMIT
 from proxy.stream.completions_body import RoundContent
-from proxy.stream.gemini_answer import GeminiAnswer, split_body
+from proxy.stream.gemini_answer import split_body
 from proxy.stream.gemini_relay import GeminiRelay
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseEvent
 
 _HEAD, _END = b"data: ", b"\n\n"
-
-
-def read_answer(body: bytes) -> GeminiAnswer:
-    """Return the answer in a body."""
-    return GeminiAnswer.from_body(body)
 
 
 def remove_blocks(

@@ -1,4 +1,4 @@
-"""Relay of a Gemini stream through the proxy, with the interface of `CompletionsRelay`.
+"""Relay of a Gemini stream through the proxy.
 
 Each event is a whole response. It is passed on as soon as it is complete, and stays unchanged unless it holds hidden
 content. Then its parts are written again. An event without any part left is not passed on. No mark ends a stream, so
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.chat import json_spans
-from proxy.dialects.completions.stream import read_json, write_json
+from proxy.dialects.completions.stream import read_json, set_json, write_json
 from proxy.dialects.gemini.stream import (
     RUNNABLE_REASONS,
     add_spent_usage,
@@ -23,9 +22,9 @@ from proxy.dialects.gemini.stream import (
     set_parts,
     set_top,
 )
+from proxy.stream.answer_relay import NO_OPTIONS, RelayOptions
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.gemini_answer import GeminiAnswer
-from proxy.stream.relay_options import NO_OPTIONS, RelayOptions
 from proxy.stream.round_relay import RoundRelay
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
@@ -71,10 +70,7 @@ def _is_text(part: Any) -> bool:
 
 
 class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
-    """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
-
-    The parameters are those of `CompletionsRelay`. `drop_usage` is ignored, since every Gemini stream has usage.
-    """
+    """The relay of one round. `drop_usage` is ignored, since every Gemini stream has usage."""
 
     __slots__ = ("_after_large", "_filter", "_has_hidden", "_last", "_spent", "end_events")
 
@@ -93,7 +89,6 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
     # Bytes in, bytes out.
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes of upstream. Return the bytes that may go to the client now."""
         out: list[bytes] = []
         for event in self._parser.feed(data):
             self.take_event(event, out)
@@ -101,7 +96,6 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         return b"".join(out)
 
     def end(self) -> bytes:
-        """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
         if self.has_ended:
             return b""
         out: list[bytes] = []
@@ -118,7 +112,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
             else:
                 unread = event.raw
         self.end_round(out)
-        self._end_unread(unread, _CALL, out)
+        self._end_unread(unread, _CALL, out, may_pass=not (self._parser.overflowed or self.terminal))
         return b"".join(out)
 
     def take_event(self, event: SseEvent, out: list[bytes]) -> None:
@@ -192,7 +186,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
                 return
             piece.is_new = True
             if shown or len(value) > 1:
-                piece.parts.append(_set_text(raw, shown))
+                piece.parts.append(set_json(raw, "text", shown))
             return
         call = value.get("functionCall") if isinstance(value, dict) else None
         if isinstance(call, dict):
@@ -225,10 +219,9 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         self._filter = None
         if held_text:
             piece.is_new = True
-            piece.parts.append(_set_text(_NO_TEXT, held_text))
+            piece.parts.append(set_json(_NO_TEXT, "text", held_text))
 
     def _render(self, piece: _Piece, *, is_end: bool = False) -> bytes:
-        """The bytes of a piece, which is then part of the answer."""
         event, data, response = piece.event, piece.event.data or b"", piece.response
         if self._is_unedited:
             self.answer.add_response(response)
@@ -303,7 +296,6 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         return piece
 
     def _send_end(self) -> None:
-        """Set `terminal` to the end of the stream, with the finish reason and the usage of the whole answer."""
         if not self._last:
             self._last = [self._make_piece([_NO_TEXT])]
         for piece in self._last:
@@ -312,14 +304,6 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         self.end_events = [self._render(piece, is_end=True) for piece in self._last]
         self.terminal = b"".join(self.end_events)
         self.answer.set_reason(self._round.reason if self._round and self._round.reason else "STOP")
-
-
-def _set_text(raw: bytes, text: str) -> bytes:
-    """The part with another text."""
-    try:
-        return json_spans.set_member(raw, "text", write_json(text))
-    except ValueError:
-        return write_json({**read_json(raw), "text": text})
 
 
 def _read_unfinished(event: SseEvent) -> bytes | None:

@@ -47,7 +47,6 @@ class MessagesAnswer(AssembledAnswer):
 
     @classmethod
     def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> MessagesAnswer:
-        """Return the answer in a non-streaming body."""
         answer = cls(max(limit, len(body)))
         try:
             value = msgspec.json.decode(body)
@@ -73,7 +72,6 @@ class MessagesAnswer(AssembledAnswer):
         return answer
 
     def add_event(self, data: bytes) -> None:
-        """Add the data of one event."""
         event = read_event(data)
         if event is None:
             self.unparsed += 1
@@ -97,8 +95,7 @@ class MessagesAnswer(AssembledAnswer):
             self.error = describe_error(event.error)
 
     def add_head(self, message: Mapping[str, Any]) -> None:
-        """Add the fields that the beginning of the answer reports. Of several rounds the first one's id and model
-        count."""
+        """Add the fields of the answer's beginning. Of several rounds the first one's id and model count."""
         names = [value if isinstance(value := message.get(name), str) else None for name in ("id", "model")]
         self.id, self.model = self.id or names[0], self.model or names[1]
         self._set_usage(message.get("usage"))
@@ -173,17 +170,14 @@ class MessagesAnswer(AssembledAnswer):
 
     @property
     def text(self) -> str:
-        """The text, without the withheld text."""
         return repair_surrogates("".join(block.text for block in self._list if block.kind == "text"))
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The tool calls."""
         return tuple(read_call(block) for block in self._list if block.kind == "tool_use")
 
     @property
     def choice_count(self) -> int:
-        """One answer has one choice."""
         return 1 if self._list or self.finish_reasons else 0
 
 

@@ -10,17 +10,12 @@ from typing import Any
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.completions.stream import read_any_json, write_json
+from proxy.dialects.completions.stream import read_any_json, set_json, write_json
 from proxy.dialects.messages.stream import CUT_REASONS, RUNNABLE_REASONS, add_spent_usage, choose_stop_reason
 from proxy.notes import state_block
 from proxy.stream.completions_body import RoundContent
 from proxy.stream.messages_answer import MessagesAnswer, read_call
 from proxy.stream.tool_call_filter import HiddenCall
-
-
-def read_answer(body: bytes) -> MessagesAnswer:
-    """Return the answer in a body."""
-    return MessagesAnswer.from_body(body)
 
 
 def remove_blocks(
@@ -53,7 +48,7 @@ def remove_blocks(
 
 def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, ...] = ()) -> RoundContent:
     """Return what upstream says and asks for in one body. headings: as for `MessagesAnswer.build_round_message`."""
-    answer = read_answer(body)
+    answer = MessagesAnswer.from_body(body)
     calls = [read_call(block) for block in answer.blocks if block.kind == "tool_use"]
     ours = [call for call in calls if call.name in hidden_tools]
     shown = len(calls) - len(ours)
@@ -146,9 +141,4 @@ def _with_content(
 
 def _set(body: bytes, name: str, new: Any, old: Any) -> bytes:
     """The body with another value of one member; unchanged if it has that value."""
-    if new == old:
-        return body
-    try:
-        return json_spans.set_member(body, name, write_json(new))
-    except ValueError:
-        return write_json({**read_any_json(body), name: new})
+    return body if new == old else set_json(body, name, new)

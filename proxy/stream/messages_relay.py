@@ -1,4 +1,4 @@
-"""Relay of a Messages stream through the proxy, with the interface of `CompletionsRelay`.
+"""Relay of a Messages stream through the proxy.
 
 If nothing must be removed, the incoming bytes go out at once. Otherwise each event is passed on as soon as it is
 complete. It stays unchanged unless it holds hidden content. Blocks of the proxy's own calls, and blocks that hold
@@ -21,10 +21,10 @@ from proxy.dialects.messages.stream import (
     make_event,
     read_event,
 )
+from proxy.stream.answer_relay import NO_OPTIONS, RelayOptions
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.messages_answer import MessagesAnswer, read_call
 from proxy.stream.messages_patch import patch_index, patch_tail, patch_text, remove_hidden_member
-from proxy.stream.relay_options import NO_OPTIONS, RelayOptions
 from proxy.stream.round_relay import RoundRelay
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
@@ -87,10 +87,7 @@ class _Piece:
 
 
 class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
-    """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
-
-    The parameters are those of `CompletionsRelay`. `drop_usage` is ignored, since every Messages stream has usage.
-    """
+    """The relay of one round. `drop_usage` is ignored, since every Messages stream has usage."""
 
     __slots__ = (
         "_by_index", "_ending", "_given", "_hidden_member", "_hidden_places", "_limit", "_next", "_spent", "_tail",
@@ -113,7 +110,6 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
     # Bytes in, bytes out.
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes of upstream. Return the bytes that may go to the client now."""
         if self.has_ended:
             if self._is_unedited:
                 self.terminal += data[: max(self._limit - len(self.terminal), 0)]
@@ -132,7 +128,6 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         return b"".join(out)
 
     def end(self) -> bytes:
-        """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
         if self.has_ended:
             return b""
         out: list[bytes] = []
@@ -150,11 +145,10 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         if not self.has_ended:
             self.has_ended = True
             self._end_round(out, is_complete=bool(self._tail))
-        self._end_unread(unread, _CALL, out)
+        self._end_unread(unread, _CALL, out, may_pass=not (self._parser.overflowed or self.terminal))
         return b"".join(out)
 
     def end_answer(self) -> bytes:
-        """End the answer although the model would continue after this round. Return the held text of the rounds."""
         if not self._tail:
             self._tail = [SseEvent(_DELTA, _DELTA_DATA), SseEvent(_STOP, b'{"type":"message_stop"}')]
         return super().end_answer()
@@ -302,7 +296,6 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self._put(_Piece("text", block, block.last_text, visible), out)
 
     def _render(self, piece: _Piece) -> bytes:
-        """The bytes of a piece, which is then part of the answer."""
         block, event = piece.block, piece.event
         if piece.kind == "start":
             block.number = self._next
@@ -351,7 +344,6 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self._send_end()
 
     def _send_end(self) -> None:
-        """Set `terminal` to the end of the stream, with the stop reason and the usage of the whole answer."""
         of_round = self._round
         if of_round is None or not self._tail:
             return

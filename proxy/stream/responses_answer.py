@@ -63,7 +63,6 @@ class ResponsesAnswer(AssembledAnswer):
 
     @classmethod
     def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> ResponsesAnswer:
-        """The answer in a body that is no stream."""
         answer = cls(limit)
         response = responses_stream.read_object(body)
         if response is None:
@@ -137,7 +136,6 @@ class ResponsesAnswer(AssembledAnswer):
         return [self._items[index].read()[1] for index in sorted(self._items)]
 
     def build_message(self, index: int = 0) -> bytes | None:
-        """The canonical message of the answer; None if it has no item. index: there is one choice, 0."""
         message = self._read_message()
         return None if message is None or index else message.raw
 
@@ -164,7 +162,6 @@ class ResponsesAnswer(AssembledAnswer):
 
     @property
     def choice_count(self) -> int:
-        """The number of choices: one, if there is any item."""
         return 1 if self._items else 0
 
     @property

@@ -14,9 +14,9 @@ from proxy.dialects import spans
 from proxy.dialects.completions.stream import write_json
 from proxy.dialects.responses import stream as responses_stream
 from proxy.notes import state_block
+from proxy.stream.answer_relay import ClientEcho
 from proxy.stream.completions_answer import CAPTURE_LIMIT
 from proxy.stream.completions_body import RoundContent
-from proxy.stream.relay_options import ClientEcho
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.tool_call_filter import HiddenCall
 
@@ -37,8 +37,7 @@ def is_hidden(item: Mapping[str, Any], hidden_tools: frozenset[str]) -> bool:
 def remove_blocks(
     body: bytes, headings: tuple[str, ...] = state_block.HEADINGS
 ) -> tuple[bytes, list[state_block.NoteBlock]]:
-    """(a body without such blocks, the blocks). A message of nothing else leaves. A body that cannot be read is
-    returned as it is."""
+    """(a body without such blocks, the blocks). A message of nothing else leaves; an unreadable body stays."""
     if not state_block.may_have_blocks(body, headings):
         return body, []
     raws = responses_stream.read_output(body)
@@ -71,8 +70,7 @@ def cut_item(raw: bytes, headings: tuple[str, ...]) -> tuple[bytes | None, Block
 
 
 def cut_texts(raw: bytes, texts: Mapping[int, str], headings: tuple[str, ...]) -> bytes | None:
-    """A message item with these texts in its parts, by position. A part without a text leaves; None if no part is
-    left."""
+    """A message item with these texts in its parts, by position; parts without one leave. None if all do."""
     content = responses_stream.read_member(raw, "content", (responses_stream.read_object(raw) or {}).get("content"))
     elements = json_spans.find_elements(content) or []
     kept = []

@@ -1,4 +1,4 @@
-"""Relay of a Responses stream through the proxy, with the interface of `CompletionsRelay`.
+"""Relay of a Responses stream through the proxy.
 
 If nothing must be removed, the incoming bytes go out at once and uncopied. The last event holds the whole response and
 is kept back in both cases. The exchange sends it when the client's view of the answer is on disk. If the model calls
@@ -7,14 +7,16 @@ the round before. All of them go under the id of the first round."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from proxy.dialects.responses import stream as responses_stream
+from proxy.stream.answer_relay import NO_OPTIONS, RelayOptions
+from proxy.stream.block_filter import BlockFilter
 from proxy.stream.completions_relay import RewrittenStream
-from proxy.stream.relay_options import NO_OPTIONS, RelayOptions
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.responses_rewriter import ResponsesRewriter
-from proxy.stream.sse import SseEvent, is_loose_text
+from proxy.stream.sse import SseEvent
 
 _HEADS: Final = tuple(
     form % name.encode()
@@ -25,18 +27,14 @@ _HEADS: Final = tuple(
 
 
 class ResponsesRelay(RewrittenStream):
-    """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
+    """The relay of one round. `drop_usage` is ignored, since a response always has its usage. The events repeat the
+    client's own instructions, and its `tools` without the definitions of hidden tools."""
 
-    The parameters are those of `CompletionsRelay`. `drop_usage` is ignored, since a response always has its usage. The
-    events repeat the client's own instructions, and its `tools` without the definitions of hidden tools.
-    """
-
-    __slots__ = ("_is_unedited", "_previous", "_rewriter", "answer")
+    __slots__ = ("_is_unedited", "_rewriter", "answer")
 
     def __init__(self, options: RelayOptions = NO_OPTIONS, previous: ResponsesRelay | None = None) -> None:
-        super().__init__(options.limit, is_first=previous is None)
+        super().__init__(options.limit, previous)
         self.answer: ResponsesAnswer = ResponsesAnswer(options.limit) if previous is None else previous.answer
-        self._previous = previous
         self._is_unedited = not (
             options.withheld or options.hidden_tools or previous or options.echo.instructions is not None
         )
@@ -44,25 +42,13 @@ class ResponsesRelay(RewrittenStream):
             self.answer, options, previous._rewriter if previous else None
         )
 
-    @property
-    def blocks(self) -> list[str]:
-        """The bodies of the STATE blocks withheld, in their order, over all rounds."""
-        before = self._previous.blocks if self._previous else []
-        return before + [block for held in self._rewriter.block_filters for block in held.blocks]
-
-    @property
-    def other_blocks(self) -> list[str]:
-        """The bodies of the withheld blocks under all other headings, in the same way."""
-        before = self._previous.other_blocks if self._previous else []
-        return before + [block for held in self._rewriter.block_filters for block in held.other_blocks]
+    def _list_filters(self) -> Iterable[BlockFilter]:
+        return self._rewriter.block_filters
 
     def build_round_message(self) -> bytes | None:
-        """The canonical message of this round as upstream should get it back: with hidden calls, and the text as it
-        was shown."""
         return self._rewriter.build_round_message()
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes of upstream. Return the bytes that may go to the client now."""
         if self.has_ended:
             self._take_rest(data)
             return b""
@@ -117,7 +103,6 @@ class ResponsesRelay(RewrittenStream):
             self.terminal += event.raw
 
     def end(self) -> bytes:
-        """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
         if self.has_ended:
             return b""
         self.has_ended = True
@@ -133,25 +118,10 @@ class ResponsesRelay(RewrittenStream):
                 return b"".join(out)
         self._rewriter.break_off(out)
         if event is not None and event.data is None:
-            self._end_unread(event.raw, out)
+            self._end_unread(event.raw, b"output", out, may_pass=not self._parser.overflowed)
         return b"".join(out)
 
-    def _end_unread(self, raw: bytes, out: list[bytes]) -> None:
-        """Pass on the last bytes of a round if they are no event, and may hold nothing hidden."""
-        if not raw.strip() or raw.startswith(b":"):
-            return
-        self.answer.unparsed += 1
-        may_pass = self._previous is None and not self._parser.overflowed
-        if may_pass and is_loose_text(raw) and b"output" not in raw:
-            out.append(raw)
-            self.is_unfinished = True
-
     def end_answer(self) -> bytes:
-        """End the answer although the model would continue after this round. Return the held end of the round, without
-        its hidden calls.
-
-        Then `terminal` has the value that it has at the end of any answer.
-        """
         out: list[bytes] = []
         self.terminal = self._rewriter.end_answer(out)
         self.answer.is_done = True

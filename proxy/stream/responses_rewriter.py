@@ -14,8 +14,8 @@ from proxy.dialects.responses import items as responses_items
 from proxy.dialects.responses import stream as responses_stream
 from proxy.dialects.usage import Usage, read_count, read_usage
 from proxy.stream import responses_body
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.block_filter import BlockFilter
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.sse import SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
@@ -137,8 +137,7 @@ class ResponsesRewriter:
         return read_usage(usage)
 
     def build_round_message(self) -> bytes | None:
-        """The canonical message of this round as upstream should get it back: with hidden calls, and the text as it
-        was shown."""
+        """The canonical message of this round for upstream: with hidden calls, and the text as shown."""
         if any(one.blocks or one.other_blocks for one in self.block_filters):
             return responses_body.build_round_message(self.round_answer, self._withheld)
         return self.round_answer.build_message()
@@ -432,8 +431,7 @@ class ResponsesRewriter:
         out.append(replace_data(event, responses_body.set_members(data, raws)))
 
     def _release(self, out: list[bytes], *, has_calls: bool) -> None:
-        """Send the events that wait. has_calls: calls of the client follow, so that the text of earlier rounds is left
-        out."""
+        """Send the events that wait. has_calls: the client's calls follow, and text of earlier rounds leaves."""
         self._hold = False
         waiting, self._waiting = self._waiting, []
         own = {id(item) for item in self._items.values()}

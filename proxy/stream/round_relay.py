@@ -6,14 +6,15 @@ that comes after it, until it is known which kind of call follows.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from proxy.dialects.usage import Usage
+from proxy.stream.answer_relay import AnswerRelay, RelayOptions
 from proxy.stream.block_filter import BlockFilter
-from proxy.stream.relay_options import RelayOptions
-from proxy.stream.sse import SseParser, is_loose_text
+from proxy.stream.gemini_answer import GeminiAnswer
+from proxy.stream.messages_answer import MessagesAnswer
 from proxy.stream.tool_call_filter import HiddenCall
 
 
@@ -35,86 +36,52 @@ class Piece(Protocol):
         ...
 
 
-class RoundAnswer(Protocol):
-    """An assembled answer of one dialect."""
-
-    is_capped: bool
-    is_done: bool
-    unparsed: int
-    usage: Usage | None
-    wire_usage: dict[str, Any]
-
-    def build_round_message(self, headings: tuple[str, ...] = ()) -> bytes | None: ...
-
-
-AnswerT = TypeVar("AnswerT", bound=RoundAnswer)
+AnswerT = TypeVar("AnswerT", bound=GeminiAnswer | MessagesAnswer)
 PieceT = TypeVar("PieceT", bound=Piece)
 
 
-class RoundRelay(ABC, Generic[AnswerT, PieceT]):
-    """The relay of one round. The parameters are those of `CompletionsRelay`.
-
-    answer: what the client has got over all rounds. terminal: the end of the stream, b"" if it broke off or the round
-    goes on. is_unfinished: the bytes sent so far end within an event.
-    """
+class RoundRelay(AnswerRelay, Generic[AnswerT, PieceT]):
+    """The relay of one round of an answer that has parts or blocks."""
 
     __slots__ = (
-        "_earlier", "_filters", "_hidden", "_hold", "_is_unedited", "_parser", "_previous", "_queue", "_round",
-        "_shown", "_shown_before", "_withheld", "answer", "goes_on", "has_ended", "hidden_calls", "is_unfinished",
-        "terminal",
+        "_earlier", "_filters", "_hidden", "_hold", "_is_unedited", "_queue", "_round", "_shown", "_shown_before",
+        "_withheld", "answer", "goes_on", "hidden_calls",
     )  # fmt: skip
+    answer: AnswerT
+    goes_on: bool
+    hidden_calls: list[HiddenCall]
 
     def __init__(
         self, make_answer: Callable[[int], AnswerT], options: RelayOptions, previous: RoundRelay[AnswerT, PieceT] | None
     ) -> None:
         limit, hidden_tools, withheld = options.limit, options.hidden_tools, options.withheld
-        self.answer: AnswerT = make_answer(limit) if previous is None else previous.answer
-        self.terminal = b""
-        self.is_unfinished = False
+        super().__init__(limit, previous)
+        self.answer = make_answer(limit) if previous is None else previous.answer
         self.goes_on = False
-        """True if the round has ended with hidden calls alone: nothing of its end was sent."""
-        self.hidden_calls: list[HiddenCall] = []
-        """The hidden calls of this round, when it has ended; none if it did not end well."""
+        self.hidden_calls = []
         self._is_unedited = not (withheld or hidden_tools or previous or options.echo.hidden_member)
         self._round = None if self._is_unedited else make_answer(limit)
-        self._previous = previous
         self._hidden = hidden_tools
         self._withheld = withheld
         self._hold = options.hold_text and bool(hidden_tools or previous)
-        self._parser = SseParser(limit, drops_mark=previous is not None)
-        self.has_ended = False
-        """True once the end of the round has come: nothing of the answer follows it."""
         self._filters: list[BlockFilter] = []
         self._queue: list[PieceT] | None = None  # what waits, with `hold_text`
         self._earlier: list[PieceT] = [] if previous is None else previous.list_waiting()
         self._shown = 0
         self._shown_before: int = 0 if previous is None else previous.shown_calls
 
-    @property
-    def blocks(self) -> list[str]:
-        """The bodies of the STATE blocks withheld, in their order, over all rounds."""
-        before = self._previous.blocks if self._previous else []
-        return before + [body for one in self._filters for body in one.blocks]
-
-    @property
-    def other_blocks(self) -> list[str]:
-        """The bodies of the withheld blocks under all other headings, in the same way."""
-        before = self._previous.other_blocks if self._previous else []
-        return before + [body for one in self._filters for body in one.other_blocks]
+    def _list_filters(self) -> Iterable[BlockFilter]:
+        return self._filters
 
     @property
     def shown_calls(self) -> int:
-        """The number of calls that the client has got in this answer."""
         return self._shown_before + self._shown
 
     @property
     def round_usage(self) -> Usage | None:
-        """The usage of this round alone."""
         return (self._round or self.answer).usage
 
     def build_round_message(self) -> bytes | None:
-        """Return the canonical message of this round as upstream should get it back: with its hidden calls, and the
-        text as it was shown."""
         has_blocks = any(one.blocks or one.other_blocks for one in self._filters)
         return (self._round or self.answer).build_round_message(self._withheld if has_blocks else ())
 
@@ -127,15 +94,10 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
         return [*self._earlier, *(self._queue or ())]
 
     def drop_held_text(self) -> None:
-        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
         for piece in self._earlier:
             piece.drop_text()
 
     def end_answer(self) -> bytes:
-        """End the answer although the model would continue after this round. Return the held text of the rounds.
-
-        Then `terminal` has the value that it has at the end of any answer.
-        """
         out: list[bytes] = []
         self.goes_on = False
         self._release(out)
@@ -156,16 +118,6 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
             self.answer.is_capped = True
             if self._round is not None:
                 self._round.is_capped = True
-
-    def _end_unread(self, raw: bytes, call: bytes, out: list[bytes]) -> None:
-        """Pass on the last bytes of a round if they are no event, and may hold no hidden call. call: a part of each."""
-        if not raw.strip() or raw.startswith(b":"):
-            return
-        self.answer.unparsed += 1
-        may_pass = self._previous is None and not self._parser.overflowed and not self.terminal
-        if may_pass and is_loose_text(raw) and call not in raw:
-            out.append(raw)
-            self.is_unfinished = True
 
     def _put(self, piece: PieceT, out: list[bytes]) -> None:
         """Send a piece, or let it wait."""

@@ -31,8 +31,6 @@ _COLON, _LF, _CR = b":\n\r"
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event."""
-
     raw: bytes
     """The bytes of the event, blank line included."""
     data: bytes | None = None
@@ -92,8 +90,7 @@ class SseParser:
         return events
 
     def flush(self) -> list[SseEvent]:
-        """Return the rest as an event. Its data is that of its complete lines; a line that broke off counts only if it
-        is [DONE]."""
+        """Return the rest as an event with the data of its complete lines; a line that broke off counts if [DONE]."""
         unfinished = bytes(self.pending)
         self.pending = bytearray()
         if not unfinished:

@@ -191,8 +191,7 @@ class ToolCallFilter:
         return call
 
     def _record_fragment(self, call: _CallState, part: dict[str, Any]) -> dict[str, Any]:
-        """Record the name, id and arguments that a fragment adds to its call. Return the fragment as upstream should
-        get it back."""
+        """Record what a fragment adds to its call. Return the fragment as upstream should get it back."""
         known, name, arguments = _read_text(part.get("id")), _read_name(part), _read_arguments(part)
         new = {**part, "index": call.position}
         if known and not call.upstream_id:
@@ -216,8 +215,7 @@ class ToolCallFilter:
         return new
 
     def _find_new_characters(self, call: _CallState, name: str) -> str:
-        """Return the characters that a fragment adds to the name: some servers repeat the whole name in every
-        fragment."""
+        """Return what a fragment adds to the name: some servers repeat the whole name in each."""
         if call.kind == _HIDDEN:
             return ""
         longer = call.name + name
@@ -226,8 +224,7 @@ class ToolCallFilter:
         return name
 
     def _number_calls(self) -> list[HeldFragment]:
-        """Number the calls that are decided, in the order in which they were opened. Return the fragments that
-        waited."""
+        """Number the decided calls in the order in which they were opened. Return the fragments that waited."""
         late: list[HeldFragment] = []
         while self._undecided < len(self._calls):
             call = self._calls[self._undecided]
@@ -255,8 +252,7 @@ def make_call_id(seed: str, position: int) -> str:
 
 
 def choose_finish_reason(reason: str, shown_calls: int) -> str:
-    """Return the finish reason of an answer that ends with `shown_calls` calls: "stop" if none is shown and it asks for
-    calls."""
+    """Return the finish reason of an answer: "stop" if it asks for calls and shows none."""
     return "stop" if not shown_calls and reason in _CALLING else reason
 
 

@@ -31,8 +31,7 @@ class QueryDbArguments(msgspec.Struct, frozen=True):
 
 
 async def query_messages(arguments: QueryDbArguments, context: ToolContext) -> str:
-    """Return the rows, as many as fit, under a line that says how to get the rest. Raises ToolRefused with SQLite's
-    words."""
+    """Return the rows that fit, under a line on how to get the rest. Raises ToolRefused in SQLite's words."""
     note = ""
 
     async def load_rows() -> list[bytes]:

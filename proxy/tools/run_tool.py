@@ -80,8 +80,7 @@ def is_error_result(text: str) -> bool:
 
 
 def truncate_result(text: str, max_chars: int) -> str:
-    """Return at most `max_chars` characters that any encoder accepts: the last guard, because each tool has cut its own
-    result by then."""
+    """Return at most `max_chars` characters that any encoder accepts: the last guard behind each tool's own."""
     text = replace_surrogates(text)
     if len(text) <= max_chars:
         return text

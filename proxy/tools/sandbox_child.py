@@ -95,8 +95,7 @@ def _limit(which: int, most: int) -> None:
 
 
 def _limit_cpu(seconds: int) -> None:
-    """Limit the processor time from now on. The system's limit counts whole seconds, so it is up to half a second off.
-    The timer is exact."""
+    """Limit the processor time from now on: the system's limit to half a second, the timer exactly."""
     used = int(time.process_time() + 0.5)
     resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     signal.setitimer(signal.ITIMER_PROF, seconds)  # an unhandled signal ends the process, within an opcode too
@@ -153,8 +152,7 @@ def _authorize_action(modules: set[str], action: int, first: str | None, second:
 
 
 def run_statement(database: sqlite3.Connection, statement: str) -> dict[str, Any]:
-    """Return {columns, rows, more} or {error}. A cell that does not fit is {cut, chars}: its beginning and its full
-    length."""
+    """Return {columns, rows, more} or {error}. A cell without room is {cut, chars}: its beginning, its length."""
     if not STATEMENT.match(statement):
         return {"error": "one SELECT statement, please; it begins with SELECT or WITH"}
     try:

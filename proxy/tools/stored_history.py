@@ -15,6 +15,7 @@ import msgspec
 
 from proxy.chat import chain
 from proxy.chat.message import Message
+from proxy.chat.unicode_text import replace_surrogates
 from proxy.context.analysis.provenance import Provenance, find_provenance
 from proxy.dialects.completions.request import read_message
 from proxy.errors import NotManaged
@@ -54,8 +55,7 @@ _ROUND = msgspec.json.Decoder(_Round)
 
 
 def format_message(message: Message) -> str:
-    """Return all that a message says: its text, then its reasoning and its calls, and which images or files it had
-    beside these."""
+    """Return all that a message says: text, reasoning and calls, and which images or files it had."""
     parts = [message.text] if message.text else []
     if message.reasoning:
         parts.append(f"[reasoning]\n{message.reasoning}")
@@ -149,8 +149,7 @@ def _find_stored_origin(records: Sequence[MessageRecord], index: int) -> Provena
 
 
 async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -> tuple[list[MessageRecord], bool]:
-    """Return (the session's messages that tools may read, newest first; True if these are all): as many as fit into
-    `max_bytes` bytes."""
+    """Return (the session's messages for tools, newest first, within `max_bytes` bytes; True if all)."""
     records: list[MessageRecord] = []
     own = context.readable_keys
     size, after = 0, 0
@@ -168,8 +167,7 @@ async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -
 
 
 async def load_rounds(context: ToolContext) -> tuple[list[HiddenRoundRow], bool]:
-    """Return (the session's hidden rounds, True if these are all): as many as MAX_ROUND_BYTES hold, and the one over
-    it."""
+    """Return (the session's hidden rounds up to MAX_ROUND_BYTES and the one over it, True if these are all)."""
     found: list[HiddenRoundRow] = []
     size, after = 0, b""
     while page := await context.store.read_rounds_page(context.tenant, context.session, after):
@@ -265,13 +263,9 @@ def _make_table_row(
             record.group_id,
             role,
             text.decode("utf-8", "ignore"),
-            _replace_surrogates(call_id),
+            None if call_id is None else replace_surrogates(call_id),
             status,
         ),
         *(record.strategy, tokens, at, int(stands)),
     )
     return msgspec.json.encode(cells)
-
-
-def _replace_surrogates(text: str | None) -> str | None:
-    return None if text is None else text.encode("utf-8", "replace").decode()

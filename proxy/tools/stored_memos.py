@@ -9,7 +9,7 @@ import msgspec
 from proxy.errors import ToolRefused
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.store.session_notes import MEMO_SESSION, MemoRow
 from proxy.tools.tool_context import ToolContext
 
@@ -26,7 +26,6 @@ def read_memo(row: MemoRow) -> Memo:
 
 
 def make_memo_row(tenant: str, memo: Memo) -> MemoRow:
-    """Return the row of a memo."""
     tags = msgspec.json.encode(memo.tags).decode()
     return MemoRow(
         *(

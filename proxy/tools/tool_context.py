@@ -10,7 +10,7 @@ from typing import Final
 from proxy.chat.message import Message
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.tools.sandbox import Sandbox, TenantSlots
 
 MAX_MESSAGE_READS: Final = 4

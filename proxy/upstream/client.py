@@ -97,8 +97,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True, eq=False):
 
 
 class Reply:
-    """An answer whose head has arrived. The body is read once, by `iter_bytes` or `read_body`; `close` is always called
-    at the end."""
+    """An answer whose head has arrived. Its body is read once; `close` is always called at the end."""
 
     __slots__ = (
         "_closed", "_held", "_metrics", "_parts", "_redactor", "_source", "_target",
@@ -152,8 +151,7 @@ class Reply:
                 self._withhold_body()
 
     def _decode_body(self) -> None:
-        """Decode a body that is compressed against the proxy's request. It stays as it is if the coding is not
-        known."""
+        """Decode a body that is compressed against the proxy's request, if its coding is known."""
         decoders = make_decoders(self.encoding)
         if decoders is None:
             self._metrics.upstream_errors_total.labels(self._target.name, "encoding").inc()
@@ -172,13 +170,11 @@ class Reply:
         self._parts = _yield_body(WITHHELD_BODY)
 
     def iter_bytes(self) -> AsyncIterator[bytes]:
-        """Return the body's bytes as they come. Raises UpstreamBroken and UpstreamTimeout after the bytes before the
-        fault."""
+        """Return the body's bytes as they come. Raises UpstreamBroken and UpstreamTimeout after the last ones."""
         return self
 
     async def read_body(self, limit: int) -> bytes:
-        """Return the whole body. Raises AnswerTooLong over `limit` bytes; then `iter_bytes` still gives the body from
-        the start."""
+        """Return the whole body. Raises AnswerTooLong over `limit` bytes; `iter_bytes` still gives all of it."""
         parts: list[bytes] = []
         size = 0
         async for part in self:
@@ -200,8 +196,7 @@ class Reply:
         return body
 
     async def peek_body(self, limit: int) -> bytes:
-        """Return the whole body, which `iter_bytes` and `read_body` give out again. Raises AnswerTooLong over `limit`
-        bytes."""
+        """Return the whole body, which can be read again. Raises AnswerTooLong over `limit` bytes."""
         body = await self.read_body(limit)
         self.give_again(body)
         return body
@@ -211,8 +206,7 @@ class Reply:
         self._held = [body] if body else []
 
     async def close(self) -> None:
-        """Give the connection back, or close it if the body was not read to its end. Never raises an error, never
-        waits."""
+        """Give the connection back, or close it if the body was not read. Never raises, never waits."""
         if self._closed:
             return
         self._closed = True

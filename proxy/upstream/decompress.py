@@ -220,8 +220,7 @@ class DecodedBody:
             self._ready = iter(await self._read_piece())
 
     async def _read_piece(self) -> Iterable[bytes]:
-        """Return what the next bytes stand for, decoded while it is read. They are few, so that the ratio is known
-        soon."""
+        """Return what the next bytes stand for, decoded as it is read. Few bytes show the ratio soon."""
         try:
             self._rest = self._rest or memoryview(await self._parts.__anext__())
         except StopAsyncIteration:

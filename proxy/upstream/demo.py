@@ -7,7 +7,6 @@ moved prefix can therefore be seen without a cost.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -47,15 +46,12 @@ class DemoResponse:
 
 @dataclass(frozen=True, slots=True)
 class DemoBody(httpx2.AsyncByteStream):
-    """Parts given out one by one, with a pause of `pause_s` seconds before each."""
+    """Parts given out one by one."""
 
     parts: Sequence[bytes]
-    pause_s: float = 0.0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for part in self.parts:
-            if self.pause_s:
-                await asyncio.sleep(self.pause_s)
             yield part
 
 
@@ -64,11 +60,9 @@ DEMO_PATHS: Final = "/v1/chat/completions, /v1/responses, /v1/messages, Gemini's
 
 
 class DemoTransport(httpx2.AsyncBaseTransport):
-    """Scripted model as a transport. `pause_s` (seconds before each part of a stream) makes it look alive; none by
-    default. `take`: takes the model's turn for a request."""
+    """Scripted model as a transport. `take`: takes the model's turn for a request."""
 
-    def __init__(self, pause_s: float = 0.0, take: Callable[[Json], ScriptedTurn] = take_turn) -> None:
-        self._pause_s = pause_s
+    def __init__(self, take: Callable[[Json], ScriptedTurn] = take_turn) -> None:
         self._take = take
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
@@ -78,8 +72,7 @@ class DemoTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(answer.status, headers=answer.headers, stream=answer.body)
 
     def answer_request(self, method: str, path: str, body: bytes) -> DemoResponse:
-        """Answer a request. `path` with or without /v1, and with its query. Unknown paths, methods and bodies get
-        OpenAI's errors."""
+        """Answer a request. path: with or without /v1, and its query. Others get OpenAI's errors."""
         cloud_path = read_cloud_path(unquote(path.partition("?")[0]))
         if cloud_path is not None:
             path = cloud_path.plain
@@ -138,7 +131,7 @@ class DemoTransport(httpx2.AsyncBaseTransport):
 
     def _send_events(self, parts: Sequence[bytes], name: str) -> DemoResponse:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-        return DemoResponse(200, [*headers, (b"x-request-id", f"req_{name}".encode())], DemoBody(parts, self._pause_s))
+        return DemoResponse(200, [*headers, (b"x-request-id", f"req_{name}".encode())], DemoBody(parts))
 
     def _answer_chat(self, request: Json, body: bytes) -> DemoResponse:
         turn, finish = _cut_turn(self._take(request), request)

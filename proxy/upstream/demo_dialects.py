@@ -119,7 +119,6 @@ def _cut_pieces(text: str) -> list[str]:
 
 
 def write_message(answer: DemoAnswer) -> Json:
-    """The answer as a message."""
     blocks: list[Json] = [{"type": "text", "text": answer.turn.text}] if answer.turn.text else []
     for n, call in enumerate(answer.turn.calls):
         named = {"id": f"toolu_{answer.name}{n}", "name": call.name}
@@ -136,7 +135,6 @@ def write_message(answer: DemoAnswer) -> Json:
 
 
 def write_message_events(answer: DemoAnswer) -> list[bytes]:
-    """The answer as events of a message."""
     message = write_message(answer)
     begun = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": begun}]
@@ -160,7 +158,6 @@ def write_message_events(answer: DemoAnswer) -> list[bytes]:
 
 
 def write_response(answer: DemoAnswer) -> Json:
-    """The answer as a response."""
     items: list[Json] = []
     if answer.turn.text:
         part = {"type": "output_text", "text": answer.turn.text, "annotations": [], "logprobs": []}
@@ -190,7 +187,6 @@ def write_response(answer: DemoAnswer) -> Json:
 
 
 def write_response_events(answer: DemoAnswer) -> list[bytes]:
-    """The answer as events of a response."""
     response = write_response(answer)
     begun = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     events: list[Json] = [{"type": f"response.{name}", "response": begun} for name in ("created", "in_progress")]

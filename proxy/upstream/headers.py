@@ -35,8 +35,7 @@ HOP_BY_HOP: Final = frozenset(
 """RFC 9110 7.6.1 and RFC 2616 13.5.1: about one connection, never about the message."""
 
 NOT_FORWARDED: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
-"""Also dropped from a request: Host names the proxy, the length is set again, and the server has already answered
-Expect."""
+"""Also dropped from a request: Host names the proxy, the length is set again, Expect is answered."""
 
 CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"api-key", b"x-api-key", b"x-goog-api-key"})
 """Headers with a credential for the upstream. A client may send a key of the proxy in one of them."""

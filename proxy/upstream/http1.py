@@ -68,8 +68,7 @@ JOINED_BODY_BYTES: Final = 32 * 1024
 """Bytes up to which a body is written in one piece with its head; longer bodies are not copied."""
 
 REFUSED_STATUS: Final = 400
-"""An answer with at least this status, sent while the body is still being sent, means that no more of the body is
-wanted."""
+"""An answer with at least this status before the body is sent: no more of the body is wanted."""
 
 FINAL_STATUSES: Final = range(200, 600)
 """Statuses of an answer that can be passed on."""
@@ -119,8 +118,7 @@ def write_request_head(method: str, request_target: bytes, headers: Headers) -> 
 
 
 def parse_response_head(block: bytes, method: str) -> ResponseHead:
-    """Parse a head. `block`: the bytes before the empty line, so that each line has its end. Raises
-    MalformedResponse."""
+    """Parse a head: `block` is the bytes before the empty line. Raises MalformedResponse."""
     line = _STATUS.match(block)
     if line is None:
         raise MalformedResponse("it begins with no status line")
@@ -217,8 +215,7 @@ class CloseDelimitedBody:
 
 
 class ChunkedBody:
-    """A body in chunks. The received part of a chunk is given out before the rest of it; trailers are read and
-    dropped."""
+    """A body in chunks, given out as they come in; trailers are read and dropped."""
 
     __slots__ = ("_left", "_line_end_due", "_rest", "_trailers_due", "done")
 
@@ -518,8 +515,7 @@ class ResponseStream(httpx2.AsyncByteStream):
         self._sending = length is None and not await self._write_part(b"", chunked=True)
 
     async def _write_part(self, part: bytes, *, chunked: bool) -> bool:
-        """Send a part, and wait until the socket takes more. An empty chunk is the last part. Return False if the
-        socket is closed."""
+        """Send a part, the last one empty, and wait until the socket takes more. False if it is closed."""
         transport = self._protocol.transport
         if transport is None:
             return False

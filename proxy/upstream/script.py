@@ -174,8 +174,7 @@ def _list_tool_names(entry: Any) -> list[str]:
 
 
 def _find_finish_call(tools: list[ClientTool], messages: list[Json]) -> ScriptedCall | None:
-    """Return the command that tells an agent that the work is done; None before an assistant message exists or if none
-    is asked for."""
+    """Return the command that tells an agent that the work is done; None before an answer, or if none is asked."""
     shell = next((tool for tool in tools if "command" in _read_properties(tool.schema)), None)
     if shell is None or not any(message.get("role") == "assistant" for message in messages):
         return None
@@ -365,8 +364,7 @@ def _write_state(prompt: str, called: list[str]) -> str:
 
 
 def _shorten_text(text: str, limit: int, *, lines: bool = False) -> str:
-    """Return the beginning of the text: of the first paragraph on one line, or (`lines`) of all, with its lines
-    kept."""
+    """Return the beginning of the text: its first paragraph on one line, or (`lines`) all of its lines."""
     text = text.strip()
     if not lines:
         text = re.sub(r"\s+", " ", text.split("\n\n")[0])

@@ -64,8 +64,7 @@ BUNDLES: Final = (
     "/etc/ssl/cert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/pki/tls/cert.pem",
     "/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/ca-bundle.pem",
 )  # fmt: skip
-"""Paths where systems keep their authorities, for a Python whose own OpenSSL was built for another system (truststore's
-list)."""
+"""Paths of systems' authorities, for a Python with an OpenSSL of another system (truststore's list)."""
 
 
 _GOOGLE_BASE_END = re.compile(r"/v1\w*(?:/openai)?$")
@@ -198,8 +197,7 @@ def create_client_context(target: Target) -> ssl.SSLContext:
 
 
 def _create_trusting_context(bundle: str | None) -> ssl.SSLContext:
-    """Return a context that trusts a bundle's authorities, else the system's; never those of SSL_CERT_FILE or
-    SSL_CERT_DIR."""
+    """Return a context with a bundle's authorities, else the system's; never SSL_CERT_FILE or SSL_CERT_DIR."""
     if bundle is not None:
         return ssl.create_default_context(cafile=bundle)
     if sys.platform == "darwin":
@@ -478,8 +476,7 @@ def _make_connect_timeout(seconds: float) -> aiohttp.ClientTimeout:
 
 
 def _split_credentials(proxy: str) -> tuple[URL, str]:
-    """Return an outbound proxy's URL without its user and password, and the header value that carries these; "" for
-    none."""
+    """Return an outbound proxy's URL without its credentials, and the header value of these, or ""."""
     from yarl import URL  # noqa: PLC0415  # a package of aiohttp's
 
     url = URL(proxy, encoded=True)

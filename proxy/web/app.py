@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from proxy.chat.json_spans import SizeLimits
@@ -37,15 +37,14 @@ from proxy.settings.load import Settings
 from proxy.settings.model import ALL_TENANTS
 from proxy.settings.policy_files import find_own_classes, read_policy_file
 from proxy.store import create_store
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.telemetry import create_telemetry
 from proxy.tokenizers import get_token_counter
 from proxy.upstream.client import UpstreamClient
 from proxy.web.api.lazy_app import LazyAdminApp
 from proxy.web.asgi import MAX_PATH_CHARS, App, Message, Receive, Scope, Send, log_requests
 from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
-from proxy.web.chat import serve_chat
-from proxy.web.compress import serve_gateway
+from proxy.web.chat import serve_chat, serve_gateway, serve_stored_response
 from proxy.web.dashboard.static_files import create_dashboard
 from proxy.web.error_responses import DIALECT_KEY, answer_errors, convert_error
 from proxy.web.limits import BODY_SHARE_KEY, BodyBudget, ConcurrencyLimit, limit_heads
@@ -61,7 +60,6 @@ from proxy.web.routes import (
     SessionPath,
     is_conversational,
 )
-from proxy.web.stored_response_paths import serve_stored_response
 from proxy.web.tracing import trace_requests
 from proxy.web.websocket_tunnel import NOT_SERVED, TUNNEL_KEY, relay_tunnel, serve_tunnel
 
@@ -268,8 +266,7 @@ class ContextProxy:
         self.draining = True
 
     def drain(self) -> None:
-        """End the streams that never end by themselves. A server calls this before it waits for open answers. It may be
-        called again."""
+        """End the endless streams, before the server waits for open answers. It may be called again."""
         self.draining = True
         self.services.event_bus.close()
 
@@ -452,10 +449,6 @@ def _add_path_header(send: Send, shown: str) -> Send:
     return send_named
 
 
-def create_app(settings: Settings | None = None, **overrides: Any) -> ContextProxy:
+def create_app(settings: Settings) -> ContextProxy:
     """Return the application for these settings, ready to be served. Raises ConfigError."""
-    return ContextProxy(settings or Settings(**_drop_unset(overrides)))
-
-
-def _drop_unset(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in overrides.items() if value is not None}
+    return ContextProxy(settings)

@@ -148,24 +148,16 @@ async def read_body(
     kept; an error from it ends the reading."""
     if declared is not None and declared > limit:
         raise TooLarge(f"the request body is {declared} bytes long; {limit} are allowed", hint="See limits.body_mb.")
-    message = await receive()
-    body: bytes = _read_piece(message)
-    on_bytes(len(body))
-    if not message.get("more_body", False):
-        if len(body) > limit:
-            raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
-        return body
-    parts = [body]
-    size = len(body)
-    while message.get("more_body", False):
-        if size > limit:
-            raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
+    parts: list[bytes] = []
+    size, has_more = 0, True
+    while has_more:
         message = await receive()
         parts.append(_read_piece(message))
-        on_bytes(len(parts[-1]))
         size += len(parts[-1])
-    if size > limit:
-        raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
+        on_bytes(len(parts[-1]))
+        if size > limit:
+            raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
+        has_more = message.get("more_body", False)
     return b"".join(parts)
 
 
@@ -375,8 +367,7 @@ def log_requests(app: App) -> App:
 
 
 def render_path(scope: Scope) -> str:
-    """Return the path as received, without its query; cut, and without control characters that a terminal would
-    obey."""
+    """Return the path as received, without its query; cut, and without control characters."""
     raw: bytes = scope.get("raw_path") or str(scope["path"]).encode("utf-8", "surrogateescape")
     text = raw.partition(b"?")[0].decode("ascii", "replace")[:MAX_PATH_CHARS]
     return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)

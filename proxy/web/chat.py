@@ -1,4 +1,8 @@
-"""Chat requests: from ASGI to an exchange and back."""
+"""Requests of agents and gateways: from ASGI to an exchange and back.
+
+The paths of a gateway, `POST /v1/compress` and `GET /v1/retrieve/{hash}`, are behind the same key, limits and body
+budget as chat. Questions about a stored response are answered from the store.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from proxy.exchange.compaction import COMPACTION_PATHS, handle_compaction
+from proxy.exchange.compress_rows import compress_rows, retrieve_original
 from proxy.exchange.count_prompt import COUNT_PATHS, handle_count
-from proxy.exchange.handler import handle_chat
+from proxy.exchange.handler import COMPACTION_PATHS, handle_chat, handle_compaction
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.stored_responses import ResponseQuestion, StoredResponse, answer_question
 from proxy.web.asgi import (
     HOLD_HEAD_KEY,
     LOG_FIELDS_KEY,
@@ -22,12 +27,13 @@ from proxy.web.asgi import (
     read_body,
     read_content_length,
     run_while_connected,
+    send_json,
     with_write_timeout,
 )
 from proxy.web.auth import CALLER_KEY, Caller
 from proxy.web.content_encoding import NotDecodedError, decode_body, read_codings
 from proxy.web.limits import BodyShare
-from proxy.web.routes import SessionPath
+from proxy.web.routes import GATEWAY_PATH, SessionPath
 
 
 class AsgiResponse(ResponseWriter):
@@ -41,15 +47,12 @@ class AsgiResponse(ResponseWriter):
         self._hold_head = hold_head
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send status and headers."""
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes) -> None:
-        """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
-        """Send the last part of the body."""
         await self._send({"type": "http.response.body", "body": data})
 
     async def abort(self) -> None:
@@ -75,8 +78,7 @@ async def serve_chat(
     share: BodyShare,
     dialect: str,
 ) -> None:
-    """Handle one chat request. share: the part of the body budget that this request holds. dialect: the name of its
-    wire format."""
+    """Handle one chat request. share: its part of the body budget. dialect: the name of its wire format."""
     incoming = await read_incoming(scope, receive, services, place, share, dialect)
     answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s), scope.get(HOLD_HEAD_KEY))
     route = place.raw_path.partition("?")[0]
@@ -87,6 +89,28 @@ async def serve_chat(
     else:
         handle = handle_chat
     await run_while_connected(scope, receive, handle(services, incoming, answer))
+
+
+async def serve_stored_response(
+    send: Send, services: Services, stored: StoredResponse, question: ResponseQuestion
+) -> None:
+    """Answer one question from the store."""
+    body = await answer_question(services, stored, question)
+    session = stored.row.session.encode("utf-8", "replace")
+    headers = [(b"x-context-session", session), (b"x-context-chain", b"taken over")]
+    await send_json(send, body, headers, services.settings.timeouts.idle_s)
+
+
+async def serve_gateway(
+    scope: Scope, receive: Receive, send: Send, services: Services, place: SessionPath, share: BodyShare
+) -> None:
+    """Answer one request of a gateway, made before anything is sent. The arguments: as `serve_chat`."""
+    incoming = await read_incoming(scope, receive, services, place, share, "compress")
+    found = GATEWAY_PATH.fullmatch(place.path)
+    name = found["hash"] if found is not None else None
+    work = compress_rows(services, incoming) if name is None else retrieve_original(services, incoming, name)
+    answer = await run_while_connected(scope, receive, work)
+    await send_json(send, answer.body, answer.headers, services.settings.timeouts.idle_s)
 
 
 async def read_incoming(

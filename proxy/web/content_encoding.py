@@ -111,8 +111,7 @@ def _inflate_stream(body: bytes, at: int, wbits: int, room: int, deadline: _Dead
 
 
 class _Source:
-    """A body as a file that is read in pieces: zstd has frames without content, and one read may skip millions of
-    them."""
+    """A body as a file that is read in pieces: zstd has frames without content, which one read may skip."""
 
     def __init__(self, body: bytes, deadline: _Deadline) -> None:
         self._body = body

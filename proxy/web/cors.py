@@ -116,8 +116,7 @@ def _is_local(origin: str) -> bool:
 
 
 def build_preflight_headers() -> Headers:
-    """Return the headers, in addition to the headers of `build_cors_headers`, that allow a page its announced
-    request."""
+    """Return the headers beside those of `build_cors_headers` that allow a page its announced request."""
     allowed = [(b"access-control-allow-methods", ALLOWED_METHODS), (b"access-control-allow-headers", ALLOWED_HEADERS)]
     return [*allowed, (b"access-control-max-age", b"600"), (b"content-length", b"0")]
 

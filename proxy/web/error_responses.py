@@ -93,8 +93,7 @@ async def send_error(
 
 
 async def _discard_body(receive: Receive) -> None:
-    """Read and discard the rest of a body. Closing with bytes unread makes the kernel send a reset, which can overtake
-    the answer (RFC 9112 9.6)."""
+    """Read and discard a body's rest: a close with bytes unread resets, past the answer (RFC 9112 9.6)."""
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_S):
             message = await receive()

@@ -44,15 +44,13 @@ MAX_PIPELINED_BYTES: Final = 16 << 20
 """Bytes of bodies that may wait after the requests that are being answered, on all connections together."""
 
 GRACE_S: Final = 0.5
-"""Seconds for which a connection is not closed for its address's share. Clients may come in a burst, and their data may
-not have been read yet."""
+"""Seconds in which no connection is closed for its address's share: clients may come in a burst."""
 MAX_EVICTIONS: Final = 64
 """Connections that are closed for one new connection, at most."""
 
 
 def limit_heads(app: App, settings: Settings) -> App:
-    """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest; `error_responses.answer_errors`
-    is outside."""
+    """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest for `answer_errors`."""
     limit = settings.limits.header_kb * 1024
 
     async def limit_requests(scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,6 +84,11 @@ def check_head(scope: Scope, limit: int) -> None:
         raise BadRequest("the request's Host header is not a host")
 
 
+def _refuse(metrics: Metrics, message: str) -> Unavailable:
+    metrics.refused_requests_total.inc()
+    return Unavailable(message, hint="Try again in a moment.")
+
+
 class ConcurrencyLimit:
     """A limit of `most` concurrent requests, each in a `with` block. An excess one gets 503 with Retry-After at once.
 
@@ -111,14 +114,10 @@ class ConcurrencyLimit:
     def place(self, tenant: str = "") -> Iterator[None]:
         """Hold a place for the time of a request. Raises Unavailable if there is none."""
         if self.taken >= self._most:
-            self._metrics.refused_requests_total.inc()
-            raise Unavailable(f"{self._most} requests are being worked on", hint="Try again in a moment.")
+            raise _refuse(self._metrics, f"{self._most} requests are being worked on")
         is_nearly_full = self._several and self.taken >= SHARE_THRESHOLD * self._most
         if is_nearly_full and self._by_tenant[tenant] >= self._most / 2:
-            self._metrics.refused_requests_total.inc()
-            raise Unavailable(
-                "this tenant has half of all requests that may be worked on", hint="Try again in a moment."
-            )
+            raise _refuse(self._metrics, "this tenant has half of all requests that may be worked on")
         self.taken += 1
         self._by_tenant[tenant] += 1
         try:
@@ -161,14 +160,10 @@ class BodyBudget:
         accepted at any length: another limit bounds it."""
         own, of_tenant = share.size, self._by_tenant[share.tenant]
         if self._several and of_tenant > own and of_tenant + size > self._most // 2:
-            self._metrics.refused_requests_total.inc()
-            raise Unavailable("the bodies of this tenant take half of the memory", hint="Try again in a moment.")
+            raise _refuse(self._metrics, "the bodies of this tenant take half of the memory")
         while self.held > own and self.held + size > self._most:
             if not self._make_room(share):
-                self._metrics.refused_requests_total.inc()
-                raise Unavailable(
-                    "the bodies of other requests take all the memory there is", hint="Try again in a moment."
-                )
+                raise _refuse(self._metrics, "the bodies of other requests take all the memory there is")
         self.held += size
         self._by_tenant[share.tenant] += size
         share.size += size

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from proxy.metrics import CONTENT_TYPE, Metrics
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.web.asgi import App, Receive, Scope, Send
 
 

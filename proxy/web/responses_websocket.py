@@ -88,8 +88,7 @@ async def admit_handshake(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 def make_http_scope(scope: Scope, more: Iterable[tuple[bytes, bytes]] = (), method: str = "POST") -> Scope:
-    """The scope of a request over HTTP with the path and the headers of a handshake. more: headers that replace those
-    of the same name."""
+    """The scope of a request over HTTP with a handshake's path and headers. more: headers that replace these."""
     own = dict(more)
     kept = [
         (name, value)
@@ -269,8 +268,7 @@ class ResponseSocket:
             self._ended.set()
 
     async def _answer_frame(self, waiting: tuple[bytes, BodyShare] | None, lane: _Lane) -> bool:
-        """Answer one frame. Return False if the connection must end. waiting: the frame with its share, None if the
-        connection ends."""
+        """Answer one frame with its share; None if the connection ends. Return False if it must end."""
         if waiting is None:
             return False
         self._count_busy(1)

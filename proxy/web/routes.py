@@ -150,8 +150,7 @@ def _find_planes(route: Any, method: str) -> frozenset[str]:
 
 
 def find_route_name(path: str) -> str:
-    """Return the route of a client's path, without what differs from request to request; `*` for what passes through.
-    path: decoded."""
+    """Return a path's route without what differs by request; `*` if it passes through. path: decoded."""
     if path.startswith("/s/") and path.count("/") >= 3:
         path = "/" + path.split("/", 3)[3]
     if found := GATEWAY_PATH.fullmatch(path):
@@ -210,8 +209,7 @@ class PathRules:
 
 
 def _compile_pattern(allowed: str) -> re.Pattern[str]:
-    """Compile a pattern. `**` matches everything, `*` all except the ends of a segment and of the method. A whole
-    segment is never empty."""
+    """Compile a pattern. `**` matches all, `*` all within a segment or the method, which is never empty."""
     return re.compile(".*".join(_compile_segments(part) for part in allowed.split("**")))
 
 

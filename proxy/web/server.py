@@ -106,8 +106,7 @@ def _delimit_by_close(cycle: RequestResponseCycle) -> ASGISendCallable:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection. The server makes one for each client, of a subclass from `make_connection_class` that has the
-    settings."""
+    """A connection of a client, of a subclass from `make_connection_class` that has the settings."""
 
     header_s = 10.0
     keep_alive_s = 75.0

@@ -11,7 +11,7 @@ from proxy.chat import json_spans
 from proxy.dialects.completions.request import read_message, read_request
 from proxy.exchange.rebuild_prompt import RebuiltPrompt, rebuild_prompt
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages, decode_round
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from tests.proxy_server import Agent, RawAnswer, RunningProxy, run_proxy
 from tests.scripted_model import Answer, ScriptedModel
 

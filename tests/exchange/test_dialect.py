@@ -12,7 +12,7 @@ from proxy.chat import json_spans
 from proxy.dialects.responses.items import make_items
 from proxy.dialects.responses.request import read_wire_request
 from proxy.exchange.dialect import DIALECTS, RESPONSES, repair_cut_answers
-from proxy.stream.relay_options import RelayOptions
+from proxy.stream.answer_relay import RelayOptions
 from tests.dialect_agents import LISTING, MessagesAgent, ResponsesAgent
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream

@@ -13,7 +13,7 @@ from proxy.chat.message import Request
 from proxy.dialects.completions.request import read_request
 from proxy.errors import StoreUnavailable
 from proxy.exchange.learned_lengths import load_lengths
-from proxy.store.reads import StoreReads
+from proxy.store.reads import Store
 from tests.proxy_server import RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
@@ -75,7 +75,7 @@ async def test_without_the_store_lengths_are_learned_again(monkeypatch: pytest.M
 
     model = ScriptedModel("Done.")
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
-        monkeypatch.setattr(StoreReads, "list_sessions", fail)
+        monkeypatch.setattr(Store, "list_sessions", fail)
         await load_lengths(proxy.app.services)
         counted = proxy.app.services.metrics.internal_errors_total.labels(where="learned_lengths")
         assert counted._value.get() == 1

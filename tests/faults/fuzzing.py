@@ -21,11 +21,11 @@ from proxy.errors import NotManaged, ProxyError
 from proxy.notes import state_block
 from proxy.notes.state_block import HEADINGS
 from proxy.settings.load import Settings
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.block_filter import remove_blocks
 from proxy.stream.completions_answer import AssembledAnswer
 from proxy.stream.completions_body import join_rounds, read_round
 from proxy.stream.completions_relay import CompletionsRelay
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseParser
 from proxy.upstream.headers import build_request_headers, build_response_headers
 from proxy.web.cors import BrowserRules

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from proxy.errors import Conflict, NotFound, StoreUnavailable, Unprocessable
 from proxy.operator import edit_messages, show
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from tests.operator.agent import POLICIES, RunningConversation, find_messages, list_group_messages, run_conversation
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import run_upstream
@@ -171,7 +171,7 @@ async def test_a_decision_that_cannot_be_stored_is_none() -> None:
     async with run_conversation("thrifty") as talk:
         first = (await talk.groups())[0]
         store = talk.parts.store
-        talk.parts.store = _Away(store)
+        talk.parts.store = cast("Store", _Away(store))
         with pytest.raises(StoreUnavailable):
             await edit_messages.drop(talk.parts, talk.tenant, "s", [first])
         talk.parts.store = store

@@ -19,10 +19,10 @@ from proxy.store.base import (
     OutcomeRow,
     SessionRow,
     StateRow,
-    Store,
 )
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.migrate import migrate
+from proxy.store.reads import Store
 from tests.postgres import drop_database, new_store_database
 from tests.stores import postgres_store, sqlite_store
 

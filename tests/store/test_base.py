@@ -7,14 +7,15 @@ import pytest
 from proxy.store import base
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
+from proxy.store.reads import Store
 from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import RowFactory
 
 
 def test_every_backend_is_a_store(tmp_path: object) -> None:
-    assert isinstance(InMemoryStore(), base.Store)
-    assert isinstance(SqliteStore(f"{tmp_path}/db"), base.Store)
-    assert isinstance(PostgresStore("postgresql://host/db"), base.Store)
+    assert isinstance(InMemoryStore(), Store)
+    assert isinstance(SqliteStore(f"{tmp_path}/db"), Store)
+    assert isinstance(PostgresStore("postgresql://host/db"), Store)
 
 
 def test_rows_start_with_tenant_and_session_and_cannot_be_changed() -> None:

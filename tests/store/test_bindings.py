@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.store import bindings
-from proxy.store.base import Store
 from proxy.store.bindings import BindingRow
+from proxy.store.reads import Store
 from tests.store.conftest import RowFactory
 
 

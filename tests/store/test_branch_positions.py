@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from proxy.store import create_store
-from proxy.store.base import BranchRow, ExchangeRow, Row, Store
+from proxy.store.base import BranchRow, ExchangeRow, Row
 from proxy.store.branch_positions import (
     BranchKind,
     BranchKindRecord,
@@ -12,6 +12,7 @@ from proxy.store.branch_positions import (
     BranchPosition,
     WorkingBranchRow,
 )
+from proxy.store.reads import Store
 from tests.store.conftest import RowFactory
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from proxy.store import encode, sql, sqlite_files, write_queue
-from proxy.store.base import Store
 from proxy.store.derived import (
     NO_CONVERSATION,
     NO_SESSION,
@@ -18,6 +17,7 @@ from proxy.store.derived import (
     SpendingRow,
 )
 from proxy.store.migrate import migrate
+from proxy.store.reads import Store
 from proxy.store.schema import MIGRATIONS
 from tests.store.conftest import RowFactory, digest
 from tests.stores import sqlite_store

@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.store import encode, sql
-from proxy.store.base import GapRow, Store
+from proxy.store.base import GapRow
+from proxy.store.reads import Store
 from proxy.store.write_queue import ROW_OVERHEAD, count_bytes
 from tests.store.conftest import RowFactory, digest
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from proxy.store import encode
-from proxy.store.base import Row, Store
+from proxy.store.base import Row
 from proxy.store.derived import EmbeddingRow, HelperAnswerRow, IterationRow
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
+from proxy.store.reads import Store
 from proxy.store.session_notes import HiddenRoundRow
 from tests.store.conftest import RowFactory, digest
 

@@ -11,9 +11,10 @@ import pytest
 
 from proxy.errors import StoreUnavailable
 from proxy.store import full_text_search, postgres, reads
-from proxy.store.base import EditRow, MessageRow, Store
+from proxy.store.base import EditRow, MessageRow
 from proxy.store.full_text_search import MAX_INDEXED_BYTES, IndexRow
 from proxy.store.in_memory import InMemoryStore
+from proxy.store.reads import Store
 from proxy.store.row_reader import MAX_PAGE_BYTES
 from tests.store.conftest import RowFactory, digest
 from tests.stores import count_rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from proxy.store import encode, write_queue
-from proxy.store.base import Store
 from proxy.store.derived import HelperAnswerRow, IterationRow
+from proxy.store.reads import Store
 from tests.store.conftest import RowFactory
 from tests.stores import count_rows
 

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
-from proxy.store.base import BranchTipRow, EditRow, MessageRow, StateRow, Store
+from proxy.store.base import BranchTipRow, EditRow, MessageRow, StateRow
 from proxy.store.in_memory import InMemoryStore
+from proxy.store.reads import Store
 from tests.postgres import drop_database, new_database
 from tests.store.conftest import RowFactory, digest
 from tests.stores import count_rows, postgres_store, sqlite_store

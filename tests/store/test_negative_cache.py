@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.store import sqlite as module
 from proxy.store.base import SessionRow
-from proxy.store.reads import StoreReads
+from proxy.store.reads import Store
 from proxy.store.removal import RemovalStepRow
 from proxy.store.session_notes import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
 from proxy.store.sqlite import NegativeCache, SqliteStore
@@ -140,13 +140,13 @@ def test_the_negative_cache_never_hides_a_stored_row(taken: list[tuple[str, Any]
             elif step == "look":
                 await store.put([RowFactory().form(b"all that was put before is stored now")])
                 for tenant in ("t1", "t2"):
-                    assert await store.read_memos(tenant) == await StoreReads.read_memos(store, tenant)
+                    assert await store.read_memos(tenant) == await Store.read_memos(store, tenant)
                     for session in SESSIONS:
                         place = tenant, session
-                        assert await store.read_scratchpad_versions(
-                            *place
-                        ) == await StoreReads.read_scratchpad_versions(store, *place)
-                        assert await store.read_rounds_page(*place) == await StoreReads.read_rounds_page(store, *place)
+                        assert await store.read_scratchpad_versions(*place) == await Store.read_scratchpad_versions(
+                            store, *place
+                        )
+                        assert await store.read_rounds_page(*place) == await Store.read_rounds_page(store, *place)
             elif step == "put":
                 await store.put([row])
             else:

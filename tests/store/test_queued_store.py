@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from proxy.store import write_queue
-from proxy.store.base import Store
 from proxy.store.postgres import PostgresStore
+from proxy.store.reads import Store
 from proxy.store.removal import RemovalStepRow
 from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_store_database

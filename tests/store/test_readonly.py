@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store.base import Store
 from proxy.store.readonly import ReadOnlyStore
+from proxy.store.reads import Store
 from tests.store.conftest import RowFactory, digest
 from tests.stores import count_rows, sqlite_store
 

@@ -10,9 +10,10 @@ from msgspec.structs import fields, replace
 
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
-from proxy.store.base import DecisionRows, SessionRow, Store
+from proxy.store.base import DecisionRows, SessionRow
 from proxy.store.erasure import EraseMessageRow
 from proxy.store.in_memory import InMemoryStore
+from proxy.store.reads import Store
 from proxy.store.session_notes import NoteRow, SettingsRow
 from tests.store.conftest import RowFactory, digest
 from tests.stores import count_rows
@@ -343,7 +344,7 @@ async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, ma
     await store.put([*make.begin(), *notes, *elsewhere, *edits, pin, make.edit(digest(3))])
     await store.put([SettingsRow("t1", "s1", '{"window":3}')])
     found = await store.read_decisions("t1", "s1", "")
-    assert found.settings == await store.read_settings("t1", "s1") == '{"window":3}'
+    assert found.settings == '{"window":3}'
     assert found.edits == await store.read_edits("t1", "s1", "")
     assert [number for _, number in found.edits] == [2, 3, 4]
     assert found.notes == await store.read_notes("t1", "s1", "") == [notes[1], notes[0]]

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.store import encode, removal
-from proxy.store.base import BranchRow, GapRow, Row, SessionRow, Store
+from proxy.store.base import BranchRow, GapRow, Row, SessionRow
 from proxy.store.bindings import BindingRow
 from proxy.store.derived import EmbeddingRow, HelperAnswerRow, IterationRow
+from proxy.store.reads import Store
 from proxy.store.removal import RemovalStepRow
 from proxy.store.response_names import ResponseNameRow
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow
@@ -52,7 +53,7 @@ async def rows_of(store: Store, tenant: str, session: str) -> dict[str, list[Any
     found = {}
     for table in TABLES:
         text = f"SELECT * FROM {table} WHERE tenant = $1 AND session = $2"
-        found[table] = sorted(map(repr, await store._fetch(text, (tenant, session))))  # type: ignore[attr-defined]
+        found[table] = sorted(map(repr, await store._fetch(text, (tenant, session))))
     return found
 
 
@@ -112,7 +113,7 @@ async def of_branch(store: Store, branch: str) -> int:
     count = 0
     for table in ("messages", "edits", "states", "exchanges", "iterations", "notes", "branches"):
         text = f"SELECT 1 FROM {table} WHERE tenant = 't1' AND session = 's1' AND branch = $1"
-        count += len(await store._fetch(text, (branch,)))  # type: ignore[attr-defined]
+        count += len(await store._fetch(text, (branch,)))
     return count
 
 

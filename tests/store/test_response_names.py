@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.store import encode
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.store.response_names import MAX_NAME_BYTES, ResponseNameRow, is_storable
 from tests.store.conftest import RowFactory
 

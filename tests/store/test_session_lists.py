@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.store import sqlite_files
-from proxy.store.base import Row, Store, is_last_page
+from proxy.store.base import Row, is_last_page
 from proxy.store.migrate import migrate
+from proxy.store.reads import Store
 from proxy.store.row_reader import MAX_PAGE_BYTES
 from proxy.store.schema import MIGRATIONS
 from proxy.store.session_lists import MessageFilter, SessionFilter, contains_text

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.store import encode, session_notes, texts, write_queue
-from proxy.store.base import Row, Store
+from proxy.store.base import Row
+from proxy.store.reads import Store
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from tests.store.conftest import RowFactory, digest
 from tests.stores import count_rows
@@ -138,7 +139,7 @@ async def test_of_a_deleted_memo_nothing_is_left_and_it_does_not_come_back(store
     assert await store.read_memo("t1", "m") is None
     assert await store.read_memos("t1") == []
     assert (await count_rows(store))["memos"] == 1
-    rows = await store._fetch("SELECT content, tags, source_session, project FROM memos", ())  # type: ignore[attr-defined]
+    rows = await store._fetch("SELECT content, tags, source_session, project FROM memos", ())
     assert [tuple(row) for row in rows] == [(b"", "[]", "", "")]
 
 
@@ -147,9 +148,9 @@ async def test_settings_of_a_session_are_kept_with_it(store: Store, make: RowFac
     await store.put(make.begin(at=9.0))
     record = await store.read_session("t1", "s1")
     assert record is not None
-    assert record.settings == await store.read_settings("t1", "s1") == '{"policy":"rolling"}'
+    assert record.settings == '{"policy":"rolling"}'
     assert await store.read_session("t1", "s9") is None
-    assert await store.read_settings("t1", "s9") == "{}"
+    assert (await store.read_decisions("t1", "s9", "")).settings == "{}"
 
 
 @pytest.mark.usefixtures("begun")

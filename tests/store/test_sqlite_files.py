@@ -109,14 +109,3 @@ def test_a_replaced_a_shortened_and_a_missing_file_are_noticed(tmp_path: Path) -
     path.unlink()
     with pytest.raises(FileNotFoundError):
         identity.check_unchanged(path)
-
-
-def test_a_damaged_database_is_set_aside_with_what_lies_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "db"
-    for number in (1, 2):
-        path.write_bytes(b"a")
-        sqlite_files.list_wal_files(path)[0].write_bytes(b"log")
-        assert sqlite_files.set_aside(path) == tmp_path / f"db.damaged-{number}"
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        *("db.damaged-1", "db.damaged-1-wal", "db.damaged-2", "db.damaged-2-wal"),
-    ]

@@ -16,8 +16,8 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
 from proxy.notes.state_block import HEADINGS
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.completions_relay import CompletionsRelay
-from proxy.stream.relay_options import RelayOptions
 
 OURS = frozenset({"recall", "query_db", "describe_db", "save_memo"})
 DONE = b"data: [DONE]\n\n"

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from proxy.notes.state_block import HEADINGS
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.completions_relay import CompletionsRelay
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseParser
 
 BLOCK = "### STATE\nGoal: go on\nContext: as before\nResolved: one more step\nTechnical Anchors: none"

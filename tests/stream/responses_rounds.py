@@ -14,7 +14,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from proxy.chat.message import Message
 from proxy.dialects.completions.request import read_message, read_request
 from proxy.dialects.responses.request import read_wire_request
-from proxy.stream.relay_options import RelayOptions
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.responses_relay import ResponsesRelay
 from proxy.stream.sse import SseParser
 from tests.response_events import Json, events

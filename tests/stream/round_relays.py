@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.gemini_relay import GeminiRelay
 from proxy.stream.messages_relay import MessagesRelay
-from proxy.stream.relay_options import RelayOptions
 
 R = TypeVar("R", GeminiRelay, MessagesRelay)
 

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.notes import reflection, state_block
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.block_filter import BlockFilter, remove_blocks
 from proxy.stream.completions_relay import CompletionsRelay
-from proxy.stream.relay_options import RelayOptions
 from tests.stream.completions_streams import DONE, make_chunk, read_text
 
 BOTH = (state_block.HEADING, reflection.HEADING)

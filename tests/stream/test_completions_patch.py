@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.completions.stream import read_chunk
+from proxy.dialects.completions.stream import read_chunk, set_json
 from proxy.stream import completions_patch as patch
 from proxy.stream.completions_patch import (
     ChoicePatch,
@@ -15,7 +15,6 @@ from proxy.stream.completions_patch import (
     patch_choices,
     set_only_choice,
     set_response_head,
-    set_usage,
     sum_spent_usage,
 )
 
@@ -114,8 +113,8 @@ def test_replacing_the_choice_of_a_chunk_keeps_its_other_members() -> None:
 
 
 def test_usage_is_put_in_and_taken_out() -> None:
-    assert set_usage(b'{"usage": {"a":1}, "x":1.50}', {"a": 2}) == b'{"usage": {"a":2}, "x":1.50}'
-    assert json.loads(set_usage(b'{"a":1,"a":2,"usage":3}', {"a": 2})) == {"a": 2, "usage": {"a": 2}}
+    assert set_json(b'{"usage": {"a":1}, "x":1.50}', "usage", {"a": 2}) == b'{"usage": {"a":2}, "x":1.50}'
+    assert json.loads(set_json(b'{"a":1,"a":2,"usage":3}', "usage", {"a": 2})) == {"a": 2, "usage": {"a": 2}}
     assert patch.remove_usage(b'{"x":1.50,"usage": {"a":1}}') == b'{"x":1.50}'
     assert patch.remove_null_usage(b'{"x":{"usage":1},"usage":null}') == b'{"x":{"usage":1}}'
 

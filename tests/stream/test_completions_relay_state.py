@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from proxy.chat.message import Call
 from proxy.notes import state_block
 from proxy.notes.state_block import HEADINGS
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.completions_relay import CompletionsRelay
-from proxy.stream.relay_options import RelayOptions
 from tests.stream.completions_streams import (
     BLOCK,
     DONE,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from proxy.notes.state_block import HEADINGS
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.completions_answer import AssembledAnswer
 from proxy.stream.completions_rewriter import CompletionsRewriter
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.sse import SseEvent
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from proxy.notes.state_block import HEADING
 from proxy.stream.completions_body import may_call
-from proxy.stream.gemini_body import join_rounds, read_answer, read_round, remove_blocks
+from proxy.stream.gemini_answer import GeminiAnswer
+from proxy.stream.gemini_body import join_rounds, read_round, remove_blocks
 from tests.stream.gemini_rounds import (
     HIDDEN,
     Json,
@@ -82,7 +83,7 @@ def test_rounds_become_one_body_as_they_become_one_stream(is_list: bool) -> None
     assert found["usage"] == wanted["usage"]
     assert set(found["ids"]) == {("r1", "gemini-1")}
     assert found["reasons"] == ["STOP"]
-    assert read_answer(made).text == "Hm.So."
+    assert GeminiAnswer.from_body(made).text == "Hm.So."
 
 
 def test_a_body_without_hidden_calls_is_itself() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.gemini.contents import make_answer_parts, make_assistant_message
 from proxy.notes.state_block import HEADINGS
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.gemini_relay import GeminiRelay
-from proxy.stream.relay_options import RelayOptions
 from tests.stream.gemini_rounds import (
     HIDDEN,
     Json,

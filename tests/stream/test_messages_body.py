@@ -13,7 +13,8 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import make_assistant_message
 from proxy.notes.state_block import HEADINGS
 from proxy.stream.completions_body import may_call
-from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
+from proxy.stream.messages_answer import MessagesAnswer
+from proxy.stream.messages_body import join_rounds, read_round, remove_blocks
 from tests.stream.messages_rounds import HIDDEN, call, make, own_call, read, run, stream, text, think
 from tests.stream.round_relays import read_canonical
 from tests.strict_messages import Block
@@ -104,7 +105,7 @@ def test_rounds_are_one_body_with_the_first_ones_head_and_all_output_tokens() ->
 
 def test_the_answer_is_recognised_when_the_client_sends_it_back() -> None:
     body = _body(think(), text("Hm."), call("a"))
-    message = read_answer(body).build_message()
+    message = MessagesAnswer.from_body(body).build_message()
     assert message is not None
     resent = make_assistant_message([json.dumps(one).encode() for one in json.loads(body)["content"]]).chat
     assert read_message(message).digest == read_message(resent).digest
@@ -136,4 +137,4 @@ def test_a_body_and_a_stream_give_one_answer(rounds: list[list[Block]]) -> None:
     for name in ("id", "model", "stop_reason"):
         assert found[name] == message[name]
     assert found["usage"] == {name: message["usage"][name] for name in found["usage"]}
-    assert relay.answer.usage == read_answer(json.dumps(found).encode()).usage
+    assert relay.answer.usage == MessagesAnswer.from_body(json.dumps(found).encode()).usage

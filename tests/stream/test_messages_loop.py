@@ -22,9 +22,10 @@ from proxy.dialects.messages.rules import find_added_violations, trace_answer, t
 from proxy.dialects.written_history import OutgoingMessage
 from proxy.notes.state_block import HEADINGS
 from proxy.sessions.hidden_rounds import HiddenRound, splice_hidden_rounds
-from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
+from proxy.stream.answer_relay import RelayOptions
+from proxy.stream.messages_answer import MessagesAnswer
+from proxy.stream.messages_body import join_rounds, read_round, remove_blocks
 from proxy.stream.messages_relay import MessagesRelay
-from proxy.stream.relay_options import RelayOptions
 from tests.dialects.messages.drawn import append_messages
 from tests.stream.messages_rounds import HIDDEN, call, own_call, read, text, think
 from tests.strict_messages import Block, StrictMessages, events, find_mismatches, refuse
@@ -109,7 +110,7 @@ class _Proxy:
         while True:
             message = self.ask(sent)
             raw = json.dumps(message).encode()
-            upstream = read_answer(raw).build_round_message()
+            upstream = MessagesAnswer.from_body(raw).build_round_message()
             if self.is_stream:
                 relay = MessagesRelay(RelayOptions(withheld=HEADINGS, hidden_tools=HIDDEN), previous=relay)
                 out += relay.feed(b"".join(events(message))) + relay.end()
@@ -137,7 +138,7 @@ class _Proxy:
             shown, answer = read(out + relay.terminal), relay.answer.build_message()
         else:
             joined = join_rounds(bodies, HIDDEN)
-            shown, answer = json.loads(joined), read_answer(joined).build_message()
+            shown, answer = json.loads(joined), MessagesAnswer.from_body(joined).build_message()
         assert answer is not None
         made = read_message(answer)
         key = chain.derive_next_key(keys[-1], made.digest)

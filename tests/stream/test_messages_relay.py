@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import make_answer_blocks, make_assistant_message
 from proxy.notes.state_block import HEADINGS
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.messages_relay import MessagesRelay
-from proxy.stream.relay_options import RelayOptions
 from tests.stream.messages_rounds import (
     HIDDEN,
     call,

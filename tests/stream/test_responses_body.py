@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from proxy.dialects.completions.request import read_message
 from proxy.notes.state_block import HEADINGS
 from proxy.stream import responses_body as body_rules
+from proxy.stream.answer_relay import ClientEcho
 from proxy.stream.completions_body import may_call
-from proxy.stream.relay_options import ClientEcho
 from tests.response_events import USAGE, Json, message, response, text_part, thinking, tool_call
 from tests.stream.responses_rounds import BLOCK, OURS, read_events, relay_rounds, send_back
 from tests.stream.test_responses_relay import answers

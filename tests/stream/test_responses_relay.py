@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.responses.stream import make_error_event
 from proxy.notes.state_block import HEADINGS
-from proxy.stream.relay_options import ClientEcho, RelayOptions
+from proxy.stream.answer_relay import ClientEcho, RelayOptions
 from proxy.stream.responses_relay import ResponsesRelay
 from tests.response_events import (
     USAGE,

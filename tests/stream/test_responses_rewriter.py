@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from proxy.notes.state_block import HEADINGS
-from proxy.stream.relay_options import RelayOptions
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.responses_answer import ResponsesAnswer
 from proxy.stream.responses_rewriter import ResponsesRewriter
 from proxy.stream.sse import SseEvent

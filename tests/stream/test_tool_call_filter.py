@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.completions_body import join_rounds, read_round
 from proxy.stream.completions_relay import CompletionsRelay
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.tool_call_filter import HiddenCall
 from tests.stream.completions_rounds import (
     DONE,

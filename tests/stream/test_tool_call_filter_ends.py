@@ -7,9 +7,9 @@ import json
 
 import pytest
 
+from proxy.stream.answer_relay import RelayOptions
 from proxy.stream.completions_body import read_round
 from proxy.stream.completions_relay import CompletionsRelay
-from proxy.stream.relay_options import RelayOptions
 from proxy.stream.tool_call_filter import HiddenCall
 from tests.stream.completions_rounds import (
     DONE,

@@ -13,8 +13,9 @@ from proxy.chat import chain
 from proxy.dialects.completions.request import read_message
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
-from proxy.store.base import BranchRow, EditRow, MessageRow, SessionRow, Store
+from proxy.store.base import BranchRow, EditRow, MessageRow, SessionRow
 from proxy.store.in_memory import InMemoryStore
+from proxy.store.reads import Store
 from proxy.store.sqlite import SqliteStore
 from proxy.tools.run_tool import run_tool_call
 from proxy.tools.tool_context import ToolContext

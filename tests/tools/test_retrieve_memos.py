@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from proxy.notes.memo_matching import Memo
-from proxy.store.base import Store
+from proxy.store.reads import Store
 from proxy.tools import stored_memos
 from proxy.tools.retrieve_memos import MAX_MEMOS
 from tests.notes.memos import parse_memos

@@ -15,7 +15,7 @@ from proxy.errors import ConfigError, StoreUnavailable
 from proxy.settings.load import Settings
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
-from proxy.web.app import ContextProxy, create_app, make_policies, make_store
+from proxy.web.app import create_app, make_policies, make_store
 from tests.proxy_server import Agent, make_settings, parse_answer, run_proxy
 from tests.raw_upstream import Connection, RawRequest, free_port, make_post, run_upstream, send_raw, wait_until
 from tests.scripted_model import ScriptedModel, send_reply
@@ -248,9 +248,8 @@ def test_a_policy_of_the_users_own_is_found_and_a_wrong_one_is_refused(tmp_path:
         make_policies(make_settings("demo", policies_dir=str(tmp_path)))
 
 
-def test_an_app_can_be_made_of_settings_or_of_single_values() -> None:
+def test_an_app_is_made_of_settings() -> None:
     assert create_app(Settings(db=":memory:", port=1)).settings.port == 1
-    assert isinstance(create_app(db=":memory:", policy="observe", host=None), ContextProxy)
 
 
 async def test_an_app_that_has_ended_leaves_nothing_in_memory() -> None:

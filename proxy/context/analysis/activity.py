@@ -95,8 +95,7 @@ class ActivityEntries(NamedTuple):
     name: str
     entries: list[str]
     total: int = 0
-    """The number of entries of this kind, those that are not listed included; 0 where the name says that these are the
-    last ones."""
+    """The number of entries of this kind, unlisted ones too; 0 where the name says that these are the last."""
 
     def __str__(self) -> str:
         more = self.total - len(self.entries)
@@ -105,8 +104,7 @@ class ActivityEntries(NamedTuple):
 
 @dataclass(slots=True)
 class ActivityRecord:
-    """The activity record. Each list is in the order of the last use, oldest first: an entry that is used again moves
-    to the end."""
+    """The activity record. Each list is in the order of the last use, oldest first."""
 
     files_read: dict[str, None] = field(default_factory=dict)
     files_edited: dict[str, None] = field(default_factory=dict)
@@ -455,8 +453,7 @@ def _render_outdated_reason(one: CommandRun, changes: int, possible: int) -> str
 
 
 def _quote_error(line: str, path: str | None) -> str:
-    """Quote a line that a tool has printed, so that it is distinct from the proxy's text, with the file of the call if
-    the line does not name it."""
+    """Quote a line of a tool, apart from the proxy's text, with the call's file if the line does not name it."""
     quoted = '"' + line.replace('"', "'") + '"'
     return f"{quoted} on {_shorten_command(path)}" if path and path.rpartition("/")[2] not in line else quoted
 
@@ -505,8 +502,7 @@ def _render_both_ends(text: str) -> str:
 
 
 def _parse_open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the unfinished items of a list like `{"todos": [{"content", "status"}]}`, None if there is no such
-    list."""
+    """Return the unfinished items of a list like `{"todos": [{"content", "status"}]}`, None for other values."""
     lists = [value for value in arguments.values() if isinstance(value, list)]
     items = [
         item

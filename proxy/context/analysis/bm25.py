@@ -20,8 +20,7 @@ from proxy.notes.topic_words import find_topic_words
 K1 = 1.2
 B = 0.75
 MAX_READ_CHARS = 20_000
-"""Maximum number of characters of a message that are read for terms: the topic of a long listing is at its
-beginning."""
+"""Characters of a message that are read for terms: a long listing has its topic at its beginning."""
 MAX_NAMES = 10
 """Number of names of a message, its first ones, by which mentions are counted: a call's arguments come first."""
 
@@ -34,8 +33,7 @@ class TermCounts(NamedTuple):
 
 
 def count_terms(text: str) -> TermCounts:
-    """Return the terms of a text: words of two characters or more, in lower case, without stop words. Names are split
-    into their parts."""
+    """Return a text's terms: words of two characters or more and parts of names, without stop words."""
     counts = Counter(find_topic_words(text[:MAX_READ_CHARS]))
     return TermCounts(counts, sum(counts.values()))
 

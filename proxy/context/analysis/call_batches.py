@@ -70,8 +70,6 @@ class ReflectionSettings:
 
 
 class AnsweredCall(NamedTuple):
-    """An answered call."""
-
     call: Call
     call_index: int
     """The index of the message with the call."""
@@ -122,8 +120,7 @@ def find_answered_call(messages: Sequence[Message], index: int) -> Call | None:
 def find_batches(
     messages: Sequence[Message], keys: Sequence[bytes], steps: Sequence[Step], reflecting: ReflectionSettings
 ) -> list[CallBatch]:
-    """Return the batches of a conversation, counted from its first step on, so that batches do not change while it
-    grows."""
+    """Return the batches of a conversation, counted from its first step, so that they stay while it grows."""
     return _make_batches(messages, keys, find_calls_by_step(messages, steps), reflecting)
 
 

@@ -13,7 +13,6 @@ CallSignature = tuple[str, str]
 
 
 def sign_call(call: Call) -> CallSignature:
-    """Return the signature of a call."""
     return call.name, normalize_arguments(call.arguments)
 
 

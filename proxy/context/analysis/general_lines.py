@@ -84,8 +84,7 @@ CLOSING_LINES = (
     r"|(?:.* with |\W*(?:\[\w+\] )?(?:[Ee]rror: |Found |Total:? |(?:\d+ \w+, )*))\d+ (?:\w+ )?"
     r"(?:(?:errors?|failures?|problems?)\b(?!:)|Error\(s\))"
 )
-"""Lines with which programs end after any failure: they say that a run failed, and not why. Counts and headings say as
-little."""
+"""Lines with which programs end after any failure: they say that a run failed, and not why."""
 
 TRACEBACK = r"Traceback \(most recent call last\):"
 """The line above an exception that nobody caught, or that the program printed."""
@@ -180,8 +179,7 @@ FAILED_CHECKS = (
     r"|(?:\S+: )?[a-z]+: (?:cannot|can't) \S|[a-z]+: .{1,200}: (?:No such file or directory|Permission denied)$"
     r"|\S+: (?:line )?\d+: \S+: (?:command )?not found$|\S+:\d+:\d+: runtime error: |==\d+== ERROR SUMMARY: [1-9]"
 )
-"""Lines with which a script reports that a check of its own, or a command that it ran, has failed. Many scripts end
-with 0 all the same."""
+"""Lines with which a script reports a failed check or command. Many scripts end with 0 all the same."""
 
 FAILED_CHECK_WORDS = (
     r"FAIL|[Ff]ail|ERROR|[Pp]ass|cannot|can't|No such|Permission|not found|runtime error"

@@ -185,7 +185,6 @@ def is_numbered(line: str) -> bool:
 
 
 def find_text_facts(text: str) -> TextFacts:
-    """Return the facts of a text."""
     return TextFacts(" ".join(find_distinct_names(text)), text)
 
 
@@ -313,8 +312,7 @@ def _find_tools_facts(tools: bytes) -> TextFacts:
 
 
 class PromptIndex:
-    """Counts of the messages of the outgoing prompt that contain each name and each line, updated while edits are
-    written."""
+    """Counts of the outgoing messages that contain each name and each line, updated as edits are written."""
 
     def __init__(self, view: View) -> None:
         self._names: Counter[str] = Counter()

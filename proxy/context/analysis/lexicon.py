@@ -90,8 +90,7 @@ class LoopSettings:
     no_progress: int = 5
     """Number of iterations without a new tool result that are a loop."""
     repeats: int = 3
-    """Number of occurrences that are a loop: of the same call with the same result, the same error, cycle of calls, or
-    text."""
+    """Occurrences that are a loop: of a call with its result, an error, a cycle of calls, or a text."""
     still: int = 5
     """Number of occurrences of the same call with the same result from which the warning is stronger."""
     cycle: int = 4
@@ -99,8 +98,7 @@ class LoopSettings:
     polls: tuple[str, ...] = (*POLL_WORDS, *ACTING_WORDS)
     """Words in names of tools that are meant to be called repeatedly."""
     writes: tuple[str, ...] = (*WRITE_WORDS, *ACTING_WORDS)
-    """Words in names of tools that change something: a call before the change and an equal call after it are not a
-    repeat."""
+    """Words in names of tools that change something: an equal call after such a call is no repeat."""
     shell: tuple[str, ...] = SHELL_ARGUMENTS
     """Names of arguments that hold a command."""
     inner: tuple[str, ...] = INNER_TOOL_ARGUMENTS
@@ -116,8 +114,7 @@ class LoopSettings:
     """Pattern of the line that gives the reason in such a result; the last match counts."""
 
     def __post_init__(self) -> None:
-        """Convert the themes, which come from a file as tables, and check the patterns. Raises ConfigError if one is
-        invalid."""
+        """Convert the themes of a file's tables, and check the patterns. Raises ConfigError for an invalid one."""
         object.__setattr__(self, "themes", tuple(map(_read_theme, self.themes)))
         for name in ("shell_polls", "shell_writes", "failed", "error"):
             try:

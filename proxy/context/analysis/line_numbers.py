@@ -59,7 +59,6 @@ class _LineFacts:
     is_plain: bool
 
     def make_lines(self, text: str) -> NumberedLines:
-        """Return the lines of the text."""
         whole = text.split("\n")
         if not self.cuts:
             return _make_unnumbered(whole, is_plain=self.is_plain)

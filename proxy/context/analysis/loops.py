@@ -92,8 +92,7 @@ class _ResultFacts(NamedTuple):
 
 
 class _LoopPatterns:
-    """Compiled form of `LoopSettings`. Equal settings share one instance, which is part of the key of the facts stored
-    with a message."""
+    """Compiled form of `LoopSettings`: one instance for equal ones, part of the key of a message's facts."""
 
     def __init__(self, settings: LoopSettings) -> None:
         self._themes = [
@@ -111,7 +110,6 @@ class _LoopPatterns:
         )
 
     def read_assistant(self, message: Message) -> _AssistantFacts:
-        """Return the facts of an assistant message."""
         thought = f"{message.reasoning}\n{message.text}".strip()
         return _AssistantFacts(
             self.find_theme(thought) if thought else None,
@@ -313,8 +311,7 @@ class LoopDetector:
         self._thought, self._prompt_since = message, False
 
     def read_assistant(self, facts: _AssistantFacts, acts: bool) -> None:
-        """Read an assistant message, which is a new iteration. acts: an observation follows, for agents without tool
-        calls."""
+        """Read an assistant message: a new iteration. acts: an observation follows, without a tool call."""
         self._close()
         settings = self._settings
         self._now = {}

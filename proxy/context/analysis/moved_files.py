@@ -101,8 +101,6 @@ MAX_PATH_CHARS = 1024
 
 
 class FileChange(NamedTuple):
-    """A change of a file."""
-
     kind: str
     """One of edited, created, gone, undone (restored as before its edits), placed (replaced by other content), or
     cleaned (new files are removed)."""

@@ -189,8 +189,7 @@ def list_ids(call: Call) -> frozenset[str]:
 
 
 def _changes_subject(later: Call, subject: _Subject) -> bool:
-    """True if a call writes the shown file, a file that the shown text names, or the object with the same
-    identifier."""
+    """True if a call writes the shown file, one that the text names, or the object with the same identifier."""
     source = refetch.find_source(later)
     if source.action != "writes":
         return False

@@ -141,8 +141,7 @@ def find_sources(view: View) -> Mapping[int, ResultSource]:
 
 
 def find_file_uses(view: View) -> Mapping[str, Sequence[tuple[int, ResultSource]]]:
-    """Return (index, source) of each result of a call that shows or writes a file, by the last part of its path, in
-    order."""
+    """Return (index, source) of each result of a call on a file, by the last part of its path, in order."""
     return _pair_refetches(view).by_file
 
 
@@ -234,8 +233,7 @@ def is_same_file(first: str, second: str) -> bool:
 
 
 def find_source(call: Call) -> ResultSource:
-    """Return the source of a call's result, by the words of the tool's name, its arguments and, for a shell, the
-    command."""
+    """Return the source of a call's result, by the tool's name, its arguments and, for a shell, the command."""
     return call.derive(_find_source)
 
 

@@ -50,8 +50,6 @@ _MAX_PARSED_CHARS = 400_000
 
 
 class ResultLines(NamedTuple):
-    """The lines of a result."""
-
     lines: Sequence[str]
     code: int | None = None
     failed: bool | None = None
@@ -185,8 +183,7 @@ def _is_filled(value: object) -> bool:
 
 
 def _find_zero_count_fields(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields that count changes, at the top or one level below; empty if a count is not 0. Counts of matches
-    may be above 0."""
+    """Return the fields that count changes, at the top or one level below; empty if one is not 0."""
     counts: dict[str, int] = {}
     for holder in (value, *value.values()):
         for name, number in holder.items() if isinstance(holder, dict) else ():

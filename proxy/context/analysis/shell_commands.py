@@ -190,8 +190,7 @@ class ShellCommand:
     """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
     directory, other assignments, or another text as input."""
     shown_text: Literal["", "before", "after"] = ""
-    """The command also shows a text that it has not written itself, in front of its last run or after it. It may be
-    the output of another run."""
+    """The command also shows a text beside its last run, which may be the output of another run."""
     prints_code: bool = False
     """The command is one run, after which the shell prints the run's exit code."""
 
@@ -211,7 +210,6 @@ def _parse_calls(message: Message) -> Mapping[str, ShellCommand]:
 
 
 def parse_call(call: Call) -> ShellCommand:
-    """Return the command of a call."""
     return call.derive(_parse_call)
 
 
@@ -254,8 +252,7 @@ def _find_command(given: Mapping[str, Any]) -> str | None:
 
 
 def read_inner_command(given: Mapping[str, Any]) -> str:
-    """Return the shell command in the arguments of a call, "" if there is none. A shell that runs all of it is left out
-    (`bash -lc "..."`)."""
+    """Return the command in a call's arguments, "" for none, without a shell around it (`bash -lc "..."`)."""
     text = _read_here_string(_find_command(given) or "")
     shell = _SHELL_START.match(text)
     if shell is None:
@@ -273,7 +270,6 @@ def _read_here_string(text: str) -> str:
 
 
 def parse_command(text: str) -> ShellCommand:
-    """Parse a shell command."""
     text = _read_here_string(text)
     shown = _shorten_text(
         " ".join(text[: 4 * MAX_STORED_CHARS].split()), text if len(text) > 4 * MAX_STORED_CHARS else ""

@@ -91,8 +91,7 @@ answers."""
 
 
 def is_showing(first: str, words: list[str], depth: int = 0) -> bool:
-    """True if a simple command only shows something. first: its program. words: all its words. depth: the number of
-    carriers around it."""
+    """True if a simple command only shows something. first: its program. depth: the carriers around it."""
     if first == "git":
         named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
         return bool(named) and named[0] in _GIT_SHOWING and not (named[0] == "branch" and _BRANCH_CHANGES & {*words})

@@ -30,8 +30,7 @@ class Streams:
     """The position after the last result and what goes with it, by the position of the assistant message."""
 
     def find_step_positions(self, result: int) -> range:
-        """Return the positions that stay with a result: its call, the reasoning on the call, and the other results of
-        the call's message."""
+        """Return the positions that stay with a result: its call, the reasoning on it, the call's other results."""
         start = self.call_positions.get(result, result)
         return range(start, self.end_positions.get(start, result + 1))
 
@@ -70,8 +69,7 @@ class Research:
 
 
 def find_research(view: View, start: int, page_tools: str) -> Research:
-    """Return the research since messages[start]. page_tools: a pattern for the beginning of a word in the names of
-    reading tools."""
+    """Return the research since messages[start]. page_tools: a pattern of words in the names of reading tools."""
     reads = _compile_word_pattern(page_tools)
     used = 0
     read: list[Call] = []
@@ -102,6 +100,5 @@ def _take_answered_call(asked: list[Call], message: Message) -> Call | None:
 
 @lru_cache(maxsize=64)
 def _compile_word_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile the pattern for the beginning of a word in a tool's name, in small or capital letters: get_page, getPage,
-    WebFetch."""
+    """Compile the pattern for the beginning of a word in a tool's name: get_page, getPage, WebFetch."""
     return re.compile(rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:{pattern})")

@@ -74,8 +74,7 @@ def find_reported_errors(message: Message) -> tuple[int, ...]:
 
 
 def find_imports(message: Message) -> tuple[int, ...]:
-    """The numbers of the lines at the front of a file that import something, and of the brackets that end a list of
-    imports."""
+    """The numbers of the lines at the front of a file that import something or end a list of imports."""
     text = message.text
     if not _has_import_word(text):
         return ()

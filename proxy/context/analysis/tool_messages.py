@@ -100,8 +100,7 @@ MAX_MESSAGE_CHARS = 300
 
 
 def reports_doubt(message: Message) -> bool:
-    """True if a result is a short message with a word against the success of its call, or in a script whose words are
-    not known."""
+    """True if a result is a short message against its call's success, or in an unknown script."""
     text = message.text
     words = PATH_WORD.sub(" ", text) if len(text) <= MAX_MESSAGE_CHARS else ""
     return _AGAINST.search(words) is not None or OTHER_SCRIPT.search(words) is not None

@@ -62,8 +62,7 @@ def _count_once(view: View, _: int, known: tuple[int, int] | None) -> tuple[int,
 
 
 def _count_reported(view: View) -> int:
-    """Return the number of results that had left at the last record. The text of the record has it, so that it survives
-    a restart."""
+    """Return the number of results that had left at the last record, from its text: it survives a restart."""
     return max((count for count, _, _ in _list_records(view.edits, view)), default=0)
 
 

@@ -33,8 +33,7 @@ class ReportProgress(Injection):
             raise ConfigError("injections.report_progress.pages", self.pages, f"a pattern ({problem})") from problem
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """Yield the note of this request: the calls answered since the prompt, and the number of them that read a
-        page."""
+        """Yield this request's note: the calls answered since the prompt, and those of them that read a page."""
         at = read_iteration(view, self.max_iterations)
         if at.number < self.since:
             return

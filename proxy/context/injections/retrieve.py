@@ -136,8 +136,7 @@ class Retrieve(Injection):
             yield Insert("tail", SOURCE, text, persistent=not view.literal, quoted_keys=tuple(keys))
 
     def _find_items(self, view: View, last: Message) -> Iterator[Quotation]:
-        """Yield all items that could be retrieved, the most relevant first: a new error, then the topic of the user's
-        message."""
+        """Yield all items that could be retrieved, the most relevant first: a new error, then the user's topic."""
         if self.errors and last.is_result:
             yield from self._find_error_items(view)
         task = find_task(view)

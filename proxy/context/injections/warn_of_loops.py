@@ -82,8 +82,7 @@ class WarnOfLoops(LoopSettings, Injection):
     number of repeats, `<WHAT>` the call, error or theme, where the kind has one."""
 
     def __post_init__(self) -> None:
-        """Validate the kinds, the urgency and the texts, which come from a file. Raises ConfigError if one is
-        invalid."""
+        """Validate the kinds, the urgency and the texts of a file. Raises ConfigError if one is invalid."""
         LoopSettings.__post_init__(self)
         check_urgency(self.urgency)
         for kind in self.kinds:
@@ -133,8 +132,7 @@ def _is_agentic(view: View) -> bool:
 def select_loop(
     loops: Sequence[Loop], note_counts: Mapping[str, int], kinds: Sequence[str] = LOOP_KINDS
 ) -> Loop | None:
-    """Return the loop to report: the first that no other loop covers, and that is new or has doubled since. None if
-    there is none."""
+    """Return the loop to report: the first that is new or has doubled, and that no other covers; or None."""
     loops = [loop for loop in loops if loop.kind in kinds]
     seen = {loop.kind for loop in loops}
     for loop in loops:

@@ -106,8 +106,7 @@ class CompressionLadder:
         return proposals
 
     def _find_carrier_message(self, needs: int | None) -> int | None:
-        """The index of the message that holds a summary now, None if there is none. The first carrier may have left for
-        another."""
+        """The index of the message that holds a summary now, None without one: carriers may leave."""
         while needs is not None and needs in self.changes and self.changes[needs].text is None:
             needs = self.changes[needs].needs
         return needs
@@ -312,8 +311,7 @@ class CompressionLadder:
         )
 
     def _build_group_ask(self, group: int, blocks: Sequence[StepBlock], steps: Sequence[Step]) -> Ask | None:
-        """The question for a summary of summaries, None until every block of the group has its summary from a
-        helper."""
+        """The question for a summary of summaries, None until a helper has summarised every block of the group."""
         block_summaries = [
             self._find_helper_answer(self._build_block_ask([self.layout.steps[i] for i in b.steps])) for b in blocks
         ]

@@ -37,8 +37,7 @@ class ImportanceWeights:
     error: float = 15
     """Points for a word that tells of an error, once."""
     operation: float = 10
-    """Points for a word that tells of a tool or an operation, once. A message that calls a tool gets them without such
-    a word."""
+    """Points for a word that tells of a tool or an operation, once. A tool call has them in any case."""
     keywords: float = 25
     """The most that words give together."""
     length: float = 5

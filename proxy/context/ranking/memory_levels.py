@@ -244,8 +244,7 @@ def _find_flags(view: View, step: Step, rules: LevelRules) -> int:
 def _arrange(
     kinds: Sequence[StepKind], fixed: Sequence[bool], group_of: Sequence[int], groups: int, size: int, newest: int
 ) -> tuple[list[tuple[int, ...]], list[int | None], list[StepBlock]]:
-    """Return (prompts, closing answers, blocks). Blocks are counted from the group's first step, so they never
-    shift."""
+    """Return (prompts, closing answers, blocks). Blocks count from the group's first step, and never shift."""
     inside: list[list[int]] = [[] for _ in range(groups)]
     for i, group in enumerate(group_of):
         if kinds[i] != "system":
@@ -291,8 +290,7 @@ def find_task(view: View) -> Message | None:
 
 
 def _compute_relevance(view: View, layout: StepLayout) -> list[float]:
-    """The nearness of each step to the current task, 0 to 1. It comes from the caller (by vectors) if known, else from
-    words."""
+    """The nearness of each step to the task, 0 to 1: the caller's (by vectors) if known, else by words."""
     asked = find_task(view)
     if asked is None:
         return [0.0] * len(layout.steps)

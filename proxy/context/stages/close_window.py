@@ -26,8 +26,7 @@ class CloseWindow(Stage):
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Yield a proposal to leave out every message of the groups outside the window, since the group that moved it
-        out."""
+        """Yield a proposal to leave out each message of the groups outside the window."""
         first = self._find_first_group(view)
         if first == 0:
             return

@@ -237,8 +237,7 @@ class CompressLevels(Stage):
         )
 
     def _finish_tasks(self, view: View, ladder: CompressionLadder) -> None:
-        """Summarise answered tasks and all tasks before a new task. Volatile steps before a new task are left out (E2,
-        E5)."""
+        """Summarise answered tasks, and all before a new task. Volatile steps before it leave (E2, E5)."""
         began = max((g for g in range(1, len(view.groups)) if self._is_new_task(view, g)), default=0)
         for i, level in enumerate(ladder.levels):
             if level is Level.VOLATILE and ladder.layout.group_of[i] < began:
@@ -315,8 +314,7 @@ class CompressLevels(Stage):
         )
 
     def _fit_total(self, view: View, ladder: CompressionLadder) -> None:
-        """Fit the whole prompt: volatile content leaves first, then the other levels are reduced, lowest priority
-        first."""
+        """Fit the whole prompt: volatile content leaves first, then the lowest priority of other levels."""
         limit = self._limit(view)
         if limit is None:
             return
@@ -335,8 +333,7 @@ class CompressLevels(Stage):
 
 
 def _find_begin_time(view: View) -> float:
-    """Return the time of the first message of the conversation. System messages do not count: every request sends them
-    again."""
+    """The time of the first message of the conversation, system messages aside: each request resends them."""
     return next(
         (at for at, message in zip(view.inputs.times, view.messages, strict=False) if not message.is_system), view.now
     )

@@ -76,8 +76,7 @@ class DistilResults(ReflectionSettings, Stage):
         yield Proposal(n, "text", NAME, "told in a line", PER_MESSAGE + estimate_text_tokens(line), line, since)
 
     def asks(self, view: View) -> Iterator[Ask]:
-        """Yield a question for each batch without an answer. `urgent` is set if the results of the batch are no longer
-        the newest."""
+        """Yield a question for each batch without an answer; an `urgent` one if newer results have come."""
         if self.read_mode(view.inputs.options) != "helper":
             return
         looked = call_batches.find_reflections(view, self)

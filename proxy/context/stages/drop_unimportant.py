@@ -76,8 +76,7 @@ def _list_protected(view: View) -> Iterator[int]:
 
 
 def find_kept_with_mark(view: View, n: int) -> Sequence[int]:
-    """Return the indices that stay with a message that has the client's cache mark: its group if the group is finished,
-    else the message alone."""
+    """Return the indices that stay with a message with a cache mark: its group, if finished, or itself."""
     group = next(g for g in view.groups if g.start <= n < g.end)
     return range(group.start, group.end) if group.end <= view.active_start else (n,)
 

@@ -56,8 +56,7 @@ class ReferRepeats(Stage):
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Yield a proposal for each new result with repeated runs, and for each new listing whose numbers can be
-        removed."""
+        """Yield proposals for new results with repeated runs, and for new listings with removable numbers."""
         earlier: list[int] | None = None
         for n in range(_find_first_new_index(view), len(view.messages)):
             message = view.messages[n]
@@ -96,8 +95,7 @@ class ReferRepeats(Stage):
         return Proposal(n, "text", "refer_repeats", THINNED, after, text, n, lossless=True, refers_to_view=True)
 
     def rewrite_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
-        """Return the text of a proposal, made without the messages that are cut in the same batch. None if that saves
-        too little."""
+        """Return a proposal's text without messages cut in the same batch. None if that saves too little."""
         return self._write_references(view, n, [k for k in earlier if k not in gone], _read_shown_lines(view, n), gone)
 
     def _write_references(
@@ -251,8 +249,7 @@ def _hide_outcome(view: View, n: int, lines: Sequence[str]) -> Sequence[str]:
 
 
 def _do_overlap(result: Message, other: Message) -> bool:
-    """True if most lines of a result occur in another result of the same file. A different part of the file is a
-    different page."""
+    """True if most lines of a result occur in another one of the same file: not another page of it."""
     mine = result.derive(_hash_bare_lines)
     return 2 * len(mine & other.derive(_hash_bare_lines)) > len(mine)
 

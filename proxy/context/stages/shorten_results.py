@@ -276,8 +276,7 @@ def _copy_estimates(_: int, known: dict[int, StubEstimate | None] | None) -> dic
 
 
 class _DueRequests(NamedTuple):
-    """The requests at which results become stale. A new user turn may bring them forward, so that they are found again
-    then."""
+    """The requests at which results become stale. A new user turn may bring them forward."""
 
     turn_starts: Sequence[int]
     """The index of the first message of each user turn."""
@@ -295,8 +294,7 @@ class _Turns:
         self._starts = [group.start for group in view.groups]
 
     def copy_due_requests(self, _: int, known: _DueRequests | None) -> _DueRequests:
-        """The due requests that are known, as long as there is no other user turn. It is a copy, as of the
-        estimates."""
+        """A copy of the due requests that are known, as long as there is no other user turn."""
         is_known = known is not None and known.turn_starts == self._starts
         return _DueRequests(self._starts, dict(known.by_result) if known is not None and is_known else {})
 

@@ -86,8 +86,7 @@ class TruncateResults(Stage):
         return text, PER_MESSAGE + estimate_text_tokens(text)
 
     def cut(self, text: str, limit: int, message_id: str, hint: str) -> str:
-        """Return `limit` characters of the text, from both ends, and the hint, which does not count against the
-        limit."""
+        """Return `limit` characters from both ends of the text, and the hint, which does not count."""
         head = int(limit * self.head)
         hint = hint.replace("<ID>", message_id).replace("<MISSING>", str(len(text) - limit))
         return f"{text[:head]}\n[...]\n{text[len(text) - (limit - head) :]}\n{hint}"

@@ -68,8 +68,7 @@ class WindowByIteration(Stage):
                 yield Proposal(n, "gone", "window_by_iteration", reason, 0, since=since(n))
 
     def _keep_thoughts(self, view: View, kept: Streams, stay: set[int]) -> Iterator[int]:
-        """Yield the indices of the thoughts and exchanges that stay besides the results, newest first, within
-        `max_tokens`."""
+        """Yield the indices of thoughts and exchanges that stay too, newest first, within `max_tokens`."""
         room = self.max_tokens or view.total
         for n in reversed(kept.thoughts[-self.thoughts :] if self.thoughts else ()):
             room -= 0 if n in stay else view.tokens[n]

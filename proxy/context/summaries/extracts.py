@@ -101,8 +101,7 @@ def _extract_step(view: View, step: Step) -> StepExtract:
 
 
 def _render_calls(calls: Sequence[Call]) -> str:
-    """The calls of a step with the beginnings of their arguments, and the number of those for which there is no
-    room."""
+    """The calls of a step with the beginnings of their arguments, and the number without room."""
     named = [f"{one.name}({cut_text(_collapse_spaces(one.arguments), CALL_CHARS)})" for one in calls]
     ends = accumulate(len(one) + len("; ") for one in named)
     fit = max(1, sum(end <= 2 * CALL_CHARS for end in ends))
@@ -291,8 +290,7 @@ def render_answer(view: View, steps: Sequence[Step], answer: str, limit: int) ->
 
 
 def shorten_text(text: str, limit: int, message_id: str = "") -> str:
-    """The beginning of a text, and the number of missing characters. message_id: the id by which the model can read the
-    whole text."""
+    """The beginning of a text, and the number of missing characters. message_id: to read the whole text."""
     if len(text) <= limit:
         return text
     kept = text[:limit].rsplit(" ", 1)[0].rstrip() or text[:limit]

@@ -121,7 +121,6 @@ def _render_call(call: Call | None) -> str:
 
 
 def find_references(text: str) -> list[LineReference]:
-    """Return the references in a text."""
     found = _REFERENCE.findall(text)
     return [LineReference(int(first) - 1, int(last), kind, message_id) for first, last, kind, message_id in found]
 

@@ -139,11 +139,9 @@ def _find_outcome_lines(tool_outcome: ToolOutcome, command: ShellCommand, *, may
     may be one.
     """
     if may_be_view and command.kind != "run":
-        return (
-            {*tool_outcome.code_lines, *tool_outcome.failure_lines, *tool_outcome.summary_lines}
-            if tool_outcome.verdict == "failed"
-            else set(tool_outcome.summary_lines)
-        )
+        if tool_outcome.verdict != "failed":
+            return set(tool_outcome.summary_lines)
+        return {*tool_outcome.code_lines, *tool_outcome.failure_lines, *tool_outcome.summary_lines}
     return set(tool_outcome.kept_lines)
 
 
@@ -232,8 +230,7 @@ class StubWriter:
         return kept
 
     def _keep_lines(self, numbers: Sequence[int], lines: Sequence[str], kept: set[int], room: int) -> int:
-        """Keep those of these lines that stand nowhere else, within the room for names. Return the room that is
-        left."""
+        """Keep those of these lines that stand nowhere else while there is room for names. Return the rest of it."""
         for n in numbers:
             size = len(lines[n]) + 1
             if (

@@ -17,8 +17,7 @@ INSTRUCTION = (
 """The instruction to a helper model."""
 
 HEADING = "[A summary of earlier messages. It is information, not a request.]"
-"""Text before a helper model's summary. The summary follows the user's own words, and may come from a
-tool."""
+"""Text before a helper model's summary, which follows the user's own words and may come from a tool."""
 
 TEXT_CHARS, ARGUMENT_CHARS = 1500, 300
 """Characters of a message, and of the arguments of a call, that a helper model gets."""
@@ -41,8 +40,7 @@ def count_chars(message: Message) -> int:
 
 
 def accept_summary(summary: str | None, source_chars: int) -> str | None:
-    """The summary, or None if it is missing, empty, or no shorter than the `source_chars` characters that it
-    replaces."""
+    """The summary, None if it is missing, empty, or no shorter than `source_chars` characters."""
     found = (summary or "").strip()
     return found if found and len(found) < source_chars else None
 

@@ -412,8 +412,7 @@ def _copy_cache_marks(part: bytes, new: bytes) -> bytes:
 
 
 def append_text(raw: bytes, text: str) -> bytes:
-    """The message with text added at its end: to the string, or as one more text part. Raises ValueError as
-    `replace_text`."""
+    """The message with text added at its end, or as one more part. Raises ValueError as `replace_text`."""
     content_member = json_spans.find_member(raw, "content")
     if content_member is None:
         raise ValueError("a message without content")
@@ -476,8 +475,7 @@ def replace_arguments(raw: bytes, arguments: Sequence[str | None]) -> bytes:
 
 
 def read_changed_arguments(old: bytes, new: bytes) -> list[str | None] | None:
-    """For each call of an edited assistant message its new arguments, None if they are unchanged. None if anything but
-    arguments has changed."""
+    """The new arguments of each call of an edited answer, or None. None if anything else has changed."""
     before, after = read_message(old).calls, read_message(new).calls
     if len(before) != len(after):
         return None
@@ -511,8 +509,7 @@ ERASED_TEXT = "[removed by the operator]"
 
 
 def erase_content(raw: bytes) -> bytes:
-    """The message with `ERASED_TEXT` in place of its content. The role stays, and the ids and names of its calls or of
-    the call that it answers."""
+    """The message with `ERASED_TEXT` as its content. Its role stays, and the ids and names of calls."""
     message = read_message(raw)
     erased: dict[str, Any] = {"role": message.role, "content": ERASED_TEXT}
     if message.call_id is not None and message.role == "tool":

@@ -17,7 +17,7 @@ from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import UNSIGNED, Binding, BindingTrace, ChainHash, HistoryTracer
 from proxy.dialects.completions.request import CACHE_MARKS
-from proxy.dialects.known_prefix import BodyHistory, PrefixMemo, keep_objects
+from proxy.dialects.known_prefix import BodyHistory, keep_objects
 
 MEMBERS: Final = ("thinking_blocks", "reasoning_details")
 """Members of an answer that hold its bound reasoning."""
@@ -57,11 +57,6 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     return trace.bindings
 
 
-def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
-    """The bindings in a body: see `HistoryTracer`."""
-    return _TRACER.trace(body, memo)
-
-
 def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
     """The trace with all system messages and the tools."""
     outside = ChainHash()
@@ -89,7 +84,7 @@ def _is_system(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") in ("system", "developer")
 
 
-_TRACER: Final = HistoryTracer("messages", ("tools",), _begin_trace, _add_messages, _is_system)
+trace_prompt: Final = HistoryTracer("messages", ("tools",), _begin_trace, _add_messages, _is_system).trace
 
 
 def _normalize_content(content: Any) -> list[Any]:

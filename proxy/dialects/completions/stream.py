@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from proxy.chat import json_spans
 from proxy.dialects.usage import read_count
 
 MAX_ERROR_CHARS = 2000
@@ -80,6 +81,14 @@ def write_json(value: Any) -> bytes:
         return msgspec.json.encode(value)
     except (ValueError, TypeError, OverflowError):
         return json.dumps(value, separators=(",", ":"), default=_decode_raw).encode()
+
+
+def set_json(data: bytes, name: str, value: Any) -> bytes:
+    """Return an object with another value of one member. One that cannot be cut with certainty is written again."""
+    try:
+        return json_spans.set_member(data, name, write_json(value))
+    except ValueError:
+        return write_json({**read_json(data), name: value})
 
 
 def _decode_raw(value: Any) -> Any:

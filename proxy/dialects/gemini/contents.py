@@ -269,8 +269,7 @@ def find_wire_id(chat: bytes, call_id: str) -> str:
 
 
 def make_result_part(chat: bytes, name: str, wire_id: str) -> bytes:
-    """The wire part of a canonical tool message that answers a call of this function. wire_id: of the call, "" for
-    none."""
+    """The wire part of a tool message that answers a call of this function. wire_id: of the call, or ""."""
     message = read_message(chat)
     known = b'"id":' + spans.encode_text(wire_id) + b"," if wire_id else b""
     head = known + b'"name":' + spans.encode_text(name) + b',"response":'

@@ -110,8 +110,7 @@ def _read_result(response: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The part of a request that its path says. is_stream: the answer comes as events. Without `alt=sse` it is one
-    list."""
+    """The part of a request that its path says. is_stream: the answer is events, or one list without `alt=sse`."""
 
     model: str
     is_stream: bool

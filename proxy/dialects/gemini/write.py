@@ -6,7 +6,6 @@ content at its place; it stands alone only if there is none.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -28,7 +27,7 @@ from proxy.dialects.gemini.contents import (
     read_result_text,
 )
 from proxy.dialects.part_edits import check_same_place, edit_parts, read_part_text, read_parts, rewrite_parts
-from proxy.dialects.written_history import OutgoingMessage
+from proxy.dialects.written_history import OutgoingMessage, find_units
 
 SYSTEM: Final = -1
 """Place of the canonical message that was read from `systemInstruction`."""
@@ -224,7 +223,7 @@ class _Writer:
         """One content of the user's; b"" if nothing of it is left."""
         start, end = self._places[place]
         raw = self._body[start:end]
-        units = dict(self._find_units(place))
+        units = dict(find_units(self._units, place, attrgetter("place")))
         if draft.messages == {n: unit.chat for n, unit in units.items()} and not draft.added_parts:
             return raw
         span = spans.read_members(raw).get("parts")
@@ -247,15 +246,6 @@ class _Writer:
                 parts[index] = part
         new_parts = rewrite_parts(raw, span, elements, parts, added)
         return raw[: span[0]] + new_parts + raw[span[1] :] if new_parts else b""
-
-    def _find_units(self, place: int) -> list[tuple[int, Unit]]:
-        """The units of one content with their indices. Places only grow."""
-        index = bisect_left(self._units, place, key=attrgetter("place"))
-        found = []
-        while index < len(self._units) and self._units[index].place == place:
-            found.append((index, self._units[index]))
-            index += 1
-        return found
 
     def _write_system(self) -> list[spans.Replacement]:
         """The changes of the system instruction: text is appended, nothing else."""
@@ -334,8 +324,7 @@ def _edit_texts(
 
 
 def _edit_result(part: bytes, old: bytes, new: bytes) -> bytes:
-    """A part with a `functionResponse` that says another text, or has fewer images. Its id, name, other media and other
-    members stay."""
+    """A `functionResponse` part with another text or fewer images. Its id, name and the rest stay."""
     response = read_field(part, "functionResponse") or b""
     content = json_spans.read_value(new, "content") or b""
     remarks: dict[int, str] = {}

@@ -41,8 +41,7 @@ _KNOWN = {
 _ROLES = frozenset({"user", "assistant", "system"})
 _RESULT_MEMBERS = ("content", "is_error", "cache_control")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-"""Decoder of an object whose values are copied as they are. A search for their spans takes seven times the
-instructions."""
+"""Decoder of an object whose values are copied: a search for their spans takes seven times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +226,7 @@ def make_answer_blocks(chat: bytes) -> bytes:
 
 
 def _read_wire(wire: bytes) -> list[bytes] | None:
-    """The blocks in a member `wire`; None if another dialect wrote it: the items of Responses have other types, and the
-    parts of Gemini none."""
+    """The blocks in a member `wire`; None if another dialect wrote it, with other types or none."""
     blocks = [_cut_span(wire, one) for one in spans.read_elements(wire)]
     kinds = [json_spans.decode_string(json_spans.read_value(block, "type") or b"") or "" for block in blocks]
     is_foreign = any(not kind or kind in _FOREIGN_TYPES or kind.endswith("_call") for kind in kinds)

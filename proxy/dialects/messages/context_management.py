@@ -42,8 +42,7 @@ def may_clear(body: bytes) -> bool:
 
 
 def clear_results(body: bytes, kept: int) -> bytes:
-    """The body with a request to clear all tool uses but the newest `kept` ones. Raises ValueError if it cannot be
-    read."""
+    """The body with a request to clear all but the newest `kept` tool uses. Raises ValueError if unreadable."""
     edit = {"type": CLEAR_TOOLS, "trigger": {"type": "tool_uses", "value": 1}}
     new_edit = msgspec.json.encode({**edit, "keep": {"type": "tool_uses", "value": kept}})
     value = json_spans.read_value(body, FIELD)

@@ -6,7 +6,7 @@ values that change between requests. So a body that has only grown gives a chat 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,14 +18,11 @@ from proxy.dialects import spans
 from proxy.dialects.base import check_grown_body
 from proxy.dialects.completions.request import TopLevelFields, list_array_pieces
 from proxy.dialects.known_prefix import HistoryMemo
-from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
+from proxy.dialects.messages.blocks import MessageUnit, convert_message
 from proxy.dialects.messages.breakpoints import MARK_NAME, has_mark
 from proxy.dialects.messages.write import SYSTEM_PLACE, WireBody, find_unit, write_body
 from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
-
-MessageConverter = Callable[[bytes], WireMessage]
-"""Converter of one wire message; a cache in front of `convert_message` has the same signature."""
 
 MARKED_TAIL: Final = 4
 """Messages at the end of a prompt in which a client may have set cache marks that it takes off again."""
@@ -74,8 +71,7 @@ class MessagesRequest:
     is_cut: bool = False
     """True if an answer in front of another message is empty: all of it was withheld from the client."""
     stable: int = 0
-    """Number of wire messages that the next body of the same history is expected to begin with, and that are read in
-    the same way there."""
+    """Number of wire messages that the next body of the history is expected to begin with, read alike."""
     value_count: int = 0
     """Upper bound of the number of JSON values up to `prefix_end`; 0: not counted."""
     first_mark: int = -1
@@ -90,7 +86,6 @@ class MessagesRequest:
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of `frame`."""
         frame = self.frame
         return sum(len(value) for value in (*frame.raw, frame.head, frame.tail) if value is not None)
 
@@ -101,10 +96,7 @@ class MessagesRequest:
 
 
 def read_messages_request(
-    body: bytes,
-    limits: SizeLimits | None = None,
-    before: MessagesRequest | None = None,
-    convert: MessageConverter = convert_message,
+    body: bytes, limits: SizeLimits | None = None, before: MessagesRequest | None = None
 ) -> MessagesRequest:
     """The request in this body. Raises NotManaged: `unreadable` or `shape` for a body that is not understood, `size`
     over the limits, `chain` if the provider holds the history, `compaction` for a compaction.
@@ -129,7 +121,7 @@ def read_messages_request(
         stays = slice(find_unit(before.units, 0), find_unit(before.units, first))
         units += before.units[stays]
         canonical, bound = canonical + before.canonical[stays], bound + before.bound[stays]
-    new = [convert(body[start:end]) for start, end in places[first:]]
+    new = [convert_message(body[start:end]) for start, end in places[first:]]
     empty_answers = [n for n, one in enumerate(new, first) if one.is_empty and one.role == "assistant"]
     new_units = [(n, unit) for n, one in enumerate(new, first) for unit in one.units]
     units += tuple(new_units)

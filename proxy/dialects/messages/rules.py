@@ -350,16 +350,10 @@ def _judge_choice(choice: Any, names: Collection[str]) -> Iterator[str]:
 
 
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
-    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if it cannot be
-    read."""
+    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if unreadable."""
     trace = prompt.copy()
     _add_message(trace, {"role": "assistant", "content": spans.read_any(make_answer_blocks(answer))})
     return trace.bindings
-
-
-def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
-    """The bindings in a body: see `HistoryTracer`."""
-    return _TRACER.trace(body, memo)
 
 
 def _add_messages(trace: BindingTrace, messages: Sequence[Any]) -> None:
@@ -378,7 +372,7 @@ def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
     return BindingTrace(outside)
 
 
-_TRACER: Final = HistoryTracer("messages", ("system", "tools"), _begin_trace, _add_messages)
+trace_prompt: Final = HistoryTracer("messages", ("system", "tools"), _begin_trace, _add_messages).trace
 
 
 def _add_message(trace: BindingTrace, message: dict[str, Any]) -> None:

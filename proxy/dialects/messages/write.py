@@ -33,7 +33,7 @@ from proxy.dialects.part_edits import (
     read_parts,
     rewrite_parts,
 )
-from proxy.dialects.written_history import OutgoingMessage, WrittenHistory, view_array, write_array
+from proxy.dialects.written_history import OutgoingMessage, WrittenHistory, find_units, view_array, write_array
 
 SYSTEM_PLACE = -1
 """Place of the canonical message that was read from `system`."""
@@ -237,7 +237,7 @@ def _write_draft(wire: WireBody, draft: _Draft) -> bytes:
         content = draft.content or b"[" + b",".join(blocks) + b"]"
         return b'{"role":"' + draft.role.encode() + b'","content":' + content + draft.extra_members + b"}"
     raw = wire.cut_message(draft.place)
-    units = {n: unit for n, (place, unit) in _find_units(wire.units, draft.place)}
+    units = {n: unit for n, (place, unit) in find_units(wire.units, draft.place, itemgetter(0))}
     span = spans.read_members(raw)["content"]
     content = raw[span[0] : span[1]]
     if draft.role == "assistant":
@@ -250,19 +250,8 @@ def _write_draft(wire: WireBody, draft: _Draft) -> bytes:
 
 
 def find_unit(units: Units, place: int) -> int:
-    """The index of the first canonical message that was read from this wire message or a later one. Places only
-    grow."""
+    """The index of the first canonical message of this wire message or a later one. Places only grow."""
     return bisect_left(units, place, key=itemgetter(0))
-
-
-def _find_units(units: Units, place: int) -> list[tuple[int, tuple[int, MessageUnit]]]:
-    """The canonical messages of one wire message with their indices."""
-    index = find_unit(units, place)
-    found = []
-    while index < len(units) and units[index][0] == place:
-        found.append((index, units[index]))
-        index += 1
-    return found
 
 
 def _write_answer(draft: _Draft, units: dict[int, MessageUnit], content: bytes) -> bytes:

@@ -212,8 +212,7 @@ def _read_reference(raw: bytes) -> str:
 
 
 def replace_references(body: bytes, items: Mapping[str, bytes]) -> bytes:
-    """The request with these items in the place of the references to them. Raises ValueError, and KeyError for a
-    reference to another item."""
+    """The request with items in place of references. Raises ValueError, KeyError for an unknown one."""
     made = [items[name] if (name := _read_reference(raw)) else raw for raw in _read_items(body)]
     return json_spans.set_member(body, "input", b"[" + b",".join(made) + b"]")
 
@@ -240,8 +239,6 @@ def drop_encrypted(body: bytes) -> bytes:
     if span is None or body[slice(*span)] == b"null":
         return body
     left = [one for one in spans.read_any(body[slice(*span)]) if one != ENCRYPTED]
-    return (
-        json_spans.set_member(body, "include", msgspec.json.encode(left))
-        if left
-        else json_spans.remove_member(body, "include")
-    )
+    if not left:
+        return json_spans.remove_member(body, "include")
+    return json_spans.set_member(body, "include", msgspec.json.encode(left))

@@ -68,8 +68,7 @@ class CreateFrame:
 
 
 def read_lane(frame: bytes, max_values: int) -> bytes:
-    """The `stream_id` of a frame, as JSON; b"" for none, and for a frame that cannot be read. max_values: limit on the
-    JSON values in it."""
+    """The `stream_id` of a frame as JSON, or b"". max_values: limit on the JSON values in it."""
     if b'"stream_id"' not in frame or json_spans.has_more_values(frame, max_values):
         return b""  # nearly all: they are read once, when it is their turn
     span = _find_path(frame, "stream_id")
@@ -78,7 +77,6 @@ def read_lane(frame: bytes, max_values: int) -> bytes:
 
 
 def name_lane(event: bytes, lane: bytes) -> bytes:
-    """An event with its lane."""
     if not lane or event[:1] != b"{":
         return event
     return b'{"stream_id":%b%b%b' % (lane, b"" if event[1:].lstrip().startswith(b"}") else b",", event[1:])

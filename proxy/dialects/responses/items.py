@@ -96,8 +96,7 @@ def find_role(item: Mapping[str, Any]) -> ItemRole:
 
 
 def find_answered_call(item: Mapping[str, Any]) -> str | None:
-    """The id of the call that an item answers; None for an item that answers none, or that the provider answered
-    itself."""
+    """The id of the call that an item answers; None if there is none, or if the provider answered it."""
     kind = find_type(item)
     if kind not in RESULTS:
         return None
@@ -145,8 +144,7 @@ def find_token(item: Mapping[str, Any]) -> str | None:
 
 
 def make_message(item: Mapping[str, Any]) -> bytes:
-    """The canonical message of one item that the model did not make. Raises NotManaged if the item is not
-    understood."""
+    """The canonical message of an item that the model did not make. Raises NotManaged if not understood."""
     kind = find_type(item)
     if kind == "message":
         return _encode({"role": item["role"], "content": _make_content(item.get("content"))})
@@ -221,8 +219,7 @@ def make_opaque_part(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_assistant(items: Sequence[tuple[Mapping[str, Any], bytes]]) -> bytes:
-    """The canonical message of the items of one answer, each with its bytes. Raises NotManaged if an item is not
-    understood."""
+    """The canonical message of an answer's items, each with its bytes. Raises NotManaged if not understood."""
     texts: list[str] = []
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
@@ -402,8 +399,7 @@ def leave_out_reasoning(
 
 
 def leave_out_unstored_reasoning(raws: Sequence[bytes]) -> list[bytes]:
-    """The items of an answer that its provider has not stored, as they can be sent again: without reasoning that is
-    there by its id alone."""
+    """The items of an unstored answer as they can be sent again, without reasoning by its id alone."""
     items = [_RAW.decode(raw) for raw in raws]
     return [raw for _, raw in leave_out_reasoning(raws, items, lambda n: is_id_alone(items[n]))]
 

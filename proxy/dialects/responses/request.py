@@ -79,8 +79,7 @@ class ResponsesRequest:
 
     @property
     def prefix_end(self) -> int:
-        """The end of the last item: the next body of the same history is expected to have the same bytes up to there.
-        0 if `input` is one text."""
+        """The end of the last item, up to which the next body is expected to be the same. 0 for one text."""
         return self.elements[-1][1] if self.elements else 0
 
     @property
@@ -268,8 +267,7 @@ def _convert_tools(body: bytes, members: Mapping[str, Span], known: tuple[bytes,
 
 
 def _make_chat_body(plain: Mapping[str, Any], tools: bytes, messages: Sequence[bytes]) -> bytes:
-    """The chat-completions body. The members in front of `messages` do not change as a conversation grows. tools: chat
-    definitions."""
+    """The chat-completions body, whose members in front of `messages` stay the same. tools: chat definitions."""
     head = {"model": plain.get("model")} if isinstance(plain.get("model"), str) else {}
     tail: dict[str, Any] = {"stream": plain.get("stream") is True}
     if tail["stream"]:
@@ -313,8 +311,7 @@ class _Changes:
         self._is_same = True
 
     def take(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Sort the messages, without those that are written already. Raises ValueError for a change that is not
-        allowed."""
+        """Sort the messages that are not written already. Raises ValueError for a change that is not allowed."""
         written = self._request.memo.written
         known = written.find_beginning(messages) if written is not None else None
         if known is None or _has_own_result(messages[len(known.outgoing) :]):

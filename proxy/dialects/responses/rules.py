@@ -305,21 +305,10 @@ def find_partners(body: bytes, memo: PrefixMemo | None = None) -> dict[str, str]
 
 
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
-    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if it cannot be
-    read."""
+    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if unreadable."""
     trace = prompt.copy()
     _add_items(trace, map(msgspec.json.decode, responses_items.make_items(answer, {})))
     return trace.bindings
-
-
-def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
-    """The bindings in a body. memo: only the items behind the known beginning are read.
-
-    The prompt is the tools, the text format, the effort and every earlier item; `instructions` and earlier reasoning
-    are no part of it. Ids, states and annotations are left out, because no edit changes them and clients do. Raises
-    ValueError for a body that is no JSON object.
-    """
-    return _TRACER.trace(body, memo)
 
 
 def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
@@ -345,7 +334,9 @@ def _add_items(trace: BindingTrace, items: Iterable[Any]) -> None:
             trace.add(_canonicalize(item))
 
 
-_TRACER: Final = HistoryTracer("input", ("tools", "text", "reasoning"), _begin_trace, _add_items)
+trace_prompt: Final = HistoryTracer("input", ("tools", "text", "reasoning"), _begin_trace, _add_items).trace
+"""The prompt is the tools, the text format, the effort and every earlier item; `instructions` and earlier reasoning are
+no part of it. Ids, states and annotations are left out, because no edit changes them and clients do."""
 
 
 def _canonicalize(item: Any) -> Any:

@@ -139,8 +139,7 @@ def edit_item(raw: bytes, change: TextChange) -> bytes:
 
 
 def _replace_images(raw: bytes, item: Mapping[str, Any], texts: Mapping[int, str]) -> list[Replacement]:
-    """The replacements of images in a tool's output. A cache mark of an image stays. Raises ValueError if the item is
-    none."""
+    """Replacements of images in a tool's output; cache marks stay. Raises ValueError for another item."""
     if responses_items.find_type(item) not in ("function_call_output", "custom_tool_call_output"):
         raise ValueError("an image outside of a tool's output has changed")
     output = spans.read_members(raw)["output"]

@@ -11,7 +11,8 @@ from fastapi import Depends, Path, Query, Request
 from proxy.errors import Conflict, Forbidden, NotFound
 from proxy.exchange.services import Services
 from proxy.sessions import locate
-from proxy.store.base import BranchRecord, SessionRecord, Store
+from proxy.store.base import BranchRecord, SessionRecord
+from proxy.store.reads import Store
 from proxy.web.auth import CALLER_KEY, LOCAL_CALLER, Caller
 from proxy.web.session_address import read_address
 

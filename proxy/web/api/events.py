@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Header, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from proxy.errors import BadRequest, ClientGone
 from proxy.events import bus
@@ -30,35 +30,6 @@ HEARTBEAT_S: Final = 15.0
 """Seconds of silence after which a stream gets a comment, so that no intermediary takes it for dead."""
 RETRY_MS: Final = 1000
 """Milliseconds that browsers wait before they reconnect."""
-
-
-class EventDetails(BaseModel):
-    """One event: the JSON after `data:`. id: rises, over restarts too; it is the `id:` of the stream. session, branch,
-    exchange: empty if there is none. data: the details, by kind. Two kinds are about the stream itself and have the id
-    0, and no `id:`. `lost` gives in `data.lost` the number of events for which the listener was too slow. `gap` reports
-    that requested events are no longer here."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": 1767225600123456, "kind": "context:pruned", "tenant": "acme", "session": "fix-the-build",
-                    "branch": "k5xw2a", "exchange": "q7mz4c", "at": 1767225600.12,
-                    "data": {"original": 91000, "final": 64000, "removed": 12, "tokenReduction": 27000,
-                             "removed_ids": ["mfrggzdfmy"]},
-                }
-            ]
-        }
-    )  # fmt: skip
-
-    id: int
-    kind: str
-    tenant: str
-    session: str
-    branch: str
-    exchange: str
-    at: float
-    data: Annotated[dict[str, Any], Field(description="By kind.")]
 
 
 class EventKindDetails(BaseModel):
@@ -109,8 +80,8 @@ async def stream_events(
     follow: Annotated[bool, Query(description="False: only those that are here already, and then the end.")] = True,
     last_event_id: Annotated[str | None, Header(max_length=32, description="The same, as browsers send it.")] = None,
 ) -> Response:
-    """Stream events as server-sent events: `id`, `event` (the kind) and `data` (JSON: `EventDetails`). Each replica
-    sends its own events."""
+    """Stream events as server-sent events: `id`, `event` (the kind) and `data`. The data is JSON: `id`, `kind`,
+    `tenant`, `session`, `branch`, `exchange`, `at` and, by kind, `data`. Each replica sends its own events."""
     wrong = bus.find_unknown_patterns(kind or ())
     if wrong:
         raise BadRequest(f"there is no kind of event {wrong[0]!r}", hint="GET /api/events/kinds lists them.")

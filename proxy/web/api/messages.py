@@ -255,12 +255,7 @@ async def list_exchanges(
         if len(matching) > limit or len(rows) <= limit:
             return pagination.make_page(matching, limit, describe_exchange, lambda row: [row.started_at])
         before = rows[-1].started_at
-    next_cursor = (
-        pagination.write_cursor([before])
-        if len(matching) <= limit
-        else pagination.write_cursor([matching[limit - 1].started_at])
-    )
-    return Page(items=[describe_exchange(row) for row in matching[:limit]], next=next_cursor)
+    return Page(items=[describe_exchange(row) for row in matching], next=pagination.write_cursor([before]))
 
 
 @exchanges_router.get("/{exchange}", openapi_extra=READ)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects.completions.request import build_prefix_cache, read_request
+from proxy.dialects.messages import request as messages_request
 from proxy.dialects.messages.blocks import WireMessage, convert_message
 from proxy.dialects.messages.request import (
     MessagesRequest,
@@ -132,7 +133,9 @@ def test_a_continued_body_is_read_as_a_whole_one(history: list[dict[str, Any]], 
         read.append(raw)
         return convert_message(raw)
 
-    assert read_messages_request(whole.body, None, before, convert) == whole
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(messages_request, "convert_message", convert)
+        assert read_messages_request(whole.body, None, before) == whole
     assert len(read) == (len(history) if before.is_cut else len(history) - before.stable)
 
 

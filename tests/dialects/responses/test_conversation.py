@@ -19,7 +19,7 @@ from proxy.dialects.responses import rules
 from proxy.dialects.responses.request import read_wire_request
 from proxy.notes.state_block import HEADINGS
 from proxy.stream import responses_body as body_rules
-from proxy.stream.relay_options import ClientEcho, RelayOptions
+from proxy.stream.answer_relay import ClientEcho, RelayOptions
 from proxy.stream.responses_relay import ResponsesRelay
 from tests.dialects.responses.histories import Json, developer, user
 from tests.response_events import events

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.exchange.dialect import DIALECTS
-from proxy.stream.relay_options import RelayOptions
+from proxy.stream.answer_relay import RelayOptions
 from tests.response_events import events, message, response
 from tests.stream import gemini_rounds, messages_rounds
 
