@@ -24,14 +24,13 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange import bound_reasoning, exchange_rows
 from proxy.exchange.bound_reasoning import hash_token
 from proxy.exchange.dialect import is_bound_answer
+from proxy.exchange.fallback import FallbackReason, count_fallback
 from proxy.exchange.services import LARGE_BODY_BYTES, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
 from proxy.store.base import Row
 from proxy.store.bindings import BindingRow
 
-BOUND: Final = "bound"
-"""The reason that is given where reasoning is left out, as `FallbackReason.BOUND`."""
 UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
 """Errors of a body in which no reasoning can be found; the upstream judges it."""
 
@@ -194,8 +193,8 @@ def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
     if stripped is None:
         return turn
     if not turn.is_preview:
-        services.metrics.fallbacks_total.labels(reason=BOUND).inc()
-    return stripped.with_prompt(fallback=BOUND)
+        count_fallback(services, FallbackReason.BOUND)
+    return stripped.with_prompt(fallback=FallbackReason.BOUND)
 
 
 def leave_out_for_edits(services: Services, turn: Turn, judged: Judgement) -> Turn | None:
