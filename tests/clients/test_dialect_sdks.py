@@ -33,13 +33,20 @@ MESSAGES_TOOL: Json = {
 
 
 async def run_responses(base: str, stream: bool) -> Run:
+    """The loop of `work_on_responses`."""
+    return await work_on_responses(
+        openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="sk-any", max_retries=0), stream=stream
+    )
+
+
+async def work_on_responses(client: openai.AsyncOpenAI, *, stream: bool) -> Run:
     """`responses.create` and `responses.stream`, each item sent back as the SDK gives it."""
     file_tool, items = FileTool(), list[Any]([{"role": "user", "content": PROMPT}])
     asked: Json = {
         "model": "gpt-6.2-sol", "input": items, "tools": [RESPONSES_TOOL], "store": False,
         "instructions": "You are a careful engineer.", "include": ["reasoning.encrypted_content"],
     }  # fmt: skip
-    async with openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="sk-any", max_retries=0) as client:
+    async with client:
         while True:
             if stream:
                 async with client.responses.stream(**asked) as events:
@@ -87,14 +94,22 @@ async def run_raw_responses(base: str, stream: bool) -> Run:
 
 
 async def run_messages(base: str, stream: bool) -> Run:
-    """`messages.create` and `messages.stream`, with thinking and a moving mark of the cache."""
+    """The loop of `work_on_messages`."""
+    return await work_on_messages(
+        anthropic.AsyncAnthropic(base_url=base, api_key="sk-any", max_retries=0), stream=stream
+    )
+
+
+async def work_on_messages(client: Any, *, stream: bool, counts: bool = False) -> Run:
+    """`messages.create` and `messages.stream`, with thinking and a moving mark of the cache. counts: each prompt is
+    counted too."""
     file_tool, messages = FileTool(), list[Any]([{"role": "user", "content": PROMPT}])
     asked: Json = {
         "model": "claude-opus-5-5", "max_tokens": 4096, "messages": messages, "tools": [MESSAGES_TOOL],
         "thinking": {"type": "adaptive"}, "system": [{"type": "text", "text": "You are a careful engineer."}],
         "cache_control": {"type": "ephemeral"},
     }  # fmt: skip
-    async with anthropic.AsyncAnthropic(base_url=base, api_key="sk-any", max_retries=0) as client:
+    async with client:
         while True:
             if stream:
                 async with client.messages.stream(**asked) as events:
@@ -111,6 +126,9 @@ async def run_messages(base: str, stream: bool) -> Run:
                 {"type": "tool_result", "tool_use_id": one.id, "content": file_tool.read(**one.input)} for one in calls
             ]
             messages.append({"role": "user", "content": results})
+            if counts:
+                counted = {name: value for name, value in asked.items() if name not in ("max_tokens", "cache_control")}
+                assert (await client.messages.count_tokens(**counted)).input_tokens > 0
 
 
 async def run_tool_runner(base: str, stream: bool, **more: Any) -> Run:
