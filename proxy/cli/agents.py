@@ -16,8 +16,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from proxy.errors import ConfigError
+from proxy.upstream.headers import ANTHROPIC_HOST
 
-ANTHROPIC: Final = "https://api.anthropic.com"
+ANTHROPIC: Final = f"https://{ANTHROPIC_HOST}"
 OPENAI: Final = "https://api.openai.com/v1"
 CHATGPT: Final = "https://chatgpt.com/backend-api/codex"
 """The address to which Codex sends requests of a ChatGPT login."""
@@ -106,14 +107,12 @@ def _read_claude(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
     # Claude Code lays the variables of its settings files over the environment.
     known = {**surroundings.environment, **own}
     base, environment = _find_claude_place(known, upstream)
-    if set(environment) & set(own):
-        if any(one.partition("=")[0] == "--settings" for one in surroundings.arguments):
-            [name, *_] = sorted(set(environment) & set(own))
-            allowed = f"nothing, as long as a settings file sets {name}: wrap needs this argument itself"
-            raise ConfigError("--settings", "...", allowed)
-        laid = {name: value for name, value in environment.items() if name in own}
-        return AgentSetup((AgentUpstream("anthropic", base),), environment, ("--settings", json.dumps({"env": laid})))
-    return AgentSetup((AgentUpstream("anthropic", base),), environment)
+    laid = {name: value for name, value in environment.items() if name in own}
+    if laid and any(one.partition("=")[0] == "--settings" for one in surroundings.arguments):
+        allowed = f"nothing, as long as a settings file sets {next(iter(laid))}: wrap needs this argument itself"
+        raise ConfigError("--settings", "...", allowed)
+    arguments = ("--settings", json.dumps({"env": laid})) if laid else ()
+    return AgentSetup((AgentUpstream("anthropic", base),), environment, arguments)
 
 
 def _find_claude_place(known: Mapping[str, str], upstream: str) -> tuple[str, dict[str, str]]:
@@ -175,7 +174,7 @@ def _add_version(base: str) -> str:
 
 def is_anthropic(url: str) -> bool:
     """True if this is Anthropic's own address."""
-    return urlsplit(url).hostname == "api.anthropic.com"
+    return urlsplit(url).hostname == ANTHROPIC_HOST
 
 
 def _read_codex(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
