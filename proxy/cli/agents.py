@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from proxy.cli.claude_clouds import CloudPlace, add_version, find_cloud_place
 from proxy.errors import ConfigError
 from proxy.upstream.headers import ANTHROPIC_HOST
 
@@ -26,21 +27,18 @@ GOOGLE: Final = "https://generativelanguage.googleapis.com"
 
 TOOL_SEARCH: Final = "ENABLE_TOOL_SEARCH"
 FIRST_PARTY: Final = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"
-BEDROCK: Final = "CLAUDE_CODE_USE_BEDROCK"
-VERTEX: Final = "CLAUDE_CODE_USE_VERTEX"
-FOUNDRY: Final = "CLAUDE_CODE_USE_FOUNDRY"
-"""Variables by which Claude Code sends its requests to a cloud."""
-FOUNDRY_RESOURCE: Final = "ANTHROPIC_FOUNDRY_RESOURCE"
-VERTEX_REGION: Final = "CLOUD_ML_REGION"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentUpstream:
-    """An address to which an agent's requests go. models: patterns of the model names that go there."""
+    """An address to which an agent's requests go."""
 
     name: str
     base_url: str
     models: tuple[str, ...] = ("*",)
+    """Patterns of the model names that go there."""
+    auth: str = ""
+    """`aws` if the proxy has to sign the requests (`upstreams.NAME.auth`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,70 +104,29 @@ def _read_claude(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
             own |= {str(name): str(value) for name, value in table.items()}
     # Claude Code lays the variables of its settings files over the environment.
     known = {**surroundings.environment, **own}
-    base, environment = _find_claude_place(known, upstream)
-    laid = {name: value for name, value in environment.items() if name in own}
+    place = _find_claude_place(known, upstream)
+    laid = {name: value for name, value in place.environment.items() if name in own}
     if laid and any(one.partition("=")[0] == "--settings" for one in surroundings.arguments):
         allowed = f"nothing, as long as a settings file sets {next(iter(laid))}: wrap needs this argument itself"
         raise ConfigError("--settings", "...", allowed)
     arguments = ("--settings", json.dumps({"env": laid})) if laid else ()
-    return AgentSetup((AgentUpstream("anthropic", base),), environment, arguments)
+    asked = AgentUpstream("anthropic", place.base_url, auth=place.auth)
+    return AgentSetup((asked,), place.environment, arguments)
 
 
-def _find_claude_place(known: Mapping[str, str], upstream: str) -> tuple[str, dict[str, str]]:
-    """Return (the address of Claude Code's upstream, the variables that point it at the proxy). known: the variables in
-    force. Raises ConfigError."""
-    clouds = [name for name in (BEDROCK, VERTEX, FOUNDRY) if known.get(name, "").lower() not in ("", "0", "false")]
-    if BEDROCK in clouds:
-        raise ConfigError(BEDROCK, known[BEDROCK], "nothing: signed requests of Bedrock do not go through the proxy")
-    if VERTEX in clouds:
-        return upstream or _find_vertex_base(known), {"ANTHROPIC_VERTEX_BASE_URL": "{url}/v1"}
-    if FOUNDRY in clouds:
-        environment = {"ANTHROPIC_FOUNDRY_BASE_URL": "{url}"}
-        if known.get(FOUNDRY_RESOURCE):
-            environment[FOUNDRY_RESOURCE] = ""  # Claude Code refuses both
-        return upstream or _find_foundry_base(known), environment
-    base = upstream or _add_version(known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
+def _find_claude_place(known: Mapping[str, str], upstream: str) -> CloudPlace:
+    """Return the place of Claude Code's requests. known: the variables in force. Raises ConfigError."""
+    cloud = find_cloud_place(known, upstream)
+    if cloud is not None:
+        return cloud
+    base = upstream or add_version(known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
     environment = {"ANTHROPIC_BASE_URL": "{url}"}
     # Behind an address that is not Anthropic's, Claude Code switches its tool search off and shortens its window.
     if TOOL_SEARCH not in known:
         environment[TOOL_SEARCH] = "true"
     if is_anthropic(base) and FIRST_PARTY not in known:
         environment[FIRST_PARTY] = "1"
-    return base, environment
-
-
-def _find_vertex_base(known: Mapping[str, str]) -> str:
-    """Return the address of Vertex AI in a region, as Anthropic's SDK has it."""
-    if named := known.get("ANTHROPIC_VERTEX_BASE_URL"):
-        return named
-    for name, value in known.items():  # a region for one model
-        if name.startswith("VERTEX_REGION_") and value and value != known.get(VERTEX_REGION):
-            raise ConfigError(name, value, f"the region of {VERTEX_REGION}: the proxy leads to one")
-    region = known.get(VERTEX_REGION, "")
-    if not region:
-        raise ConfigError(VERTEX_REGION, region, "a region of Vertex AI, or name the address with --upstream")
-    if region == "global":
-        return "https://aiplatform.googleapis.com/v1"
-    if region in ("us", "eu"):
-        return f"https://aiplatform.{region}.rep.googleapis.com/v1"
-    return f"https://{region}-aiplatform.googleapis.com/v1"
-
-
-def _find_foundry_base(known: Mapping[str, str]) -> str:
-    """Return the address of Claude in Microsoft Foundry, as Anthropic's SDK has it."""
-    if named := known.get("ANTHROPIC_FOUNDRY_BASE_URL"):
-        return _add_version(named)
-    resource = known.get(FOUNDRY_RESOURCE, "")
-    if not resource:
-        raise ConfigError(FOUNDRY_RESOURCE, resource, "a resource of Foundry, or name the address with --upstream")
-    return f"https://{resource}.services.ai.azure.com/anthropic/v1"
-
-
-def _add_version(base: str) -> str:
-    """Return the address for the proxy: agents add /v1/messages to theirs, and the proxy replaces /v1 by a base's own
-    path."""
-    base = base.rstrip("/")
-    return base if urlsplit(base).path in ("", "/v1") or base.endswith("/v1") else base + "/v1"
+    return CloudPlace(base, environment)
 
 
 def is_anthropic(url: str) -> bool:
@@ -294,7 +251,7 @@ def _read_aider(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
     openai = (
         known.get("AIDER_OPENAI_API_BASE") or known.get("OPENAI_API_BASE") or known.get("OPENAI_BASE_URL") or OPENAI
     )
-    anthropic = _add_version(known.get("ANTHROPIC_API_BASE") or known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
+    anthropic = add_version(known.get("ANTHROPIC_API_BASE") or known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
     both = (AgentUpstream("anthropic", anthropic, ("claude*",)), AgentUpstream("openai", openai))
     wanted = dict.fromkeys(("AIDER_OPENAI_API_BASE", "OPENAI_API_BASE", "OPENAI_BASE_URL"), "{url}/v1")
     wanted |= dict.fromkeys(("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"), "{url}")
@@ -308,7 +265,7 @@ def _read_copilot(surroundings: AgentSurroundings, upstream: str) -> AgentSetup:
         raise ConfigError("COPILOT_PROVIDER_TYPE", kind, "openai or anthropic")
     anthropic = kind == "anthropic"
     named = known.get("COPILOT_PROVIDER_BASE_URL", "")
-    base = upstream or (_add_version(named) if named and anthropic else named)
+    base = upstream or (add_version(named) if named and anthropic else named)
     if not base and not known.get("COPILOT_PROVIDER_API_KEY"):
         allowed = "a key of a provider of your own: GitHub's models have an address that cannot be changed"
         raise ConfigError("COPILOT_PROVIDER_API_KEY", None, allowed)
@@ -361,14 +318,17 @@ AGENTS: Final[Mapping[str, AgentReader]] = {
 """The agents by the names of their programs."""
 
 KEY_VARIABLES: Final[Mapping[str, Sequence[str]]] = {
-    "claude": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    "claude": (
+        "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "AWS_BEARER_TOKEN_BEDROCK",
+        "ANTHROPIC_AWS_API_KEY",
+    ),
     "codex": ("OPENAI_API_KEY", "CODEX_API_KEY"),
     "opencode": ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
     "qwen": ("OPENAI_API_KEY",),
     "aider": ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
     "copilot": ("COPILOT_PROVIDER_API_KEY",),
     "gemini": ("GEMINI_API_KEY",),
-}
+}  # fmt: skip
 """Variables in which an agent looks for its key."""
 
 

@@ -55,6 +55,7 @@ from proxy.settings.model import DEMO
 from proxy.store import create_store, maintenance
 from proxy.store.schema import LATEST_VERSION
 from proxy.store.sqlite import SqliteStore
+from proxy.upstream.aws_signing import AwsSigner
 from proxy.upstream.headers import choose_key_header, write_credential
 from proxy.web.app import make_policies
 
@@ -186,6 +187,8 @@ def check_upstream(name: str, target: UpstreamSettings) -> Finding:
     about = f"upstream {name}"
     if target.base_url == DEMO:
         return Finding(about, "good", "the scripted model in the package", "Name a real one with --upstream URL.")
+    if target.auth:
+        return check_aws_credentials(about, target)
     key, variable = _read_key(target)
     try:
         answer = _ask(target, "/models", key)
@@ -207,6 +210,16 @@ def check_upstream(name: str, target: UpstreamSettings) -> Finding:
         return Finding(about, "unknown", f"{target.base_url} answers, but has no list of models (404)", remedy)
     taken = f", and takes the key in {variable}" if key and answer.status_code < 300 else ""
     return Finding(about, "good", f"{target.base_url} answers{taken}")
+
+
+def check_aws_credentials(about: str, target: UpstreamSettings) -> Finding:
+    """Look whether requests to AWS can be signed. Nothing is sent: AWS has no list of models there."""
+    url = urlsplit(target.base_url)
+    try:
+        method = AwsSigner(f"{url.scheme}://{url.netloc}", url.hostname or "").find_credentials().method
+    except LookupError as problem:
+        return Finding(about, "fault", f"requests cannot be signed: {describe_cause(problem)}", "Log in to AWS.")
+    return Finding(about, "good", f"requests to {target.base_url} are signed with AWS credentials ({method})")
 
 
 def check_model(name: str, asked: str, model: Model) -> Finding:
@@ -247,6 +260,8 @@ def send_request(name: str, target: UpstreamSettings, asked: str, model: Model) 
     about = f"request to {name}"
     if target.base_url == DEMO:
         return Finding(about, "good", "not sent: the scripted model always answers")
+    if target.auth:
+        return Finding(about, "unknown", "not sent: only the running proxy signs requests", "Send one through it.")
     key, _ = _read_key(target)
     path, body = find_wire_format(target).make_request(asked, "Say OK.", ANSWER_TOKENS)
     began = time.monotonic()

@@ -329,7 +329,7 @@ def make_examples(settings: Settings, url: str) -> list[tuple[str, str]]:
     first = next(iter(settings.active_upstreams.values()))
     wire_format = find_wire_format(first)
     model = find_plain_model(first)
-    keyless = first.base_url == DEMO or first.read_api_key() is not None
+    keyless = first.base_url == DEMO or bool(first.auth) or first.read_api_key() is not None
     headers = wire_format.make_headers("" if keyless else f"${wire_format.key_variables[0]}")
     arguments = ', api_key="unused"' if keyless else ""
     imports = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +11,8 @@ from urllib.parse import urlsplit
 from proxy.cli.agents import is_anthropic
 from proxy.settings.load import UpstreamSettings
 from proxy.settings.model import DEMO
+
+BEDROCK_HOST: Final = re.compile(r"(?:^|\.)bedrock-runtime(?:-fips)?\..*amazonaws\.com(?:\.cn)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ def _ask_gemini(model: str, prompt: str, tokens: int) -> tuple[str, dict[str, An
     )
 
 
+def _ask_bedrock(model: str, prompt: str, tokens: int) -> tuple[str, dict[str, Any]]:
+    body = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": tokens or 1000}
+    return f"/model/{model}/invoke", body | {"messages": [{"role": "user", "content": prompt}]}
+
+
 COMPLETIONS: Final = WireFormat(
     "gpt-5-mini", ("OPENAI_API_KEY",), "/v1", lambda key: {"Authorization": f"Bearer {key}"} if key else {},
     _ask_completions,
@@ -70,10 +78,18 @@ GEMINI: Final = WireFormat(
     "or Gemini CLI\nGOOGLE_GEMINI_BASE_URL={url} gemini",
 )  # fmt: skip
 
+BEDROCK: Final = WireFormat(
+    "us.anthropic.claude-haiku-4-5-20251001-v1:0", ("AWS_BEARER_TOKEN_BEDROCK",), "",
+    lambda key: {"Authorization": f"Bearer {key}"} if key else {}, _ask_bedrock,
+    "or Claude Code\nCLAUDE_CODE_USE_BEDROCK=1 ANTHROPIC_BEDROCK_BASE_URL={url} claude",
+)  # fmt: skip
+
 
 def find_wire_format(target: UpstreamSettings) -> WireFormat:
     """Return the format in which an upstream is asked. Google's address for clients of OpenAI has a longer path."""
     parts = urlsplit(target.base_url)
+    if BEDROCK_HOST.search(parts.hostname or "") and not parts.path.strip("/"):
+        return BEDROCK
     if target.strategy == "anthropic" or is_anthropic(target.base_url):
         return MESSAGES
     is_google = target.strategy == "gemini" or parts.hostname == "generativelanguage.googleapis.com"

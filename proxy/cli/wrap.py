@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +112,7 @@ def find_or_start_proxy(
         address = (url or asked_before).rstrip("/").removesuffix("/v1")
         yield _describe_running_proxy(address, read_overview(address, named=True), policy)
         return
-    wants_own = policy is not None or db is not None or config is not None
+    wants_own = policy is not None or db is not None or config is not None or is_signed(setup.upstreams)
     running = None if wants_own else read_overview(DEFAULT_URL, named=False)
     if running is not None and _leads_to(running, setup.upstreams):
         yield _describe_running_proxy(DEFAULT_URL, running, None)
@@ -146,6 +146,11 @@ def read_overview(url: str, *, named: bool) -> Any:
     return overview if isinstance(overview, dict) and isinstance(overview.get("targets"), list) else None
 
 
+def is_signed(upstreams: Iterable[AgentUpstream]) -> bool:
+    """True if the proxy has to sign requests: no other proxy is known to do so."""
+    return any(one.auth for one in upstreams)
+
+
 def _leads_to(overview: Any, upstreams: tuple[AgentUpstream, ...]) -> bool:
     """True if a running proxy sends everything to where the agent would send it."""
     running = [(one["base_url"].rstrip("/").removesuffix("/v1"), tuple(one["models"])) for one in overview["targets"]]
@@ -173,12 +178,13 @@ def make_settings(
     user = read_settings(config, **flags, db=db)
     if user.keys:
         raise ConfigError("keys", "...", "none: wrap's own proxy serves this machine alone, and the agent has no key")
-    if upstream:
+    if upstream and not is_signed(upstreams):
         flags["upstream"] = upstream
-    elif not (user.upstream or user.upstreams):
+    elif upstream or not (user.upstream or user.upstreams):
         for one in upstreams:
             flags[f"upstreams.{one.name}.base_url"] = one.base_url
             flags[f"upstreams.{one.name}.models"] = one.models
+            flags[f"upstreams.{one.name}.auth"] = one.auth
     if db is None and user.db == Settings.model_fields["db"].default:
         flags["db"] = str(find_free_store(make_data_folder()))
     else:

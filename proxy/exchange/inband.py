@@ -18,6 +18,7 @@ from proxy.chat import chain, json_spans
 from proxy.chat.group import follows_action
 from proxy.chat.message import Message, Request
 from proxy.dialects.base import WireRequest
+from proxy.dialects.cloud_paths import add_path_values, find_plain_path
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange.dialect import DIALECTS
@@ -76,6 +77,8 @@ async def extract_command(services: Services, incoming: Incoming) -> ExtractedCo
             request, _ = services.message_cache.get_request(body)
         else:
             request, _ = await asyncio.to_thread(services.message_cache.get_request, body)
+        if not request.model:
+            request = add_path_values(request, incoming.path)
         remaining = list(drop_commands(request.messages))
         line = _find_command(request.messages)
         if line is not None:
@@ -168,7 +171,7 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
     except StoreUnavailable as problem:
         text = f"{REPLY_MARK} {problem}"
     own: Headers = [(b"x-context-session", session.encode("utf-8", "replace"))] if session else []
-    writer = find_demo_dialect(f"{incoming.path}?{incoming.query.decode('latin-1')}")
+    writer = find_demo_dialect(find_plain_path(f"{incoming.path}?{incoming.query.decode('latin-1')}"))
     if writer is None:
         await _reply(services, request, own, text, out)
     else:

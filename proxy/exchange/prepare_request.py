@@ -20,7 +20,7 @@ from proxy.context.models import Model, with_long_cache, with_user_first
 from proxy.context.plan import Edit
 from proxy.context.policy import Policy
 from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, WireRequest
-from proxy.dialects.cloud_paths import read_path_model
+from proxy.dialects.cloud_paths import add_path_values
 from proxy.errors import StoreUnavailable
 from proxy.exchange import (
     cost,
@@ -135,7 +135,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         wire_request.canonical if wire_request is not None else (),
     )
     if not request.model:
-        request = msgspec.structs.replace(request, model=read_path_model(incoming.path))
+        request = add_path_values(request, incoming.path)
     if (trace := CURRENT_TRACE.get()) is not None:
         trace.model = request.model
     target, model = services.client.select_target(request.model), _look_up_model(services, dialect, request.model)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from proxy.errors import AnswerTooLong, StoreUnavailable, UpstreamError
 from proxy.exchange import (
+    bedrock_stream,
     bound_reasoning,
     cache_breakpoints,
     chains,
@@ -61,9 +62,9 @@ class Sender:
             body = chains.drop_refused(self.services, incoming, body)
         if turn.wire_request is not None:
             headers = result_clearing.add_beta(turn, headers, body)
-        return await self.services.client.send(
-            self.target, UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, body)
-        )
+        request = UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, body)
+        reply = await self.services.client.send(self.target, request)
+        return reply if incoming.frames is None else bedrock_stream.read_reply(reply, incoming.frames)
 
 
 async def send_prompt(services: Services, turn: Turn, target: Target, incoming: Incoming) -> tuple[Turn, Reply]:

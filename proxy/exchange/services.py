@@ -25,6 +25,7 @@ from proxy.sessions.live import LiveSessions
 from proxy.sessions.provider_chains import Chain, HistoryMemory, ItemMemory
 from proxy.settings.load import Settings
 from proxy.store.reads import Store
+from proxy.stream.aws_event_stream import EventFrames
 from proxy.tools.sandbox import Sandbox, TenantSlots
 from proxy.tools.tool_context import make_read_slots
 from proxy.upstream.client import UpstreamClient
@@ -73,6 +74,8 @@ class Incoming(msgspec.Struct, frozen=True):
     """The name of the wire format that the client speaks (`exchange.dialect`)."""
     chain: Chain | None = None
     """The place in a chain of responses, where the provider stores what the client may name later (`chains`)."""
+    frames: EventFrames | None = None
+    """The frames of the answer, where the client reads an AWS event stream (`bedrock_stream`)."""
 
 
 class ResponseWriter(Protocol):

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit, urlunsplit
@@ -97,6 +98,9 @@ class UpstreamSettings(SettingsSection):
     """The header of that key. Empty: `x-api-key` for Anthropic, `api-key` for Azure, `x-goog-api-key` for Gemini's own
     paths; for all others, and for OAuth tokens, `Authorization: Bearer`. Anthropic is recognised by its address or by
     `strategy`."""
+    auth: Literal["", "aws"] = ""
+    """`aws`: requests are signed for Bedrock with the credentials that AWS's own tools find, by the extra `aws`. The
+    client's credential does not go on."""
     models: tuple[str, ...] = ("*",)
     """Patterns (`gpt-*`) of the model names that go here."""
     transport: Literal["aiohttp", "httpx2"] = "aiohttp"
@@ -112,6 +116,11 @@ class UpstreamSettings(SettingsSection):
     """A PEM file with the key of `client_cert`."""
     policy: PolicyName = ""
     """The policy for requests that go here; empty: the global `policy`."""
+
+    @property
+    def lends_credential(self) -> bool:
+        """True if requests carry a credential of the operator's."""
+        return bool(self.api_key_env or self.auth)
 
     def read_api_key(self) -> SecretStr | None:
         """Return the key from the environment. None if the client's own key is used or the variable is empty."""
@@ -456,14 +465,8 @@ def _check_environment(settings: Settings) -> Iterator[tuple[KeyPath, object, st
     for name, upstream in settings.upstreams.items():
         place = ("upstreams", name)
         policy_names.append(((*place, "policy"), upstream.policy))
-        if upstream.api_key_env and not upstream.read_api_key():
-            yield (*place, "api_key_env"), upstream.api_key_env, "the name of an environment variable that is set"
-        for field in ("ca_bundle", "client_cert", "client_key"):
-            file = getattr(upstream, field)
-            if file and not Path(file).is_file():
-                yield (*place, field), file, "a PEM file that is there"
-        if upstream.client_key and not upstream.client_cert:
-            yield (*place, "client_cert"), "", "the PEM file of the certificate to which `client_key` belongs"
+        for field, value, allowed in _check_upstream(upstream):
+            yield (*place, field), value, allowed
     for path, policy in policy_names:
         if policy and policy not in policies:
             yield path, policy, "one of " + ", ".join(sorted(policies))
@@ -480,6 +483,22 @@ def _check_environment(settings: Settings) -> Iterator[tuple[KeyPath, object, st
             seen.add(value)
     yield from _check_own_files(settings)
     settings.load_models()
+
+
+def _check_upstream(upstream: UpstreamSettings) -> Iterator[tuple[str, object, str]]:
+    """Yield errors in one upstream: the setting, its value and what is allowed."""
+    if upstream.api_key_env and not upstream.read_api_key():
+        yield "api_key_env", upstream.api_key_env, "the name of an environment variable that is set"
+    if upstream.auth and upstream.api_key_env:
+        yield "auth", upstream.auth, "empty beside `api_key_env`: a request has one credential"
+    if upstream.auth and find_spec("botocore") is None:
+        yield "auth", upstream.auth, 'empty, or pip install "agent-context-proxy[aws]"'
+    for field in ("ca_bundle", "client_cert", "client_key"):
+        file = getattr(upstream, field)
+        if file and not Path(file).is_file():
+            yield field, file, "a PEM file that is there"
+    if upstream.client_key and not upstream.client_cert:
+        yield "client_cert", "", "the PEM file of the certificate to which `client_key` belongs"
 
 
 def _check_own_files(settings: Settings) -> Iterator[tuple[KeyPath, object, str]]:

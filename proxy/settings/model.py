@@ -449,9 +449,10 @@ class PassthroughSettings(SettingsSection):
         "GET /v1/models", "GET /v1/models/*", "GET /v1/models/*/*", "POST /v1/responses", "POST /v1/completions",
         "POST /v1/messages", "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /v1/moderations",
         "POST /v1/rerank", "POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/audio/speech",
-        "POST /v1/audio/transcriptions", "POST /v1/audio/translations",
+        "POST /v1/audio/transcriptions", "POST /v1/audio/translations", "POST /model/**/converse",
+        "POST /model/**/converse-stream", "POST /model/**/count-tokens",
     )  # fmt: skip
-    """Requests that a client may make of an upstream with a key of the operator's (`api_key_env`), as method and path.
+    """Requests that a client may make of an upstream with a credential of the operator's, as method and path.
     `*` stands for characters of one segment, `**` for any number of segments, `["*"]` for everything. All others get
     403, and so does a segment that holds more than letters, digits and `-._~:@`. A name with a slash, for example
     `openai/gpt-5`, has two segments. Chat is not in this list: it always passes."""

@@ -32,7 +32,7 @@ from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.stream.sse import begins_stream
 from proxy.telemetry import Telemetry, UpstreamRound
-from proxy.upstream.decompress import DecodedBody, make_decoders
+from proxy.upstream.decompress import DecodedBody, Decoder, make_decoders
 from proxy.upstream.headers import (
     AUTHORIZATION,
     MIN_SECRET_LENGTH,
@@ -47,6 +47,7 @@ from proxy.upstream.headers import (
 from proxy.upstream.transport import (
     AiohttpTransport,
     Target,
+    create_signer,
     create_transport,
     find_key_header,
     find_own_base_paths,
@@ -149,6 +150,13 @@ class Reply:
             self._redactor = Redactor(list_key_encodings(target.key))
             if self.encoding and status not in BODILESS_STATUSES:
                 self._withhold_body()
+
+    def read_as_events(self, decoder: Decoder) -> None:
+        """Read the body of an AWS event stream as server-sent events. decoder: that of its frames."""
+        self._parts = DecodedBody(self._parts, [decoder])
+        kept = remove_headers(self.headers, b"content-length", b"content-type")
+        self.headers = [*kept, (b"content-type", EVENT_STREAM.encode())]
+        self.content_type, self.is_stream = EVENT_STREAM, True
 
     def _decode_body(self) -> None:
         """Decode a body that is compressed against the proxy's request, if its coding is known."""
@@ -270,6 +278,7 @@ class TargetTransport(httpx2.AsyncBaseTransport):
         self.url = httpx2.URL(f"{self.address.scheme.decode()}://{self.address.host_header.decode()}")
         self.open_responses = 0
         self.transport = create_transport(target, settings.pool)
+        self._signer = create_signer(target, self.address)
         self._limits = settings.pool
         self._metrics = metrics
 
@@ -277,6 +286,8 @@ class TargetTransport(httpx2.AsyncBaseTransport):
         """Send the request and count failures. Raises `httpx2.TransportError`."""
         self.open_responses += 1
         try:
+            if self._signer is not None:
+                request = await self._signer.sign_request(request)
             response = await self.transport.handle_async_request(request)
         except BaseException as error:
             self.open_responses -= 1

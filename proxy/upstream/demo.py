@@ -17,8 +17,9 @@ from urllib.parse import unquote
 
 import httpx2
 
-from proxy.dialects.cloud_paths import read_cloud_path
+from proxy.dialects.cloud_paths import find_plain_path, read_cloud_path
 from proxy.errors import NotManaged
+from proxy.stream.aws_event_stream import MEDIA_TYPE, EventFrames, FrameEncoder
 from proxy.upstream.demo_dialects import DemoAnswer, DemoDialect, DemoUsage, find_demo_dialect
 from proxy.upstream.headers import Headers
 from proxy.upstream.script import Json, ScriptedCall, ScriptedTurn, take_turn
@@ -74,11 +75,11 @@ class DemoTransport(httpx2.AsyncBaseTransport):
     def answer_request(self, method: str, path: str, body: bytes) -> DemoResponse:
         """Answer a request. path: with or without /v1, and its query. Others get OpenAI's errors."""
         cloud_path = read_cloud_path(unquote(path.partition("?")[0]))
-        if cloud_path is not None:
-            path = cloud_path.plain
+        is_framed = cloud_path is not None and cloud_path.is_stream
+        path = find_plain_path(path)
         dialect = find_demo_dialect(path)
         if dialect is not None and method == "POST":
-            return self._answer_in(dialect, body)
+            return self._answer_in(dialect, body, is_framed=is_framed)
         path = path.partition("?")[0].removeprefix("/v1").rstrip("/")
         if path == "/models":
             return _answer_json(200, {"object": "list", "data": [_MODEL]})
@@ -101,8 +102,8 @@ class DemoTransport(httpx2.AsyncBaseTransport):
             return _answer_error(400, wrong, "invalid_value", "messages")
         return self._answer_chat(request, body)
 
-    def _answer_in(self, dialect: DemoDialect, body: bytes) -> DemoResponse:
-        """Answer a request in another wire format than chat completions."""
+    def _answer_in(self, dialect: DemoDialect, body: bytes, *, is_framed: bool) -> DemoResponse:
+        """Answer a request in another wire format than chat completions. is_framed: by an AWS event stream."""
         try:
             request = json.loads(dialect.read(body))
         except NotManaged as problem:
@@ -125,6 +126,10 @@ class DemoTransport(httpx2.AsyncBaseTransport):
         if dialect.is_list:
             chunks = [json.loads(event.strip().removeprefix(b"data: ")) for event in dialect.write_events(answer)]
             return _answer_json(200, chunks)
+        if is_framed:
+            encoder = FrameEncoder(EventFrames())
+            frames = [encoder.feed(event) for event in dialect.write_events(answer)]
+            return DemoResponse(200, [(b"content-type", MEDIA_TYPE.encode())], DemoBody(frames))
         if request.get("stream") is True:
             return self._send_events(dialect.write_events(answer), answer.name)
         return _answer_json(200, dialect.write(answer))

@@ -17,6 +17,8 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
+from proxy.dialects.cloud_paths import BEDROCK_PREFIX
+
 Headers = list[tuple[bytes, bytes]]
 
 HOP_BY_HOP: Final = frozenset(
@@ -99,7 +101,7 @@ def choose_key_header(path: str, key: str, *, host: str, strategy: str, key_head
     """
     if key_header:
         return key_header.encode()
-    if key.startswith(TOKEN_PREFIXES):
+    if key.startswith(TOKEN_PREFIXES) or path.startswith(BEDROCK_PREFIX):
         return AUTHORIZATION
     if GOOGLE_PATH.search(path):
         return GOOGLE_KEY

@@ -31,6 +31,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx2
 
+from proxy.dialects.cloud_paths import BEDROCK_PREFIX
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
 from proxy.settings.model import DEMO, PoolSettings
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     import aiohttp
     from aiohttp.connector import Connection
     from yarl import URL
+
+    from proxy.upstream.aws_signing import AwsSigner
 
 KEPT_S: Final = 4.0
 """Seconds for which an idle connection is kept. It is less than the 5 s after which uvicorn (so vLLM and LiteLLM) and
@@ -76,7 +79,8 @@ _SHARED_BASE_PATH = re.compile(r"(?:/v1\w*|/openai)?")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An upstream as configured. `key` is its own key, None if the client's Authorization goes on."""
+    """An upstream as configured. `key` is its own key, "" where requests are signed (`auth`), and None if the client's
+    Authorization goes on."""
 
     name: str
     base_url: str
@@ -91,6 +95,8 @@ class Target:
     client_key: str = ""
     key_header: str = ""
     """The header of the key; "": chosen for each request."""
+    auth: str = ""
+    """`aws` where requests are signed (`aws_signing`)."""
 
     def __repr__(self) -> str:
         key = None if self.key is None else "***"
@@ -111,11 +117,11 @@ class Address:
     def request_target(self, path: str, query: bytes) -> bytes:
         """Return the request target for a client's path. A base with a path replaces the /v1 of the client's path. A
         base without a path leaves it as it is. Google's and Azure's own paths bring the end of such a base, and
-        Ollama's have none, so that of the base is left out."""
+        Bedrock's and Ollama's have none, so that of the base is left out."""
         path = "/" + path.lstrip("/")
         if GOOGLE_PATH.search(path):
             path = _GOOGLE_BASE_END.sub("", self.base_path) + path
-        elif path.startswith("/openai/"):
+        elif path.startswith(("/openai/", BEDROCK_PREFIX)):
             path = AZURE_BASE_END.sub("", self.base_path) + path
         elif OLLAMA_PATH.fullmatch(path):
             path = self.base_path.removesuffix("/v1") + path
@@ -165,7 +171,7 @@ def read_targets(settings: Settings) -> Iterable[Target]:
             name=name,
             base_url=upstream.base_url,
             strategy=upstream.strategy,
-            key=None if key is None else key.get_secret_value(),
+            key=("" if upstream.auth else None) if key is None else key.get_secret_value(),
             models=upstream.models,
             proxy=upstream.find_outbound_proxy(),
             ca_bundle=upstream.ca_bundle,
@@ -174,6 +180,7 @@ def read_targets(settings: Settings) -> Iterable[Target]:
             client_cert=upstream.client_cert,
             client_key=upstream.client_key,
             key_header=upstream.key_header,
+            auth=upstream.auth,
         )
 
 
@@ -240,6 +247,15 @@ def create_transport(target: Target, limits: PoolSettings) -> httpx2.AsyncBaseTr
         words = 'an http:// or https:// URL, or a socks5:// one with transport = "httpx2"'
         raise ConfigError(f"upstreams.{target.name}.proxy", "(not shown)", words)
     return AiohttpTransport(target, limits) if target.transport == "aiohttp" else Httpx2Transport(target, limits)
+
+
+def create_signer(target: Target, address: Address) -> AwsSigner | None:
+    """Return the signer of a target's requests; None where they go unsigned."""
+    if not target.auth:
+        return None
+    from proxy.upstream.aws_signing import AwsSigner  # noqa: PLC0415  # few upstreams need it
+
+    return AwsSigner(f"{address.scheme.decode()}://{address.host_header.decode()}", address.host.decode("ascii"))
 
 
 class AiohttpTransport(httpx2.AsyncBaseTransport):

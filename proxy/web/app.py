@@ -92,6 +92,11 @@ ROUTES = (
         "/v1/projects/{project}/locations/{location}/publishers/anthropic/models/{model}:streamRawPredict",
         "Messages on Vertex AI, managed; also `:rawPredict`. The model `count-tokens` counts.",
     ),
+    (
+        "POST",
+        "/model/{model}/invoke-with-response-stream",
+        "Messages on Bedrock, managed; also `/invoke`. A body without `anthropic_version` is passed on.",
+    ),
     ("POST", "/s/{session}/v1/...", "One of these, in the session that the path names."),
     ("POST", "/v1/compress", "Messages of a gateway, shortened: as many, in their order."),
     ("GET", "/v1/retrieve/{hash}", "The original of a message that was shortened there."),
@@ -104,7 +109,7 @@ ROUTES = (
     (
         "any",
         "anything else, also under /s/{session}",
-        "Passed through byte for byte; with an `api_key_env` what `passthrough.paths` lists.",
+        "Passed through byte for byte; with a credential of the operator's what `passthrough.paths` lists.",
     ),
 )
 """The rows that docs/reference/routes.md lists before the admin API."""

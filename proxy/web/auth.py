@@ -75,7 +75,7 @@ class ApiKeys:
     def __init__(self, settings: Settings) -> None:
         self._by_digest = {bytes.fromhex(key.sha256): key for key in settings.keys}
         self.lends_credentials = any(
-            target.api_key_env or target.base_url == DEMO for target in settings.active_upstreams.values()
+            target.lends_credential or target.base_url == DEMO for target in settings.active_upstreams.values()
         )
         """True if a request to an upstream may carry another credential than the received one."""
         self._has_tenants = len({key.tenant for key in settings.keys} - {ALL_TENANTS}) > 1

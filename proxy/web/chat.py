@@ -12,6 +12,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from proxy.dialects.cloud_paths import BEDROCK_PREFIX
+from proxy.exchange import bedrock_stream
 from proxy.exchange.compress_rows import compress_rows, retrieve_original
 from proxy.exchange.count_prompt import COUNT_PATHS, handle_count
 from proxy.exchange.handler import COMPACTION_PATHS, handle_chat, handle_compaction
@@ -80,7 +82,11 @@ async def serve_chat(
 ) -> None:
     """Handle one chat request. share: its part of the body budget. dialect: the name of its wire format."""
     incoming = await read_incoming(scope, receive, services, place, share, dialect)
-    answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s), scope.get(HOLD_HEAD_KEY))
+    answer: ResponseWriter = AsgiResponse(
+        with_write_timeout(send, services.settings.timeouts.idle_s), scope.get(HOLD_HEAD_KEY)
+    )
+    if incoming.frames is not None:
+        answer = bedrock_stream.FrameWriter(answer, incoming.frames)
     route = place.raw_path.partition("?")[0]
     if route.endswith(COMPACTION_PATHS):
         handle = handle_compaction
@@ -133,6 +139,8 @@ async def read_incoming(
     )
     if any(name == b"content-encoding" for name, _ in incoming.headers):
         incoming = await _decode_request(services, incoming, share.reserve)
+    if place.path.startswith(BEDROCK_PREFIX) and not incoming.unmanaged_reason:
+        incoming = bedrock_stream.read_request(incoming, place.path)
     return incoming
 
 

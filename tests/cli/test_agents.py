@@ -8,14 +8,11 @@ import pytest
 from proxy.cli.agents import (
     AGENTS,
     ANTHROPIC,
-    BEDROCK,
     CHATGPT,
     FIRST_PARTY,
-    FOUNDRY,
     GOOGLE,
     OPENAI,
     TOOL_SEARCH,
-    VERTEX,
     AgentSetup,
     AgentSurroundings,
     read_agent,
@@ -77,56 +74,6 @@ def test_claude_s_settings_files_win_over_the_environment_and_are_left_as_they_a
     assert (tmp_path / ".claude/settings.json").read_text() == written
     with pytest.raises(ConfigError, match="--settings"):
         read("claude", tmp_path, "--settings=mine.json")
-
-
-@pytest.mark.parametrize(
-    ("known", "base"),
-    [
-        ({"CLOUD_ML_REGION": "us-east5"}, "https://us-east5-aiplatform.googleapis.com/v1"),
-        ({"CLOUD_ML_REGION": "global"}, "https://aiplatform.googleapis.com/v1"),
-        ({"CLOUD_ML_REGION": "eu"}, "https://aiplatform.eu.rep.googleapis.com/v1"),
-        ({"ANTHROPIC_VERTEX_BASE_URL": "https://gateway.example/vertex/v1"}, "https://gateway.example/vertex/v1"),
-    ],
-)
-def test_claude_on_vertex_is_led_to_its_region(tmp_path: Path, known: dict[str, str], base: str) -> None:
-    made = read("claude", tmp_path, **{VERTEX: "1"}, **known)
-    assert bases(made) == [(base, ("*",))]
-    assert made.fill_environment(URL) == {"ANTHROPIC_VERTEX_BASE_URL": f"{URL}/v1"}
-    named = read("claude", tmp_path, upstream="https://mine.example/v1", **{VERTEX: "true"})
-    assert bases(named) == [("https://mine.example/v1", ("*",))]
-
-
-def test_claude_on_vertex_needs_one_region(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="CLOUD_ML_REGION"):
-        read("claude", tmp_path, **{VERTEX: "1"})
-    two = {"CLOUD_ML_REGION": "global", "VERTEX_REGION_CLAUDE_HAIKU_4_5": "us-east5"}
-    with pytest.raises(ConfigError, match="VERTEX_REGION_CLAUDE_HAIKU_4_5"):
-        read("claude", tmp_path, **{VERTEX: "1"}, **two)
-
-
-def test_claude_in_foundry_is_led_to_its_resource_and_told_of_one_address(tmp_path: Path) -> None:
-    made = read("claude", tmp_path, **{FOUNDRY: "1"}, ANTHROPIC_FOUNDRY_RESOURCE="team")
-    assert bases(made) == [("https://team.services.ai.azure.com/anthropic/v1", ("*",))]
-    assert made.fill_environment(URL) == {"ANTHROPIC_FOUNDRY_BASE_URL": URL, "ANTHROPIC_FOUNDRY_RESOURCE": ""}
-    made = read("claude", tmp_path, **{FOUNDRY: "1"}, ANTHROPIC_FOUNDRY_BASE_URL="https://gateway.example/anthropic")
-    assert bases(made) == [("https://gateway.example/anthropic/v1", ("*",))]
-    assert made.fill_environment(URL) == {"ANTHROPIC_FOUNDRY_BASE_URL": URL}
-    with pytest.raises(ConfigError, match="ANTHROPIC_FOUNDRY_RESOURCE"):
-        read("claude", tmp_path, **{FOUNDRY: "1"})
-
-
-def test_a_cloud_that_a_settings_file_names_is_laid_over_it(tmp_path: Path) -> None:
-    own = {FOUNDRY: "1", "ANTHROPIC_FOUNDRY_RESOURCE": "team"}
-    write(tmp_path / ".claude/settings.json", json.dumps({"env": own}))
-    laid = json.loads(read("claude", tmp_path).fill_arguments(URL)[1])
-    assert laid == {"env": {"ANTHROPIC_FOUNDRY_RESOURCE": ""}}, "its base URL stands in the environment"
-
-
-def test_claude_on_bedrock_is_refused_in_plain_words(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="do not go through the proxy"):
-        read("claude", tmp_path, **{BEDROCK: "1"})
-    for cloud in (BEDROCK, VERTEX, FOUNDRY):
-        assert bases(read("claude", tmp_path, **{cloud: "0"})) == [(ANTHROPIC, ("*",))]
 
 
 def test_codex_is_pointed_by_the_key_that_its_provider_reads(tmp_path: Path) -> None:

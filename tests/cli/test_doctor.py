@@ -31,9 +31,14 @@ from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 
 
-def run(folder: Path, *words: str, **environment: str) -> tuple[int, Any]:
+def run(folder: Path, *words: str, **environment: str | None) -> tuple[int, Any]:
     none = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"), "")
-    env = {"HOME": str(folder), "PATH": str(folder / "bin"), "CONTEXT_PROXY_URL": "http://127.0.0.1:9", **none}
+    env: dict[str, str | None] = {
+        "HOME": str(folder),
+        "PATH": str(folder / "bin"),
+        "CONTEXT_PROXY_URL": "http://127.0.0.1:9",
+        **none,
+    }
     env |= environment
     done = CliRunner().invoke(app, ["doctor", "--db", str(folder / "a.sqlite3"), *words, "--json"], env=env)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -146,6 +151,22 @@ async def test_an_upstream_of_gemini_is_asked_in_its_own_form_and_by_its_own_key
 async def refuses_in_googles_form(request: Any, there: Any) -> None:
     error = {"code": 400, "status": "INVALID_ARGUMENT", "details": [{"reason": "API_KEY_INVALID"}]}
     await send_reply(there, b"400 Bad Request", json.dumps({"error": error}).encode())
+
+
+def test_where_the_proxy_signs_the_credentials_are_looked_for(tmp_path: Path) -> None:
+    pytest.importorskip("botocore", reason="botocore is not installed")
+    config = tmp_path / "config.toml"
+    config.write_text('[upstreams.b]\nbase_url = "https://bedrock-runtime.eu-west-1.amazonaws.com"\nauth = "aws"\n')
+    none = dict.fromkeys(("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
+    own = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": str(tmp_path / "none"),
+           "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"), **none}  # fmt: skip
+    code, found = run(tmp_path, "--config", str(config), "--send", **own)
+    assert (code, by_name(found)["upstream b"]["status"]) == (1, "fault")
+    assert "no AWS credentials" in by_name(found)["upstream b"]["text"]
+    code, found = run(tmp_path, "--config", str(config), "--send",
+                      **{**own, "AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s"})  # fmt: skip
+    assert by_name(found)["upstream b"]["text"].endswith("are signed with AWS credentials (env)")
+    assert by_name(found)["request to b"]["status"] == "unknown"
 
 
 async def test_google_refuses_a_key_with_400() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.cli.serve import make_examples
-from proxy.cli.wire_formats import COMPLETIONS, GEMINI, MESSAGES, find_plain_model, find_wire_format
+from proxy.cli.wire_formats import BEDROCK, COMPLETIONS, GEMINI, MESSAGES, find_plain_model, find_wire_format
 from proxy.context.models import find_model
 from proxy.settings.load import Settings, UpstreamSettings
 from tests.proxy_server import run_proxy
@@ -29,6 +29,8 @@ from tests.strict_messages import StrictMessages
         ({"base_url": "https://generativelanguage.googleapis.com"}, GEMINI),
         ({"base_url": "https://generativelanguage.googleapis.com/v1beta/"}, GEMINI),
         ({"base_url": "https://generativelanguage.googleapis.com/v1beta/openai", "strategy": "gemini"}, COMPLETIONS),
+        ({"base_url": "https://bedrock-runtime.us-east-1.amazonaws.com"}, BEDROCK),
+        ({"base_url": "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1"}, COMPLETIONS),
     ],
 )
 def test_an_upstream_is_asked_in_its_own_format(upstream: dict[str, Any], wire_format: object) -> None:
@@ -40,7 +42,7 @@ def test_an_upstream_is_asked_in_its_own_format(upstream: dict[str, Any], wire_f
 
 def test_the_small_models_have_prices() -> None:
     models = Settings().load_models()
-    assert all(find_model(models, one.model).input is not None for one in (COMPLETIONS, MESSAGES, GEMINI))
+    assert all(find_model(models, one.model).input is not None for one in (COMPLETIONS, MESSAGES, GEMINI, BEDROCK))
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")

@@ -266,6 +266,9 @@ def test_the_agent_s_upstream_gives_way_to_the_user_s(tmp_path: Path, monkeypatc
     )  # fmt: skip
     made = wrap.make_settings(own, config, upstream="https://named.example", policy=None, db="x.sqlite3")
     assert ([u.base_url for u in made.active_upstreams.values()], made.db) == (["https://named.example"], "x.sqlite3")
+    signed = (AgentUpstream("anthropic", "https://named.example", auth="aws"),)
+    made = wrap.make_settings(signed, None, upstream="https://named.example", policy=None, db="x.sqlite3")
+    assert [(u.base_url, u.auth) for u in made.active_upstreams.values()] == [("https://named.example", "aws")]
     config.write_text(f'[[keys]]\nname = "a"\nsha256 = "{"0" * 64}"\ntenant = "t"\nplane = "data"\n')
     with pytest.raises(ConfigError, match="this machine alone"):
         wrap.make_settings(own, config, upstream="", policy=None, db=None)

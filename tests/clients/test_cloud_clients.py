@@ -1,4 +1,4 @@
-"""The SDKs' own clients of Vertex AI and Azure in loops of 25 steps."""
+"""The SDKs' own clients of Vertex AI, Bedrock and Azure in loops of 25 steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.clients.clouds import AzureModel, VertexModel, on
+from tests.clients.clouds import AzureModel, BedrockModel, VertexModel, on
 from tests.clients.loops import POLICIES, Run, check_client, make_messages_model, make_responses_model
 from tests.clients.test_dialect_sdks import work_on_messages, work_on_responses
 
@@ -24,6 +24,12 @@ async def run_vertex(base: str, stream: bool) -> Run:
         base_url=f"{base}/v1", access_token="ya29.token", project_id="team", region="us-east5", max_retries=0
     )
     return await work_on_messages(client, stream=stream, counts=True)
+
+
+async def run_bedrock(base: str, stream: bool) -> Run:
+    """Claude on Bedrock, with an API key."""
+    client = anthropic.AsyncAnthropicBedrock(base_url=base, api_key="ABSK-any", aws_region="us-east-1", max_retries=0)
+    return await work_on_messages(client, stream=stream)
 
 
 async def run_azure(base: str, stream: bool) -> Run:
@@ -42,3 +48,8 @@ async def test_the_client_of_claude_on_vertex_works_as_without_the_proxy(stream:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_client_of_responses_on_azure_works_as_without_the_proxy(stream: bool, tmp_path: Path) -> None:
     await check_client(run_azure, on(AzureModel, make_responses_model), POLICIES, tmp_path, stream=stream)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_client_of_claude_on_bedrock_works_as_without_the_proxy(stream: bool, tmp_path: Path) -> None:
+    await check_client(run_bedrock, on(BedrockModel, make_messages_model), POLICIES, tmp_path, stream=stream)

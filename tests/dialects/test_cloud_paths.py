@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.dialects.cloud_paths import read_cloud_path, read_path_model
+from proxy.dialects.cloud_paths import add_path_values, find_plain_path, read_cloud_path, read_path_model
+from proxy.dialects.completions.request import read_request
 from proxy.exchange.dialect import find_dialect
 
 VERTEX = "/projects/team/locations/us-east5/publishers/anthropic/models"
+
+PROFILE = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/ab12"
 
 
 @pytest.mark.parametrize(
@@ -19,6 +22,8 @@ VERTEX = "/projects/team/locations/us-east5/publishers/anthropic/models"
         (f"/v1{VERTEX}/claude-opus-5-5@20260401:streamRawPredict", "messages", "claude-opus-5-5@20260401"),
         (f"{VERTEX}/claude-haiku-4-5:rawPredict", "messages", "claude-haiku-4-5"),
         (f"/v1beta1{VERTEX}/count-tokens:rawPredict", "messages", ""),
+        ("/model/us.anthropic.claude-opus-5-5-v1:0/invoke", "messages", "us.anthropic.claude-opus-5-5-v1:0"),
+        (f"/model/{PROFILE}/invoke-with-response-stream", "messages", PROFILE),
     ],
 )
 def test_a_path_of_a_cloud_tells_its_wire_format_and_its_model(path: str, dialect: str, model: str) -> None:
@@ -36,6 +41,7 @@ def test_a_path_of_a_cloud_tells_its_wire_format_and_its_model(path: str, dialec
         "/openai/deployments/gpt-5/embeddings", "/openai/deployments/a/b/chat/completions",
         "/openai/chat/completions/x", "/openai/responses/resp_1", f"{VERTEX}/claude:predict",
         "/v1/projects/t/locations/l/publishers/mistralai/models/m:rawPredict", "/v1/chat/completions", "",
+        "/model/any/converse", "/model/a/b/invoke", "/model//invoke", "/model/any/invoke/x", "/v1/model/any/invoke",
     ],
 )  # fmt: skip
 def test_other_paths_are_none_of_them(path: str) -> None:
@@ -46,3 +52,12 @@ def test_other_paths_are_none_of_them(path: str) -> None:
 def test_a_model_is_read_from_an_encoded_path_and_from_geminis() -> None:
     assert read_path_model("/openai/deployments/gpt%2D5/chat/completions") == "gpt-5"
     assert read_path_model("/v1beta/models/gemini-3-pro:generateContent?alt=sse") == "gemini-3-pro"
+
+
+def test_a_path_of_bedrock_tells_if_a_stream_is_wanted() -> None:
+    request = read_request(b'{"messages":[{"role":"user","content":"Hello."}]}')
+    path = f"/model/{PROFILE.replace('/', '%2F')}/invoke"
+    assert (add_path_values(request, path).model, add_path_values(request, path).stream) == (PROFILE, False)
+    assert add_path_values(request, f"{path}-with-response-stream").stream
+    assert find_plain_path(f"{path}?a=b") == "/v1/messages?a=b"
+    assert find_plain_path("/v1/models?a=b") == "/v1/models?a=b"

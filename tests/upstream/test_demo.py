@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
+from proxy.stream.aws_event_stream import FrameParser
 from proxy.stream.completions_relay import CompletionsRelay
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.demo import CACHE_BLOCK_BYTES, MAX_CACHE_BLOCKS, DemoResponse, DemoTransport
@@ -140,6 +141,13 @@ def test_the_paths_of_clouds_are_answered_as_the_plain_ones() -> None:
     vertex = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-opus-5-5:rawPredict"
     answer = demo.answer_request("POST", vertex, json.dumps({"max_tokens": 100, "messages": [USER]}).encode())
     assert (answer.status, read(answer)["type"]) == (200, "message")
+    asked = json.dumps({"anthropic_version": "v", "max_tokens": 100, "messages": [USER]}).encode()
+    answer = demo.answer_request("POST", "/model/any.claude/invoke", asked)
+    assert (answer.status, read(answer)["type"]) == (200, "message")
+    stream = demo.answer_request("POST", "/model/any.claude/invoke-with-response-stream", asked)
+    assert stream.headers == [(b"content-type", b"application/vnd.amazon.eventstream")]
+    frames = FrameParser().feed(b"".join(stream.body.parts))
+    assert {frame.headers[":event-type"] for frame in frames} == {"chunk"}
 
 
 def read(answer: DemoResponse) -> dict[str, Any]:

@@ -196,6 +196,7 @@ def test_each_provider_gets_its_key_where_it_looks_for_it(host: str, path: str, 
 
 def test_a_gateway_that_is_anthropics_kind_gets_its_key_as_anthropic_does() -> None:
     assert choose_key_header("/v1/messages", "k", host="gateway.lan", strategy="anthropic") == ANTHROPIC_KEY
+    assert choose_key_header("/model/m/invoke", "k", host="gateway.lan", strategy="anthropic") == AUTHORIZATION
 
 
 @pytest.mark.parametrize(
