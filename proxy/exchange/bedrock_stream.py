@@ -9,14 +9,18 @@ from typing import Final
 from msgspec.structs import replace
 
 from proxy.dialects.cloud_paths import BEDROCK_PATH, BEDROCK_STREAM
+from proxy.exchange.client_stream import KEEPALIVE_COMMENT
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.services import Headers, Incoming, ResponseWriter
-from proxy.stream.aws_event_stream import MEDIA_TYPE, EventFrames, FrameDecoder, FrameEncoder
+from proxy.stream.aws_event_stream import MEDIA_TYPE, EventFrames, FrameDecoder, FrameEncoder, write_chunk
 from proxy.upstream.client import Reply, is_event_stream
 from proxy.upstream.headers import remove_headers
 
 _VERSION: Final = re.compile(rb'"anthropic_version"\s*:')
 """A member that Bedrock demands of Claude's requests, and that no other model's has."""
+
+_PING: Final = write_chunk(b'{"type":"ping"}')
+"""Messages' own event for a silent stream: frames have no comments."""
 
 
 def read_request(incoming: Incoming, path: str) -> Incoming:
@@ -56,6 +60,8 @@ class FrameWriter(ResponseWriter):
     async def write(self, data: bytes) -> None:
         if not self._is_framed:
             await self._out.write(data)
+        elif data == KEEPALIVE_COMMENT:
+            await self._out.write(_PING)
         elif frames := self._encoder.feed(data):
             await self._out.write(frames)
 

@@ -13,6 +13,7 @@ from proxy.upstream.client import Reply
 
 KEEPALIVE_S = 10.0
 """Seconds of silence after which a stream gets a comment: some clients give up on a silent connection."""
+KEEPALIVE_COMMENT = b": keepalive\n\n"
 REST_S = 0.1
 """Seconds at most in which the rest of a stream is read after its answer: the client's end waits for it."""
 
@@ -98,7 +99,7 @@ class _KeepaliveWriter(ResponseWriter):
 @asynccontextmanager
 async def keep_alive(out: ResponseWriter, *, has_comments: bool) -> AsyncIterator[ResponseWriter]:
     """Wrap the client's stream: while it is silent, comments are sent, or blank lines in their place."""
-    writer = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")
+    writer = _KeepaliveWriter(out, KEEPALIVE_COMMENT if has_comments else b"\n")
     task = asyncio.create_task(writer.send_keepalives())
     try:
         yield writer

@@ -22,7 +22,8 @@ MEDIA_TYPE: Final = "application/vnd.amazon.eventstream"
 MAX_FRAME_BYTES: Final = 24 << 20
 """Largest frame that AWS's own clients read, in bytes."""
 MAX_HELD_FRAMES: Final = 64
-"""Frames that are kept until their events come out: those of an end that waits for the store are a few."""
+MAX_HELD_BYTES: Final = 4 << 20
+"""Frames that are held until their events come out. Those of an end that waits for the store are a few."""
 ERROR_TYPE: Final = "modelStreamErrorException"
 """The error for which AWS's clients advise another try."""
 
@@ -146,13 +147,38 @@ def write_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
 
 class EventFrames:
     """The frames of one answer. Each stream of upstream is read by a `FrameDecoder`, and one `FrameEncoder` writes the
-    answer. A frame is kept until the encoder has passed its event."""
+    answer. A frame is held until the encoder has passed its event."""
 
-    __slots__ = ("held",)
+    __slots__ = ("_held", "_size")
 
     def __init__(self) -> None:
-        self.held: deque[tuple[bytes, bytes]] = deque(maxlen=MAX_HELD_FRAMES)
-        """(The data of an event, its frame), in the order of the stream."""
+        self._held: deque[tuple[bytes, bytes]] = deque()  # (an event's data, its frame), as they came
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, data: bytes, frame: bytes) -> None:
+        """Hold the frame of an event with this data. The oldest frames are dropped over the limits."""
+        self._held.append((data, frame))
+        self._size += len(frame)
+        while len(self._held) > MAX_HELD_FRAMES or self._size > MAX_HELD_BYTES:
+            self._drop_oldest()
+
+    def take(self, data: bytes) -> bytes | None:
+        """Return the frame of an event with this data; None if there is none. Those before it are dropped: their events
+        were left out of the answer."""
+        place = next((n for n, (known, _) in enumerate(self._held) if known == data), None)
+        if place is None:
+            return None
+        frame = self._held[place][1]
+        for _ in range(place + 1):
+            self._drop_oldest()
+        return frame
+
+    def _drop_oldest(self) -> None:
+        _, frame = self._held.popleft()
+        self._size -= len(frame)
 
 
 class FrameDecoder:
@@ -180,7 +206,7 @@ class FrameDecoder:
         if data is None:
             data = b'%b%d"}' % (_OTHER_FRAME, zlib.crc32(frame.raw))
         data = data.replace(b"\r", b" ")  # only between the tokens of JSON, where it is a blank
-        self._frames.held.append((data, frame.raw))
+        self._frames.hold(data, frame.raw)
         return name + b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
@@ -221,18 +247,15 @@ class FrameEncoder:
     def _write(self, event: SseEvent) -> bytes:
         if event.data is None:
             return b""
-        held = self._frames.held
-        for n, (data, frame) in enumerate(held):
-            if data == event.data:
-                for _ in range(n + 1):  # those before it were left out of the answer
-                    held.popleft()
-                return frame
+        if (frame := self._frames.take(event.data)) is not None:
+            return frame
         if event.data.startswith(_OTHER_FRAME):
             return b""
-        return _write_error(event.data) if event.name == b"error" else _write_chunk(event.data)
+        return _write_error(event.data) if event.name == b"error" else write_chunk(event.data)
 
 
-def _write_chunk(data: bytes) -> bytes:
+def write_chunk(data: bytes) -> bytes:
+    """Return the frame of an event of Messages. data: its JSON."""
     headers = {":event-type": "chunk", ":content-type": "application/json", ":message-type": "event"}
     return write_frame(headers, b'{"bytes":"' + binascii.b2a_base64(data, newline=False) + b'"}')
 

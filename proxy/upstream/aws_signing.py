@@ -8,6 +8,7 @@ those that AWS's own tools find: variables, profiles, SSO, the role of a machine
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ import httpx2
 
 from proxy.settings.load import copy_environment
 from proxy.upstream.headers import CREDENTIAL_HEADERS, Headers, find_header, remove_headers
+
+log = logging.getLogger(__name__)
 
 _HOST: Final = re.compile(
     r"(?:^|\.)(?P<name>bedrock-runtime(?:-fips)?|bedrock-mantle|aws-external-anthropic)\.(?P<region>[a-z0-9-]+)\."
@@ -50,6 +53,7 @@ class AwsSigner:
             # Credentials are read from files, or asked of the machine's metadata.
             headers = await asyncio.to_thread(self._sign, request, body)
         except Exception as problem:  # botocore has many kinds: files, SSO, metadata
+            log.warning("a request to AWS cannot be signed: %s", problem)
             raise httpx2.ConnectError(f"the request cannot be signed: {problem}") from problem
         if body:
             headers = [*remove_headers(headers, *_LENGTHS), (b"content-length", b"%d" % len(body))]

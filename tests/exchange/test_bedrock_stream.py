@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Any
 
 import pytest
 
+from proxy.exchange import client_stream
 from tests.clients.clouds import FRAMES, BedrockModel, write_chunk, write_frame
 from tests.proxy_server import RawAnswer, make_key, run_proxy
 from tests.raw_upstream import HEAD, Connection, RawRequest, Script, run_upstream
@@ -22,6 +24,8 @@ STREAM_PATH = f"/model/{MODEL}/invoke-with-response-stream"
 BODY: Json = {
     "anthropic_version": "bedrock-2023-05-31", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello."}]
 }  # fmt: skip
+TOOL: Json = {"name": "read", "description": "Read.", "input_schema": {"type": "object", "properties": {}}}
+WITH_TOOL: Json = {**BODY, "tools": [TOOL]}
 EVENTS: list[Json] = [
     {"type": "message_start", "message": {
         "id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": [], "stop_reason": None,
@@ -190,12 +194,11 @@ RECALL: Json = {"type": "tool_use", "id": "toolu_1", "name": "recall", "input": 
 
 async def test_a_hidden_round_shows_no_frame_to_the_client() -> None:
     model = BedrockModel([{"type": "text", "text": "Let me see. "}, RECALL], [{"type": "text", "text": "It is so."}])
-    tool = {"name": "read", "description": "Read.", "input_schema": {"type": "object", "properties": {}}}
     async with (
         run_upstream(model) as upstream,
         run_proxy(upstream.port, policy="rolling", tools={"offer": "first_request"}) as proxy,
     ):
-        answer = await proxy.post({**BODY, "tools": [tool]}, path=STREAM_PATH, key="ABSK-any")
+        answer = await proxy.post(WITH_TOOL, path=STREAM_PATH, key="ABSK-any")
         assert await proxy.outcome() == ("complete", 200, None)
     assert model.refusals == []
     assert len(model.bodies) == 2
@@ -206,3 +209,24 @@ async def test_a_hidden_round_shows_no_frame_to_the_client() -> None:
     assert events[-1]["type"] == "message_stop"
     text = "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
     assert text == "Let me see. It is so."
+
+
+async def test_a_silent_stream_is_kept_alive_by_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames have no comments, and a client that waits for a hidden round would hear nothing."""
+    monkeypatch.setattr(client_stream, "KEEPALIVE_S", 0.05)
+
+    async def script(_: RawRequest, connection: Connection) -> None:
+        await connection.send(FRAMES)
+        await connection.chunk(write_chunk(EVENTS[0]))
+        await asyncio.sleep(0.3)
+        await connection.chunk(b"".join(map(write_chunk, EVENTS[1:])))
+        await connection.chunk(b"")
+
+    async with (
+        run_upstream(script) as upstream,
+        run_proxy(upstream.port, policy="rolling", tools={"offer": "first_request"}) as proxy,
+    ):
+        answer = await proxy.post(WITH_TOOL, path=STREAM_PATH)
+    events = [json.loads(base64.b64decode(json.loads(payload)["bytes"])) for _, payload in read_frames(answer.body)]
+    assert {"type": "ping"} in events
+    assert [event for event in events if event["type"] != "ping"] == EVENTS

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.stream.aws_event_stream import (
+    MAX_HELD_BYTES,
     MAX_HELD_FRAMES,
     BrokenFrame,
     EventFrames,
@@ -99,7 +100,7 @@ def test_events_that_were_taken_out_and_put_in_are_frames_too() -> None:
     seen = [json.loads(base64.b64decode(json.loads(payload)["bytes"])) for _, payload in read_with_botocore(out)]
     assert [one["type"] for one in seen] == ["message_start", "content_block_delta", "message_stop"]
     assert seen[1]["delta"]["type"] == "other_delta"
-    assert not frames.held
+    assert len(frames) == 0
 
 
 def test_an_exception_is_an_error_event_and_an_error_event_an_exception() -> None:
@@ -173,4 +174,7 @@ def test_a_stream_that_ends_in_a_frame_is_not_whole() -> None:
 def test_few_frames_are_held_however_many_events_are_left_out() -> None:
     frames = EventFrames()
     decode(frames, write_chunk(EVENTS[1]) * 1000)
-    assert len(frames.held) == MAX_HELD_FRAMES
+    assert len(frames) == MAX_HELD_FRAMES
+    large = write_chunk({"type": "content_block_delta", "delta": {"text": "x" * (MAX_HELD_BYTES // 4)}})
+    decode(frames, large * 10)
+    assert len(frames) == 2, "in base64 each has a third of the limit"
