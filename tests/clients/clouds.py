@@ -1,4 +1,4 @@
-"""Strict upstreams at the addresses of clouds: Claude on Vertex AI and Bedrock, Responses on Azure."""
+"""Strict upstreams at the addresses of clouds: Claude on Vertex AI and Bedrock, Gemini on Vertex AI, Azure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from typing import Any
 
 from tests.raw_upstream import STREAM, Connection, RawRequest
 from tests.scripted_model import send_reply
+from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import StrictResponses
 
 VERTEX_LINE = re.compile(
     rb"POST (?:/v1)?/projects/team/locations/us-east5/publishers/anthropic/models/(claude-opus-5-5|count-tokens):"
     rb"(rawPredict|streamRawPredict)(?:\?beta=true)? HTTP/1.1"
+)
+VERTEX_GEMINI_LINE = re.compile(
+    rb"POST /v1beta1/projects/team/locations/us-east5/publishers/google/models/(\S+ HTTP/1.1)"
 )
 AZURE_LINE = b"POST /openai/responses?api-version=2025-04-01-preview HTTP/1.1"
 
@@ -38,6 +42,17 @@ class VertexModel(StrictMessages):
         named = json.dumps({"model": found[1].decode(), **body}).encode()
         headers = [(b"x-api-key", b"k"), (b"anthropic-version", b"2023-06-01"), *request.headers]
         await super().__call__(replace(request, line=line, headers=headers, body=named), connection)
+
+
+class VertexGemini(StrictGemini):
+    """Gemini on Vertex AI: the path has project and place, and a token takes the place of the key."""
+
+    async def __call__(self, request: RawRequest, connection: Connection) -> None:
+        found = VERTEX_GEMINI_LINE.fullmatch(request.line)
+        assert found, request.line
+        assert request.all(b"authorization") == [b"Bearer ya29.token"]
+        headers = [(b"x-goog-api-key", b"k"), *request.headers]
+        await super().__call__(replace(request, line=b"POST /v1beta/models/" + found[1], headers=headers), connection)
 
 
 class AzureModel(StrictResponses):

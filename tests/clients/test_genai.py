@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.clients.clouds import VertexGemini, on
 from tests.clients.loops import POLICIES, PROMPT, FileTool, Run, check_client, make_gemini_model, make_path
 
 # Any, where the package is not installed as well: then the tests are skipped with this reason.
 genai: Any = pytest.importorskip("google.genai", reason="the google-genai SDK is not installed")
 types: Any = import_module("google.genai.types")
+oauth2: Any = import_module("google.oauth2.credentials")
 
 pytestmark = [
     pytest.mark.clients,
@@ -26,8 +28,12 @@ SYSTEM = "You are a careful engineer."
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
 
-def make_client(base: str) -> Any:
-    return genai.Client(api_key="any", http_options=types.HttpOptions(base_url=base)).aio
+def make_client(base: str, *, on_vertex: bool = False) -> Any:
+    options = types.HttpOptions(base_url=base)
+    if not on_vertex:
+        return genai.Client(api_key="any", http_options=options).aio
+    token = oauth2.Credentials("ya29.token")
+    return genai.Client(vertexai=True, project="team", location="us-east5", credentials=token, http_options=options).aio
 
 
 def make_config(tool: Any, **more: Any) -> Any:
@@ -35,12 +41,12 @@ def make_config(tool: Any, **more: Any) -> Any:
     return types.GenerateContentConfig(system_instruction=SYSTEM, tools=[tool], thinking_config=thinking, **more)
 
 
-async def run_models(base: str, stream: bool) -> Run:
+async def run_models(base: str, stream: bool, *, on_vertex: bool = False) -> Run:
     """`models.generate_content` and its stream, each content sent back as the SDK gives it."""
     file_tool, contents = FileTool(), [types.Content(role="user", parts=[types.Part(text=PROMPT)])]
     declared = types.FunctionDeclaration(name="read", description="Read a file.", parameters_json_schema=SCHEMA)
     config = make_config(types.Tool(function_declarations=[declared]))
-    async with make_client(base) as client:
+    async with make_client(base, on_vertex=on_vertex) as client:
         while True:
             asked = {"model": MODEL, "contents": contents, "config": config}
             if stream:
@@ -82,6 +88,13 @@ async def run_chat(base: str, stream: bool) -> Run:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_loop_works_as_without_the_proxy(stream: bool, tmp_path: Path) -> None:
     await check_client(run_models, partial(make_gemini_model, "read", make_path), POLICIES, tmp_path, stream=stream)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_loop_on_vertex_ai_works_as_without_the_proxy(stream: bool, tmp_path: Path) -> None:
+    client = partial(run_models, on_vertex=True)
+    make_model = on(VertexGemini, partial(make_gemini_model, "read", make_path))
+    await check_client(client, make_model, POLICIES, tmp_path, stream=stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
