@@ -84,6 +84,15 @@ LongCache = Annotated[
         help="Write the cache for the longer lifetime of the model's provider, at its price. Policies decide by it.",
     ),
 ]
+KeepAlivePings = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=20,
+        help="Keep the cache warm with every policy: the most pings after each answer (`cache.keep_alive_pings`). "
+        "Doing nothing has none; `--policy passthrough` has nothing but pings. Recordings without times have none.",
+    ),
+]
 Window = Annotated[int | None, typer.Option(min=1, help="Tokens of the context window, in place of the model's.")]
 PlayState = Annotated[
     bool, typer.Option("--play-state", help="Let the played model write a STATE block where it is asked for one.")
@@ -117,6 +126,7 @@ def replay(
     model: ModelName = DEFAULT_MODEL,
     window: Window = None,
     long_cache: LongCache = False,
+    keep_alive_pings: KeepAlivePings = 0,
     play_state: PlayState = False,
     json: Json = None,
     plot: Plot = None,
@@ -140,7 +150,9 @@ def replay(
     if window is not None:
         decided = replace(decided, window=window)
     wanted = [settings.policy] if ask is not None and not policy else policy or []
-    match = ReplaySettings(read_contenders(wanted, make_policies(settings)), decided, pairs, play_state)
+    match = ReplaySettings(
+        read_contenders(wanted, make_policies(settings)), decided, pairs, play_state, keep_alive_pings
+    )
     try:
         if ask is not None:
             with _find_conversations(settings, files or [], from_store) as (_, conversations):

@@ -7,6 +7,7 @@ ends at marks in the prompt (`breakpoint`). There an earlier prompt serves only 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -14,6 +15,7 @@ from proxy.chat.message import Message
 from proxy.context.models import Model
 from proxy.replay.atoms import WireTokenCounter, render_message
 
+PING_MARGIN_S = 20.0
 MAX_CACHED_PROMPTS = 4
 """Number of earlier prompts of a conversation that the cache still holds."""
 
@@ -47,6 +49,18 @@ class ProviderCache:
         self._earlier.append((now, prompt))
         del self._earlier[:-MAX_CACHED_PROMPTS]
         return offsets[-1], count_served_tokens(hit, model)
+
+    def send_pings(self, until: float, most: int) -> tuple[int, float]:
+        """Read the last prompt again, shortly before it expires each time, at most so often and until a time. Return
+        (the number of pings, the time of the last use)."""
+        used_at, prompt = self._earlier[-1]
+        interval = self._model.ttl_s - PING_MARGIN_S
+        if self._model.cache == "none" or interval <= 0:
+            return 0, used_at
+        count = most if until == math.inf else max(0, min(most, math.ceil((until - used_at) / interval) - 1))
+        used_at += count * interval
+        self._earlier[-1] = used_at, prompt
+        return count, used_at
 
     def _count_common_prefix(self, prompt: list[Message], offsets: Sequence[int], old: list[Message]) -> int:
         """Return the tokens of the longest common prefix with an earlier prompt."""

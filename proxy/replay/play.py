@@ -9,8 +9,10 @@ their stored answers are used.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -27,7 +29,7 @@ from proxy.dialects.completions.request import read_message, read_request
 from proxy.replay.atoms import WireTokenCounter
 from proxy.replay.baselines import BASELINES
 from proxy.replay.bound import BOUNDS, BoundInput, compute_bound, find_removable
-from proxy.replay.cache import ProviderCache
+from proxy.replay.cache import ProviderCache, count_served_tokens
 from proxy.replay.read import RecordedConversation
 from proxy.replay.score import PriceScale, PromptScorer, ReplayTotals
 from proxy.replay.wanted_references import RecordedRequest, WantedReferences
@@ -63,6 +65,8 @@ class ReplaySettings:
     """The price pairs for which costs are reported."""
     play_state: bool = False
     """True if the model writes a STATE block when it is asked for one and makes no calls."""
+    keep_alive_pings: int = 0
+    """The most pings that keep the cache warm after an answer, with every policy (`cache.keep_alive_pings`)."""
 
     @property
     def policies(self) -> list[Policy]:
@@ -286,7 +290,8 @@ class _Player:
         cache = ProviderCache(
             settings.model, shared.wire_counter, shared.tool_tokens + (0 if self.late else self.offered.tool_tokens)
         )
-        for step in shared.wanted.requests:
+        steps = shared.wanted.requests
+        for step, following in zip_longest(steps, steps[1:]):
             now = shared.times[step.position - 1]
             plan, prompt = self._plan_request(step.position, now, scorer.totals)
             if self.late and plan and count_losses(plan.edits):
@@ -296,16 +301,26 @@ class _Player:
                 self.edit_points.append(self._make_point(step.position, prompt))
             size, cached = cache.send_prompt(prompt or list(shared.messages[: step.position]), now)
             written = self._take_answer(plan, step, cached, now) if plan else 0
-            scorer.score_request(
-                step,
-                prompt,
-                size,
-                cached,
-                written=written,
-                is_counted=step.position >= shared.conversation.shared_messages,
-            )
+            is_counted = step.position >= shared.conversation.shared_messages
+            scorer.score_request(step, prompt, size, cached, written=written, is_counted=is_counted)
+            pings = self._send_pings(cache, following) if count_served_tokens(size, settings.model) else 0
+            if is_counted:
+                scorer.totals.pings += pings
+                scorer.totals.pinged += pings * size
         scorer.totals.asks = len(self.asked)
         return scorer.totals
+
+    def _send_pings(self, cache: ProviderCache, following: RecordedRequest | None) -> int:
+        """Keep the cache warm up to the next request, and return the number of pings. Nobody knows that a request is
+        the last one. Without recorded times there are no pauses."""
+        most, conversation = self.settings.keep_alive_pings, self.shared.conversation
+        if not most or self.contender.policy is None or not conversation.times:
+            return 0
+        until = math.inf if following is None else conversation.times[following.position - 1]
+        count, used_at = cache.send_pings(until, most)
+        if count and self.state.sent_at is not None:
+            self.state = replace(self.state, sent_at=used_at)
+        return count
 
     def _make_point(self, position: int, prompt: Sequence[Message]) -> EditPoint:
         """The two prompts of a request. The managed one has the proxy's tools where they are offered by now."""

@@ -75,6 +75,8 @@ class ReportRow(Struct, frozen=True):
     """Plans that ended in an error. The original was sent."""
     why: dict[str, int]
     """Reasons of refused and failed plans, with their number."""
+    pings: int = 0
+    """Pings that kept the cache warm. Their price is in the costs."""
 
 
 class ReportEntry(Struct, frozen=True):
@@ -117,6 +119,8 @@ class ReplayReport(Struct, frozen=True):
     """Dollars per million input tokens of the model; null if no price is known."""
     cache_s: float | None = None
     """Seconds without use after which the cache counts as cold; null where the model has no cache."""
+    keep_alive_pings: int = 0
+    """The most pings after each answer."""
 
     def describe_size(self) -> str:
         """Return the number of conversations and requests: 1 conversation, 1,204 requests."""
@@ -167,6 +171,7 @@ class ReportBuilder:
             sources=dict(self._sources),
             input=settings.model.input,
             cache_s=None if settings.model.cache == "none" else settings.model.ttl_s,
+            keep_alive_pings=settings.keep_alive_pings,
             entries=[self._make_entry(contender) for contender in settings.contenders],
             bounds=[
                 ReportEntry(name, "bound", None, None, *self._build_rows(_bound_name(name)))
@@ -219,6 +224,7 @@ def build_row(totals: ReplayTotals, nothing: ReplayTotals | None, scale: PriceSc
         refused=totals.refused,
         failed=totals.failed,
         why=dict(totals.why.most_common(8)),
+        pings=totals.pings,
     )
 
 

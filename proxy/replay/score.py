@@ -36,6 +36,10 @@ class ReplayTotals:
     peak: int = 0
     written: int = 0
     """Tokens of STATE blocks."""
+    pings: int = 0
+    """Pings that kept the cache warm."""
+    pinged: int = 0
+    """Tokens that they read from the cache."""
     atoms: int = 0
     atoms_kept: int = 0
     far_atoms: int = 0
@@ -68,9 +72,9 @@ class ReplayTotals:
         self.why.update(other.why)
 
     def compute_cost(self, prices: PricePair, output_price: float) -> float:
-        """Return the cost of the prompts, and of STATE blocks at `output_price` per token."""
+        """Return the cost of the prompts and pings, and of STATE blocks at `output_price` per token."""
         w, r = prices
-        return w * (self.prompt - self.cached) + r * self.cached + output_price * self.written
+        return w * (self.prompt - self.cached) + r * (self.cached + self.pinged) + output_price * self.written
 
 
 _SUMS = tuple(name for name in ReplayTotals.__dataclass_fields__ if name not in ("peak", "fetching", "why"))

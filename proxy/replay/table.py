@@ -37,10 +37,11 @@ def _render_head(report: ReplayReport) -> str:
     window = f", window {report.window:,}" if report.window else ""
     sources = ", ".join(f"{name} ({count})" for name, count in report.sources.items())
     model = "an unknown model" if report.model == "*" else f"model {report.model}"
+    pings = f", up to {report.keep_alive_pings} pings after each answer" if report.keep_alive_pings else ""
     return (
         f"{report.describe_size()}: {sources}\n"
         f"{model}{window}, policies decide by {report.prices[0]} (write/read), "
-        f"{_describe_cache(report.cache_s)}, tokens by {report.tokens}"
+        f"{_describe_cache(report.cache_s)}{pings}, tokens by {report.tokens}"
     )
 
 

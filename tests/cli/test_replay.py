@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import psutil
@@ -142,6 +143,32 @@ def test_an_hour_of_cache_pays_where_there_are_pauses(tmp_path: Path) -> None:
             paid[pause, bool(option)] = report["entries"][0]["total"]["cost"][report["prices"][0]]["paid"]
     assert paid[10, False] < paid[10, True]  # a write costs more
     assert paid[900, True] < 0.5 * paid[900, False]
+
+
+def test_pings_pay_where_there_are_pauses_and_cost_where_there_are_none(tmp_path: Path) -> None:
+    said = make_run(12)
+    paid: dict[tuple[int | None, int], dict[str, Any]] = {}
+    for pause in (None, 10, 350):
+        file = tmp_path / f"{pause}.jsonl"
+        times = {} if pause is None else {"times": [n * pause for n in range(len(said))]}
+        file.write_text(make_line(*said, **times))
+        for pings in (0, 2):
+            out = tmp_path / "out.json"
+            shown = invoke(
+                file, "--policy", "passthrough", "--model", "claude-opus-5-5", "--json", out, "--jobs", 1,
+                "--keep-alive-pings", pings,
+            )  # fmt: skip
+            assert ("up to 2 pings after each answer" in " ".join(shown.split())) == (pings > 0)
+            report = json.loads(out.read_text())
+            assert report["keep_alive_pings"] == pings
+            rows = {one["name"]: one["total"] for one in report["entries"]}
+            assert rows["nothing"]["pings"] == 0
+            paid[pause, pings] = {**rows["passthrough"], **rows["passthrough"]["cost"][report["prices"][0]]}
+    assert paid[None, 2] == paid[None, 0], "without times there are no pauses"
+    assert paid[10, 2]["pings"] == 2, "nobody knows that a request is the last one"
+    assert paid[10, 0]["paid"] < paid[10, 2]["paid"] < 1.2 * paid[10, 0]["paid"]
+    assert paid[350, 2]["pings"] == 2 * paid[350, 2]["requests"] - 2, "the first prompt is too short for a cache"
+    assert paid[350, 2]["paid"] < 0.5 * paid[350, 0]["paid"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -66,6 +67,27 @@ def test_a_cache_that_was_idle_too_long_serves_nothing() -> None:
     found.send_prompt(prompt, 0)
     assert found.send_prompt(prompt, 300)[1] > 0
     assert found.send_prompt(prompt, 601)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("until", "most", "pings", "served_until"),
+    [(280, 2, 0, 300), (281, 2, 1, 580), (560, 2, 1, 580), (900, 2, 2, 860), (math.inf, 3, 3, 1140), (900, 0, 0, 300)],
+)
+def test_pings_keep_the_cache_warm_up_to_the_next_prompt(
+    until: float, most: int, pings: int, served_until: int
+) -> None:
+    for late in (0, 1):
+        found, prompt = make_cache(replace(PLAIN, ttl_s=300)), make_user_messages("a" * 50)
+        found.send_prompt(prompt, 0)
+        assert found.send_pings(until, most) == (pings, pings * 280)
+        assert (found.send_prompt(prompt, served_until + late)[1] > 0) == (not late)
+
+
+@pytest.mark.parametrize("model", [replace(PLAIN, cache="none"), replace(PLAIN, ttl_s=15)])
+def test_a_cache_that_does_not_outlive_a_ping_has_none(model: Model) -> None:
+    found = make_cache(model)
+    found.send_prompt(make_user_messages("a"), 7)
+    assert found.send_pings(math.inf, 2) == (0, 7)
 
 
 def test_a_model_without_a_cache_serves_nothing() -> None:

@@ -56,6 +56,7 @@ ROW = {
     },
     "atoms": KEPT | {"in_place": "float"}, "lines": KEPT | {"in_place": "NoneType"},
     "faults": "float", "written": "int", "asks": "int", "refused": "int", "failed": "int", "why": {},
+    "pings": "int",
 }  # fmt: skip
 ENTRY = {
     "name": "str",
@@ -72,7 +73,7 @@ def test_the_json_has_the_names_that_it_is_known_by() -> None:
     assert shape(found) == {
         "format": "int", "tokens": "str", "model": "str", "window": "int", "prices": ["str"], "played_state": "bool",
         "conversations": "int", "requests": "int", "sources": {"a.jsonl": "int"}, "entries": [ENTRY], "bounds": [ENTRY],
-        "input": "NoneType", "cache_s": "float",
+        "input": "NoneType", "cache_s": "float", "keep_alive_pings": "int",
     }  # fmt: skip
     assert found["format"] == 1
     assert (
