@@ -25,6 +25,10 @@ RUN python3 -m venv /build \
  && python3 -m venv --without-pip /opt/context-proxy \
  && /build/bin/pip --python /opt/context-proxy/bin/python install --no-cache-dir --no-deps --require-hashes -r requirements.lock \
  && /build/bin/pip --python /opt/context-proxy/bin/python uninstall -y hatchling editables pathspec pluggy trove-classifiers
+# Packages of extras that the lock leaves out: `--build-arg PACKAGES=botocore` for requests signed for AWS.
+ARG PACKAGES=""
+# hadolint ignore=SC2086
+RUN if [ -n "$PACKAGES" ]; then /build/bin/pip --python /opt/context-proxy/bin/python install --no-cache-dir $PACKAGES; fi
 COPY pyproject.toml README.md LICENSE .gitignore ./
 COPY config ./config
 COPY proxy ./proxy
