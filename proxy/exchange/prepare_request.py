@@ -138,7 +138,11 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         request = msgspec.structs.replace(request, model=read_path_model(incoming.path))
     if (trace := CURRENT_TRACE.get()) is not None:
         trace.model = request.model
-    target, model = services.client.select_target(request.model), _look_up_model(services, dialect, request.model)
+    named = read_path_model(incoming.path) if len(services.client.targets) > 1 else ""
+    target, model = (
+        services.client.select_target(named, request.model),
+        _look_up_model(services, dialect, request.model),
+    )
     session_name = find_session_name(services, incoming, headers, request, wire_request)
     token_counter = services.find_token_counter(model)
     is_chosen = locate.is_chosen_name(incoming.session, headers)
