@@ -390,6 +390,12 @@ class UpstreamClient:
                     return target
         return self.targets[0]
 
+    def is_same_place(self, one: str, other: str) -> bool:
+        """True if two upstreams have the same scheme, host and port. False for a name that is no upstream."""
+        if one not in self._transports or other not in self._transports:
+            return False
+        return self._transports[one].url == self._transports[other].url
+
     async def send(self, target: Target, request: UpstreamRequest, *, identity: bool = True) -> Reply:
         """Send a request, and return when the head of the answer has arrived. identity: the answer is not to be
         compressed; what is compressed nevertheless is decoded.
