@@ -16,22 +16,30 @@ from urllib.parse import unquote
 import msgspec
 
 from proxy.chat.message import Request
-from proxy.dialects.gemini.request import read_place
+from proxy.dialects.gemini.request import SEGMENT, read_place
 
 AZURE_PATH: Final = re.compile(
-    r"/openai(?:/v1|/deployments/(?P<model>[^/]+))?(?P<end>/chat/completions|/responses(?:/input_tokens|/compact)?)"
+    rf"/openai(?:/v1|/deployments/(?P<model>{SEGMENT}))?"
+    r"(?P<end>/chat/completions|/responses(?:/input_tokens|/compact)?)"
 )
 VERTEX_PATH: Final = re.compile(
-    r"(?:/v1\w*)?/projects/[^/]+/locations/[^/]+/publishers/anthropic/models/(?P<model>[^/:]+):"
-    r"(?P<method>rawPredict|streamRawPredict)"
+    rf"(?:/v1\w*)?/projects/{SEGMENT}/locations/{SEGMENT}/publishers/anthropic/models/(?P<model>{SEGMENT}):"
+    r"(?P<method>rawPredict|streamRawPredict)",
+    re.ASCII,
 )
 BEDROCK_PREFIX: Final = "/model/"
 """The beginning of Bedrock's paths."""
 BEDROCK_PATH: Final = re.compile(
-    BEDROCK_PREFIX + r"(?P<model>(?:arn:[^/]*:bedrock:[^/]*/)?[^/]+)/(?P<method>invoke(?:-with-response-stream)?)"
+    BEDROCK_PREFIX + r"(?P<model>(?:arn:[\w.:-]+:bedrock:[\w.:-]+/)?[\w.:-]+)/(?P<method>invoke(?:-with-response-stream)?)",
+    re.ASCII,
 )
-"""A model's id, that of an inference profile, or the ARN of one of them."""
+"""A model's id, that of an inference profile, or the ARN of one of them, whose slash comes encoded."""
 BEDROCK_STREAM: Final = "invoke-with-response-stream"
+OTHER_PATH: Final = re.compile(
+    r"/(?:models|tunedModels)/(?P<model>.+?)(?::[A-Za-z]\w*)?/?$"
+    r"|/(?:deployments|model)/(?P<deployed>(?:arn:[^/]+/)?[^/]+)/"
+)
+"""The part of any other path that names its model: at OpenAI, Gemini and Vertex AI; on Azure and Bedrock."""
 COUNT_MODEL: Final = "count-tokens"
 """The model in Vertex's path of a count; the body names the real one."""
 
@@ -84,8 +92,11 @@ def add_path_values(request: Request, path: str) -> Request:
 
 
 def read_path_model(path: str) -> str:
-    """Return the model that a path names, in the form of Gemini or of a cloud; "" for none. path: decoded or not."""
+    """Return the model that a path names, in the form of a provider; "" for none. path: decoded or not."""
     if named := read_place(path).model:
         return named
-    found = read_cloud_path(unquote(path))
-    return found.model if found is not None else ""
+    decoded = unquote(path)
+    if (cloud_path := read_cloud_path(decoded)) is not None:
+        return cloud_path.model
+    found = OTHER_PATH.search(decoded)
+    return found["model"] or found["deployed"] if found is not None else ""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from proxy.exchange.plan_request import find_current_state, make_plan
 from proxy.exchange.services import Headers, IdleCompression, Services
 from proxy.exchange.turn import PendingRows, Turn
-from proxy.helper.helper_client import pick_credential_headers
+from proxy.helper.helper_client import lend_credential
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,8 @@ def schedule_compression(services: Services, turn: Turn, headers: Headers) -> No
     if turn.enriched.policy.mode != "rewrite" or not ages:
         return
     size = len(turn.enriched.spliced.request.body)
-    task = asyncio.create_task(_wait(services, turn, pick_credential_headers(headers), ages))
+    kept = lend_credential(services.client, turn.upstream, services.settings.helper.upstream, headers)
+    task = asyncio.create_task(_wait(services, turn, kept, ages))
     services.idle_compressions[name] = IdleCompression(task, size)
     services.background_tasks.add(task)
     task.add_done_callback(services.background_tasks.discard)

@@ -29,6 +29,7 @@ from proxy.exchange.dialect import COMPLETIONS, Dialect
 from proxy.exchange.header_warnings import YES
 from proxy.exchange.services import MAX_MODEL_CHARS, Headers, Services
 from proxy.exchange.turn import Turn
+from proxy.helper.helper_client import lend_credential
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
 from proxy.sessions.branch import LoadedNotes, Relevance, SearchHits
@@ -197,6 +198,7 @@ async def _find_nearness(
 ) -> None:
     branch = turn.located.branch
     texts = {task.form: identifiers.read_all_text(task), **missing}
+    headers = lend_credential(services.client, turn.upstream, services.settings.embeddings.upstream, headers)
     vectors = await embeddings.load_vectors(services, turn.tenant, branch.session, texts, headers)
     task_vector = vectors.get(task.form)
     relevance = branch.lookups.relevance

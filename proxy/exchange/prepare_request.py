@@ -41,6 +41,7 @@ from proxy.exchange.plan_request import MAX_NEW_BYTES, plan_request
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
 from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, Services
 from proxy.exchange.turn import Enriched, Turn
+from proxy.helper.helper_client import lend_credential
 from proxy.sessions import load_sessions, locate
 from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.sessions.stored_branch import adopt_stored_edits
@@ -138,7 +139,11 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         request = add_path_values(request, incoming.path)
     if (trace := CURRENT_TRACE.get()) is not None:
         trace.model = request.model
-    target, model = services.client.select_target(request.model), _look_up_model(services, dialect, request.model)
+    named = read_path_model(incoming.path) if len(services.client.targets) > 1 else ""
+    target, model = (
+        services.client.select_target(named, request.model),
+        _look_up_model(services, dialect, request.model),
+    )
     session_name = find_session_name(services, incoming, headers, request, wire_request)
     token_counter = services.find_token_counter(model)
     is_chosen = locate.is_chosen_name(incoming.session, headers)
@@ -375,6 +380,7 @@ async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:
     if helper_queue is None or not turn.prompt.plan.asks or turn.enriched.policy.mode != "rewrite":
         return turn
     branch = turn.located.branch
+    headers = lend_credential(services.client, turn.upstream, services.settings.helper.upstream, headers)
     waiting = helper_queue.submit_asks(branch, turn.prompt.plan.asks, headers)
     if not waiting or not services.settings.helper.wait_ms:
         return turn

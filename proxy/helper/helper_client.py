@@ -96,6 +96,14 @@ def pick_credential_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in headers if name.lower() in CREDENTIAL_HEADERS]
 
 
+def lend_credential(
+    client: UpstreamClient, upstream: str, helper_upstream: str, headers: Iterable[tuple[bytes, bytes]]
+) -> Headers:
+    """Return the credential of a request for questions about it: none for an upstream that is at another place than
+    the request's own. A client's key is meant for the provider that it has chosen."""
+    return pick_credential_headers(headers) if client.is_same_place(upstream, helper_upstream) else []
+
+
 @dataclass(frozen=True, slots=True)
 class HelperEndpoint:
     """A server of the helper's models."""

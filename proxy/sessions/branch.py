@@ -100,6 +100,8 @@ class LiveSession(Packable):
     to the store only. `put_rounds` and `forget_rounds` change the rounds."""
     hidden_rounds_size: int = 0
     """Bytes of the hidden rounds."""
+    shared_answers: set[bytes] = field(default_factory=set)
+    """Keys of answers that other sessions in the store have too, so that a request behind one may belong to those."""
     bindings: ReasoningBindings = field(default_factory=ReasoningBindings)
     token_counter: TokenCounter | None = None
     """The token counter of its nodes: that of its first request."""

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from msgspec import Struct
 
 from proxy.chat import chain
 from proxy.chat.message import Message
+from proxy.errors import StoreUnavailable
 from proxy.sessions.branch import Branch, LiveSession, find_givers
 from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.sessions.packing import Node
+from proxy.store.branch_positions import ChainHit
 from proxy.store.reads import Store
 
 UNPACKED_SHARE = 1 / 16
@@ -51,9 +54,10 @@ class RequestTraits(Struct, frozen=True, eq=False):
         return chain.digest_undated_system(self.messages)
 
     def are_of(self, branch: Branch) -> bool:
-        """True if a branch has these traits. Dates and numbers in the system prompt may differ."""
+        """True if a branch has these traits. Dates and numbers in the system prompt may differ. The store has no values
+        of `CALLER_FIELDS`: a request with some is of no branch that was read back."""
         last = branch.unstored.beginning
-        if last is not None and last.caller != self.caller:
+        if self.caller != (last.caller if last is not None else ()):
             return False
         is_same = last is not None and last.system_digest == self.system_digest
         return is_same or branch.system == self.digest_undated_system()
@@ -227,6 +231,14 @@ class LiveSessions:
         branches = [branch for name in names for branch in self._sessions[tenant, name].branches.values()]
         return list(dict.fromkeys([*branches, *first])) if first else branches
 
+    def may_be_of(self, tenant: str, hit: ChainHit, traits: RequestTraits) -> bool:
+        """True if the session of a stored node may have these traits, by its branches in memory, else by the system
+        prompt in the store. Memory alone tells whether it has the values of `CALLER_FIELDS`."""
+        live_session = self._sessions.get((tenant, hit.session))
+        if live_session is not None and live_session.branches:
+            return any(map(traits.are_of, live_session.branches.values()))
+        return not traits.caller and hit.system == traits.digest_undated_system()
+
     def is_shared(self, tenant: str, key: bytes, traits: RequestTraits) -> bool:
         """True if several sessions with these traits hold a node: nobody can tell which of them a request continues."""
         branches = self.list_branches_at(tenant, key)
@@ -262,6 +274,29 @@ class LiveSessions:
         branches = self.list_branches_at(tenant, keys[before], live_session)
         branch = traits.select_newest(find_givers(branches, messages, at, keys[before]), branches)
         return (branch, before) if branch is not None else None
+
+    def find_reworded(
+        self, tenant: str, traits: RequestTraits, keys: Sequence[bytes], chained: Sequence[int]
+    ) -> tuple[Branch, int] | None:
+        """(the branch whose first answer a history has in other words, the index of the message before it). The
+        arguments: as for `find_turn`."""
+        for n, following in pairwise(chained):
+            branches = self.find_branches_by_tip(tenant, keys[n])
+            if branches and (found := find_givers(branches, traits.messages, following, keys[n])):
+                newest = traits.select_newest(found, branches)
+                return (newest, n) if newest is not None else None
+        return None
+
+    async def note_shared_answer(self, live_session: LiveSession, key: bytes) -> None:
+        """Note if the store has a session's answer in other sessions too, which may have left memory. If the store
+        cannot be asked, it counts as if it had."""
+        try:
+            hits = await self.store.find_chain_hits(live_session.tenant, [key], None)
+        except StoreUnavailable:
+            live_session.shared_answers.add(key)
+            return
+        if any(hit.session != live_session.session for hit in hits):
+            live_session.shared_answers.add(key)
 
     def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
         """The branches whose first request ended with this node, newest last."""

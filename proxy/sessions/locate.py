@@ -15,8 +15,6 @@ import secrets
 import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import cache
-from itertools import pairwise
 from operator import attrgetter
 from typing import Final, Literal
 
@@ -107,7 +105,7 @@ def find_session_name(
     A sub-agent of Codex goes on from the prompt of the thread that has spawned it, to share its cache. The edits of
     that prompt are known in that thread's session alone, so a sub-agent's own thread does not name a session.
     """
-    sent = [headers[name] for name in _lower_names(settings.headers) if name in headers]
+    sent = [headers[name] for name in map(str.lower, settings.headers) if name in headers]
     if _CODEX_PARENT_HEADER in headers and (shared := headers.get("session-id")):
         sent.insert(0, shared)
     if settings.generic_header:
@@ -128,11 +126,6 @@ def is_chosen_name(path: str | None, headers: Mapping[str, str]) -> bool:
     """True if the session's name was chosen for this proxy: by the path, or x-context-session. Other names are those of
     an agent, which gives its conversation a new one where the user forks it."""
     return bool(path) or bool(headers.get("x-context-session"))
-
-
-@cache
-def _lower_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(str.lower, names))
 
 
 def _read_body_field(request: Request, path: str) -> str | None:
@@ -239,6 +232,8 @@ async def locate_request(
     if relation == "fork" or relation == "twin":
         undated_system = chain.digest_undated_system(messages)
         branch = _fork_branch(live_sessions, branch, relation, undated_system, keys[: at + 1], len(messages))
+    if named_session is None:
+        search.drop_shared_note(branch, at)
     return Located(branch, relation, at, is_named, traits)
 
 
@@ -333,8 +328,6 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
             return None, -1, None
         turn = self.find_turn(live_session)
         if turn is not None and (branch := await self._refresh_turn(turn[0])) is not None:
-            if named is None and self.live_sessions.is_shared(self.tenant, self.keys[turn[1]], self.traits):
-                branch.state = branch.state.without_note(branch.last_request.answer_key)
             return live_session, turn[1], branch
         reads_store = live_session.partial and self._has_answer_after(at)
         if reads_store:  # the store may know an answer that is not in memory
@@ -386,6 +379,9 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         if in_memory is not None and not (self.live_sessions.store.shared and self._has_answer_after(in_memory[1])):
             if any(map(self.traits.are_of, in_memory[0].branches.values())):
                 self._announce_reads(in_memory[0])
+                back = self._back(in_memory[1])
+                if back == next(filter(self._is_answer, self.chained), -1):  # others may begin so, too
+                    await self.live_sessions.note_shared_answer(in_memory[0], self.keys[back])
                 return in_memory
             # Another session may have the same answer, and these traits.
             found, at = await self._search_store([self._back(in_memory[1])])
@@ -440,24 +436,19 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         indices of those that are searched for."""
         hits = await self.live_sessions.store.find_chain_hits(self.tenant, [self.keys[n] for n in answers], None)
         if not hits:
-            return self._find_reworded()
-        hits = [hit for hit in hits if hit.key == hits[0].key]
-        if len({hit.session for hit in hits}) > 1:
-            key, hits = hits[0].key, [hit for hit in hits if hit.system == self.traits.digest_undated_system()]
-            if not hits:
-                return None, self.keys.index(key)
+            reworded = self.live_sessions.find_reworded(self.tenant, self.traits, self.keys, self.chained)
+            return (reworded[0].live_session, reworded[1]) if reworded is not None else (None, -1)
+        key, hits = hits[0].key, [hit for hit in hits if hit.key == hits[0].key]
+        if is_shared := len({hit.session for hit in hits}) > 1:
+            hits = [hit for hit in hits if self.live_sessions.may_be_of(self.tenant, hit, self.traits)]
+        if not hits:
+            return None, self.keys.index(key)
         live_session = self.live_sessions.open_session(self.tenant, hits[0].session, explicit=False)
+        if is_shared:
+            live_session.shared_answers.add(key)
         self._announce_reads(live_session)
         at = await self._load_nodes(live_session)
         return (live_session, at) if at >= 0 else (None, -1)
-
-    def _find_reworded(self) -> tuple[LiveSession | None, int]:
-        """Find a branch whose first answer the client has reworded (`Branch.has_given`)."""
-        for n, following in pairwise(self.chained):
-            branches = self.live_sessions.find_branches_by_tip(self.tenant, self.keys[n])
-            if branches and (found := find_givers(branches, self.messages, following, self.keys[n])):
-                return found[-1].live_session, n
-        return None, -1
 
     def _announce_reads(self, live_session: LiveSession) -> None:
         """Announce what this request will read, to a store behind a network."""
@@ -526,6 +517,16 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         found = found or await load_sessions.refresh_branch(self.live_sessions, branch.live_session, branch.name)
         now = found.last_request if found is not None else last
         return found if (now.tip_key, now.answer_key) == (last.tip_key, last.answer_key) else None
+
+    def drop_shared_note(self, branch: Branch, at: int) -> None:
+        """Leave out the state of the answer behind which the request goes on, if several sessions have that answer.
+        at: the index of the deepest known message."""
+        states, answer = branch.state.states, branch.last_request.answer_key or self.keys[self._back(at)]
+        if not states or states[-1][0] != answer:
+            return
+        key = answer if answer in self.keys else self.keys[at]  # the client may have reworded it
+        if key in branch.live_session.shared_answers or self.live_sessions.is_shared(self.tenant, key, self.traits):
+            branch.state = branch.state.without_note(answer)
 
     def _is_answer(self, n: int) -> bool:
         return self.messages[n].role == "assistant"

@@ -43,6 +43,7 @@ from proxy.upstream.headers import (
     find_header,
     list_key_encodings,
     remove_headers,
+    remove_overrides,
 )
 from proxy.upstream.transport import (
     AiohttpTransport,
@@ -391,13 +392,20 @@ class UpstreamClient:
         """Send the requests of a target by another transport from now on, for example by one that plays a recording."""
         self._transports[name].transport = transport
 
-    def select_target(self, model: str | None) -> Target:
-        """Return the first target with a pattern for this model; the first of all if there is none, or no model."""
-        if model is not None:
+    def select_target(self, *models: str | None) -> Target:
+        """Return the first target with a pattern for the first of these models that has one; the first of all if there
+        is none, or no model."""
+        for model in filter(None, models):
             for target in self.targets:
                 if any(fnmatchcase(model, pattern) for pattern in target.models):
                     return target
         return self.targets[0]
+
+    def is_same_place(self, one: str, other: str) -> bool:
+        """True if two upstreams have the same scheme, host and port. False for a name that is no upstream."""
+        if one not in self._transports or other not in self._transports:
+            return False
+        return self._transports[one].url == self._transports[other].url
 
     async def send(self, target: Target, request: UpstreamRequest, *, identity: bool = True) -> Reply:
         """Send a request, and return when the head of the answer has arrived. identity: the answer is not to be
@@ -441,6 +449,7 @@ class UpstreamClient:
         A body of unknown length is sent with the client's Content-Length if there is one, else in chunks.
         """
         transport, body = self._transports[target.name], request.body
+        query = request.query if target.key is None else remove_overrides(request.query)
         received = request.headers if isinstance(request.headers, list) else list(request.headers)
         length = _choose_content_length(request.method, received, body)
         head = build_request_headers(
@@ -462,7 +471,7 @@ class UpstreamClient:
             headers=head,
             stream=stream,
             extensions={
-                "target": transport.address.request_target(request.path, request.query),
+                "target": transport.address.request_target(request.path, query),
                 "timeout": self._times,
             },
         )

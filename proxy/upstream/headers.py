@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from proxy.dialects.cloud_paths import BEDROCK_PREFIX
 
@@ -65,6 +65,14 @@ OVERRIDE_HEADERS: Final = frozenset(
 )
 """Headers by which a client chooses method, path or account. With the proxy's own key they would choose where that key
 is used."""
+
+OVERRIDE_PARAMETERS: Final = frozenset(
+    {
+        "accesstoken", "apikey", "bearertoken", "httpheaders", "httpmethod", "key", "oauthtoken", "subscriptionkey",
+        "userproject",
+    }
+)  # fmt: skip
+"""Names of a query, as their letters alone, by which a client brings a credential, or chooses method or account."""
 
 AUTHORIZATION: Final = b"authorization"
 ANTHROPIC_KEY: Final = b"x-api-key"
@@ -162,6 +170,23 @@ def build_request_headers(
     elif length is not None:
         out.append((b"content-length", b"%d" % length))
     return out
+
+
+def remove_overrides(query: bytes) -> bytes:
+    """Return the query of a request that has a key of the operator's: without a credential of the client, and without
+    what would steer the use of the key (OVERRIDE_PARAMETERS)."""
+    if not query:
+        return query
+    pairs = query.split(b"&")
+    kept = [pair for pair in pairs if OVERRIDE_PARAMETERS.isdisjoint(_read_parameter_names(pair))]
+    return query if len(kept) == len(pairs) else b"&".join(kept)
+
+
+def _read_parameter_names(pair: bytes) -> Iterable[str]:
+    """The letters of the names in a part of a query. Some servers take `;` for the beginning of another name."""
+    for part in pair.split(b";"):
+        name = unquote(part.partition(b"=")[0].decode("latin-1"))
+        yield "".join(filter(str.isalpha, name)).lower()
 
 
 def build_response_headers(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) -> Headers:

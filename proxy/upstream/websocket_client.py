@@ -18,7 +18,13 @@ from websockets.typing import Subprotocol
 
 from proxy.errors import BadRequest, UpstreamTimeout, UpstreamUnreachable
 from proxy.settings.model import DEMO
-from proxy.upstream.headers import Headers, build_request_headers, build_response_headers, list_key_encodings
+from proxy.upstream.headers import (
+    Headers,
+    build_request_headers,
+    build_response_headers,
+    list_key_encodings,
+    remove_overrides,
+)
 from proxy.upstream.transport import (
     HAPPY_EYEBALLS_DELAY_S,
     Address,
@@ -145,6 +151,7 @@ async def open_websocket(
         raise HandshakeRefused(404, [], b"")
     address = parse_address(target)
     scheme = "wss" if address.scheme == b"https" else "ws"
+    query = query if target.key is None else remove_overrides(query)
     place = address.host_header.decode() + address.request_target(path, query).decode()
     offered = [one for one in subprotocols if target.key is None or not one.startswith(CREDENTIAL_SUBPROTOCOLS)]
     options: dict[str, Any] = {"ssl": create_client_context(target)} if scheme == "wss" else {}

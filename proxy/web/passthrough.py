@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.chat.json_spans import decode_model_name
+from proxy.dialects.cloud_paths import read_path_model
 from proxy.errors import UpstreamError
 from proxy.metrics import Metrics
 from proxy.upstream.client import Target, UpstreamClient, UpstreamRequest
@@ -45,7 +46,8 @@ async def serve_passthrough(
     rules: PathRules | None = None,
     on_allowed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send one request to the upstream that its model names, else to the first one, and return its answer.
+    """Send one request to the upstream of its model, which the path names or the body. Else send it to the first one.
+    Return its answer.
 
     `path` is percent-encoded, as received. Raises the errors of `UpstreamClient.send` before anything is sent to the
     client. Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises
@@ -58,7 +60,8 @@ async def serve_passthrough(
             body = await read_body(receive, PEEK_BYTES)
         else:
             body = await share.give_way_during(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
-    target = client.select_target(None if body is None else decode_model_name(body))
+    named = read_path_model(path) if len(client.targets) > 1 else None
+    target = client.select_target(named, None if body is None else decode_model_name(body))
     if rules is not None and target.key is not None:
         rules.check(scope["method"], path)
     on_allowed()

@@ -46,7 +46,38 @@ def test_a_path_of_a_cloud_tells_its_wire_format_and_its_model(path: str, dialec
 )  # fmt: skip
 def test_other_paths_are_none_of_them(path: str) -> None:
     assert read_cloud_path(path) is None
-    assert read_path_model(path) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/openai/deployments/embed-1/embeddings", "embed-1"),
+        ("/v1beta/models/gemini-embedding-001:embedContent", "gemini-embedding-001"),
+        ("/v1/projects/t/locations/l/publishers/mistralai/models/m:rawPredict", "m"),
+        ("/v1/models/openai%2Fgpt-5", "openai/gpt-5"),
+        ("/v1/models/claude-opus-5-5", "claude-opus-5-5"),
+        ("/model/anthropic.claude-v2:1/invoke", "anthropic.claude-v2:1"),
+        ("/v1/models", ""),
+        ("/v1/chat/completions", ""),
+        ("/v1/files/models", ""),
+        ("", ""),
+    ],
+)
+def test_the_model_of_a_path_that_is_passed_on_is_read(path: str, model: str) -> None:
+    assert read_path_model(path) == model
+
+
+@pytest.mark.parametrize(
+    "segment", ["a%2fb", "a\\b", "a\0", "a\N{FULLWIDTH SOLIDUS}b", "a?x", "\ufffd\ufffdb", "a#", "a;b"]
+)
+def test_a_path_in_which_a_server_might_find_another_one_is_not_managed(segment: str) -> None:
+    for path in (
+        f"/openai/deployments/{segment}/chat/completions",
+        f"/v1{VERTEX}/{segment}:rawPredict",
+        f"/v1/projects/{segment}/locations/l/publishers/anthropic/models/m:rawPredict",
+        f"/v1beta/models/{segment}:generateContent",
+    ):
+        assert find_dialect(path) is None, path
 
 
 def test_a_model_is_read_from_an_encoded_path_and_from_geminis() -> None:

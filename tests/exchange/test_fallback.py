@@ -169,7 +169,10 @@ async def test_the_model_of_azures_path_chooses_the_upstream_with_a_plan_and_wit
             for model, lines, fallback in (("o4-team", (), None), ("o4-team", (b"x-context-off: 1",), "off")):
                 found = await proxy.post(body, *lines, path=DEPLOYMENT % model)
                 assert (found.message["content"], found.header("x-context-fallback")) == ("Second.", fallback)
-            await proxy.post({"model": "gpt-5-mini", **body}, path=DEPLOYMENT % "o4-team")
+            for lines, deployment in (((), "o4-team"), ((b"x-context-off: 1",), "o4-team"), ((), "team")):
+                await proxy.post({"model": "gpt-5-mini", **body}, *lines, path=DEPLOYMENT % deployment)
             named = await proxy.rows("SELECT model, upstream FROM exchanges ORDER BY started_at")
-    assert named == [("o4-team", "two"), ("gpt-5-mini", "one")], "a model in the body comes first"
-    assert first.received[0].line == b"POST /openai/deployments/o4-team/chat/completions HTTP/1.1"
+    assert named == [("o4-team", "two"), ("gpt-5-mini", "two"), ("gpt-5-mini", "one")], (
+        "the deployment is that of one upstream; the body tells what the prompt costs"
+    )
+    assert [one.line.split()[1] for one in first.received] == [DEPLOYMENT.encode() % b"team"]

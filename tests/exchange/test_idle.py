@@ -62,6 +62,7 @@ async def test_e9_the_helper_is_asked_while_nobody_waits_and_its_answer_is_there
         await wait_until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1)
         await wait_for_helper(proxy)
         assert len(helper.chats) >= 1
+        assert helper.received[0].all(b"authorization") == [], "the client's key is for another place"
         assert len(model.chats) == sent, "nothing is sent to the model"
         before = len(helper.chats)
         await agent.say("and now?")

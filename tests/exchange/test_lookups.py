@@ -150,6 +150,25 @@ async def test_e3_vectors_are_made_beside_the_request_once_a_message_and_count_f
             assert len(model.chat.chats) == 2
 
 
+async def test_a_clients_key_does_not_go_to_an_upstream_for_embeddings_elsewhere() -> None:
+    model, other = Model(), Model()
+    async with run_upstream(model) as upstream, run_upstream(other) as elsewhere:
+        tree: dict[str, Any] = {
+            "upstreams": {
+                "main": {"base_url": f"http://127.0.0.1:{upstream.port}/v1"},
+                "vectors": {"base_url": f"http://127.0.0.1:{elsewhere.port}/v1", "models": ()},
+            },
+            "helper": {"dollars_a_day": 1.0},
+            "embeddings": {"enabled": True, "upstream": "vectors", "model": "demo"},
+            "policy": "hierarchical",
+        }
+        async with run_proxy(0, **tree) as proxy:
+            await Agent(proxy, NAMED).say("about a zebra")
+            await wait_until(lambda: bool(other.embedded))
+    assert [request.all(b"authorization") for request in elsewhere.requests] == [[]]
+    assert upstream.requests[0].all(b"authorization") == [b"Bearer sk-one"]
+
+
 async def test_e3_without_embeddings_nothing_is_asked() -> None:
     model = Model()
     async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="hierarchical") as proxy:

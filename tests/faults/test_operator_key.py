@@ -207,6 +207,37 @@ async def test_s3_no_spelling_of_a_dot_segment_goes_upstream_with_the_operators_
         assert (await ask(proxy, "GET", "/v1/models/a%20b//%c3%a9", own)).status == 200, "as before"
 
 
+ODD_SEGMENTS = ("a%c0%af..%c0%afb", "a%5cb", "a%00", "a%ef%bc%8fb", "a%252fb", "a%23", "a%3fb")
+
+
+@pytest.mark.usefixtures("lent")
+async def test_s3_a_managed_path_with_an_odd_segment_does_not_go_out_with_the_operators_key() -> None:
+    async with run_upstream(fine) as upstream, run_proxy("", **upstreams(upstream.port)) as proxy:
+        for odd in ODD_SEGMENTS:
+            for path in (
+                f"/openai/deployments/{odd}/chat/completions",
+                f"/v1/projects/{odd}/locations/l/publishers/anthropic/models/m:rawPredict",
+                f"/v1beta/models/{odd}:generateContent",
+            ):
+                got = await ask(proxy, "POST", path)
+                assert (got.status, "segment" in got.error["message"]) == (403, True), path
+        assert upstream.requests == []
+        assert (await ask(proxy, "POST", "/openai/deployments/gpt%2D5/chat/completions")).status == 200
+
+
+@pytest.mark.usefixtures("lent")
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings", "/v1beta/models/m:generateContent"])
+async def test_no_credential_in_a_query_goes_along_with_the_operators_key(path: str) -> None:
+    query = "?key=brought&access_token=brought&%6bEY=brought&$userProject=brought&alt=json"
+    async with run_upstream(fine) as upstream:
+        async with run_proxy("", **upstreams(upstream.port)) as proxy:
+            assert (await ask(proxy, "POST", path + query)).status == 200
+        assert upstream.requests[0].line.split()[1].endswith(b"?alt=json")
+        async with run_proxy(upstream.port) as proxy:
+            assert (await ask(proxy, "POST", path + query, b"authorization: Bearer own")).status == 200
+        assert b"access_token=brought" in upstream.requests[1].line, "with its own key as it came"
+
+
 STEERING = (
     b"x-http-method-override: DELETE", b"X-HTTP-Method: DELETE", b"x-method-override: DELETE",
     b"x-original-url: /v1/files", b"x-rewrite-url: /v1/files", b"x-forwarded-host: evil", b"x-forwarded-prefix: /x",

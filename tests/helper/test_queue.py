@@ -16,14 +16,16 @@ from tests.exchange.helper_setup import (
     EXTRACT,
     LONG,
     SESSION,
+    make_helper_settings,
     run_proxy_on_file,
     run_proxy_with_helper,
     send_texts,
     wait_for_helper,
+    write_policy,
 )
 from tests.failing_store import FailingStore, use_store
-from tests.proxy_server import Agent
-from tests.raw_upstream import Connection, RawRequest, wait_until
+from tests.proxy_server import Agent, run_proxy
+from tests.raw_upstream import Connection, RawRequest, run_upstream, wait_until
 from tests.scripted_model import ScriptedModel, send_reply
 
 
@@ -234,18 +236,33 @@ async def test_no_more_are_asked_at_once_than_the_settings_allow(tmp_path: Path)
         assert proxy.told("kept") == 5
 
 
-async def test_an_answer_belongs_to_its_tenant_and_is_asked_with_its_credential(tmp_path: Path) -> None:
+async def test_an_answer_belongs_to_its_tenant(tmp_path: Path) -> None:
     async with run_proxy_with_helper(tmp_path, "For one.", "For two.") as proxy:
         for key in ("sk-one", "sk-two"):
             await send_texts(proxy, LONG, "And now?", key=key)
-    assert [request.all(b"authorization") for request in proxy.helper.received] == [
-        [b"Bearer sk-one"],
-        [b"Bearer sk-two"],
-    ]
     assert proxy.model.texts(1)[0] == "For one."
     assert proxy.model.texts(3)[0] == "For two."
     for request in proxy.helper.received:
         assert not [name for name, _ in request.headers if name.lower().startswith(b"x-")]
+
+
+@pytest.mark.parametrize("is_same_place", [True, False])
+async def test_a_clients_key_goes_to_a_helper_at_the_same_place_alone(tmp_path: Path, is_same_place: bool) -> None:
+    write_policy(tmp_path)
+    model, helper = ScriptedModel("Well."), ScriptedModel("In short.")
+
+    async def answer(request: RawRequest, connection: Connection) -> None:
+        await (helper if json.loads(request.body)["model"] == "demo" else model)(request, connection)
+
+    async with run_upstream(answer) as upstream, run_upstream(answer) as elsewhere:
+        port = upstream.port if is_same_place else elsewhere.port
+        async with run_proxy(0, **make_helper_settings(tmp_path, upstream.port, port, {})) as proxy:
+            for key in ("sk-one", "sk-two"):
+                await Agent(proxy, (SESSION, b"x-api-key: own"), key=key).say(LONG)
+                await wait_for_helper(proxy)
+    got = [(request.all(b"authorization"), request.all(b"x-api-key")) for request in helper.received]
+    brought = [([b"Bearer sk-one"], [b"own"]), ([b"Bearer sk-two"], [b"own"])]
+    assert got == (brought if is_same_place else [([], []), ([], [])])
 
 
 async def test_the_upstreams_own_key_is_used_where_it_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,6 +166,63 @@ async def test_users_behind_one_key_who_begin_alike_keep_their_sessions(
             run.agent.messages.append(await run.ask())
         assert model.find_strangers() == []
         assert [len(set(run.sessions)) for run in runs] == [1, 1, 1]
+
+
+def begin_run(proxy: RunningProxy, n: int, how: str) -> Run:
+    """A conversation whose client says with each request who its user is, or has a system prompt of its own."""
+    run = Run(proxy, f"run{n}", **{"user": f"end user {n}"} if how == "user" else {"n": 1})
+    if how == "system":
+        run.agent.messages.insert(0, {"role": "system", "content": f"You talk to {'abc'[n]}."})
+    return run
+
+
+@pytest.mark.parametrize("reworded", [False, True])
+@pytest.mark.parametrize("how", ["system", "user"])
+async def test_a_user_who_is_new_to_the_proxy_continues_no_conversation_of_others_that_begin_alike(
+    how: str, reworded: bool
+) -> None:
+    """Two others had the same answer to the same greeting. The newcomer had it past the proxy."""
+    model = NotingModel()
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="rolling") as proxy:
+        runs = [begin_run(proxy, n, how) for n in range(3)]
+        for run in runs[:2]:
+            run.agent.messages.append(await run.ask())
+        runs[2].agent.messages.append(runs[0].agent.messages[-1])
+        for run in (runs[2], *runs[:2]):
+            if reworded:
+                text = run.agent.messages[-1]["content"]
+                run.agent.messages[-1] = assistant(f"{text} I am the newest model.")
+            run.agent.messages.append(user("Go on"))
+            await run.ask()
+        assert model.find_strangers() == []
+        assert [len(set(run.sessions)) for run in runs] == [1, 1, 1]
+        assert len({run.sessions[-1] for run in runs}) == 3
+
+
+@pytest.mark.parametrize("how", ["system", "user", "nothing"])
+@pytest.mark.parametrize("left", ["restart", "eviction"])
+async def test_users_who_begin_alike_read_no_notes_of_each_other_though_their_sessions_have_left_memory(
+    tmp_path: Path, how: str, left: str
+) -> None:
+    """The store has no value of `user`. Where nothing tells two conversations apart, they may change places."""
+    model = NotingModel()
+    tree: dict[str, Any] = {"db": str(tmp_path / "c.db"), "policy": "rolling"}
+    tree["limits"] = {"live_branches": 1 if left == "eviction" else 1000}
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, **tree) as proxy:
+            runs = [begin_run(proxy, n, how) for n in range(3)]
+            for run in runs:
+                run.agent.messages += [await run.ask(), user("Go on")]
+            if left == "eviction":
+                for run in runs:
+                    await run.ask()
+        if left == "restart":
+            async with run_proxy(upstream.port, **tree) as proxy:
+                for run in runs:
+                    run.agent.proxy = proxy
+                    await run.ask()
+    assert model.find_strangers() == []
+    assert how != "system" or [len(set(run.sessions)) for run in runs] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])

@@ -21,6 +21,7 @@ from proxy.upstream.headers import (
     find_header,
     list_key_encodings,
     remove_headers,
+    remove_overrides,
 )
 
 NAMES = st.one_of(
@@ -211,3 +212,21 @@ def test_a_gateway_that_is_anthropics_kind_gets_its_key_as_anthropic_does() -> N
 )
 def test_googles_own_paths_are_recognised(path: str, is_googles: bool) -> None:
     assert bool(GOOGLE_PATH.search(path)) is is_googles
+
+
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        (b"alt=sse&key=AIza", b"alt=sse"),
+        (b"KEY=a&%6bey=b&$userProject=c&api-version=1", b"api-version=1"),
+        (b"api_key=a&api-key=b&access_token=c&subscription-key=d&$httpMethod=e", b""),
+        (b"a=1;key=b&c=d", b"c=d"),
+        (b"keys=1&monkey=2&a=key=3", b"keys=1&monkey=2&a=key=3"),
+        (b"&&a", b"&&a"),
+        (b"", b""),
+    ],
+)
+def test_a_query_goes_on_without_the_clients_credentials_where_the_operators_key_stands(
+    query: bytes, kept: bytes
+) -> None:
+    assert remove_overrides(query) == kept

@@ -317,7 +317,7 @@ async def test_head_and_empty_answers_stay_without_a_body() -> None:
             assert raw.endswith(b"\r\n\r\n")
 
 
-async def test_with_several_upstreams_a_json_body_goes_where_its_model_is() -> None:
+async def test_with_several_upstreams_a_request_goes_where_the_model_of_its_path_or_body_is() -> None:
     async with run_upstream(echo) as one, run_upstream(echo) as two:
         upstreams = {
             "one": UpstreamSettings(base_url=f"http://127.0.0.1:{one.port}", models=("gpt-*",)),
@@ -334,6 +334,9 @@ async def test_with_several_upstreams_a_json_body_goes_where_its_model_is() -> N
             await send_raw(port, make_post("/v1/embeddings", body, json_type))
             await send_raw(port, make_post("/v1/embeddings", b"not json", json_type))
             await send_raw(port, b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-        assert [request.body for request in two.requests] == [body]
+            for path in ("/v1beta/models/embed-3:embedContent", "/openai/deployments/embed-3/embeddings"):
+                await send_raw(port, make_post(path, b'{"model":"gpt-5"}', json_type, b"x-goog-api-key: own"))
+            await send_raw(port, b"GET /v1/models/embed-3 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        assert [request.body for request in two.requests] == [body, *[b'{"model":"gpt-5"}'] * 2, b""]
         assert [request.body for request in one.requests] == [b"not json", b""]
         await client.close()

@@ -35,9 +35,12 @@ from proxy.dialects.gemini.write import SYSTEM, Unit, write_body
 from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 
+SEGMENT: Final = r"[A-Za-z0-9._~@+-]+"
+"""A part of a path that the client chooses. A server that decodes it twice must not find another path in it."""
 PATH: Final = re.compile(
-    r"(?:/v1\w*)?(?:/projects/[^/]+/locations/[^/]+)?(?:/publishers/[^/]+)?"
-    r"/(?:models|tunedModels)/(?P<model>[^/:]+):(?P<method>generateContent|streamGenerateContent|countTokens)/?"
+    rf"(?:/v1\w*)?(?:/projects/{SEGMENT}/locations/{SEGMENT})?(?:/publishers/{SEGMENT})?"
+    rf"/(?:models|tunedModels)/(?P<model>{SEGMENT}):(?P<method>generateContent|streamGenerateContent|countTokens)/?",
+    re.ASCII,
 )
 """The paths of requests with a history: of the Gemini API and of Vertex AI."""
 
