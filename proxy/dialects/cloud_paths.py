@@ -30,7 +30,8 @@ VERTEX_PATH: Final = re.compile(
 BEDROCK_PREFIX: Final = "/model/"
 """The beginning of Bedrock's paths."""
 BEDROCK_PATH: Final = re.compile(
-    BEDROCK_PREFIX + r"(?P<model>(?:arn:[\w.:-]+:bedrock:[\w.:-]+/)?[\w.:-]+)/(?P<method>invoke(?:-with-response-stream)?)",
+    BEDROCK_PREFIX
+    + r"(?P<model>(?:arn:[\w.:-]+:bedrock:[\w.:-]+/)?[\w.:-]+)/(?P<method>invoke(?:-with-response-stream)?)",
     re.ASCII,
 )
 """A model's id, that of an inference profile, or the ARN of one of them, whose slash comes encoded."""

@@ -20,7 +20,7 @@ from proxy.context.models import Model, with_long_cache, with_user_first
 from proxy.context.plan import Edit
 from proxy.context.policy import Policy
 from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, WireRequest
-from proxy.dialects.cloud_paths import add_path_values
+from proxy.dialects.cloud_paths import add_path_values, read_path_model
 from proxy.errors import StoreUnavailable
 from proxy.exchange import (
     cost,
