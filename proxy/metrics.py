@@ -263,6 +263,11 @@ class Metrics:
         self.ignored_headers_total = self._counter(
             "ignored_headers_total", ("header",), "Request headers x-context-* with a value that is not understood."
         )
+        self.model_lists_left_out_total = self._counter(
+            "model_lists_left_out_total",
+            ("upstream",),
+            "Upstreams that were left out of the one list of models: they refused it, failed or were slow.",
+        )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self.refused_requests_total = self._counter(
             "refused_requests_total",

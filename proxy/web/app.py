@@ -92,6 +92,12 @@ ROUTES = (
         "/v1/projects/{project}/locations/{location}/publishers/anthropic/models/{model}:streamRawPredict",
         "Messages on Vertex AI, managed; also `:rawPredict`. The model `count-tokens` counts.",
     ),
+    (
+        "GET",
+        "/v1/models",
+        "The models of all upstreams as one list, also `/v1beta/models`. A single one's list is passed on as it is.",
+    ),
+    ("GET", "/v1/models/{model}", "One model, from the upstream to which its chat requests go."),
     ("POST", "/s/{session}/v1/...", "One of these, in the session that the path names."),
     ("POST", "/v1/compress", "Messages of a gateway, shortened: as many, in their order."),
     ("GET", "/v1/retrieve/{hash}", "The original of a message that was shortened there."),

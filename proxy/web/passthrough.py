@@ -1,16 +1,17 @@
 """Passthrough of everything that is not managed: any method, any path, bytes unchanged in both directions.
 
-Half of the requests that agents send go to paths that no proxy knows, so this code does not read their content. The one
-exception is the `model` of a JSON body, if several upstreams must be distinguished. The upload is not held in memory
-and has no separate limit. A request that works without the proxy works through it."""
+Half of the requests that agents send go to paths that no proxy knows, so this code does not read their content. The
+exceptions are for several upstreams: the `model` of a JSON body chooses one, and their lists of models are one list.
+The upload is not held in memory and has no separate limit. A request that works without the proxy works through it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+from urllib.parse import unquote
 
 from proxy.chat.json_spans import decode_model_name
-from proxy.errors import UpstreamError
+from proxy.errors import Forbidden, UpstreamError
 from proxy.metrics import Metrics
 from proxy.upstream.client import Target, UpstreamClient, UpstreamRequest
 from proxy.upstream.headers import find_header
@@ -45,13 +46,21 @@ async def serve_passthrough(
     rules: PathRules | None = None,
     on_allowed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send one request to the upstream that its model names, else to the first one, and return its answer.
+    """Send one request to the upstream that its model names, else to the first one, and return its answer. A request
+    for the list of models goes to all of them.
 
     `path` is percent-encoded, as received. Raises the errors of `UpstreamClient.send` before anything is sent to the
     client. Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises
     ClientGone. share: the part of the budget that a kept body holds. rules: the paths that are allowed with a key of
     the operator; others raise Forbidden. on_allowed: called once that is clear.
     """
+    if len(client.targets) > 1 and scope["method"] == "GET":
+        answering = _answer_models_question(
+            scope, send, client, metrics, path=path, share=share, rules=rules, on_allowed=on_allowed
+        )
+        if answering is not None:
+            await run_while_connected(scope, receive, answering)
+            return
     body: bytes | None = None
     if len(client.targets) > 1 and _is_small_json(scope):
         if share is None:
@@ -59,8 +68,7 @@ async def serve_passthrough(
         else:
             body = await share.give_way_during(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
     target = client.select_target(None if body is None else decode_model_name(body))
-    if rules is not None and target.key is not None:
-        rules.check(scope["method"], path)
+    _select_allowed(rules, scope["method"], path, [target])
     on_allowed()
     upload = Upload(receive, scope.get(DISCONNECT_KEY)) if body is None and has_body(scope) else None
     content = upload.read_pieces() if upload is not None else body
@@ -70,6 +78,56 @@ async def serve_passthrough(
         await upload.run_while_connected(relay)
     else:
         await run_while_connected(scope, receive, relay)
+
+
+def _answer_models_question(
+    scope: Scope,
+    send: Send,
+    client: UpstreamClient,
+    metrics: Metrics,
+    *,
+    path: str,
+    share: BodyShare | None,
+    rules: PathRules | None,
+    on_allowed: Callable[[], None],
+) -> Coroutine[Any, Any, None] | None:
+    """Return the work that answers a request for the list of models of several upstreams, or for one of their models.
+    None for another request. The arguments are those of `serve_passthrough`."""
+    # A start does not need these: many clients list no models.
+    from proxy.dialects.model_lists import read_models_question  # noqa: PLC0415
+    from proxy.web import list_models  # noqa: PLC0415
+
+    method = scope["method"]
+    question = read_models_question(method, unquote(path), scope["headers"])
+    if question is None:
+        return None
+    if not question.model:
+        asked = list_models.select_asked(client, question.form)
+        if not asked:
+            return None
+        asked = _select_allowed(rules, method, path, asked)
+        on_allowed()
+        return list_models.serve_model_list(scope, send, client, metrics, asked, question.form, path=path, share=share)
+    [target] = _select_allowed(rules, method, path, [client.select_target(question.model)])
+    on_allowed()
+    if list_models.is_translated(target, question.form):
+        return list_models.serve_model(scope, send, client, target, question.form, question.model)
+    request = UpstreamRequest(method, path, scope["query_string"], scope["headers"], None)
+    return _relay(send, client, metrics, target, request)
+
+
+def _select_allowed(rules: PathRules | None, method: str, path: str, targets: list[Target]) -> list[Target]:
+    """Return the upstreams that a client may ask this. Raises Forbidden if there is none: with a key of the operator
+    only the paths of `rules` are allowed."""
+    keyless = [target for target in targets if target.key is None]
+    if rules is not None and len(keyless) < len(targets):
+        try:
+            rules.check(method, path)
+        except Forbidden:
+            if not keyless:
+                raise
+            return keyless
+    return targets
 
 
 def _is_small_json(scope: Scope) -> bool:

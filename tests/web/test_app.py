@@ -150,11 +150,11 @@ async def test_several_upstreams_are_distinguished_by_the_model() -> None:
             odd = await proxy.post(b'{"model":"claude-x","messages":[]}')
             assert odd.message["content"] == "I am the second."
             await proxy.post({"model": "claude-x", "input": "a"}, path="/v1/embeddings")
-            await send_raw(proxy.port, get("/v1/models"))
+            await send_raw(proxy.port, get("/v1/files"))
             policies = await proxy.rows("SELECT upstream, policy FROM exchanges ORDER BY started_at")
     assert policies == [("one", "passthrough"), ("two", "thrifty"), ("two", "thrifty"), ("one", "passthrough")]
     assert second.received[-1].line == b"POST /v1/embeddings HTTP/1.1"
-    assert first.received[-1].line == b"GET /v1/models HTTP/1.1"
+    assert first.received[-1].line == b"GET /v1/files HTTP/1.1"
 
 
 async def test_an_upstream_with_a_key_of_its_own_never_sees_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:

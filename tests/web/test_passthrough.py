@@ -333,7 +333,7 @@ async def test_with_several_upstreams_a_json_body_goes_where_its_model_is() -> N
             body = b'{ "model":"embed-3",  "model_x": 1}'
             await send_raw(port, make_post("/v1/embeddings", body, json_type))
             await send_raw(port, make_post("/v1/embeddings", b"not json", json_type))
-            await send_raw(port, b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            await send_raw(port, b"GET /v1/files HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         assert [request.body for request in two.requests] == [body]
         assert [request.body for request in one.requests] == [b"not json", b""]
         await client.close()
