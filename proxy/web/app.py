@@ -256,7 +256,7 @@ class ContextProxy:
             await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
             await self._app(scope, receive, send)
-        elif split_session(scope).path in SOCKET_PATHS:
+        elif self._locate(scope).path in SOCKET_PATHS:
             socket = ResponseSocket(
                 scope, receive, send,
                 app=self._app, admit=self._admit, histories=self._histories,
@@ -331,11 +331,14 @@ class ContextProxy:
             return
         await self._route_data(scope, receive, send, is_gateway=route.kind == "gateway")
 
+    def _locate(self, scope: Scope) -> SessionPath:
+        """Split the path of a request, and leave out an upstream's base path."""
+        place, base_paths = split_session(scope), self.services.client.base_paths
+        return place.without_base(base_paths) if base_paths else place
+
     async def _route_data(self, scope: Scope, receive: Receive, send: Send, *, is_gateway: bool) -> None:
         """Serve a request of an agent or a gateway: by the proxy where it knows the path, else by the upstream."""
-        place = split_session(scope)
-        if base_paths := self.services.client.base_paths:
-            place = place.without_base(base_paths)
+        place = self._locate(scope)
         _, path, raw = place
         caller: Caller = scope[CALLER_KEY]
         share_owner = find_share_owner(caller.tenant, caller.name)
