@@ -23,7 +23,7 @@ from proxy.context.policy import Policy, check_models, compile_patterns
 from proxy.errors import ConfigError, ProxyError, StoreRefused, UpgradeRequired
 from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
-from proxy.exchange import learned_lengths, learned_windows, retention
+from proxy.exchange import learned_lengths, learned_windows, retention, warm_vocabulary
 from proxy.exchange.dialect import find_dialect
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.message_cache import MessageCache
@@ -293,7 +293,10 @@ class ContextProxy:
         self.webhooks.start()
         self._retention_task = asyncio.create_task(retention.run_retention(self.services), name="retention")
         lengths_task = asyncio.create_task(learned_lengths.load_lengths(self.services), name="learned-lengths")
-        self.services.background_tasks |= {self._retention_task, lengths_task}
+        reading = warm_vocabulary.read_last_vocabulary(self.services)
+        self.services.background_tasks |= {
+            self._retention_task, lengths_task, asyncio.create_task(reading, name="vocabulary")
+        }  # fmt: skip
 
     async def _close_services(self) -> None:
         """Stop all background work, and close the store last, after any error too: queued items must be written."""
