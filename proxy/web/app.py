@@ -33,7 +33,7 @@ from proxy.helper.budget import Budget
 from proxy.helper.queue import make_helper_queue
 from proxy.metrics import Metrics
 from proxy.sessions.live import LiveSessions
-from proxy.settings.load import Settings
+from proxy.settings.load import Settings, find_unreached_upstreams
 from proxy.settings.model import ALL_TENANTS
 from proxy.settings.policy_files import find_own_classes, read_policy_file
 from proxy.store import create_store
@@ -221,6 +221,8 @@ class ContextProxy:
         self.services = make_services(settings, self.store)
         for own in find_own_classes(self.services.policies.values()):
             log.info("the policy %s uses %s of %s", own.policy, own.use, own.file)
+        for name, taker in find_unreached_upstreams(settings.active_upstreams).items():
+            log.warning("no request goes to upstream %s: upstream %s comes first, and takes its models", name, taker)
         self.webhooks = Webhooks(settings, self.services.event_bus, self.services.metrics)
         self.draining = False
         self._logged_paths: set[str] = set()

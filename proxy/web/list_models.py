@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -27,7 +27,7 @@ from proxy.dialects.model_lists import (
 from proxy.errors import ProxyError, UpstreamTimeout
 from proxy.metrics import Metrics
 from proxy.upstream.client import SUCCESS_STATUSES, TOO_MANY_REQUESTS, Target, UpstreamClient, UpstreamRequest
-from proxy.upstream.headers import Headers, find_header
+from proxy.upstream.headers import ANTHROPIC_HOST, Headers, find_header
 from proxy.web.asgi import Scope, Send, send_json, with_write_timeout
 from proxy.web.limits import BodyShare
 
@@ -39,6 +39,8 @@ MAX_LIST_BYTES: Final = 4 << 20
 """Bytes of one upstream's list. A list of 400 models with prices and descriptions has less than one megabyte."""
 MAX_LIST_VALUES: Final = 50_000
 """JSON values of such a list, as `Reply.read_answer` counts them."""
+_HOSTS: Final = {ANTHROPIC_HOST: "anthropic", "generativelanguage.googleapis.com": "gemini"}
+"""Hosts whose strategy is known, whatever the settings say."""
 _OWN_FORMS: Final[dict[str, ListForm]] = {"anthropic": "messages", "gemini": "gemini"}
 """The form of a provider's list, by strategy. All others are asked in the client's form."""
 _SERVED_FORMS: Final = {"anthropic": ("messages", "completions"), "gemini": ("gemini", "completions"), "gemini_gca": ()}
@@ -70,13 +72,17 @@ def select_asked(client: UpstreamClient, form: ListForm) -> list[Target]:
     routed = [target for n, target in enumerate(client.targets) if target.models or not n]
     if len(routed) == 1:
         return []
-    return [target for target in routed if form in _SERVED_FORMS.get(target.strategy, (form,))]
+    return [target for target in routed if form in _SERVED_FORMS.get(_find_strategy(target), (form,))]
 
 
 def is_translated(target: Target, form: ListForm) -> bool:
     """True if this upstream's list has another form than the client's, and the upstream serves such clients."""
-    own = _OWN_FORMS.get(target.strategy, form)
-    return own != form and form in _SERVED_FORMS[target.strategy]
+    strategy = _find_strategy(target)
+    return _OWN_FORMS.get(strategy, form) != form and form in _SERVED_FORMS[strategy]
+
+
+def _find_strategy(target: Target) -> str:
+    return _HOSTS.get(urlsplit(target.base_url).hostname or "", target.strategy)
 
 
 async def serve_model_list(
@@ -120,7 +126,7 @@ async def serve_model(
     scope: Scope, send: Send, client: UpstreamClient, target: Target, form: ListForm, model: str
 ) -> None:
     """Answer with one model of an upstream whose form is not the client's (`is_translated`)."""
-    own = _OWN_FORMS[target.strategy]
+    own = _OWN_FORMS[_find_strategy(target)]
     path = f"{_OWN_PATHS[own]}/{quote(model, safe='')}"
     is_credited = target is _select_credited(client, form)
     request = _make_request(scope, target, form, path, is_credited=is_credited)
@@ -139,13 +145,13 @@ def _is_routed(client: UpstreamClient, target: Target, model: str) -> bool:
 def _select_credited(client: UpstreamClient, form: ListForm) -> Target:
     """Return the one upstream that gets the headers of the client. A request for a list names no model, so no pattern
     tells whose credentials came with it: they are for the first provider of the client's own wire format."""
-    own = [one for one in client.targets if _OWN_FORMS.get(one.strategy, "completions") == form]
+    own = [one for one in client.targets if _OWN_FORMS.get(_find_strategy(one), "completions") == form]
     return own[0] if own else client.targets[0]
 
 
 def _make_request(scope: Scope, target: Target, form: ListForm, path: str, *, is_credited: bool) -> UpstreamRequest:
     """Return the request for one upstream's list. is_credited: it gets the headers and the query of the client."""
-    own = _OWN_FORMS.get(target.strategy, form)
+    own = _OWN_FORMS.get(_find_strategy(target), form)
     received: Headers = list(scope["headers"])
     if is_credited:
         headers, queries = received, [_remove_page(scope.get("query_string", b""))]

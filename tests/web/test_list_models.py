@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import pytest
 
+from proxy.upstream.transport import read_targets
 from proxy.web import list_models
-from tests.proxy_server import RunningProxy, make_key, parse_answer, run_proxy
+from tests.proxy_server import RunningProxy, make_key, make_settings, parse_answer, run_proxy
 from tests.raw_upstream import Connection, RawRequest, Script, Upstream, run_upstream, send_raw
 
 GPT: Final = {"object": "list", "data": [{"id": "gpt-5", "object": "model", "created": 7, "owned_by": "openai"},
@@ -170,6 +171,14 @@ async def test_one_model_comes_from_the_upstream_of_its_chat_requests(monkeypatc
         assert team.last("google").line == b"GET /v1beta/models/gemini-3 HTTP/1.1"
         _, found = await team.ask("/v1/models/nobody")
         assert team.last("openai").line == b"GET /v1/models/nobody HTTP/1.1"
+
+
+def test_a_known_host_is_asked_in_its_own_form_whatever_its_strategy() -> None:
+    for host, form in (("api.anthropic.com", "messages"), ("generativelanguage.googleapis.com", "gemini")):
+        target = next(iter(read_targets(make_settings("", upstreams={"a": {"base_url": f"https://{host}/v1"}}))))
+        assert target.strategy == "openai"
+        assert list_models.is_translated(target, "completions")
+        assert not list_models.is_translated(target, form)  # type: ignore[arg-type]
 
 
 async def test_with_the_operators_key_a_closed_list_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
